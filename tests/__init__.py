@@ -1,0 +1,1 @@
+"""Tests of Zaqar Lite; `tests/run` runs them all."""

@@ -1,0 +1,131 @@
+"""The application over the memory store, in this process, with a clock that tests move."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from zaqar_lite.api.http import Scope
+from zaqar_lite.main import create_app
+from zaqar_lite.settings import load
+
+PROJECT = "demo"
+CLIENT_ID = "3381af92-2b9e-11e3-b191-71861300734c"
+MakeApi = Callable[..., AbstractAsyncContextManager["Api"]]
+
+
+class Api:
+    """A client of the application, and the hand on its clock."""
+
+    def __init__(self, http: httpx.AsyncClient, offset_file: Path) -> None:
+        self.http = http
+        self.queue = f"q-{uuid.uuid4().hex}"
+        self._offset_file = offset_file
+        self._offset_ms = 0
+
+    def advance(self, seconds: float) -> None:
+        """Move the server's clock forward."""
+        self._offset_ms += int(seconds * 1000)
+        self._offset_file.write_text(str(self._offset_ms))
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        document: Any = None,
+        **headers: str,
+    ) -> httpx.Response:
+        """Send a request; a path that does not begin with / is below the test's queue."""
+        url = path if path.startswith("/") else f"/v2/queues/{self.queue}{_join(path)}"
+        content = None if document is None else json.dumps(document).encode()
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.http.request(method, url, content=content, headers=named)
+
+    async def post(self, *messages: dict[str, Any], **headers: str) -> list[str]:
+        """Post messages to the test's queue; answer their ids."""
+        answer = await self.call("POST", "messages", {"messages": list(messages)}, **headers)
+        assert answer.status_code == 201, answer.text
+        return [href.rsplit("/", 1)[1] for href in answer.json()["resources"]]
+
+    async def claim(self, limit: int = 10, query: str = "", **times: int) -> list[dict[str, Any]]:
+        """Claim messages of the test's queue; answer them."""
+        answer = await self.call("POST", f"claims?limit={limit}{query}", times or None)
+        assert answer.status_code in (201, 204), answer.text
+        messages: list[dict[str, Any]] = (
+            answer.json()["messages"] if answer.status_code == 201 else []
+        )
+        return messages
+
+    async def browse(self, query: str = "echo=true") -> list[dict[str, Any]]:
+        """List the test's queue; answer the messages of the first page."""
+        answer = await self.call("GET", f"messages?{query}")
+        assert answer.status_code == 200, answer.text
+        messages: list[dict[str, Any]] = answer.json()["messages"]
+        return messages
+
+
+def claim_id_of(message: dict[str, Any]) -> str:
+    """The claim id in a claimed message's href."""
+    href: str = message["href"]
+    return href.rsplit("=", 1)[1]
+
+
+@pytest.fixture
+def make_api(tmp_path: Path) -> MakeApi:
+    """Make an application with other settings than the default."""
+    offset_file = tmp_path / "clock"
+
+    @asynccontextmanager
+    async def make(**settings: Any) -> AsyncIterator[Api]:
+        app = create_app(
+            load(
+                environment={},
+                overrides={"store": "memory://", "clock_offset_file": offset_file, **settings},
+            )
+        )
+        async with (
+            running(app),
+            httpx.AsyncClient(
+                transport=httpx.ASGITransport(app),
+                base_url="http://zaqar",
+                headers={"Client-ID": CLIENT_ID, "X-Project-ID": PROJECT},
+            ) as http,
+        ):
+            yield Api(http, offset_file)
+
+    return make
+
+
+@pytest.fixture
+async def api(make_api: MakeApi) -> AsyncIterator[Api]:
+    """The application with its default settings."""
+    async with make_api() as made:
+        yield made
+
+
+@asynccontextmanager
+async def running(app: Any) -> AsyncIterator[None]:
+    """Run an application's lifespan, as a server does."""
+    to_app: asyncio.Queue[Scope] = asyncio.Queue()
+    from_app: asyncio.Queue[Scope] = asyncio.Queue()
+    task = asyncio.ensure_future(
+        app({"type": "lifespan", "asgi": {"version": "3.0"}}, to_app.get, from_app.put)
+    )
+    await to_app.put({"type": "lifespan.startup"})
+    assert (await from_app.get())["type"] == "lifespan.startup.complete"
+    try:
+        yield
+    finally:
+        await to_app.put({"type": "lifespan.shutdown"})
+        assert (await from_app.get())["type"] == "lifespan.shutdown.complete"
+        await task
+
+
+def _join(path: str) -> str:
+    return path if not path or path.startswith("?") else f"/{path}"

@@ -1,0 +1,145 @@
+"""Whatever is sent, the answer is a clear 4xx in Zaqar's form and nothing is stored."""
+
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.api.conftest import Api
+from zaqar_lite.api import documents
+from zaqar_lite.api.http import HttpError
+
+pytestmark = pytest.mark.anyio
+DEEP = 10_000
+
+
+async def post(api: Api, content: bytes) -> httpx.Response:
+    return await api.http.post(f"/v2/queues/{api.queue}/messages", content=content)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"nonsense",
+        b"{'a': 1}",
+        b"[" * DEEP + b"]" * DEEP,
+        b'{"a":' * 600 + b"1" + b"}" * 600,
+        b"NaN",
+        b"Infinity",
+        b"-Infinity",
+        rb'"\ud800"',
+        rb'"\udc00\ud800"',
+        b'"\xff"',
+        b'"\xed\xa0\x80"',
+        b'"\xc0\xaf"',
+        b"9223372036854775808",
+        b"-9223372036854775809",
+        b"1" * 4000,
+        b'{"a": [9223372036854775808]}',
+        b"01",
+        b"+1",
+        b".5",
+        b'"\x01"',
+        b"[1,]",
+        b'{"a":1,}',
+        b"1 2",
+        b"//x\n1",
+        b"tru",
+    ],
+)
+async def test_refuses_a_message_body_that_is_not_strict_json(api: Api, body: bytes) -> None:
+    answer = await post(api, b'{"messages": [{"body": ' + body + b"}]}")
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid request body"), body
+    assert (await api.call("GET", "/v2/queues")).json()["queues"] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"9223372036854775807",
+        b"-9223372036854775808",
+        b'"9223372036854775808 in a text"',
+        b"0.12345678901234567890123",
+        b"1e300",
+        b"[" * 500 + b"]" * 500,
+        b'"' + b"[" * 2000 + b'"',
+        rb'"\"[{\\"',
+        rb'"\ud83d\ude00"',
+        b'"\xf0\x9f\x98\x80"',
+        b'{"a":1,"a":2}',
+        b' {"spaced" :  1 } ',
+        rb'"\u0000"',
+    ],
+)
+async def test_keeps_strict_json_as_it_is(api: Api, body: bytes) -> None:
+    assert (await post(api, b'{"messages": [{"body": ' + body + b"}]}")).status_code == 201
+    listed = await api.call("GET", "messages?echo=true")
+    assert body.strip() in listed.content
+
+
+@pytest.mark.parametrize("depth", [509, 510])
+async def test_counts_the_depth_of_the_whole_document(api: Api, depth: int) -> None:
+    body = b"[" * depth + b"1" + b"]" * depth
+    answer = await post(api, b'{"messages": [{"body": ' + body + b"}]}")
+    assert answer.status_code == (201 if depth == 509 else 400)
+
+
+async def test_refuses_a_body_that_is_longer_than_announced(api: Api) -> None:
+    content = b'{"messages": [{"body": 1}]}'
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield content[:5]
+        yield content[5:] + b" " * 10
+
+    answer = await api.http.post(
+        f"/v2/queues/{api.queue}/messages",
+        content=parts(),
+        headers={"Content-Length": str(len(content))},
+    )
+    assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "1" * 19, "1e3"])
+async def test_refuses_a_content_length_that_is_no_number(api: Api, length: str) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"{}"
+
+    answer = await api.http.post(
+        f"/v2/queues/{api.queue}/messages", content=parts(), headers={"Content-Length": length}
+    )
+    assert answer.status_code == 400
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_parsed_or_refused(noise: bytes) -> None:
+    for content in (noise, b'{"messages": [{"body": ' + noise + b"}]}"):
+        try:
+            drafts = documents.parse_messages(content)
+        except HttpError as exc:
+            answer = exc
+            assert (answer.status, bool(answer.description)) == (400, True)
+        else:
+            assert all(draft.body for draft in drafts)
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 63) - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=15,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(json_values, min_size=1, max_size=4), st.booleans())
+def test_every_json_value_is_a_body(values: list[object], ascii_only: bool) -> None:
+    bodies = [json.dumps(value, ensure_ascii=ascii_only).encode() for value in values]
+    content = b'{"messages": [' + b",".join(b'{"body":%b}' % body for body in bodies) + b"]}"
+    assert [draft.body for draft in documents.parse_messages(content)] == bodies

@@ -1,0 +1,176 @@
+"""The checks that every request passes, in upstream's order (zaqar-behaviour 1.2, 1.5)."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from tests.api.conftest import Api, MakeApi
+
+pytestmark = pytest.mark.anyio
+
+
+async def send(api: Api, method: str, path: str, **headers: str) -> httpx.Response:
+    """Send exactly these headers."""
+    request = api.http.build_request(method, path)
+    request.headers = httpx.Headers(
+        {"host": "zaqar", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    )
+    return await api.http.send(request)
+
+
+UUID = "3381af922b9e11e3b19171861300734c"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "title"),
+    [
+        ({}, 400, "Missing header value"),
+        ({"client_id": ""}, 400, "Wrong UUID value"),
+        ({"client_id": "no-uuid"}, 400, "Wrong UUID value"),
+        ({"client_id": UUID}, 400, "Project-Id Missing"),
+        ({"client_id": UUID, "x_project_id": ""}, 400, "Empty project header not allowed"),
+        ({"client_id": UUID, "x_project_id": "p" * 257}, 400, "Invalid queue identification"),
+        ({"client_id": UUID, "accept": "application/xml"}, 406, "406 Not Acceptable"),
+        ({"accept": "application/xml"}, 406, "406 Not Acceptable"),
+        ({"accept": "application/json;q=0"}, 406, "406 Not Acceptable"),
+    ],
+)
+async def test_refuses_a_request_by_the_first_check_that_fails(
+    api: Api, headers: dict[str, str], status: int, title: str
+) -> None:
+    answer = await send(api, "GET", "/v2/queues/q/stats", **headers)
+    assert (answer.status_code, answer.json()["title"]) == (status, title)
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["vary"] == "Accept"
+
+
+@pytest.mark.parametrize(
+    "client_id",
+    [
+        UUID,
+        "3381af92-2b9e-11e3-b191-71861300734c",
+        "{3381af92-2b9e-11e3-b191-71861300734c}",
+        "urn:uuid:3381af92-2b9e-11e3-b191-71861300734c",
+        UUID.upper(),
+    ],
+)
+async def test_takes_every_form_of_a_uuid(api: Api, client_id: str) -> None:
+    answer = await send(api, "GET", "/v2/ping", client_id=client_id, x_project_id="p")
+    assert answer.status_code == 204
+
+
+@pytest.mark.parametrize(
+    "accept", ["*/*", "application/*", "text/html, application/json;q=0.1", "application/json"]
+)
+async def test_takes_an_accept_header_that_admits_json(api: Api, accept: str) -> None:
+    answer = await send(api, "GET", "/v2/queues", client_id=UUID, x_project_id="p", accept=accept)
+    assert answer.status_code == 200
+
+
+async def test_takes_the_tenant_header_for_the_project(api: Api) -> None:
+    answer = await send(api, "GET", "/v2/queues", client_id=UUID, x_tenant_id="p")
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("name", ["q" * 65, "a@b", "na\u00efve", "q%0A", "a b"])
+@pytest.mark.parametrize(
+    ("method", "suffix"),
+    [("GET", ""), ("PUT", ""), ("GET", "/stats"), ("POST", "/messages"), ("POST", "/claims")],
+)
+async def test_refuses_a_queue_name(api: Api, name: str, method: str, suffix: str) -> None:
+    answer = await api.call(method, f"/v2/queues/{name}{suffix}", {"messages": [{"body": 1}]})
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid queue identification")
+
+
+@pytest.mark.parametrize("name", ["q" * 64, "a.b", "A-Z_09", "..a"])
+async def test_takes_a_queue_name(api: Api, name: str) -> None:
+    assert (await api.call("PUT", f"/v2/queues/{name}")).status_code == 201
+
+
+async def test_takes_a_project_with_spaces_and_200_characters(api: Api) -> None:
+    answer = await api.call("GET", "/v2/queues/q", X_Project_ID="my project " * 18)
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v2",
+        "/v3",
+        "/v2/queues/",
+        "/v2/queues/q/",
+        "/v2/pools",
+        "/v2/queues/q/messages/1/2",
+        "/v2/health",
+        "/v1/queues",
+    ],
+)
+async def test_answers_404_without_checks_for_an_unknown_path(api: Api, path: str) -> None:
+    answer = await send(api, "GET", path)
+    assert (answer.status_code, answer.json()) == (404, {"title": "404 Not Found"})
+
+
+async def test_answers_405_after_the_checks_with_what_is_allowed(api: Api) -> None:
+    answer = await api.call("HEAD", "/v2/queues/q")
+    assert answer.status_code == 405
+    answer = await api.call("POST", "/v2/queues/q")
+    assert answer.headers["allow"] == "DELETE, GET, PATCH, PUT, OPTIONS"
+    assert answer.json() == {"title": "405 Method Not Allowed"}
+    assert (await send(api, "POST", "/v2/queues/q")).status_code == 400
+
+
+async def test_answers_options_without_checks(api: Api) -> None:
+    answer = await send(api, "OPTIONS", "/v2/queues/q/messages")
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["allow"] == "DELETE, GET, POST, OPTIONS"
+
+
+async def test_refuses_a_form_with_a_body_and_takes_one_without(api: Api) -> None:
+    form = "application/x-www-form-urlencoded"
+    answer = await api.call("PUT", "", {"a": 1}, Content_Type=form)
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid Content-Type")
+    assert (await api.call("PUT", "", Content_Type=form)).status_code == 201
+
+
+async def test_refuses_a_chunked_body(api: Api) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b'{"messages": [{"body": 1}]}'
+
+    answer = await api.http.post(f"/v2/queues/{api.queue}/messages", content=parts())
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid request body")
+    assert "Content-Length" in answer.json()["description"]
+
+
+async def test_refuses_a_header_of_64_kib(api: Api) -> None:
+    answer = await api.call("GET", "/v2/ping", X_Trace="x" * 65_536)
+    assert (answer.status_code, answer.json()["title"]) == (431, "Request header too large")
+
+
+async def test_gives_every_answer_an_id_of_its_own(api: Api) -> None:
+    answers = [await api.call("GET", path) for path in ("/v2/ping", "/v2/queues", "/nope")]
+    ids = {answer.headers["x-openstack-request-id"] for answer in answers}
+    assert len(ids) == 3
+    assert all(request_id.startswith("req-") for request_id in ids)
+
+
+async def test_checks_a_client_id_by_its_length_when_uuids_are_off(make_api: MakeApi) -> None:
+    async with make_api(client_id_uuid_safe="off") as api:
+        for client_id, status in (("short", 400), ("x" * 10, 204), ("x" * 37, 400)):
+            answer = await api.call("GET", "/v2/ping", Client_ID=client_id)
+            assert answer.status_code == status
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=a", "limit=1.5", "limit=%20", "echo=None", "echo=TRUE", "limit=9" + "9" * 30]
+)
+async def test_refuses_a_query_value_of_the_wrong_type(api: Api, query: str) -> None:
+    answer = await api.call("GET", f"messages?{query}")
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid parameter")
+
+
+async def test_drops_empty_parameters_and_takes_the_last_of_several(api: Api) -> None:
+    await api.post(*({"body": n} for n in range(3)))
+    assert len(await api.browse("echo=true&limit=")) == 3
+    assert len(await api.browse("echo=false,true&limit=1,2")) == 2
+    assert len(await api.browse("echo=true&limit=2&limit=1")) == 1

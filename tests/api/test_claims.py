@@ -1,0 +1,358 @@
+"""Claims, delays and dead letters over HTTP (zaqar-behaviour 4 and the two specs)."""
+
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Api, claim_id_of
+
+pytestmark = pytest.mark.anyio
+PATCH = {"Content_Type": "application/openstack-messaging-v2.0-json-patch"}
+
+
+async def test_claims_the_oldest_messages_with_the_claim_in_every_href(api: Api) -> None:
+    ids = await api.post({"body": 1}, {"body": 2}, {"body": 3})
+    answer = await api.call("POST", "claims?limit=2", {"ttl": 100, "grace": 100})
+    assert answer.status_code == 201
+    messages = answer.json()["messages"]
+    assert set(answer.json()) == {"messages"}
+    assert [message["id"] for message in messages] == ids[:2]
+    claim_id = claim_id_of(messages[0])
+    assert answer.headers["location"] == f"/v2/queues/{api.queue}/claims/{claim_id}"
+    assert all(message["href"].endswith(f"?claim_id={claim_id}") for message in messages)
+    assert set(messages[0]) == {"id", "href", "ttl", "age", "body"}
+    assert (await api.call("DELETE", messages[0]["href"])).status_code == 204
+
+
+async def test_answers_204_when_there_is_nothing_to_claim(api: Api) -> None:
+    answer = await api.call("POST", "claims")
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert "location" not in answer.headers
+    assert (await api.call("GET", "/v2/queues")).json()["queues"] == []
+
+
+async def test_claims_ten_by_default_and_twenty_at_most(api: Api) -> None:
+    await api.post(*({"body": n} for n in range(40)))
+    assert len((await api.call("POST", "claims")).json()["messages"]) == 10
+    assert len(await api.claim(20)) == 20
+    for limit in (0, -1, 21):
+        answer = await api.call("POST", f"claims?limit={limit}")
+        assert (answer.status_code, answer.json()["title"]) == (400, "Invalid API request")
+
+
+@pytest.mark.parametrize(
+    ("document", "title"),
+    [
+        ({"ttl": 59, "grace": 60}, "Invalid API request"),
+        ({"ttl": 60, "grace": 59}, "Invalid API request"),
+        ({"ttl": 60, "grace": 43_201}, "Invalid API request"),
+        ({"ttl": 43_201, "grace": 60}, "Invalid API request"),
+        ({"ttl": -1, "grace": -1}, "Invalid API request"),
+        ({"ttl": "60"}, "Invalid request body"),
+        ({"grace": 60.5}, "Invalid request body"),
+        ({"ttl": True}, "Invalid request body"),
+        ([], "Invalid request body"),
+    ],
+)
+async def test_refuses_a_claim_and_claims_nothing(
+    api: Api,
+    document: Any,
+    title: str,
+) -> None:
+    await api.post({"body": 1})
+    answer = await api.call("POST", "claims", document)
+    assert (answer.status_code, answer.json()["title"]) == (400, title)
+    assert len(await api.claim()) == 1
+
+
+@pytest.mark.parametrize("document", [None, {}, {"ttl": None, "grace": None}, {"other": 1}])
+async def test_uses_the_default_times(api: Api, document: Any) -> None:
+    await api.post({"body": 1})
+    answer = await api.call("POST", "claims?unknown=1", document)
+    assert answer.status_code == 201
+    claim_id = claim_id_of(answer.json()["messages"][0])
+    assert (await api.call("GET", f"claims/{claim_id}")).json()["ttl"] == 300
+
+
+async def test_shows_renews_and_releases_a_claim(api: Api) -> None:
+    await api.post({"body": 1}, {"body": 2})
+    held = await api.claim(2, ttl=100, grace=60)
+    path = f"claims/{claim_id_of(held[0])}"
+    api.advance(50)
+    shown = (await api.call("GET", path)).json()
+    assert shown == {
+        "age": shown["age"],
+        "ttl": 100,
+        "href": f"/v2/queues/{api.queue}/{path}",
+        "messages": shown["messages"],
+    }
+    assert shown["age"] in (50, 51)
+    assert [message["href"] for message in shown["messages"]] == [m["href"] for m in held]
+    assert (await api.call("PATCH", path, {"ttl": 200, "grace": 5})).status_code == 204
+    shown = (await api.call("GET", path)).json()
+    assert (shown["age"], shown["ttl"]) == (0, 200)
+    assert (await api.call("PATCH", path, {})).status_code == 204
+    assert (await api.call("GET", path)).json()["ttl"] == 300
+    await api.call("DELETE", held[0]["href"])
+    assert len((await api.call("GET", path)).json()["messages"]) == 1
+    await api.call("DELETE", held[1]["href"])
+    assert (await api.call("GET", path)).json()["messages"] == []
+    assert (await api.call("DELETE", path)).status_code == 204
+    assert (await api.call("DELETE", path)).status_code == 204
+
+
+@pytest.mark.parametrize("claim_id", ["0" * 32, "nonsense", "%00"])
+async def test_answers_404_for_a_claim_that_is_not_there(api: Api, claim_id: str) -> None:
+    path = f"/v2/queues/{api.queue}/claims/{claim_id}"
+    assert (await api.call("GET", path)).status_code == 404
+    assert (await api.call("PATCH", path, {"ttl": 60})).status_code == 404
+    assert (await api.call("DELETE", path)).status_code == 204
+
+
+async def test_refuses_a_renewal(api: Api) -> None:
+    await api.post({"body": 1})
+    path = f"claims/{claim_id_of((await api.claim())[0])}"
+    documents: tuple[Any, ...] = (
+        None,
+        [],
+        {"ttl": "60"},
+        {"ttl": 59},
+        {"ttl": 43_201},
+        {"grace": 1.5},
+    )
+    for document in documents:
+        answer = await api.call("PATCH", path, document)
+        assert answer.status_code == 400, document
+    assert (await api.call("GET", path)).json()["ttl"] == 300
+
+
+async def test_a_lapsed_claim_is_over(api: Api) -> None:
+    await api.post({"body": 1})
+    (first,) = await api.claim(ttl=60, grace=60)
+    api.advance(61)
+    path = f"claims/{claim_id_of(first)}"
+    assert (await api.call("GET", path)).status_code == 404
+    assert (await api.call("PATCH", path, {"ttl": 60})).status_code == 404
+    (second,) = await api.claim(ttl=60, grace=60)
+    assert (await api.call("DELETE", first["href"])).status_code == 400
+    await api.call("DELETE", path)
+    assert await api.claim() == []
+    assert (await api.call("DELETE", second["href"])).status_code == 204
+
+
+async def test_a_held_message_outlives_its_claim_by_the_grace(api: Api) -> None:
+    (message_id,) = await api.post({"body": 1, "ttl": 60})
+    (held,) = await api.claim(ttl=100, grace=60)
+    assert held["ttl"] == 160
+    api.advance(130)
+    assert (await api.call("GET", f"messages/{message_id}")).status_code == 200
+    api.advance(31)
+    assert (await api.call("GET", f"messages/{message_id}")).status_code == 404
+
+
+async def delayed_queue(api: Api, delay: int = 10) -> None:
+    assert (await api.call("PUT", "", {"_default_message_delay": delay})).status_code == 201
+
+
+async def test_delays_by_the_queue_and_by_the_message(api: Api) -> None:
+    await delayed_queue(api)
+    await api.post({"body": "default"}, {"body": "long", "delay": 30}, {"body": "now", "delay": 0})
+    assert [message["body"] for message in await api.claim()] == ["now"]
+    api.advance(9.5)
+    assert await api.claim() == []
+    api.advance(1)
+    assert [message["body"] for message in await api.claim()] == ["default"]
+    api.advance(20)
+    assert [message["body"] for message in await api.claim()] == ["long"]
+
+
+async def test_a_normal_queue_has_no_delay(api: Api) -> None:
+    await api.post({"body": 1, "delay": 900})
+    assert len(await api.browse()) == 1
+    assert len(await api.claim()) == 1
+
+
+async def test_lists_delayed_messages_when_asked(api: Api) -> None:
+    await delayed_queue(api)
+    (message_id,) = await api.post({"body": 1})
+    assert await api.browse() == []
+    answer = (await api.call("GET", "messages?echo=true&include_delayed=true")).json()
+    assert len(answer["messages"]) == 1
+    assert "include_delayed=true" in answer["links"][0]["href"]
+    assert (await api.call("GET", f"messages/{message_id}")).status_code == 200
+    stats = (await api.call("GET", "stats?details=true")).json()["messages"]
+    assert (stats["free"], stats["delayed"], stats["ready"]) == (1, 1, 0)
+    assert (await api.call("DELETE", "messages?pop=1")).json()["messages"] == []
+
+
+async def test_a_message_that_expires_before_its_delay_is_never_claimed(api: Api) -> None:
+    await delayed_queue(api)
+    (message_id,) = await api.post({"body": 1, "ttl": 60, "delay": 61})
+    api.advance(62)
+    assert await api.claim() == []
+    assert (await api.call("GET", f"messages/{message_id}")).status_code == 404
+
+
+async def test_switching_the_delay_off_exposes_what_waits_at_once(api: Api) -> None:
+    await delayed_queue(api, 900)
+    await api.post({"body": 1}, {"body": 2})
+    operation = [{"op": "remove", "path": "/metadata/_default_message_delay"}]
+    assert (await api.call("PATCH", "", operation, **PATCH)).status_code == 200
+    assert len(await api.browse()) == 2
+    assert [message["body"] for message in await api.claim()] == [1, 2]
+
+
+async def test_changing_the_delay_moves_nothing_that_was_posted(api: Api) -> None:
+    await delayed_queue(api)
+    await api.post({"body": "old"})
+    operation = [{"op": "replace", "path": "/metadata/_default_message_delay", "value": 900}]
+    await api.call("PATCH", "", operation, **PATCH)
+    await api.post({"body": "new"})
+    api.advance(11)
+    assert [message["body"] for message in await api.claim()] == ["old"]
+
+
+async def test_edits_a_message_before_its_delivery(api: Api) -> None:
+    await delayed_queue(api)
+    first, second = await api.post({"body": 1}, {"body": 2})
+    answer = await api.call("PATCH", f"messages/{first}", {"body": {"new": 1}, "ttl": 120})
+    assert (answer.status_code, answer.json()["body"]) == (200, {"new": 1})
+    assert answer.json()["ttl"] == 120
+    await api.call("PATCH", f"messages/{second}", {"delay": 0})
+    assert [message["body"] for message in await api.claim()] == [2]
+    assert (await api.call("PATCH", f"messages/{second}", {"body": 3})).status_code == 409
+    await api.call("PATCH", f"messages/{first}", {"delay": 100})
+    api.advance(50)
+    assert await api.claim() == []
+    assert (await api.call("DELETE", f"messages/{first}")).status_code == 204
+    assert (await api.call("PATCH", f"messages/{first}", {"body": 3})).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        [],
+        {"x": 1},
+        {"ttl": 59},
+        {"ttl": None},
+        {"delay": -1},
+        {"delay": 901},
+        {"delay": "1"},
+        {"ttl": 60, "delay": 61},
+        {"ttl": 60.5},
+    ],
+)
+async def test_refuses_an_edit_and_changes_nothing(api: Api, document: Any) -> None:
+    await delayed_queue(api, 100)
+    (message_id,) = await api.post({"body": 1})
+    before = (await api.call("GET", f"messages/{message_id}?details=true")).json()
+    answer = await api.call("PATCH", f"messages/{message_id}", document)
+    assert answer.status_code == 400, answer.text
+    after = (await api.call("GET", f"messages/{message_id}?details=true")).json()
+    assert {**after, "age": 0} == {**before, "age": 0}
+
+
+async def test_refuses_an_edit_whose_ttl_would_end_before_the_delay_that_stays(api: Api) -> None:
+    await delayed_queue(api, 100)
+    (message_id,) = await api.post({"body": 1})
+    assert (await api.call("PATCH", f"messages/{message_id}", {"ttl": 60})).status_code == 400
+
+
+async def test_edits_nothing_on_a_normal_queue(api: Api) -> None:
+    (message_id,) = await api.post({"body": 1})
+    assert (await api.call("PATCH", f"messages/{message_id}", {"body": 2})).status_code == 409
+    for unknown in ("0" * 32, "x"):
+        assert (await api.call("PATCH", f"messages/{unknown}", {"body": 2})).status_code == 404
+
+
+async def dead_letter_queue(api: Api, **metadata: Any) -> str:
+    target = f"{api.queue[:50]}-dead"
+    await api.call("PUT", "", {"_max_claim_count": 2, "_dead_letter_queue": target, **metadata})
+    return target
+
+
+async def test_delivers_exactly_max_claim_count_times_then_moves(api: Api) -> None:
+    target = await dead_letter_queue(api)
+    (message_id,) = await api.post({"body": 1})
+    for count in (1, 2):
+        (held,) = await api.claim(1, "&details=true", ttl=60, grace=60)
+        assert held["claim_count"] == count
+        await api.call("PATCH", f"claims/{claim_id_of(held)}", {"ttl": 60})
+        await api.call("DELETE", f"claims/{claim_id_of(held)}")
+    last = claim_id_of(held)
+    assert await api.claim() == []
+    assert (await api.call("GET", f"messages/{message_id}")).status_code == 404
+    path = f"/v2/queues/{target}/messages"
+    (letter,) = (await api.call("GET", f"{path}?echo=true&details=true")).json()["messages"]
+    assert (letter["id"], letter["body"], letter["claim_count"]) == (message_id, 1, 2)
+    assert "claim_id" not in letter["href"]
+    dead = letter["dead_letter"]
+    assert (dead["source"], dead["claim_count"], dead["last_claim_id"]) == (api.queue, 2, last)
+    assert dead["last_client_id"] == "3381af922b9e11e3b19171861300734c"
+    names = [queue["name"] for queue in (await api.call("GET", "/v2/queues")).json()["queues"]]
+    assert target in names
+    claimed = await api.call("POST", f"/v2/queues/{target}/claims")
+    assert claimed.status_code == 201
+
+
+async def test_moved_messages_do_not_use_up_the_limit(api: Api) -> None:
+    await dead_letter_queue(api, _max_claim_count=1)
+    await api.post({"body": 1}, {"body": 2})
+    held = await api.claim(2)
+    await api.call("DELETE", f"claims/{claim_id_of(held[0])}")
+    await api.post({"body": 3}, {"body": 4})
+    assert [message["body"] for message in await api.claim(2)] == [3, 4]
+
+
+@pytest.mark.parametrize(("ttl", "lives"), [(None, 90), (1000, 1000)])
+async def test_gives_a_dead_letter_its_ttl_from_the_move(
+    api: Api, ttl: int | None, lives: int
+) -> None:
+    metadata = {} if ttl is None else {"_dead_letter_queue_messages_ttl": ttl}
+    target = await dead_letter_queue(api, _max_claim_count=1, **metadata)
+    (message_id,) = await api.post({"body": 1, "ttl": 190})
+    held = await api.claim(1, ttl=60, grace=60)
+    api.advance(100)
+    await api.call("DELETE", f"claims/{claim_id_of(held[0])}")
+    assert await api.claim() == []
+    path = f"/v2/queues/{target}/messages/{message_id}"
+    letter = (await api.call("GET", path)).json()
+    assert letter["age"] >= 100
+    api.advance(lives - 2)
+    assert (await api.call("GET", path)).status_code == 200
+    api.advance(3)
+    assert (await api.call("GET", path)).status_code == 404
+
+
+async def test_counts_claims_without_a_policy_too(api: Api) -> None:
+    await api.post({"body": 1})
+    for count in (1, 2, 3):
+        (held,) = await api.claim(1, "&details=true")
+        assert held["claim_count"] == count
+        await api.call("DELETE", f"claims/{claim_id_of(held)}")
+
+
+async def test_refuses_chains_of_dead_letter_queues(api: Api) -> None:
+    async def put(name: str, target: str) -> int:
+        metadata = {"_max_claim_count": 1, "_dead_letter_queue": target}
+        return (await api.call("PUT", f"/v2/queues/{name}", metadata)).status_code
+
+    assert await put("a", "a") == 400
+    assert await put("a", "b") == 201
+    assert await put("b", "c") == 400
+    assert await put("z", "a") == 400
+    assert await put("also", "b") == 201
+    await api.call("PUT", "/v2/queues/b")
+    operation = [{"op": "add", "path": "/metadata/_dead_letter_queue", "value": "c"}]
+    answer = await api.call("PATCH", "/v2/queues/b", operation, **PATCH)
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid request body")
+    await api.call("DELETE", "/v2/queues/a")
+    await api.call("DELETE", "/v2/queues/also")
+    assert (await api.call("PATCH", "/v2/queues/b", operation, **PATCH)).status_code == 200
+
+
+async def test_a_wrong_parameter_claims_nothing(api: Api) -> None:
+    await api.post({"body": 1})
+    assert (await api.call("POST", "claims?details=maybe")).status_code == 400
+    assert len(await api.claim()) == 1

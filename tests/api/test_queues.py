@@ -1,0 +1,267 @@
+"""Queues over HTTP (zaqar-behaviour 2)."""
+
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Api, MakeApi
+
+pytestmark = pytest.mark.anyio
+PATCH = "application/openstack-messaging-v2.0-json-patch"
+DEFAULTS = {
+    "_max_messages_post_size": 262144,
+    "_default_message_ttl": 3600,
+    "_default_message_delay": 0,
+    "_dead_letter_queue": None,
+    "_dead_letter_queue_messages_ttl": None,
+    "_max_claim_count": None,
+    "_enable_encrypt_messages": False,
+}
+
+
+async def patch(api: Api, *operations: Any) -> Any:
+    return await api.call("PATCH", "", list(operations), Content_Type=PATCH)
+
+
+async def test_creates_a_queue_once_and_keeps_its_metadata(api: Api) -> None:
+    first = await api.call("PUT", "", {"a": 1})
+    assert (first.status_code, first.content) == (201, b"")
+    assert first.headers["location"] == f"/v2/queues/{api.queue}"
+    second = await api.call("PUT", "", {"a": 2})
+    assert (second.status_code, second.headers["location"]) == (204, first.headers["location"])
+    assert (await api.call("GET", "")).json() == {**DEFAULTS, "a": 1}
+
+
+async def test_shows_the_defaults_of_a_queue_that_is_not_there(api: Api) -> None:
+    answer = await api.call("GET", "")
+    assert (answer.status_code, answer.json()) == (200, DEFAULTS)
+    assert (await api.call("GET", "stats")).json() == {
+        "messages": {"claimed": 0, "free": 0, "total": 0}
+    }
+    assert (await api.call("POST", "purge")).status_code == 204
+    assert (await api.call("DELETE", "")).status_code == 204
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"_default_message_ttl": 59},
+        {"_default_message_ttl": 1_209_601},
+        {"_default_message_ttl": 0},
+        {"_default_message_ttl": ""},
+        {"_default_message_ttl": "60"},
+        {"_default_message_ttl": True},
+        {"_max_messages_post_size": 0},
+        {"_max_messages_post_size": 262_145},
+        {"_default_message_delay": -1},
+        {"_default_message_delay": 901},
+        {"_default_message_delay": 1.5},
+        {"_max_claim_count": 0},
+        {"_max_claim_count": -1},
+        {"_max_claim_count": 65_536},
+        {"_max_claim_count": "3"},
+        {"_dead_letter_queue": 7},
+        {"_dead_letter_queue": "a@b"},
+        {"_dead_letter_queue": ""},
+        {"_dead_letter_queue_messages_ttl": 59},
+        {"_enable_encrypt_messages": True},
+        {"_enable_encrypt_messages": []},
+        {"_retry_policy": 3},
+        {"_flavor": 1},
+    ],
+)
+async def test_refuses_reserved_attributes_that_can_not_work(
+    api: Api, metadata: dict[str, Any]
+) -> None:
+    answer = await api.call("PUT", "", metadata)
+    assert answer.status_code == 400, metadata
+    assert next(iter(metadata)) in answer.json()["description"]
+    assert (await api.call("GET", "/v2/queues")).json()["queues"] == []
+
+
+@pytest.mark.parametrize("body", [b"[", b"[1]", b"3", b" ", b'"x"', b'{"a":9223372036854775808}'])
+async def test_refuses_metadata_that_is_not_an_object(api: Api, body: bytes) -> None:
+    answer = await api.http.put(f"/v2/queues/{api.queue}", content=body)
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid request body")
+
+
+async def test_stores_unknown_reserved_keys_and_nulls_as_they_are(api: Api) -> None:
+    metadata = {"_ttl": 60, "_max_claim_count": None, "x": {"\u00fc": [1]}}
+    await api.call("PUT", "", metadata)
+    assert (await api.call("GET", "")).json() == {**DEFAULTS, **metadata}
+
+
+async def test_refuses_metadata_above_the_limit(api: Api) -> None:
+    answer = await api.call("PUT", "", {"x": "y" * 65_536})
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid API request")
+
+
+async def test_patches_metadata(api: Api) -> None:
+    await api.call("PUT", "", {"a": 1, "b": 2})
+    answer = await patch(
+        api,
+        {"op": "add", "path": "/metadata/c", "value": 3},
+        {"op": "replace", "path": "/Metadata/a", "value": [1]},
+        {"op": "remove", "path": "/metadata/b"},
+        {"op": "remove", "path": "/metadata/_max_claim_count"},
+        {"op": "replace", "path": "/metadata/_default_message_ttl", "value": 300},
+        {"op": "add", "path": "/metadata/x~1y~0z", "value": 0},
+    )
+    expected = {**DEFAULTS, "a": [1], "c": 3, "_default_message_ttl": 300, "x/y~z": 0}
+    assert (answer.status_code, answer.json()) == (200, expected)
+    assert (await api.call("GET", "")).json() == expected
+    assert (await patch(api)).json() == expected
+
+
+@pytest.mark.parametrize(
+    ("operation", "status"),
+    [
+        ({"op": "replace", "path": "/metadata/none", "value": 1}, 409),
+        ({"op": "remove", "path": "/metadata/none"}, 409),
+        ({"op": "add", "path": "/metadata/_default_message_ttl", "value": 1}, 400),
+        ({"op": "move", "path": "/metadata/a", "value": 1}, 400),
+        ({"op": "add", "path": "/metadata/a"}, 400),
+        ({"op": "add", "path": "metadata/a", "value": 1}, 400),
+        ({"op": "add", "path": "/metadata", "value": 1}, 400),
+        ({"op": "add", "path": "/metadata/a/b", "value": 1}, 400),
+        ({"op": "add", "path": "/metadata//a", "value": 1}, 400),
+        ({"op": "add", "path": "/metadata/a/", "value": 1}, 400),
+        ({"op": "add", "path": "/metadata/~2", "value": 1}, 400),
+        ({"op": "add", "path": "/foo/a", "value": 1}, 400),
+        ({"op": "add", "path": 3, "value": 1}, 400),
+        ({"path": "/metadata/a", "value": 1}, 400),
+        ("add", 400),
+    ],
+)
+async def test_refuses_a_patch_as_a_whole(api: Api, operation: Any, status: int) -> None:
+    await api.call("PUT", "", {"a": 1})
+    answer = await patch(api, {"op": "add", "path": "/metadata/z", "value": 1}, operation)
+    assert answer.status_code == status
+    title = "Resource conflict" if status == 409 else "Invalid request body"
+    assert answer.json()["title"] == title
+    assert (await api.call("GET", "")).json() == {**DEFAULTS, "a": 1}
+
+
+async def test_refuses_a_patch_of_the_wrong_type_size_or_form(api: Api) -> None:
+    await api.call("PUT", "")
+    for content_type in ("application/json", PATCH + "; charset=UTF-8"):
+        answer = await api.call("PATCH", "", [], Content_Type=content_type)
+        assert answer.status_code == 415
+        assert answer.headers["accept-patch"] == PATCH
+    for body in (b"", b"{", b"{}", b"[" + b" " * 65_536 + b"]"):
+        answer = await api.http.patch(
+            f"/v2/queues/{api.queue}", content=body, headers={"Content-Type": PATCH}
+        )
+        assert (answer.status_code, answer.json()["title"]) == (400, "Invalid request body")
+
+
+async def test_answers_404_to_a_patch_of_a_queue_that_is_not_there(api: Api) -> None:
+    answer = await patch(api, {"op": "add", "path": "/metadata/a", "value": 1})
+    assert (answer.status_code, answer.json()["title"]) == (404, "Not found")
+
+
+async def test_lists_queues_by_name_and_always_links_on(api: Api) -> None:
+    for name in ("c", "a", "b"):
+        await api.call("PUT", f"/v2/queues/{name}", {"n": name})
+    answer = (await api.call("GET", "/v2/queues?limit=2&detailed=true")).json()
+    assert [queue["name"] for queue in answer["queues"]] == ["a", "b"]
+    assert answer["queues"][0] == {
+        "name": "a",
+        "href": "/v2/queues/a",
+        "metadata": {**DEFAULTS, "n": "a"},
+    }
+    href = answer["links"][0]["href"]
+    assert href == "/v2/queues?limit=2&detailed=true&marker=b"
+    last = (await api.call("GET", href)).json()
+    assert [queue["name"] for queue in last["queues"]] == ["c"]
+    end = (await api.call("GET", last["links"][0]["href"])).json()
+    assert end == {"queues": [], "links": []}
+
+
+async def test_filters_and_counts_queues(api: Api) -> None:
+    assert "count" not in (await api.call("GET", "/v2/queues?with_count=true")).json()
+    for name, metadata in (("one", {"k": 30}), ("two", {"k": 31}), ("three", {"k": "30x"})):
+        await api.call("PUT", f"/v2/queues/{name}", metadata)
+
+    async def names(query: str) -> list[str]:
+        answer = (await api.call("GET", f"/v2/queues?{query}")).json()
+        return [queue["name"] for queue in answer["queues"]]
+
+    assert await names("name=t") == ["three", "two"]
+    assert await names("name=(") == []
+    assert await names("k=30") == ["one"]
+    assert await names("name=o&k=31") == ["two"]
+    answer = (await api.call("GET", "/v2/queues?with_count=true&k=30&limit=1")).json()
+    assert answer["count"] == 3
+    assert answer["links"][0]["href"].endswith("?limit=1&with_count=true&k=30&marker=one")
+    assert (await api.call("GET", "/v2/queues?k=1,2")).status_code == 400
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=21", "limit=-1", "detailed=None"])
+async def test_refuses_a_page_of_queues(api: Api, query: str) -> None:
+    assert (await api.call("GET", f"/v2/queues?{query}")).status_code == 400
+
+
+async def test_counts_messages_with_their_ends(api: Api) -> None:
+    ids = await api.post({"body": 1}, {"body": 2}, {"body": 3})
+    await api.claim(1)
+    api.advance(5)
+    stats = (await api.call("GET", "stats")).json()["messages"]
+    assert (stats["claimed"], stats["free"], stats["total"]) == (1, 2, 3)
+    assert stats["oldest"]["href"] == f"/v2/queues/{api.queue}/messages/{ids[0]}"
+    assert stats["newest"]["href"].endswith(ids[2])
+    assert set(stats["oldest"]) == {"href", "age", "created"}
+    assert stats["oldest"]["age"] >= 5
+    details = (await api.call("GET", "stats?details=true")).json()["messages"]
+    assert (details["ready"], details["delayed"]) == (2, 0)
+
+
+async def test_purges_messages_of_every_state(api: Api) -> None:
+    await api.call("PUT", "", {"_default_message_delay": 60, "keep": 1})
+    await api.post({"body": 1}, {"body": 2, "delay": 0}, {"body": 3, "delay": 0})
+    await api.claim(1)
+    assert (await api.call("POST", "purge", {"resource_types": ["subscriptions"]})).is_success
+    assert (await api.call("GET", "stats")).json()["messages"]["total"] == 3
+    assert (await api.call("POST", "purge", {"resource_types": ["messages"]})).status_code == 204
+    assert (await api.call("GET", "stats")).json()["messages"]["total"] == 0
+    assert (await api.call("GET", "")).json()["keep"] == 1
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{}, {"resource_types": ["x"]}, {"resource_types": "messages"}, {"resource_types": [1]}],
+)
+async def test_refuses_a_purge(api: Api, document: dict[str, Any]) -> None:
+    answer = await api.call("POST", "purge", document)
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid API request")
+
+
+async def test_deletes_a_queue_with_its_messages(api: Api) -> None:
+    await api.call("PUT", "", {"a": 1})
+    await api.post({"body": 1})
+    assert (await api.call("DELETE", "")).status_code == 204
+    assert (await api.call("GET", "")).json() == DEFAULTS
+    await api.call("PUT", "")
+    assert await api.browse() == []
+
+
+async def test_limits_the_queues_of_a_project(make_api: MakeApi) -> None:
+    async with make_api(max_queues_per_project=2) as api:
+        assert (await api.call("PUT", "/v2/queues/a")).status_code == 201
+        assert (await api.call("PUT", "/v2/queues/b")).status_code == 201
+        answer = await api.call("PUT", "/v2/queues/c")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        answer = await api.call("POST", "/v2/queues/d/messages", {"messages": [{"body": 1}]})
+        assert answer.status_code == 503
+        assert (await api.call("PUT", "/v2/queues/b")).status_code == 204
+
+
+async def test_keeps_projects_apart(api: Api) -> None:
+    (message_id,) = await api.post({"body": "mine"})
+    other = {"X_Project_ID": "other"}
+    assert (await api.call("GET", f"messages/{message_id}", **other)).status_code == 404
+    assert (await api.call("GET", "messages?echo=true", **other)).json()["messages"] == []
+    assert (await api.call("POST", "claims", **other)).status_code == 204
+    await api.call("DELETE", f"messages/{message_id}", **other)
+    await api.call("DELETE", "", **other)
+    assert len(await api.browse()) == 1

@@ -1,0 +1,71 @@
+"""Versions, home document, ping and health (zaqar-behaviour 11)."""
+
+import pytest
+
+from tests.api.conftest import Api, MakeApi
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_shows_the_versions_to_anybody(api: Api) -> None:
+    api.http.headers.clear()
+    answer = await api.call("GET", "/")
+    assert answer.status_code == 300
+    assert answer.json() == {
+        "versions": [
+            {
+                "id": "2",
+                "status": "CURRENT",
+                "updated": "2014-9-24T04:06:47Z",
+                "media-types": [
+                    {
+                        "base": "application/json",
+                        "type": "application/vnd.openstack.messaging-v2+json",
+                    }
+                ],
+                "links": [{"href": "/v2/", "rel": "self"}],
+            }
+        ]
+    }
+
+
+async def test_shows_the_home_document(api: Api) -> None:
+    answer = await api.call("GET", "/v2/")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json-home"
+    assert answer.headers["cache-control"] == "max-age=86400"
+    resources = answer.json()["resources"]
+    assert resources["rel/queue"]["href-template"] == "/v2/queues/{queue_name}"
+    assert resources["rel/message_patch"]["hints"]["allow"] == ["PATCH"]
+    assert "rel/health" not in resources
+
+
+async def test_pings(api: Api) -> None:
+    for method in ("GET", "HEAD"):
+        answer = await api.call(method, "/v2/ping")
+        assert (answer.status_code, answer.content) == (204, b"")
+
+
+async def test_serves_health_in_admin_mode_whatever_roles_a_client_claims(
+    api: Api, make_api: MakeApi
+) -> None:
+    assert (await api.call("GET", "/v2/health", X_Roles="admin")).status_code == 404
+    async with make_api(admin_mode=True) as admin:
+        report = (await admin.call("GET", "/v2/health")).json()
+        assert report["storage_reachable"] is True
+        assert set(report["operation_status"]) == {
+            "create_queue",
+            "post_messages",
+            "claim_messages",
+            "list_messages",
+            "delete_messages",
+            "delete_claim",
+            "bulk_delete_messages",
+            "delete_queue",
+        }
+        for outcome in report["operation_status"].values():
+            assert outcome["succeeded"] is True
+            assert outcome["ref"] is None
+        assert report["message_volume"] == {"free": 90, "claimed": 10, "total": 100}
+        assert "exclusive" in report["capabilities"]
+        assert "rel/health" in (await admin.call("GET", "/v2/")).json()["resources"]

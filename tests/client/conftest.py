@@ -1,0 +1,71 @@
+"""Fixtures of the client's tests: one real server for all, and random names."""
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.server import ServerProcess
+from zaqar_lite.client import AsyncClient, Client
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Run async tests on asyncio."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ServerProcess]:
+    """A server with a memory store, in admin mode, that signs URLs."""
+    env = {"ZAQAR_SIGNED_URL_SECRET_KEY": secrets.token_hex(16)}
+    with ServerProcess("memory://", "--admin-mode", env=env) as process:
+        yield process
+
+
+@pytest.fixture
+def queue() -> str:
+    """A queue that no other test knows."""
+    return f"queue-{secrets.token_hex(8)}"
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[Client]:
+    """A sync client of that server."""
+    with Client(server.url, project="tests") as made:
+        yield made
+
+
+@pytest.fixture
+async def async_client(server: ServerProcess) -> AsyncIterator[AsyncClient]:
+    """An async client of that server."""
+    async with AsyncClient(server.url, project="tests") as made:
+        yield made
+
+
+class MovableServer:
+    """A server whose time moves by hand; it never goes back."""
+
+    def __init__(self, process: ServerProcess, offset: Path) -> None:
+        self.process = process
+        self.url = process.url
+        self._offset = offset
+        self._milliseconds = 0
+
+    def advance(self, seconds: float) -> None:
+        """Let the server believe that so many seconds have passed."""
+        self._milliseconds += int(seconds * 1000)
+        # At once: a server that read an empty file would take it for 0, and go back in time.
+        new = self._offset.with_suffix(".new")
+        new.write_text(str(self._milliseconds), encoding="ascii")
+        new.replace(self._offset)
+
+
+@pytest.fixture(scope="session")
+def movable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MovableServer]:
+    """A server with a memory store whose clock the test moves."""
+    offset = tmp_path_factory.mktemp("clock") / "offset"
+    env = {"ZAQAR_CLOCK_OFFSET_FILE": str(offset)}
+    with ServerProcess("memory://", env=env) as process:
+        yield MovableServer(process, offset)

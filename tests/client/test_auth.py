@@ -1,0 +1,131 @@
+"""Keystone through the real keystoneauth1, against a small identity server on a real socket."""
+
+import datetime as dt
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.faulty_server import FaultyServer
+from tests.client.identity import Identity
+from zaqar_lite.client import AsyncClient, Client, KeystoneAuth, Unauthenticated, ZaqarError
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def queues() -> Iterator[FaultyServer]:
+    """A message server that notes the headers it is sent."""
+    with FaultyServer() as server:
+        yield server
+
+
+@pytest.fixture
+def identity(queues: FaultyServer) -> Iterator[Identity]:
+    """Keystone with a catalogue that points to that server."""
+    with Identity(f"{queues.url}/") as server:
+        yield server
+
+
+def password(identity: Identity, word: str = "secret") -> KeystoneAuth:
+    return KeystoneAuth.password(identity.url, username="demo", password=word, project_name="demo")
+
+
+def test_a_password_login_finds_the_service_and_is_made_once(
+    identity: Identity, queues: FaultyServer
+) -> None:
+    with Client(auth=password(identity)) as client:
+        client.post("q", 1)
+        client.post("q", 2)
+        assert client.url == queues.url
+    assert len(identity.logins) == 1
+    for _, headers in queues.seen:
+        assert headers["X-Auth-Token"] == "token-1"
+        assert headers["X-Project-ID"] == "p123"
+
+
+async def test_an_application_credential_logs_the_async_client_in(
+    identity: Identity, queues: FaultyServer
+) -> None:
+    auth = KeystoneAuth.application_credential(identity.url, credential_id="cred", secret="secret")
+    async with AsyncClient(auth=auth) as client:
+        await client.post("q", 1)
+    assert identity.logins[0]["methods"] == ["application_credential"]
+    assert queues.seen[0][1]["X-Auth-Token"] == "token-1"
+
+
+def test_a_token_is_renewed_before_it_ends(identity: Identity, queues: FaultyServer) -> None:
+    identity.lifetime = dt.timedelta(seconds=90)
+    with Client(auth=password(identity)) as client:
+        client.post("q", 1)
+        client.post("q", 1)
+        assert len(identity.logins) == 1
+        identity.lifetime = dt.timedelta(seconds=KeystoneAuth.MARGIN / 2)
+    with Client(auth=password(identity)) as client:
+        client.post("q", 1)
+        client.post("q", 1)
+    assert len(identity.logins) == 3
+
+
+def test_a_token_that_is_refused_early_is_replaced_once(
+    identity: Identity, queues: FaultyServer
+) -> None:
+    with Client(auth=password(identity)) as client:
+        client.post("q", 1)
+        queues.script.append(401)
+        client.post("q", 2)
+        assert queues.seen[-1][1]["X-Auth-Token"] == "token-2"
+        queues.script.extend([401, 401, 401])
+        with pytest.raises(Unauthenticated):
+            client.post("q", 3)
+    assert len(queues.seen) == 5
+    assert queues.stored == [1, 2]
+
+
+def test_a_wrong_password_is_said_so(identity: Identity) -> None:
+    with Client(auth=password(identity, "wrong")) as client, pytest.raises(Unauthenticated):
+        client.post("q", 1)
+
+
+def test_a_catalogue_without_the_service_is_said_so(identity: Identity) -> None:
+    identity.messaging = None
+    with (
+        Client(auth=password(identity)) as client,
+        pytest.raises(ZaqarError, match="no messaging service"),
+    ):
+        client.post("q", 1)
+
+
+@pytest.mark.filterwarnings("ignore:Support for InfluxDB")  # openstacksdk's own
+def test_clouds_yaml_is_read(
+    identity: Identity, queues: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openstack")
+    clouds = tmp_path / "clouds.yaml"
+    auth = {
+        "auth_url": identity.url,
+        "username": "demo",
+        "password": "secret",
+        "project_name": "demo",
+        "user_domain_name": "Default",
+        "project_domain_name": "Default",
+    }
+    clouds.write_text(
+        json.dumps({"clouds": {"mine": {"auth": auth, "region_name": "here"}}}), encoding="utf-8"
+    )
+    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(clouds))
+    with Client(auth=KeystoneAuth.cloud("mine")) as client:
+        client.post("q", 1)
+    assert queues.stored == [1]
+
+
+def test_without_keystoneauth1_the_error_names_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in [name for name in sys.modules if name.startswith("keystoneauth1")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "keystoneauth1", None)
+    with pytest.raises(ImportError, match=r"pip install 'zaqar-lite\[keystone\]'"):
+        KeystoneAuth.password("http://x", username="a", password="b", project_name="c")

@@ -1,0 +1,81 @@
+"""The SDK's documentation: every Python block runs against a real server."""
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.server import ServerProcess
+
+ROOT = Path(__file__).parents[2]
+SDK = ROOT / "api-ref" / "source" / "sdk.rst"
+DEFAULT_URL = "http://127.0.0.1:8888"
+
+
+def blocks(page: Path) -> list[str]:
+    """Return the Python blocks of a page."""
+    pattern = r"^\.\. code-block:: python\n(?:   :.*\n)*\n((?:   .*\n|\n)+)"
+    found = re.findall(pattern, page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return [textwrap.dedent(block) for block in found]
+
+
+@pytest.fixture(scope="module")
+def clean_server() -> Iterator[ServerProcess]:
+    """A server of their own: the blocks use plain queue names."""
+    with ServerProcess("memory://", env={"ZAQAR_SIGNED_URL_SECRET_KEY": "k" * 32}) as process:
+        yield process
+
+
+@pytest.mark.parametrize("number", range(len(blocks(SDK))))
+def test_a_block_of_the_documentation_runs(clean_server: ServerProcess, number: int) -> None:
+    source = blocks(SDK)[number].replace(DEFAULT_URL, clean_server.url)
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(source, f"{SDK.name} block {number}", "exec"), {"__name__": "documentation"})  # noqa: S102 - the documentation is ours
+
+
+def test_the_ten_lines_are_ten_and_say_what_they_did(clean_server: ServerProcess) -> None:
+    source = blocks(SDK)[0]
+    assert len([line for line in source.splitlines() if line]) <= 10
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(source.replace(DEFAULT_URL, clean_server.url), {})  # noqa: S102 - the documentation is ours
+    lines = printed.getvalue().splitlines()
+    assert len(lines) == 21
+    assert re.fullmatch(r"\d+ left", lines[-1])
+
+
+@pytest.mark.slow
+def test_an_empty_environment_needs_only_the_base_install(
+    clean_server: ServerProcess, tmp_path: Path
+) -> None:
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(ROOT)]
+    subprocess.run(pip, check=True, cwd=tmp_path, env=env)
+    program = blocks(SDK)[0].replace(DEFAULT_URL, clean_server.url)
+    absent = "import importlib.util as u; assert not any(map(u.find_spec, {!r}))"
+    check = absent.format(["fastapi", "uvicorn", "pydantic", "redis", "pymongo", "httpx"])
+    done = subprocess.run(
+        [python, "-c", f"{check}\n{program}"],
+        check=True,
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.endswith("left\n")
+    words = [str(tmp_path / "venv" / "bin" / "zaqar-lite"), "queue", "stats", "orders"]
+    subprocess.run([*words, "--url", clean_server.url], check=True, env=env, capture_output=True)
+    refused = subprocess.run(
+        [words[0], "serve"], check=False, env=env, capture_output=True, text=True
+    )
+    assert refused.returncode == 2
+    assert "zaqar-lite[server]" in refused.stderr

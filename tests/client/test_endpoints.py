@@ -1,0 +1,195 @@
+"""The endpoints without a network: what is sent, and how an answer is read."""
+
+import inspect
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+
+from zaqar_lite.client import (
+    AsyncClient,
+    BadAnswer,
+    BadRequest,
+    ClaimLost,
+    Client,
+    MessageClaimed,
+    NewMessage,
+    Overloaded,
+    QueueNotFound,
+    ServerFault,
+    Unauthenticated,
+    encoding,
+)
+from zaqar_lite.client.endpoints import claims, messages, queues
+from zaqar_lite.client.errors import from_response
+from zaqar_lite.client.posting import Batcher, Pace, PostOptions
+from zaqar_lite.client.wire import Response
+
+
+def answer(status: int, document: object = None, **headers: str) -> Response:
+    return Response(status, headers, b"" if document is None else json.dumps(document).encode())
+
+
+def test_names_are_quoted_and_cannot_leave_their_place() -> None:
+    assert queues.get_queue("a/../b?c").request.path == "/v2/queues/a%2F..%2Fb%3Fc"
+    path = messages.delete_message("q", "x?claim_id=y").request.path
+    assert path == "/v2/queues/q/messages/x%3Fclaim_id%3Dy"
+
+
+@pytest.mark.parametrize("ids", [["a,b"], [""], ["a", ""]])
+def test_an_id_that_would_name_others_is_refused(ids: list[str]) -> None:
+    with pytest.raises(ValueError, match="is not an id"):
+        messages.get_messages("q", ids)
+    with pytest.raises(ValueError, match="is not an id"):
+        messages.delete_messages("q", ["m"], claim_ids=ids)
+
+
+def test_queries_say_only_what_was_asked() -> None:
+    assert messages.list_messages("q").request.path == "/v2/queues/q/messages?echo=true"
+    listing = messages.list_messages("q", marker="m", until="n", limit=5, include_delayed=True)
+    assert listing.request.path.endswith("?marker=m&until=n&limit=5&echo=true&include_delayed=true")
+    bulk = messages.delete_messages("q", ["a", "b"], claim_ids=["c", "d"]).request.path
+    assert bulk == "/v2/queues/q/messages?ids=a,b&claim_ids=c,d"
+
+
+def test_each_call_of_post_has_its_own_key() -> None:
+    first, second = messages.post("q", [b"{}"]), messages.post("q", [b"{}"])
+    keys = {call.request.headers["Idempotency-Key"] for call in (first, second)}
+    assert len(keys) == 2
+    assert all(re.fullmatch(r"[0-9a-f]{32}", key) for key in keys)
+    chosen = messages.post("q", [b"{}"], idempotency_key="mine")
+    assert chosen.request.headers["Idempotency-Key"] == "mine"
+
+
+def test_zaqars_own_message_without_details_is_read() -> None:
+    entry = {
+        "href": "/v2/queues/q/messages/50b68a50?claim_id=a28ee94e",
+        "ttl": 60,
+        "age": 3,
+        "body": {"a": 1},
+        "brand_new_key": True,
+    }
+    message = messages.read_message("q", entry)
+    assert (message.id, message.claim_id) == ("50b68a50", "a28ee94e")
+    assert message.dead_letter is None
+
+
+def test_a_claim_takes_its_id_from_the_location_or_the_messages() -> None:
+    body = {"messages": [{"id": "m", "href": "/m?claim_id=c2", "ttl": 60, "age": 0, "body": 1}]}
+    call = claims.claim("q")
+    named = call.read(answer(201, body, location="/v2/queues/q/claims/c1"))
+    unnamed = call.read(answer(201, body))
+    assert named is not None
+    assert unnamed is not None
+    assert (named.id, unnamed.id) == ("c1", "c2")
+    assert call.read(answer(204)) is None
+
+
+def test_a_post_whose_answer_counts_differently_is_not_believed() -> None:
+    call = messages.post("q", [b"{}", b"{}"])
+    with pytest.raises(BadAnswer):
+        call.read(answer(201, {"resources": ["/v2/queues/q/messages/1"]}))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, BadRequest),
+        (401, Unauthenticated),
+        (413, BadRequest),
+        (429, Overloaded),
+        (500, ServerFault),
+        (502, ServerFault),
+        (503, Overloaded),
+    ],
+)
+def test_statuses_have_their_usual_meaning(status: int, kind: type[Exception]) -> None:
+    assert type(from_response(answer(status, {"title": "T"}))) is kind
+
+
+def test_endpoints_know_what_a_status_means_to_them() -> None:
+    held = messages.delete_message("q", "m")
+    mine = messages.delete_message("q", "m", claim_id="c")
+    gone = answer(400, {"title": "Unable to delete", "description": "It has expired."})
+    assert isinstance(from_response(answer(403), held.meanings), MessageClaimed)
+    assert isinstance(from_response(gone, mine.meanings), ClaimLost)
+    assert isinstance(from_response(answer(404), queues.stats("q").meanings), QueueNotFound)
+
+
+def test_a_proxys_page_is_quoted() -> None:
+    error = from_response(Response(502, {}, b"<h1>Bad Gateway</h1>" + b"x" * 1000))
+    assert error.title == "HTTP 502"
+    assert error.description is not None
+    assert len(error.description) == 200
+
+
+def test_batches_never_exceed_the_bytes_and_lose_nothing() -> None:
+    options: PostOptions[object] = PostOptions(batch_size=7, batch_bytes=120)
+    batcher: Batcher[object] = Batcher(options)
+    items: list[object] = ["x" * (number % 90) for number in range(200)]
+    batches = [batch for item in items if (batch := batcher.add(item))]
+    batches.append(batcher.flush() or [])
+    assert [entry.item for batch in batches for entry in batch] == items
+    for batch in batches:
+        size = len(encoding.envelope([entry.encoded for entry in batch]))
+        assert len(batch) <= 7
+        assert size <= 120
+
+
+def test_a_message_larger_than_a_batch_goes_alone() -> None:
+    batcher: Batcher[str] = Batcher(PostOptions(batch_bytes=50))
+    assert batcher.add("a") is None
+    first = batcher.add("x" * 100)
+    assert first is not None
+    assert [entry.item for entry in first] == ["a"]
+    second = batcher.add("b")
+    assert second is not None
+    assert [len(entry.item) for entry in second] == [100]
+
+
+def test_a_pace_keeps_the_rate_over_any_while() -> None:
+    pace, now = Pace(100), 1000.0
+    waits = [pace.wait(now, 50) for _ in range(4)]
+    assert waits == pytest.approx([0, 0.5, 1.0, 1.5])
+    assert pace.wait(now + 60, 50) == 0
+    with pytest.raises(ValueError, match="above 0"):
+        Pace(0)
+
+
+@pytest.mark.parametrize("dumps", [encoding.dumps, encoding._standard_dumps])
+def test_both_encoders_write_the_same(dumps: Callable[[object], bytes]) -> None:
+    values: list[object] = [{"a": [1, 2.5, None, True]}, "ünï\n\u2028", {1: "one"}, [{}]]
+    for value in values:
+        assert json.loads(dumps(value)) == json.loads(json.dumps(value))
+        assert b" " not in dumps(value)
+    with pytest.raises(ValueError, match="JSON compliant"):
+        dumps([None, float("nan")])
+
+
+def test_an_entry_is_what_the_wire_says() -> None:
+    message = NewMessage(body=[1], ttl=60, delay=0, idempotency_key='k"', headers={"a": "b"})
+    assert json.loads(encoding.encode_message(message)) == {
+        "body": [1],
+        "ttl": 60,
+        "delay": 0,
+        "idempotency_key": 'k"',
+        "headers": {"a": "b"},
+    }
+    assert encoding.encode_message("plain") == b'{"body":"plain"}'
+
+
+def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
+    def public(kind: type) -> dict[str, list[str]]:
+        return {
+            name: [
+                f"{one.name}: {one.kind} = {one.default}"
+                for one in inspect.signature(method).parameters.values()
+            ]
+            for name, method in inspect.getmembers(kind, inspect.isfunction)
+            if not name.startswith("_")
+        }
+
+    assert public(Client) == public(AsyncClient)
+    docs = [inspect.getdoc(getattr(Client, name)) for name in public(Client)]
+    assert all(docs)

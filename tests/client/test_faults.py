@@ -1,0 +1,223 @@
+"""What both clients do when the network and the server misbehave: nothing lost, nothing twice."""
+
+import datetime as dt
+import email.utils
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.client.faulty_server import DROP, GARBAGE, LOSE, SLOW, Fault, FaultyServer
+from tests.services.process import free_port
+from zaqar_lite.client import (
+    AsyncClient,
+    BadAnswer,
+    BadRequest,
+    Client,
+    MessageNotFound,
+    Overloaded,
+    RetryPolicy,
+    ServerFault,
+    Unreachable,
+    ZaqarError,
+)
+
+pytestmark = pytest.mark.anyio
+QUICK = RetryPolicy(attempts=4, base=0.01)
+
+
+@pytest.fixture
+def faulty() -> Iterator[FaultyServer]:
+    """A server that fails as its script says."""
+    with FaultyServer() as server:
+        yield server
+
+
+class Sync:
+    """The sync client behind the async one's face, so that one test holds both to account."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        self.client = Client(url, retries=QUICK, timeout=timeout)
+
+    async def post(self, queue: str, body: object) -> str:
+        return self.client.post(queue, body)
+
+    async def pop(self, queue: str) -> object:
+        return self.client.pop(queue)
+
+    async def get_message(self, queue: str, message_id: str) -> object:
+        return self.client.get_message(queue, message_id)
+
+    async def ping(self) -> None:
+        self.client.ping()
+
+    async def close(self) -> None:
+        self.client.close()
+
+
+def make(kind: str, url: str, timeout: float = 5) -> AsyncClient | Sync:
+    return (
+        Sync(url, timeout) if kind == "sync" else AsyncClient(url, retries=QUICK, timeout=timeout)
+    )
+
+
+BOTH = pytest.mark.parametrize("kind", ["sync", "async"])
+
+
+@BOTH
+@pytest.mark.parametrize("script", [[DROP], [LOSE], [503], [429], [LOSE, 503, DROP]], ids=str)
+async def test_a_post_survives_and_is_stored_once(
+    faulty: FaultyServer, kind: str, script: list[Fault]
+) -> None:
+    client = make(kind, faulty.url)
+    faulty.script.extend(script)
+    assert await client.post("q", "precious") == "0"
+    assert faulty.stored == ["precious"]
+    keys = {headers["Idempotency-Key"] for _, headers in faulty.seen}
+    assert len(faulty.seen) == len(script) + 1
+    assert len(keys) == 1
+    await client.post("q", "another")
+    assert faulty.seen[-1][1]["Idempotency-Key"] not in keys
+    await client.close()
+
+
+@BOTH
+@pytest.mark.parametrize("status", [400, 403, 404, 409, 413, 500])
+async def test_other_errors_are_never_tried_again(
+    faulty: FaultyServer, kind: str, status: int
+) -> None:
+    client = make(kind, faulty.url)
+    faulty.script.append(status)
+    with pytest.raises(ZaqarError) as caught:
+        await client.post("q", 1)
+    error = caught.value
+    assert (error.status, error.title) == (status, f"Title {status}")
+    assert (error.description, error.request_id) == (f"Description {status}.", "req-1")
+    assert len(faulty.seen) == 1
+    assert isinstance(error, ServerFault if status == 500 else ZaqarError)
+    await client.close()
+
+
+@BOTH
+async def test_retry_after_is_honoured(faulty: FaultyServer, kind: str) -> None:
+    client = make(kind, faulty.url)
+    faulty.script.extend([(503, {"Retry-After": "1"})])
+    await client.post("q", 1)
+    (first, _), (second, _) = faulty.seen
+    assert second - first >= 1
+    await client.close()
+
+
+@BOTH
+async def test_a_retry_after_beyond_patience_is_raised_at_once(
+    faulty: FaultyServer, kind: str
+) -> None:
+    client = make(kind, faulty.url)
+    at = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
+    faulty.script.append((503, {"Retry-After": email.utils.format_datetime(at, usegmt=True)}))
+    with pytest.raises(Overloaded) as caught:
+        await client.post("q", 1)
+    assert caught.value.retry_after is not None
+    assert 3500 < caught.value.retry_after <= 3600
+    assert len(faulty.seen) == 1
+    await client.close()
+
+
+@BOTH
+async def test_retries_end(faulty: FaultyServer, kind: str) -> None:
+    client = make(kind, faulty.url)
+    faulty.script.extend([503] * 9)
+    with pytest.raises(Overloaded, match="Description 503"):
+        await client.post("q", 1)
+    assert len(faulty.seen) == QUICK.attempts
+    faulty.script.clear()
+    faulty.script.extend([DROP] * 9)
+    with pytest.raises(Unreachable) as caught:
+        await client.post("q", 1)
+    assert caught.value.status is None
+    await client.close()
+
+
+@BOTH
+async def test_a_pop_whose_answer_was_lost_is_not_sent_again(
+    faulty: FaultyServer, kind: str
+) -> None:
+    client = make(kind, faulty.url)
+    faulty.script.append(LOSE)
+    with pytest.raises(Unreachable) as caught:
+        await client.pop("q")
+    assert caught.value.sent
+    assert len(faulty.seen) == 1
+    faulty.script.append(503)
+    await client.pop("q")
+    assert len(faulty.seen) == 3
+    await client.close()
+
+
+@BOTH
+async def test_a_slow_answer_counts_as_none(faulty: FaultyServer, kind: str) -> None:
+    client = make(kind, faulty.url, timeout=0.3)
+    faulty.script.append(SLOW)
+    await client.post("q", "late")
+    assert faulty.stored == ["late"]
+    assert len(faulty.seen) >= 2
+    await client.close()
+
+
+@BOTH
+async def test_a_refused_connection_says_that_nothing_was_sent(kind: str) -> None:
+    client = make(kind, f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(Unreachable, match="No connection") as caught:
+        await client.pop("q")
+    assert not caught.value.sent
+    await client.close()
+
+
+@BOTH
+async def test_what_is_not_zaqar_is_told_apart(faulty: FaultyServer, kind: str) -> None:
+    client = make(kind, faulty.url)
+    for request in (client.post("q", 1), client.get_message("q", "m")):
+        faulty.script.append(GARBAGE)
+        with pytest.raises(BadAnswer, match="proxy"):
+            await request
+    await client.close()
+
+
+@BOTH
+async def test_errors_carry_their_meaning(faulty: FaultyServer, kind: str) -> None:
+    client = make(kind, faulty.url)
+    faulty.script.extend([404, 418])
+    with pytest.raises(MessageNotFound):
+        await client.get_message("q", "m")
+    with pytest.raises(BadRequest):
+        await client.get_message("q", "m")
+    await client.close()
+
+
+def test_posting_many_over_a_bad_line_stores_each_once(faulty: FaultyServer) -> None:
+    faulty.script.extend([DROP, LOSE, 503, "", LOSE, "", 429, DROP, LOSE] * 3)
+    with Client(faulty.url, retries=RetryPolicy(attempts=30, base=0.001)) as client:
+        summary = client.post_all("q", range(1000), batch_size=20, in_flight=4)
+    assert summary.messages == 1000
+    assert sorted(map(str, faulty.stored)) == sorted(map(str, range(1000)))
+
+
+def test_a_rate_is_not_exceeded(faulty: FaultyServer) -> None:
+    with Client(faulty.url) as client:
+        begin = time.monotonic()
+        client.post_all("q", range(60), batch_size=10, rate=100)
+    assert time.monotonic() - begin >= 0.5
+    assert len(faulty.seen) == 6
+
+
+def test_full_jitter_spreads_over_the_whole_wait() -> None:
+    asked: list[tuple[float, float]] = []
+
+    def uniform(low: float, high: float) -> float:
+        asked.append((low, high))
+        return high
+
+    policy = RetryPolicy(attempts=5, base=0.1, cap=0.5, uniform=uniform)
+    assert [policy.wait(attempt) for attempt in (1, 2, 3, 4, 5)] == [0.1, 0.2, 0.4, 0.5, None]
+    assert asked == [(0, 0.1), (0, 0.2), (0, 0.4), (0, 0.5)]
+    assert policy.wait(1, retry_after=2) == pytest.approx(2.1)

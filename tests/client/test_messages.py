@@ -1,0 +1,215 @@
+"""Messages, against a real server."""
+
+import datetime as dt
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.server import ServerProcess
+from zaqar_lite.client import (
+    AsyncClient,
+    BadRequest,
+    ClaimLost,
+    Client,
+    MessageClaimed,
+    MessageNotFound,
+    NewMessage,
+    NotDelayed,
+    Posted,
+    RawBody,
+    Rejected,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+def test_any_json_comes_back_as_it_was_posted(client: Client, queue: str) -> None:
+    bodies: list[object] = [None, True, 1.5, "ünï\n", [], {"a": [{"b": None}]}, 2**63 - 1]
+    ids = client.post_batch(queue, bodies)
+    assert [message.body for message in client.list_messages(queue)] == bodies
+    assert [client.get_message(queue, one).body for one in ids] == bodies
+
+
+def test_raw_bodies_are_untouched_both_ways(client: Client, queue: str) -> None:
+    texts = [
+        b'{"a" : 1.00, "a":2}',
+        b'[ 0.1234567890123456789 , {"x":"}]\\""}]',
+        b"null",
+        b'"\xc3\xbc"',
+    ]
+    client.post_batch(queue, [RawBody(text) for text in texts])
+    assert [message.body for message in client.list_messages(queue, raw=True)] == texts
+    with client.claim(queue, raw=True) as claim:
+        assert [message.body for message in claim.messages] == texts
+        assert all(isinstance(message.body, RawBody) for message in claim.messages)
+
+
+@pytest.mark.parametrize("body", [float("nan"), {"x": [float("inf"), None]}, b"bytes", object()])
+def test_what_json_cannot_hold_is_refused_before_it_is_sent(
+    client: Client, queue: str, body: object
+) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        client.post(queue, body)
+    assert client.stats(queue).total == 0
+
+
+def test_listing_pages_to_the_end_and_hides_what_it_is_told_to(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    client.post_batch(queue, list(range(45)))
+    assert [message.body for message in client.list_messages(queue)] == list(range(45))
+    assert list(client.list_messages(queue, echo=False)) == []
+    with client.claim(queue, limit=5) as claim:
+        assert len(list(client.list_messages(queue))) == 40
+        assert len(list(client.list_messages(queue, include_claimed=True))) == 45
+        claim.skip(*claim.messages)
+    with Client(server.url, project="someone else") as stranger:
+        assert list(stranger.list_messages(queue)) == []
+
+
+def test_details_are_there_when_asked_for(client: Client, queue: str) -> None:
+    posted = client.post(queue, 1, headers={"trace": "t1"})
+    plain, detailed = (
+        client.get_message(queue, posted),
+        client.get_message(queue, posted, details=True),
+    )
+    assert plain.claim_count is None
+    assert detailed.claim_count == 0
+    assert detailed.headers == {"trace": "t1"}
+    assert detailed.created is not None
+    assert abs(detailed.created - dt.datetime.now(dt.UTC)) < dt.timedelta(minutes=1)
+
+
+def test_getting_by_ids_leaves_out_what_is_gone(client: Client, queue: str) -> None:
+    ids = client.post_batch(queue, list(range(50)))
+    client.delete_message(queue, ids[7])
+    found = {message.body for message in client.get_messages(queue, ids)}
+    assert found == set(range(50)) - {7}
+    assert list(client.get_messages(queue, [ids[7]])) == []
+    with pytest.raises(MessageNotFound):
+        client.get_message(queue, ids[7])
+
+
+def test_a_delayed_message_can_be_edited_and_cancelled(client: Client, queue: str) -> None:
+    client.create_queue(queue, {"_default_message_delay": 300})
+    at = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=100)
+    first, second = client.post(queue, "draft", deliver_at=at), client.post(queue, "no", delay=200)
+    before = client.get_message(queue, first, details=True).delay_expires
+    assert before is not None
+    assert dt.timedelta(0) <= before - at + dt.timedelta(seconds=1) < dt.timedelta(seconds=4)
+    edited = client.edit(queue, first, body="final", ttl=600, delay=400)
+    assert (edited.body, edited.ttl) == ("final", 600)
+    after = client.get_message(queue, first, details=True).delay_expires
+    assert after is not None
+    assert after > before
+    client.cancel(queue, second)
+    client.cancel(queue, second)
+    assert client.stats(queue).total == 1
+
+
+def test_it_is_too_late_to_edit_what_can_be_claimed(client: Client, queue: str) -> None:
+    client.create_queue(queue, {"_default_message_delay": 300})
+    ready = client.post(queue, "out", delay=0)
+    with pytest.raises(NotDelayed):
+        client.edit(queue, ready, body="other")
+    with pytest.raises(MessageNotFound):
+        client.edit(queue, "0" * 32, body="other")
+    with pytest.raises(ValueError, match="nothing to change"):
+        client.edit(queue, ready)
+    with client.claim(queue) as claim, pytest.raises(MessageClaimed):
+        client.cancel(queue, claim.messages[0].id)
+
+
+def test_an_instant_needs_a_time_zone(client: Client, queue: str) -> None:
+    naive = dt.datetime.now()  # noqa: DTZ005 - the mistake that is meant
+    with pytest.raises(ValueError, match="time zone"):
+        client.post(queue, 1, deliver_at=naive)
+    with pytest.raises(ValueError, match="not both"):
+        client.post(queue, 1, deliver_at=dt.datetime.now(dt.UTC), delay=1)
+
+
+def test_bulk_delete_needs_the_claims_or_force(client: Client, queue: str) -> None:
+    ids = client.post_batch(queue, list(range(4)))
+    with pytest.raises(ValueError, match="force"):
+        client.delete_messages(queue, ids)
+    with pytest.raises(ValueError, match="force"):
+        client.delete_messages(queue, ids, claim_ids=["a"], force=True)
+    with pytest.raises(ValueError, match="empty"):
+        client.delete_messages(queue, ids, claim_ids=[])
+    held = client.create_claim(queue, limit=2)
+    assert held is not None
+    with pytest.raises(ClaimLost):
+        client.delete_messages(queue, ids, claim_ids=[held.id])
+    assert client.stats(queue).total == 4
+    client.delete_messages(queue, ids[:2], claim_ids=[held.id])
+    client.delete_messages(queue, ids, force=True)
+    assert client.stats(queue).total == 0
+
+
+def test_pop_takes_messages_out(client: Client, queue: str) -> None:
+    client.post_batch(queue, ["a", "b", "c"])
+    assert [message.body for message in client.pop(queue, 2)] == ["a", "b"]
+    assert [message.body for message in client.pop(queue, 2, raw=True)] == [b'"c"']
+    assert client.pop(queue) == []
+
+
+def test_posting_an_iterable_keeps_count_and_bytes(client: Client, queue: str) -> None:
+    posted: list[Posted[str]] = []
+    big = "x" * 1000
+    summary = client.post_all(
+        queue,
+        (f"{number}-{big}" for number in range(250)),
+        batch_bytes=20_000,
+        on_posted=posted.append,
+    )
+    assert (summary.messages, summary.rejected) == (250, 0)
+    assert summary.batches == len(posted) >= 13
+    assert all(sum(len(item) for item in part.items) < 20_000 for part in posted)
+    assert [item.partition("-")[0] for part in posted for item in part.items] == [
+        str(number) for number in range(250)
+    ]
+    ids = [one for part in posted for one in part.ids]
+    assert client.get_message(queue, ids[17]).body == f"17-{big}"
+
+
+def test_one_bad_message_does_not_stop_the_others(client: Client, queue: str) -> None:
+    rejected: list[Rejected[object]] = []
+    items: list[object] = [{"n": number} for number in range(30)]
+    items[4] = NewMessage(body=4, ttl=1)
+    items[11] = RawBody(b"{not json")
+    items[12] = float("nan")
+    summary = client.post_all(queue, items, batch_size=10, on_rejected=rejected.append)
+    assert summary.messages == 27
+    assert summary.rejected == 3
+    assert sorted(one.index for one in rejected) == [4, 11, 12]
+    assert client.stats(queue).total == 27
+    with pytest.raises(BadRequest):
+        client.post_all(queue, items[:10])
+
+
+def test_keys_of_the_items_make_posting_twice_harmless(client: Client, queue: str) -> None:
+    for _ in range(2):
+        client.post_all(queue, range(50), batch_size=7, key=lambda number: f"run-{number}")
+    assert client.stats(queue).total == 50
+
+
+async def test_the_async_client_posts_both_kinds_of_iterables(
+    async_client: AsyncClient, queue: str
+) -> None:
+    rejected: list[Rejected[object]] = []
+    items: list[object] = [*range(95), NewMessage(body=1, ttl=1), *range(96, 120)]
+
+    async def produced() -> AsyncIterator[object]:
+        for item in items:
+            yield item
+
+    for source in (items, produced()):
+        summary = await async_client.post_all(
+            queue, source, batch_size=20, in_flight=3, on_rejected=rejected.append
+        )
+        assert (summary.messages, summary.rejected) == (119, 1)
+    assert {one.index for one in rejected} == {95}
+    assert (await async_client.stats(queue)).total == 238
+    assert len([message async for message in async_client.list_messages(queue)]) == 238
+    with pytest.raises(BadRequest):
+        await async_client.post_all(queue, items)

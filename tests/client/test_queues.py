@@ -1,0 +1,107 @@
+"""Queues, against a real server."""
+
+import datetime as dt
+
+import pytest
+
+from tests.server import ServerProcess
+from zaqar_lite.client import (
+    BadRequest,
+    Client,
+    Conflict,
+    NewMessage,
+    NotFound,
+    QueueNotFound,
+    Range,
+    SignedAuth,
+)
+
+
+def test_a_queue_is_new_once_and_keeps_its_first_metadata(client: Client, queue: str) -> None:
+    assert client.create_queue(queue, {"team": "a"})
+    assert not client.create_queue(queue, {"team": "b"})
+    assert client.get_queue(queue)["team"] == "a"
+    client.delete_queue(queue)
+    assert "team" not in client.get_queue(queue)
+
+
+def test_metadata_is_set_and_removed_together(client: Client, queue: str) -> None:
+    client.create_queue(queue, {"old": 1, "a/b~c": 2})
+    changed = client.update_queue(queue, {"_default_message_ttl": 120}, remove=["a/b~c"])
+    assert changed["_default_message_ttl"] == 120
+    assert changed["old"] == 1
+    assert "a/b~c" not in changed
+    with pytest.raises(Conflict) as caught:
+        client.update_queue(queue, {}, remove=["nothing"])
+    assert caught.value.status == 409
+    assert caught.value.request_id is not None
+
+
+def test_an_absent_queue_is_named_as_such(client: Client, queue: str) -> None:
+    with pytest.raises(QueueNotFound) as caught:
+        client.update_queue(queue, {"a": 1})
+    assert caught.value.title == "Not found"
+    assert caught.value.description is not None
+    assert str(caught.value.request_id) in str(caught.value)
+
+
+def test_a_bad_name_is_refused_with_the_servers_words(client: Client) -> None:
+    with pytest.raises(BadRequest, match="Invalid queue identification"):
+        client.create_queue("no spaces")
+
+
+def test_listing_queues_pages_to_the_end(server: ServerProcess, queue: str) -> None:
+    with Client(server.url, project=queue, page_size=2) as client:
+        names = sorted(f"{queue}-n{number}" for number in range(5))
+        for name in names:
+            client.create_queue(name, {"name": name})
+        assert [found.name for found in client.list_queues()] == names
+        detailed = list(client.list_queues(detailed=True, name="-n3"))
+        assert [found.metadata["name"] for found in detailed if found.metadata] == [names[3]]
+
+
+def test_stats_tell_ready_from_delayed(client: Client, queue: str) -> None:
+    client.create_queue(queue, {"_default_message_delay": 60})
+    client.post_batch(queue, [NewMessage(body=1, delay=0), NewMessage(body=2), 3])
+    stats = client.stats(queue)
+    assert (stats.total, stats.free, stats.ready, stats.delayed, stats.claimed) == (3, 3, 1, 2, 0)
+    assert stats.oldest is not None
+    assert stats.oldest.created is not None
+    client.purge(queue, ["messages"])
+    assert client.stats(queue).total == 0
+    assert client.get_queue(queue)["_default_message_delay"] == 60
+
+
+def test_ranges_cover_the_queue_without_overlap(client: Client, queue: str) -> None:
+    client.post_all(queue, range(100))
+    ranges = client.ranges(queue, 4)
+    assert len(ranges) == 4
+    parts = [
+        [m.body for m in client.list_messages(queue, marker=part.marker, until=part.until)]
+        for part in ranges
+    ]
+    assert sorted(body for part in parts for body in part) == list(range(100))
+    assert min(len(part) for part in parts) > 10
+    assert client.ranges(f"{queue}-empty", 4) == []
+    assert ranges[0].marker is None
+    assert ranges[-1] == Range(marker=ranges[-1].marker)
+
+
+def test_a_shared_permission_reads_that_queue_and_nothing_else(
+    client: Client, server: ServerProcess, queue: str
+) -> None:
+    client.post(queue, "shared")
+    until = dt.datetime.now(dt.UTC) + dt.timedelta(minutes=5)
+    signed = client.share(queue, methods=["GET"], expires=until)
+    with Client(server.url, auth=SignedAuth(signed)) as guest:
+        assert [message.body for message in guest.list_messages(queue)] == ["shared"]
+        with pytest.raises(NotFound):
+            guest.post(queue, "written")
+        with pytest.raises(NotFound):
+            list(guest.list_messages(f"{queue}-other"))
+
+
+def test_the_service_answers_for_itself(client: Client) -> None:
+    client.ping()
+    assert client.health()["storage_reachable"] is True
+    assert "rel/message_patch" in client.home()["resources"]

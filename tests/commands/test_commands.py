@@ -1,0 +1,329 @@
+"""The command line as a user runs it: a process, a pipe, an exit code, a real server."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server import ServerProcess
+from tests.services.process import free_port
+from zaqar_lite.cli import main
+from zaqar_lite.client import Client
+
+Run = Callable[..., tuple[int, list[Any]]]
+ZAQAR = (sys.executable, "-m", "zaqar_lite.cli")
+
+
+@pytest.fixture
+def run(
+    server: ServerProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> Run:
+    """Run a command in this process; return its exit code and its JSON lines."""
+    monkeypatch.setenv("ZAQARLITE_PROJECT", "tests")
+
+    def runner(*words: str, stdin: bytes = b"", url: str = server.url) -> tuple[int, list[Any]]:
+        monkeypatch.setenv("ZAQARLITE_URL", url)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        try:
+            code = main(words)
+        except SystemExit as left:  # argparse's way to refuse
+            code = int(left.code or 0)
+        printed = capsysbinary.readouterr()
+        assert bool(printed.err) == (code not in {0, 1}) or b"zaqar-lite: " in printed.err
+        return code, [json.loads(line) for line in printed.out.splitlines()]
+
+    return runner
+
+
+def test_the_installed_command_runs(server: ServerProcess) -> None:
+    words = [*ZAQAR, "health", "--url", server.url]
+    done = subprocess.run(words, capture_output=True, check=True)
+    assert json.loads(done.stdout)["up"] is True
+    assert done.stderr == b""
+
+
+def test_a_queue_from_making_to_deleting(run: Run, queue: str) -> None:
+    made = run("queue", "create", queue, "team=a", 'tags=["x"]', "--delay", "30")
+    assert made == (0, [{"queue": queue, "created": True}])
+    assert run("queue", "create", queue)[1][0]["created"] is False
+    _, (shown,) = run("queue", "show", queue)
+    assert (shown["team"], shown["tags"], shown["_default_message_delay"]) == ("a", ["x"], 30)
+    assert run("queue", "set", queue, "--max-claims", "3")[1][0]["_max_claim_count"] == 3
+    assert "team" not in run("queue", "unset", queue, "team")[1][0]
+    assert {"name": queue} in [{"name": row["name"]} for row in run("queue", "list")[1]]
+    run("message", "post", queue, "1", "2")
+    assert run("queue", "stats", queue)[1][0]["delayed"] == 2
+    assert run("queue", "purge", queue, "--dry-run")[1][0]["messages"] == 2
+    assert run("queue", "stats", queue)[1][0]["total"] == 2
+    assert run("queue", "purge", queue)[0] == 2
+    assert run("queue", "purge", queue, "--yes")[1][0]["messages"] == 2
+    assert run("queue", "delete", queue, "--yes")[0] == 0
+    assert run("queue", "set", queue, "a=1")[0] == 3
+
+
+def test_a_message_from_posting_to_deleting(run: Run, queue: str, client: Client) -> None:
+    code, rows = run("message", "post", queue, '{"a": 1}', "word", "--header", "trace=t")
+    assert code == 0
+    ids = [row["id"] for row in rows]
+    _, listed = run("message", "list", queue, "--details")
+    assert [row["body"] for row in listed] == [{"a": 1}, "word"]
+    assert listed[0]["headers"] == {"trace": "t"}
+    assert listed[0]["created"].endswith("Z")
+    assert run("message", "list", queue, "--limit", "1")[1][0]["id"] == ids[0]
+    assert run("message", "show", queue, *ids)[1][1]["body"] == "word"
+    assert run("message", "show", queue, "0" * 32)[0] == 3
+    assert run("message", "delete", queue, *ids)[0] == 2
+    _, claimed = run("claim", "create", queue, "--limit", "1")
+    claim = claimed[0]["claim_id"]
+    assert run("claim", "show", queue, claim)[1][0]["id"] == ids[0]
+    assert run("message", "cancel", queue, ids[0]) == (
+        1,
+        [{"id": ids[0], "cancelled": False, "reason": "somebody holds it"}],
+    )
+    assert run("claim", "renew", queue, claim, "--ttl", "90")[0] == 0
+    assert run("message", "delete", queue, ids[1], "--claim", claim)[0] == 3
+    assert run("message", "delete", queue, ids[0], "--claim", claim)[0] == 0
+    assert run("claim", "release", queue, claim)[0] == 0
+    assert run("claim", "renew", queue, claim)[0] == 3
+    assert run("message", "pop", queue)[1][0]["body"] == "word"
+    assert client.stats(queue).total == 0
+
+
+def test_delayed_messages_are_edited_and_cancelled(run: Run, queue: str) -> None:
+    run("queue", "create", queue, "--delay", "300")
+    _, ((first), (second)) = run("message", "post", queue, "draft", "no")
+    assert run("message", "edit", queue, first["id"], "--body", "[1]")[1][0]["body"] == [1]
+    assert run("message", "edit", queue, first["id"])[0] == 2
+    assert run("message", "cancel", queue, second["id"])[0] == 0
+    assert run("message", "list", queue)[1] == []
+    assert len(run("message", "list", queue, "--include-delayed")[1]) == 1
+    at = "2000-01-01T00:00:00Z"
+    _, ((ready),) = run("message", "post", queue, "old", "--deliver-at", at)
+    assert run("message", "edit", queue, ready["id"], "--delay", "5")[0] == 1
+
+
+def test_keys_make_a_repeated_post_harmless(run: Run, queue: str) -> None:
+    for _ in range(2):
+        assert run("message", "post", queue, "once", "--key", "order-7")[0] == 0
+    assert run("queue", "stats", queue)[1][0]["total"] == 1
+    assert run("message", "post", queue, "a", "b", "--key", "k")[0] == 2
+
+
+def test_json_lines_are_posted_byte_for_byte(run: Run, queue: str, client: Client) -> None:
+    lines = b'{"n": 1.00}\n\n[1, 2]\r\n"three"'
+    code, (summary,) = run("message", "post", queue, "--file", "-", stdin=lines)
+    assert code == 0
+    assert (summary["messages"], summary["rejected"]) == (3, 0)
+    bodies = [message.body for message in client.list_messages(queue, raw=True)]
+    assert bodies == [b'{"n": 1.00}', b"[1, 2]", b'"three"']
+
+
+def test_what_is_refused_goes_to_a_file_and_the_rest_is_posted(
+    run: Run, queue: str, tmp_path: Path
+) -> None:
+    source, rejects = tmp_path / "in.jsonl", tmp_path / "rejects.jsonl"
+    lines = [json.dumps({"n": number}) for number in range(500)]
+    lines[123] = "{broken"
+    lines[499] = "also broken"
+    source.write_text("\n".join(lines), encoding="utf-8")
+    assert run("message", "post", queue, "--file", str(source))[0] == 1
+    run("queue", "purge", queue, "--yes")
+    words = ("message", "post", queue, "--file", str(source), "--rejects", str(rejects))
+    code, (summary,) = run(*words, "--batch-size", "64")
+    assert code == 1
+    assert (summary["messages"], summary["rejected"]) == (498, 2)
+    found = [json.loads(line) for line in rejects.read_text(encoding="utf-8").splitlines()]
+    assert [(line["record"], line["input"]) for line in found] == [
+        (124, "{broken"),
+        (500, "also broken"),
+    ]
+    assert all("Invalid request body" in line["reason"] for line in found)
+    assert run("queue", "stats", queue)[1][0]["total"] == 498
+
+
+def test_a_file_under_the_same_run_name_is_stored_once(
+    run: Run, queue: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text("1\n1\n\n2\n", encoding="utf-8")
+    for _ in range(2):
+        run("message", "post", queue, "--file", str(source), "--run", "july", "--batch-size", "2")
+    assert run("queue", "stats", queue)[1][0]["total"] == 3
+    words = ("message", "post", queue, "--file", str(source), "--rejects", str(source))
+    assert run(*words)[0] == 2
+    assert source.read_text(encoding="utf-8") == "1\n1\n\n2\n"
+
+
+def test_csv_has_a_body_column_and_understands_others(
+    run: Run, queue: str, tmp_path: Path, client: Client
+) -> None:
+    run("queue", "create", queue, "--delay", "60")
+    source = tmp_path / "in.csv"
+    source.write_text(
+        'text,delay,ttl,idempotency_key\n"a, ""quoted""\nline",0,120,k1\nplain,,,k2\nagain,0,,k1\n',
+        encoding="utf-8",
+    )
+    words = ("message", "post", queue, "--file", str(source))
+    assert run(*words)[0] == 2
+    dry = run(*words, "--body-column", "text", "--dry-run")
+    assert dry == (0, [{"queue": queue, "messages": 3, "dry_run": True}])
+    assert run(*words, "--body-column", "text")[0] == 0
+    ready, delayed = client.list_messages(queue, include_delayed=True)
+    assert (ready.body, ready.ttl) == ('a, "quoted"\nline', 120)
+    assert delayed.body == "plain"
+    assert client.stats(queue).delayed == 1
+
+
+def test_dead_letters_are_listed_counted_and_moved_back(
+    run: Run, queue: str, client: Client
+) -> None:
+    dead = f"{queue}-dead"
+    run("queue", "create", dead)
+    run("queue", "create", queue, "--max-claims", "1", "--dead-letter-queue", dead)
+    run("message", "post", queue, '{"k": {"n": 1}}', '{"k": {"n": 2}}')
+    for _ in range(2):
+        _, held = run("claim", "create", queue)
+        if held:
+            run("claim", "release", queue, held[0]["claim_id"])
+    _, letters = run("dlq", "list", dead)
+    assert [(row["source"], row["claim_count"]) for row in letters] == [(queue, 1)] * 2
+    assert run("dlq", "count", dead)[1][0]["letters"] == 2
+    words = ("dlq", "redrive", dead, "--where", "k.n=2")
+    dry = run(*words, "--dry-run")[1][0]
+    assert (dry["moved"], dry["passed_over"], dry["dry_run"]) == ({queue: 1}, 1, True)
+    assert client.stats(dead).total == 2
+    assert run(*words)[1][0]["moved"] == {queue: 1}
+    assert [m.body for m in client.list_messages(queue)] == [{"k": {"n": 2}}]
+    run("message", "post", dead, "homeless")
+    assert run("dlq", "redrive", dead)[0] == 1
+
+
+def test_a_shared_permission_is_used_from_its_file(run: Run, queue: str, tmp_path: Path) -> None:
+    run("message", "post", queue, "1")
+    _, (signed,) = run("share", queue, "--hours", "1")
+    file = tmp_path / "signed.json"
+    file.write_text(json.dumps(signed), encoding="utf-8")
+    assert run("message", "list", queue, "--signed", str(file), "--project", "x")[1][0]["body"] == 1
+    assert run("message", "post", queue, "2", "--signed", str(file))[0] == 3
+
+
+def test_health_tells_by_its_exit_code(run: Run) -> None:
+    assert run("health")[1][0]["up"] is True
+    code, operations = run("health", "--operations")
+    assert code == 0
+    assert {row["operation"] for row in operations} >= {"post_messages", "claim_messages"}
+    assert run("health", url=f"http://127.0.0.1:{free_port()}")[0] == 4
+
+
+def test_watching_prints_a_line_per_look(run: Run, queue: str) -> None:
+    run("queue", "create", f"{queue}-dead")
+    run("queue", "create", queue, "--delay", "60", "--dead-letter-queue", f"{queue}-dead")
+    run("message", "post", queue, "1")
+    run("message", "post", f"{queue}-dead", "1", "2")
+    code, looks = run("watch", queue, "--interval", "0.01", "--count", "2")
+    assert code == 0
+    assert len(looks) == 2
+    counts = {name: looks[1][name] for name in ("ready", "delayed", "claimed", "dead")}
+    assert counts == {"ready": 0, "delayed": 1, "claimed": 0, "dead": 2}
+
+
+def test_wrong_usage_is_exit_code_2(run: Run, queue: str) -> None:
+    assert run("message", "post", queue)[0] == 2
+    assert run("queue", "create", queue, "no-equals-sign")[0] == 2
+    assert run("queue", "nonsense")[0] == 2
+    assert run("message", "post", queue, "--file", "no such file")[0] == 2
+
+
+def test_a_reader_that_goes_away_is_no_traceback(
+    run: Run, server: ServerProcess, queue: str, client: Client
+) -> None:
+    client.post_all(queue, ("x" * 500 for _ in range(2000)))
+    words = [*ZAQAR, "message", "list", queue, "--url", server.url, "--project", "tests"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(20) == 128 + signal.SIGPIPE
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_knows_every_noun(shell: str) -> None:
+    words = [*ZAQAR, "completion", shell]
+    script = subprocess.run(words, capture_output=True, check=True, text=True).stdout
+    for noun in ("queue", "message", "claim", "dlq", "redrive", "watch", "serve", "bench"):
+        assert noun in script
+    if shell == "bash":
+        subprocess.run(["bash", "-n"], input=script, check=True, text=True)
+
+
+def test_help_imports_no_http_library_and_no_rich() -> None:
+    program = (
+        "import sys; from zaqar_lite.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'rich', 'urllib3', 'aiohttp', 'httpx', 'fastapi'} & set(sys.modules)))"
+    )
+    for words in (["--help"], ["message", "--help"], ["message", "post", "--help"]):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words], capture_output=True, check=True, text=True
+        )
+        assert done.stdout.endswith("[]\n")
+
+
+def test_a_terminal_gets_tables_that_a_body_cannot_command(
+    server: ServerProcess, queue: str, client: Client
+) -> None:
+    client.post(queue, "[bold]\x1b[2Jred")
+    words = ["message", "list", queue, "--url", server.url, "--project", "tests"]
+    shown = on_a_terminal([*ZAQAR, *words])
+    assert "body" in shown
+    assert "[bold]" in shown
+    assert "\\x1b[2Jred" in shown
+    assert "\x1b[2J" not in shown
+    watched = on_a_terminal(
+        [*ZAQAR, "watch", queue, "--interval", "0.05", "--count", "3", *words[3:]]
+    )
+    assert "claimed" in watched
+    assert "delayed" in watched
+
+
+def test_a_terminal_gets_a_progress_bar(server: ServerProcess, queue: str, tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text("1\n" * 5000, encoding="utf-8")
+    words = ["message", "post", queue, "--file", str(source), "--url", server.url]
+    assert "5,000 messages" in on_a_terminal([*ZAQAR, *words])
+
+
+def on_a_terminal(words: list[str]) -> str:
+    """Run a command on a pseudo-terminal and return what it shows."""
+    pty = pytest.importorskip("pty")
+    master, slave = pty.openpty()
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "200", "LINES": "50"}
+    process = subprocess.Popen(words, stdout=slave, stderr=slave, stdin=slave, env=env)
+    os.close(slave)
+    shown = b""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        try:
+            part = os.read(master, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    os.close(master)
+    assert process.wait(10) == 0
+    return shown.decode()

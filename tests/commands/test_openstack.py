@@ -1,0 +1,110 @@
+"""Our commands inside the real `openstack` command, with a login and a real server."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.client.identity import Identity
+from tests.server import ServerProcess
+from zaqar_lite.client import Client
+
+shell = pytest.importorskip("openstackclient.shell")
+pytest.importorskip("zaqarclient")
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # theirs, not ours
+Run = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture(scope="module")
+def identity(server: ServerProcess) -> Iterator[Identity]:
+    """Keystone with a catalogue that points to the server."""
+    with Identity(server.url) as running:
+        yield running
+
+
+@pytest.fixture
+def demo(server: ServerProcess) -> Iterator[Client]:
+    """A client of the project that the token is for."""
+    with Client(server.url, project="p123") as made:
+        yield made
+
+
+@pytest.fixture
+def openstack(
+    identity: Identity, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    """Run `openstack messaging ...`; return its exit code and its JSON."""
+    environment = {
+        "OS_AUTH_URL": identity.url,
+        "OS_USERNAME": "demo",
+        "OS_PASSWORD": "secret",
+        "OS_PROJECT_NAME": "demo",
+        "OS_USER_DOMAIN_NAME": "Default",
+        "OS_PROJECT_DOMAIN_NAME": "Default",
+        "OS_IDENTITY_API_VERSION": "3",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    def runner(*words: str, form: bool = True) -> tuple[int, Any]:
+        code = shell.main(["messaging", *words, *(["-f", "json"] if form else [])])
+        printed = capsys.readouterr()
+        return code, json.loads(printed.out) if printed.out.strip() else printed.err
+
+    return runner
+
+
+def test_delayed_messages_are_listed_edited_and_cancelled(
+    openstack: Run, demo: Client, queue: str
+) -> None:
+    demo.create_queue(queue, {"_default_message_delay": 300})
+    first, second = demo.post_batch(queue, [{"n": 1}, {"n": 2}])
+    code, rows = openstack("delayed", "list", queue)
+    assert code == 0
+    assert [row["ID"] for row in rows] == [first, second]
+    code, edited = openstack(
+        "message", "edit", queue, first, "--body", '{"n": 9}', "--message-ttl", "600"
+    )
+    assert (edited["Body"], edited["TTL"]) == ('{"n": 9}', 600)
+    assert openstack("delayed", "cancel", queue, first, form=False)[0] == 0
+    assert openstack("delayed", "cancel", queue, "--all", form=False)[0] == 0
+    assert demo.stats(queue).total == 0
+
+
+def test_messages_are_shown_and_deleted_with_their_claim(
+    openstack: Run, demo: Client, queue: str
+) -> None:
+    first, second = demo.post_batch(queue, ["a", "b"])
+    assert {row["Body"] for row in openstack("message", "show", queue, first, second)[1]} == {
+        '"a"',
+        '"b"',
+    }
+    held = demo.create_claim(queue, limit=1)
+    assert held is not None
+    code, said = openstack("message", "delete", queue, first, form=False)
+    assert code == 1
+    assert "Unable to delete" in said
+    words = ("message", "delete", queue, first, "--claim-id", held.id)
+    assert openstack(*words, form=False)[0] == 0
+    assert openstack("message", "delete", queue, second, "--force", form=False)[0] == 0
+    assert demo.stats(queue).total == 0
+
+
+def test_dead_letters_are_listed_counted_and_moved(
+    openstack: Run, demo: Client, queue: str
+) -> None:
+    dead = f"{queue}-dead"
+    demo.create_queue(dead)
+    demo.create_queue(queue, {"_dead_letter_queue": dead, "_max_claim_count": 1})
+    demo.post(queue, "poison")
+    with demo.claim(queue) as claim:
+        claim.skip(*claim.messages)
+    assert demo.create_claim(queue) is None
+    assert openstack("dlq", "count", dead)[1] == [{"Source": queue, "Letters": 1}]
+    assert openstack("dlq", "list", dead)[1][0]["Body"] == '"poison"'
+    dry = openstack("dlq", "redrive", dead, "--dry-run")[1]
+    assert dry == [{"Target": queue, "Would Move": 1}]
+    assert openstack("dlq", "redrive", dead)[1] == [{"Target": queue, "Moved": 1}]
+    assert demo.stats(dead).total == 0

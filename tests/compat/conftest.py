@@ -1,0 +1,35 @@
+"""Real servers for the unmodified clients, one a store: the embedded one and Redis.
+
+ZAQAR_TEST_COMPAT_STORE names another store instead.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.server import ServerProcess
+
+NAMED = os.environ.get("ZAQAR_TEST_COMPAT_STORE")
+
+
+@pytest.fixture(scope="session", params=[NAMED] if NAMED else ["embedded", "redis"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """A server process that all tests of this folder share."""
+    store: str = request.param
+    if store == "embedded":
+        store = f"embedded://{tmp_path_factory.mktemp('store')}"
+    elif store == "redis":
+        store = request.getfixturevalue("redis_server").url
+    env = {"ZAQAR_SIGNED_URL_SECRET_KEY": "secret"}
+    with ServerProcess(store, "--admin-mode", env=env) as running:
+        yield running
+
+
+@pytest.fixture
+def project() -> str:
+    """A project of the test's own."""
+    return uuid.uuid4().hex

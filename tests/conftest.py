@@ -1,0 +1,101 @@
+"""Fixtures: the real servers, each started when the first test asks for it."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol, TypeVar
+
+import pytest
+
+from tests import services
+from tests.server import ServerProcess
+
+S = TypeVar("S", bound=services.Service)
+
+
+def _given_or_started(
+    variable: str, describe: Callable[[str], S], start: Callable[[], S]
+) -> Iterator[S]:
+    """Use the server whose URL is in the environment, else start one for the session."""
+    url = os.environ.get(variable)
+    with describe(url) if url else start() as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[services.RedisServer]:
+    """A Redis server for the session (ZAQAR_TEST_REDIS_URL); it keeps nothing over a restart."""
+    yield from _given_or_started("ZAQAR_TEST_REDIS_URL", services.redis_from, services.start_redis)
+
+
+@pytest.fixture(scope="session")
+def redis_sentinel() -> Iterator[services.RedisSentinel]:
+    """A Redis master with a replica and three sentinels."""
+    with services.start_redis_sentinel(appendfsync="always") as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[services.RedisCluster]:
+    """A Redis cluster of three masters without replicas."""
+    with services.start_redis_cluster() as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def mongodb_server() -> Iterator[services.MongoServer]:
+    """A server that speaks MongoDB's protocol (ZAQAR_TEST_MONGODB_URL)."""
+    yield from _given_or_started(
+        "ZAQAR_TEST_MONGODB_URL", services.mongo_from, services.start_mongo
+    )
+
+
+@pytest.fixture(scope="session")
+def swift_server() -> Iterator[services.SwiftServer]:
+    """A Swift node (ZAQAR_TEST_SWIFT_URL, as http://USER:KEY@HOST:PORT/auth/v1.0)."""
+    yield from _given_or_started("ZAQAR_TEST_SWIFT_URL", services.swift_from, services.start_swift)
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_server() -> Iterator[services.RabbitServer]:
+    """A RabbitMQ broker with the management plugin (ZAQAR_TEST_RABBITMQ_URL)."""
+    yield from _given_or_started(
+        "ZAQAR_TEST_RABBITMQ_URL", services.rabbit_from, services.start_rabbit
+    )
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[services.S3Server]:
+    """An S3 server in memory (ZAQAR_TEST_S3_URL)."""
+    yield from _given_or_started("ZAQAR_TEST_S3_URL", services.s3_from, services.start_s3)
+
+
+class StartServer(Protocol):
+    """The type of the `server_process` fixture."""
+
+    def __call__(
+        self, store: str = "memory://", *options: str, env: Mapping[str, str] | None = None
+    ) -> ServerProcess:
+        """Start our server and wait until it answers."""
+
+
+@pytest.fixture
+def server_process() -> Iterator[StartServer]:
+    """A function that starts our own server as a process; all end with the test."""
+    started: list[ServerProcess] = []
+
+    def start(
+        store: str = "memory://", *options: str, env: Mapping[str, str] | None = None
+    ) -> ServerProcess:
+        server = ServerProcess(store, *options, env=env)
+        started.append(server)
+        return server.start()
+
+    yield start
+    for server in started:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Run asynchronous tests on asyncio only."""
+    return "asyncio"

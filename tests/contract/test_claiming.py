@@ -1,0 +1,239 @@
+"""Claiming: order, exclusion, counts, the raised ttl, renewing, lapsing."""
+
+import pytest
+
+from tests.contract.subject import MINUTE, QueueUnderTest, ids, new, texts
+from zaqar_lite.domain.errors import NotFound
+from zaqar_lite.domain.ids import is_claim_id
+from zaqar_lite.domain.models import Capability
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_nothing_to_claim_makes_no_claim(queue: QueueUnderTest) -> None:
+    claimed = await queue.claim()
+    assert claimed.claim_id is None
+    assert not claimed.messages
+    assert claimed.moved == 0
+
+
+async def test_messages_are_claimed_oldest_first_up_to_the_limit(queue: QueueUnderTest) -> None:
+    await queue.post(*"abcde")
+    first, second = await queue.claim(2), await queue.claim(10)
+    assert texts(first.messages) == ["a", "b"]
+    assert texts(second.messages) == ["c", "d", "e"]
+    assert first.claim_id != second.claim_id
+    assert first.claim_id is not None
+    assert is_claim_id(first.claim_id)
+    assert {message.claim_id for message in first.messages} == {first.claim_id}
+
+
+async def test_a_held_message_is_given_to_nobody_else(queue: QueueUnderTest) -> None:
+    await queue.post(*"abc")
+    await queue.claim(3)
+    queue.advance(9 * MINUTE)
+    assert (await queue.claim()).claim_id is None
+    assert not (await queue.pop()).messages
+
+
+async def test_lower_priorities_come_first_then_positions(queue: QueueUnderTest) -> None:
+    queue.stores.need(Capability.FAN_OUT)
+    await queue.post(
+        new("late", priority=200),
+        new("a", priority=100),
+        new("urgent", priority=0),
+        new("b", priority=100),
+    )
+    assert texts((await queue.claim(2)).messages) == ["urgent", "a"]
+    assert texts((await queue.claim()).messages) == ["b", "late"]
+    assert await queue.bodies() == ["late", "a", "urgent", "b"]
+
+
+async def test_every_claim_counts_on_every_queue(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    for count in (1, 2, 3):
+        claimed = await queue.claim()
+        assert [message.claim_count for message in claimed.messages] == [count]
+        assert (await queue.get_one(message_id)).claim_count == count
+        await queue.release(claimed.claim_id or "")
+        assert (await queue.get_one(message_id)).claim_count == count
+
+
+async def test_a_claim_shows_what_it_holds(queue: QueueUnderTest) -> None:
+    await queue.post(*"abc")
+    claimed = await queue.claim(2, ttl=5 * MINUTE)
+    assert claimed.claim_id is not None
+    queue.advance(2 * MINUTE)
+    claim = await queue.get_claim(claimed.claim_id)
+    assert claim.id == claimed.claim_id
+    assert claim.ttl_ms == 5 * MINUTE
+    assert 2 * MINUTE <= claim.age_ms < 3 * MINUTE
+    assert texts(claim.messages) == ["a", "b"]
+    assert {message.claim_id for message in claim.messages} == {claim.id}
+    await queue.delete(claim.messages[0].id)
+    assert texts((await queue.get_claim(claim.id)).messages) == ["b"]
+
+
+async def test_a_claim_whose_messages_are_deleted_lives_until_it_lapses(
+    queue: QueueUnderTest,
+) -> None:
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    await queue.delete(message_id)
+    assert not (await queue.get_claim(claim_id)).messages
+    await queue.renew(claim_id, ttl=5 * MINUTE)
+    queue.advance(4 * MINUTE)
+    await queue.get_claim(claim_id)
+    queue.advance(2 * MINUTE)
+    with pytest.raises(NotFound):
+        await queue.get_claim(claim_id)
+
+
+@pytest.mark.parametrize("claim_id", ["", "x", "0" * 32, "a\nb", "*", "../x", "é"])
+async def test_an_unknown_claim_is_not_found(queue: QueueUnderTest, claim_id: str) -> None:
+    await queue.post("a")
+    await queue.claim()
+    with pytest.raises(NotFound):
+        await queue.get_claim(claim_id)
+    with pytest.raises(NotFound):
+        await queue.renew(claim_id)
+    await queue.release(claim_id)
+    assert await queue.counts() == (0, 0, 1)
+
+
+async def test_a_claim_of_another_queue_is_not_found(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    await queue.post("a")
+    claim_id = await queue.claim_id()
+    await other.post("b")
+    with pytest.raises(NotFound):
+        await other.get_claim(claim_id)
+    with pytest.raises(NotFound):
+        await other.renew(claim_id)
+    await other.release(claim_id)
+    assert await queue.counts() == (0, 0, 1)
+
+
+async def test_a_lapsed_claim_frees_its_messages_without_a_sweep(queue: QueueUnderTest) -> None:
+    await queue.post(*"abc")
+    await queue.claim(2, ttl=2 * MINUTE)
+    queue.advance(3 * MINUTE)
+    assert await queue.counts() == (3, 0, 0)
+    assert {message.claim_id for message in await queue.listed()} == {None}
+    assert texts((await queue.claim()).messages) == ["a", "b", "c"]
+
+
+async def test_a_lapsed_claim_is_over(queue: QueueUnderTest) -> None:
+    """It can neither be read nor renewed, and deletes nothing, though nobody claimed again."""
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id(ttl=2 * MINUTE)
+    queue.advance(3 * MINUTE)
+    with pytest.raises(NotFound):
+        await queue.get_claim(claim_id)
+    with pytest.raises(NotFound):
+        await queue.renew(claim_id)
+    refused = await queue.delete(message_id, claims=[claim_id])
+    assert [refusal.id for refusal in refused] == [message_id]
+    assert await queue.bodies() == ["a"]
+
+
+async def test_a_lapsed_claim_touches_nothing_that_another_holds(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    lapsed = await queue.claim_id(ttl=2 * MINUTE)
+    queue.advance(3 * MINUTE)
+    holder = await queue.claim_id(ttl=10 * MINUTE)
+    assert await queue.delete(message_id, claims=[lapsed])
+    with pytest.raises(NotFound):
+        await queue.renew(lapsed, ttl=60 * MINUTE)
+    await queue.release(lapsed)
+    assert (await queue.get_one(message_id)).claim_id == holder
+    assert texts((await queue.get_claim(holder)).messages) == ["a"]
+    queue.advance(11 * MINUTE)
+    assert await queue.counts() == (1, 0, 0)
+
+
+async def test_renewing_gives_the_claim_and_its_messages_more_time(queue: QueueUnderTest) -> None:
+    await queue.post(*"ab")
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    queue.advance(4 * MINUTE)
+    await queue.renew(claim_id, ttl=6 * MINUTE)
+    claim = await queue.get_claim(claim_id)
+    assert claim.age_ms < MINUTE
+    assert claim.ttl_ms == 6 * MINUTE
+    queue.advance(5 * MINUTE)
+    assert (await queue.claim()).claim_id is None
+    assert [message.claim_count for message in await queue.listed()] == [1, 1]
+    queue.advance(2 * MINUTE)
+    assert texts((await queue.claim()).messages) == ["a", "b"]
+
+
+async def test_renewing_can_shorten_a_claim(queue: QueueUnderTest) -> None:
+    await queue.post("a")
+    claim_id = await queue.claim_id(ttl=60 * MINUTE)
+    await queue.renew(claim_id, ttl=2 * MINUTE)
+    queue.advance(3 * MINUTE)
+    assert texts((await queue.claim()).messages) == ["a"]
+
+
+async def test_a_held_message_lives_as_long_as_its_claim_and_the_grace(
+    queue: QueueUnderTest,
+) -> None:
+    (message_id,) = await queue.post("a", ttl=5 * MINUTE)
+    claimed = await queue.claim(ttl=20 * MINUTE, grace=10 * MINUTE)
+    assert [message.ttl_ms for message in claimed.messages] == [30 * MINUTE]
+    queue.advance(19 * MINUTE)
+    assert texts((await queue.get_claim(claimed.claim_id or "")).messages) == ["a"]
+    assert (await queue.get_one(message_id)).ttl_ms == 30 * MINUTE
+    queue.advance(2 * MINUTE)  # the claim has lapsed; the grace runs
+    assert await queue.counts() == (1, 0, 0)
+    queue.advance(8 * MINUTE)
+    assert await queue.bodies() == ["a"]
+    queue.advance(2 * MINUTE)
+    assert await queue.bodies() == []
+
+
+async def test_a_message_that_outlives_the_claim_keeps_its_ttl(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", ttl=30 * MINUTE)
+    before = await queue.get_one(message_id)
+    claimed = await queue.claim(ttl=20 * MINUTE, grace=60 * MINUTE)
+    after = await queue.get_one(message_id)
+    assert (after.ttl_ms, after.expires_at) == (before.ttl_ms, before.expires_at)
+    assert claimed.messages[0].expires_at == before.expires_at
+    queue.advance(31 * MINUTE)
+    assert await queue.bodies() == []
+
+
+async def test_renewing_raises_the_ttl_by_the_same_rule(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", ttl=10 * MINUTE)
+    claim_id = await queue.claim_id(ttl=5 * MINUTE, grace=MINUTE)
+    assert (await queue.get_one(message_id)).ttl_ms == 10 * MINUTE
+    await queue.renew(claim_id, ttl=20 * MINUTE, grace=2 * MINUTE)
+    assert (await queue.get_one(message_id)).ttl_ms == 22 * MINUTE
+    queue.advance(19 * MINUTE)
+    assert texts((await queue.get_claim(claim_id)).messages) == ["a"]
+    queue.advance(2 * MINUTE)
+    assert await queue.bodies() == ["a"]
+    queue.advance(2 * MINUTE)
+    assert await queue.bodies() == []
+
+
+async def test_claiming_does_not_change_the_age(queue: QueueUnderTest) -> None:
+    await queue.post("a")
+    queue.advance(5 * MINUTE)
+    claimed = await queue.claim()
+    assert 5 * MINUTE <= claimed.messages[0].age_ms < 6 * MINUTE
+
+
+async def test_a_client_claims_its_own_messages_too(queue: QueueUnderTest) -> None:
+    posted = await queue.post("a", client="me")
+    assert ids((await queue.claim(client="me")).messages) == posted
+
+
+async def test_many_claims_can_be_live_at_once(queue: QueueUnderTest) -> None:
+    await queue.post(*map(str, range(12)))
+    claims = [await queue.claim_id(3) for _ in range(4)]
+    held = [texts((await queue.get_claim(claim_id)).messages) for claim_id in claims]
+    assert held == [[str(n) for n in range(first, first + 3)] for first in (0, 3, 6, 9)]
+    await queue.release(claims[1])
+    assert texts((await queue.claim()).messages) == ["3", "4", "5"]

@@ -1,0 +1,165 @@
+"""Delayed messages: never early, never in the way of others, exposed by switching a delay off."""
+
+import pytest
+
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new, texts
+from zaqar_lite.domain.models import Capability, DelayMode
+
+pytestmark = pytest.mark.anyio
+
+HONOUR, EXPOSE, IGNORE = DelayMode.HONOUR, DelayMode.EXPOSE, DelayMode.IGNORE
+
+
+async def test_a_delayed_message_is_never_early(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", delay=10 * MINUTE)
+    assert (await queue.claim(mode=HONOUR)).claim_id is None
+    queue.advance(9 * MINUTE)
+    assert (await queue.claim(mode=HONOUR)).claim_id is None
+    assert not (await queue.pop(mode=HONOUR)).messages
+    assert await queue.counts() == (0, 1, 0)
+    queue.advance(MINUTE)
+    claimed = await queue.claim(mode=HONOUR)
+    assert texts(claimed.messages) == ["a"]
+    assert claimed.messages[0].id == message_id
+
+
+async def test_the_delay_ends_where_it_was_said(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", delay=10 * MINUTE)
+    message = await queue.get_one(message_id)
+    assert message.delay_expires_at == message.created_at + 10 * MINUTE
+    queue.advance(11 * MINUTE)
+    (claimed,) = (await queue.claim(mode=HONOUR)).messages
+    assert claimed.delay_expires_at == message.delay_expires_at
+
+
+async def test_a_delayed_message_does_not_hide_a_later_ready_one(queue: QueueUnderTest) -> None:
+    await queue.post(*map(str, range(15)), delay=10 * MINUTE)
+    await queue.post("ready")
+    assert texts((await queue.claim(2, mode=HONOUR)).messages) == ["ready"]
+
+
+async def test_a_delayed_message_does_not_ride_out_behind_a_ready_one(
+    queue: QueueUnderTest,
+) -> None:
+    """Upstream's Redis driver tests the delay only until it has found a first message."""
+    await queue.post("ready")
+    await queue.post("delayed", delay=10 * MINUTE)
+    await queue.post("ready too")
+    assert texts((await queue.claim(10, mode=HONOUR)).messages) == ["ready", "ready too"]
+    assert await queue.counts() == (0, 1, 2)
+
+
+async def test_each_message_waits_for_its_own_delay(queue: QueueUnderTest) -> None:
+    delays = {"c": 30, "a": 10, "d": 40, "b": 20, "now": 0}
+    await queue.post(*[new(text, delay=delay * MINUTE) for text, delay in delays.items()])
+    assert texts((await queue.claim(mode=HONOUR, ttl=HOUR)).messages) == ["now"]
+    queue.advance(5 * MINUTE)
+    for expected in "abcd":
+        assert (await queue.claim(mode=HONOUR, ttl=HOUR)).claim_id is None
+        queue.advance(6 * MINUTE)
+        assert texts((await queue.claim(mode=HONOUR, ttl=HOUR)).messages) == [expected]
+        queue.advance(4 * MINUTE)
+
+
+async def test_a_due_message_is_handed_out_at_its_own_place(queue: QueueUnderTest) -> None:
+    await queue.post(new("a", delay=20 * MINUTE), new("b"), new("c", delay=10 * MINUTE), new("d"))
+    queue.advance(21 * MINUTE)
+    assert texts((await queue.claim(2, mode=HONOUR)).messages) == ["a", "b"]
+    assert texts((await queue.claim(2, mode=HONOUR)).messages) == ["c", "d"]
+
+
+async def test_a_due_message_keeps_its_priority(queue: QueueUnderTest) -> None:
+    queue.stores.need(Capability.FAN_OUT)
+    await queue.post(new("a"), new("urgent", delay=10 * MINUTE, priority=0))
+    queue.advance(11 * MINUTE)
+    assert texts((await queue.claim(mode=HONOUR)).messages) == ["urgent", "a"]
+
+
+async def test_a_claimed_message_is_not_delayed_again(queue: QueueUnderTest) -> None:
+    await queue.post("a", delay=10 * MINUTE)
+    queue.advance(11 * MINUTE)
+    for _ in range(3):
+        claimed = await queue.claim(mode=HONOUR)
+        assert texts(claimed.messages) == ["a"]
+        await queue.release(claimed.claim_id or "")
+        assert await queue.counts() == (1, 0, 0)
+
+
+async def test_a_ttl_shorter_than_the_delay_is_never_claimed(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", ttl=5 * MINUTE, delay=10 * MINUTE)
+    assert await queue.counts() == (0, 1, 0)
+    queue.advance(6 * MINUTE)
+    assert await queue.counts() == (0, 0, 0)
+    assert not await queue.get(message_id)
+    queue.advance(6 * MINUTE)
+    assert (await queue.claim(mode=HONOUR)).claim_id is None
+    assert (await queue.claim(mode=EXPOSE)).claim_id is None
+    await queue.sweep()
+    assert await queue.bodies() == []
+
+
+async def test_the_ttl_runs_while_a_message_waits(queue: QueueUnderTest) -> None:
+    await queue.post("a", ttl=20 * MINUTE, delay=10 * MINUTE)
+    queue.advance(15 * MINUTE)
+    assert texts((await queue.pop(mode=HONOUR)).messages) == ["a"]
+    await queue.post("b", ttl=20 * MINUTE, delay=10 * MINUTE)
+    queue.advance(21 * MINUTE)
+    assert (await queue.claim(mode=HONOUR)).claim_id is None
+
+
+async def test_a_claim_on_an_exposing_queue_takes_what_is_delayed(queue: QueueUnderTest) -> None:
+    await queue.post("a", "b", delay=10 * MINUTE)
+    await queue.post("c")
+    claimed = await queue.claim(10, mode=EXPOSE)
+    assert sorted(texts(claimed.messages)) == ["a", "b", "c"]
+    assert await queue.counts() == (0, 0, 3)
+    assert [message.claim_count for message in claimed.messages] == [1, 1, 1]
+
+
+async def test_a_claim_on_an_exposing_queue_keeps_to_its_limit(queue: QueueUnderTest) -> None:
+    await queue.post(*"abcdef", delay=10 * MINUTE)
+    found: list[str] = []
+    for size in (4, 2, 0):
+        claimed = await queue.claim(4, mode=EXPOSE)
+        assert len(claimed.messages) == size
+        found += texts(claimed.messages)
+    assert sorted(found) == list("abcdef")
+
+
+async def test_what_was_exposed_is_ready_from_then_on(queue: QueueUnderTest) -> None:
+    """Whatever `d` said: switching the delay on again does not take it back."""
+    await queue.post("a", delay=10 * MINUTE)
+    claimed = await queue.claim(mode=EXPOSE)
+    await queue.release(claimed.claim_id or "")
+    assert await queue.counts() == (1, 0, 0)
+    assert texts(await queue.listed(delayed=False)) == ["a"]
+    assert texts((await queue.claim(mode=HONOUR)).messages) == ["a"]
+
+
+async def test_expose_makes_delayed_messages_ready_in_bounded_steps(queue: QueueUnderTest) -> None:
+    await queue.post(*"abcde", delay=10 * MINUTE)
+    await queue.post("f")
+    assert await queue.expose(3) == 3
+    assert await queue.counts() == (4, 2, 0)
+    assert await queue.expose(3) == 2
+    assert await queue.expose(3) == 0
+    assert await queue.counts() == (6, 0, 0)
+    assert texts((await queue.claim(10, mode=IGNORE)).messages) == list("abcdef")
+
+
+async def test_expose_leaves_what_has_expired(queue: QueueUnderTest) -> None:
+    await queue.post("gone", ttl=2 * MINUTE, delay=10 * MINUTE)
+    await queue.post("here", ttl=HOUR, delay=10 * MINUTE)
+    queue.advance(3 * MINUTE)
+    assert await queue.expose(10) == 1
+    assert texts((await queue.claim(mode=IGNORE)).messages) == ["here"]
+
+
+async def test_a_sweep_promotes_what_is_due_whatever_the_queue_is_by_now(
+    queue: QueueUnderTest,
+) -> None:
+    await queue.post("due", delay=10 * MINUTE)
+    await queue.post("not due", delay=20 * MINUTE)
+    queue.advance(11 * MINUTE)
+    await queue.sweep()
+    assert texts((await queue.claim(mode=IGNORE)).messages) == ["due"]

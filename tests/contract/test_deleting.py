@@ -1,0 +1,115 @@
+"""Deleting: by id, by claim, all or none."""
+
+import pytest
+
+from tests.contract.subject import MINUTE, QueueUnderTest
+from zaqar_lite.domain.models import Refusal, RefusalReason
+
+pytestmark = pytest.mark.anyio
+
+CLAIMED, NOT_CLAIMED = RefusalReason.CLAIMED, RefusalReason.NOT_CLAIMED
+
+
+async def test_deleted_messages_are_gone(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"abc")
+    assert not await queue.delete(message_ids[0], message_ids[2])
+    assert await queue.bodies() == ["b"]
+    assert not await queue.get(message_ids[0])
+    assert [message.id for message in (await queue.claim()).messages] == [message_ids[1]]
+
+
+async def test_deleting_what_is_not_there_is_no_error(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    for claims in (None, [], ["0" * 32]):
+        assert not await queue.delete("0" * 32, claims=claims)
+    await queue.delete(message_id)
+    assert not await queue.delete(message_id)
+    assert not await queue.delete(message_id, message_id, claims=["0" * 32])
+
+
+async def test_without_claim_ids_a_delete_takes_claimed_messages_too(
+    queue: QueueUnderTest,
+) -> None:
+    message_ids = await queue.post(*"ab")
+    await queue.claim()
+    assert not await queue.delete(*message_ids, claims=None)
+    assert await queue.bodies() == []
+
+
+async def test_a_holder_deletes_what_it_holds(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"abc")
+    claim_id = await queue.claim_id(2)
+    assert not await queue.delete(*message_ids[:2], claims=[claim_id])
+    assert await queue.bodies() == ["c"]
+
+
+async def test_no_claim_id_is_refused_for_a_claimed_message(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    await queue.claim()
+    assert await queue.delete(message_id, claims=[]) == [Refusal(message_id, CLAIMED)]
+    assert await queue.bodies() == ["a"]
+
+
+async def test_no_claim_id_deletes_what_nobody_holds(queue: QueueUnderTest) -> None:
+    (ready,) = await queue.post("a")
+    (delayed,) = await queue.post("b", delay=MINUTE)
+    assert not await queue.delete(ready, delayed, claims=[])
+    assert await queue.bodies() == []
+
+
+async def test_a_claim_id_is_refused_for_a_message_that_nobody_holds(
+    queue: QueueUnderTest,
+) -> None:
+    (ready,) = await queue.post("a")
+    claim_id = await queue.claim_id()
+    await queue.release(claim_id)
+    (delayed,) = await queue.post("b", delay=MINUTE)
+    refused = await queue.delete(ready, delayed, claims=[claim_id])
+    assert set(refused) == {Refusal(ready, NOT_CLAIMED), Refusal(delayed, NOT_CLAIMED)}
+    assert await queue.bodies() == ["a", "b"]
+
+
+async def test_another_claims_id_is_refused(queue: QueueUnderTest) -> None:
+    one, two = await queue.post("a", "b")
+    first, second = await queue.claim_id(1), await queue.claim_id(1)
+    assert await queue.delete(one, claims=[second]) == [Refusal(one, CLAIMED)]
+    assert await queue.delete(two, claims=["x", "0" * 32]) == [Refusal(two, CLAIMED)]
+    assert not await queue.delete(two, claims=[second])
+    assert not await queue.delete(one, claims=[first])
+
+
+async def test_several_claims_delete_together(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"abcd")
+    claims = [await queue.claim_id(2), await queue.claim_id(2)]
+    assert not await queue.delete(*message_ids, claims=claims)
+    assert await queue.bodies() == []
+
+
+async def test_when_any_is_refused_none_is_deleted(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"abc")
+    mine, _theirs = await queue.claim_id(1), await queue.claim_id(1)
+    refused = await queue.delete(*message_ids, claims=[mine])
+    assert set(refused) == {
+        Refusal(message_ids[1], CLAIMED),
+        Refusal(message_ids[2], NOT_CLAIMED),
+    }
+    assert await queue.bodies() == ["a", "b", "c"]
+    assert await queue.counts() == (1, 0, 2)
+
+
+async def test_a_delete_by_a_lapsed_claim_leaves_what_another_holds(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    lapsed = await queue.claim_id(ttl=MINUTE)
+    queue.advance(2 * MINUTE)
+    assert await queue.delete(message_id, claims=[lapsed]) == [Refusal(message_id, NOT_CLAIMED)]
+    await queue.claim()
+    assert await queue.delete(message_id, claims=[lapsed]) == [Refusal(message_id, CLAIMED)]
+    assert await queue.bodies() == ["a"]
+
+
+async def test_deleting_a_delayed_message_cancels_it(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", delay=MINUTE)
+    assert not await queue.delete(message_id, claims=[])
+    queue.advance(2 * MINUTE)
+    assert await queue.bodies() == []
+    assert await queue.counts() == (0, 0, 0)

@@ -1,0 +1,147 @@
+"""Editing a message while it is still delayed."""
+
+import pytest
+
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, texts
+from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
+from zaqar_lite.domain.models import DelayMode
+
+pytestmark = pytest.mark.anyio
+
+HONOUR = DelayMode.HONOUR
+
+
+async def test_the_body_changes_and_nothing_else(queue: QueueUnderTest) -> None:
+    (message_id, _) = await queue.post("a", "b", delay=10 * MINUTE)
+    before = await queue.get_one(message_id)
+    queue.advance(MINUTE)
+    edited = await queue.edit(message_id, "A")
+    assert texts([edited]) == ["A"]
+    after = await queue.get_one(message_id)
+    for name in ("position", "ttl_ms", "created_at", "expires_at", "delay_expires_at"):
+        assert getattr(edited, name) == getattr(after, name) == getattr(before, name)
+    assert await queue.bodies() == ["A", "b"]
+
+
+async def test_a_claim_hands_out_the_edited_message(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", delay=10 * MINUTE)
+    await queue.edit(message_id, "A")
+    queue.advance(11 * MINUTE)
+    assert texts((await queue.claim(mode=HONOUR)).messages) == ["A"]
+
+
+async def test_the_ttl_counts_from_the_edit(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", ttl=20 * MINUTE, delay=10 * MINUTE)
+    queue.advance(5 * MINUTE)
+    edited = await queue.edit(message_id, ttl=30 * MINUTE)
+    assert edited.ttl_ms == 30 * MINUTE
+    assert edited.expires_at == edited.now + 30 * MINUTE
+    assert 5 * MINUTE <= edited.age_ms < 6 * MINUTE
+    queue.advance(29 * MINUTE)
+    assert await queue.bodies() == ["a"]
+    queue.advance(2 * MINUTE)
+    assert await queue.bodies() == []
+
+
+async def test_a_shorter_ttl_ends_the_message_earlier(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", ttl=HOUR, delay=10 * MINUTE)
+    await queue.edit(message_id, ttl=15 * MINUTE)
+    queue.advance(16 * MINUTE)
+    assert (await queue.claim(mode=HONOUR)).claim_id is None
+    assert await queue.bodies() == []
+
+
+async def test_the_delay_counts_from_the_edit(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", delay=10 * MINUTE)
+    queue.advance(9 * MINUTE)
+    edited = await queue.edit(message_id, delay=10 * MINUTE)
+    assert edited.delay_expires_at == edited.now + 10 * MINUTE
+    queue.advance(9 * MINUTE)
+    assert (await queue.claim(mode=HONOUR)).claim_id is None
+    await queue.sweep()
+    assert await queue.counts() == (0, 1, 0)
+    queue.advance(2 * MINUTE)
+    assert texts((await queue.claim(mode=HONOUR)).messages) == ["a"]
+
+
+async def test_a_shorter_delay_ends_earlier(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", delay=30 * MINUTE)
+    await queue.edit(message_id, delay=5 * MINUTE)
+    queue.advance(6 * MINUTE)
+    assert texts((await queue.claim(mode=HONOUR)).messages) == ["a"]
+
+
+async def test_a_delay_of_nothing_means_now(queue: QueueUnderTest) -> None:
+    await queue.post("first", delay=20 * MINUTE)
+    (message_id,) = await queue.post("a", delay=10 * MINUTE)
+    await queue.edit(message_id, delay=0)
+    assert await queue.counts() == (1, 1, 0)
+    assert texts((await queue.claim(mode=HONOUR)).messages) == ["a"]
+
+
+async def test_all_can_be_edited_at_once(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", delay=10 * MINUTE)
+    edited = await queue.edit(message_id, "A", ttl=50 * MINUTE, delay=40 * MINUTE)
+    assert (texts([edited]), edited.ttl_ms) == (["A"], 50 * MINUTE)
+    queue.advance(41 * MINUTE)
+    assert texts((await queue.claim(mode=HONOUR)).messages) == ["A"]
+
+
+async def test_a_ttl_that_would_end_before_the_delay_is_refused(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", ttl=30 * MINUTE, delay=20 * MINUTE)
+    before = await queue.get_one(message_id)
+    for ttl, delay in ((10 * MINUTE, None), (None, 40 * MINUTE), (20 * MINUTE, 21 * MINUTE)):
+        with pytest.raises(Invalid):
+            await queue.edit(message_id, "A", ttl=ttl, delay=delay)
+    after = await queue.get_one(message_id)
+    assert (after.body, after.expires_at, after.delay_expires_at) == (
+        before.body,
+        before.expires_at,
+        before.delay_expires_at,
+    )
+    await queue.edit(message_id, ttl=25 * MINUTE, delay=25 * MINUTE)
+
+
+async def test_what_is_not_there_cannot_be_edited(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a", ttl=5 * MINUTE, delay=4 * MINUTE)
+    for unknown in ("0" * 32, "", "x\ny"):
+        with pytest.raises(NotFound):
+            await queue.edit(unknown, "A")
+    with pytest.raises(NotFound):
+        await other.edit(message_id, "A")
+    queue.advance(6 * MINUTE)
+    with pytest.raises(NotFound):
+        await queue.edit(message_id, "A")
+
+
+async def test_a_ready_message_cannot_be_edited(queue: QueueUnderTest) -> None:
+    (never_delayed,) = await queue.post("a")
+    (due,) = await queue.post("b", delay=10 * MINUTE)
+    queue.advance(11 * MINUTE)  # due, though nothing has swept
+    for message_id in (never_delayed, due):
+        with pytest.raises(Conflict):
+            await queue.edit(message_id, "X", delay=10 * MINUTE)
+    assert await queue.bodies() == ["a", "b"]
+    assert await queue.counts() == (2, 0, 0)
+
+
+async def test_a_message_that_was_handed_out_cannot_be_edited_any_more(
+    queue: QueueUnderTest,
+) -> None:
+    (message_id,) = await queue.post("a", delay=10 * MINUTE)
+    claimed = await queue.claim(mode=DelayMode.EXPOSE)
+    with pytest.raises(Conflict):
+        await queue.edit(message_id, "X")
+    await queue.release(claimed.claim_id or "")
+    with pytest.raises(Conflict):
+        await queue.edit(message_id, "X")
+    assert await queue.bodies() == ["a"]
+
+
+async def test_an_exposed_message_cannot_be_edited(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", delay=10 * MINUTE)
+    await queue.expose()
+    with pytest.raises(Conflict):
+        await queue.edit(message_id, "X")

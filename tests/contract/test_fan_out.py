@@ -1,0 +1,113 @@
+"""Copies of one posted message in other queues: each an entry of its own (FAN_OUT)."""
+
+import pytest
+
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new, texts
+from zaqar_lite.domain.errors import Conflict
+from zaqar_lite.domain.models import Capability, Copy, DelayMode
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def _declared(queue: QueueUnderTest) -> None:
+    queue.stores.need(Capability.FAN_OUT)
+
+
+def to(queue: QueueUnderTest, *, ttl: int = HOUR, delay: int = 0, priority: int = 100) -> Copy:
+    return Copy(queue.ref, ttl, delay, priority)
+
+
+async def test_a_copy_is_an_entry_of_its_own(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    await queue.post(
+        new("a", headers={"x": "y"}, copies=(to(other, ttl=5 * MINUTE),)), client="producer"
+    )
+    (original,), (copy,) = await queue.listed(), await other.listed()
+    assert (copy.body, copy.headers, copy.client_id) == (
+        original.body,
+        original.headers,
+        "producer",
+    )
+    assert (original.ttl_ms, copy.ttl_ms) == (HOUR, 5 * MINUTE)
+    assert copy.origin is None
+    queue.advance(6 * MINUTE)
+    assert await other.bodies() == []
+    assert await queue.bodies() == ["a"]
+
+
+async def test_copies_keep_the_order_of_the_batch(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    await queue.post(*[new(str(n), copies=(to(other),) if n % 2 else ()) for n in range(10)])
+    assert await queue.bodies() == [str(n) for n in range(10)]
+    assert await other.bodies() == [str(n) for n in range(1, 10, 2)]
+
+
+async def test_each_queue_has_its_own_delay_and_priority(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    await queue.post(
+        new("a", copies=(to(other, delay=10 * MINUTE),)),
+        new("b", delay=10 * MINUTE, copies=(to(other, priority=200),)),
+        new("c", copies=(to(other, priority=0),)),
+    )
+    assert texts((await queue.claim(mode=DelayMode.HONOUR, ttl=HOUR)).messages) == ["a", "c"]
+    assert texts((await other.claim(mode=DelayMode.HONOUR, ttl=HOUR)).messages) == ["c", "b"]
+    queue.advance(11 * MINUTE)
+    assert texts((await other.claim(mode=DelayMode.HONOUR)).messages) == ["a"]
+
+
+async def test_claims_counts_and_deletes_act_on_one_queue(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    third = queue.named(f"third-{queue.ref.name}")
+    (message_id,) = await queue.post(new("a", copies=(to(other), to(third))))
+    claim_id = await queue.claim_id()
+    assert await other.counts() == await third.counts() == (1, 0, 0)
+    await queue.delete(message_id, claims=[claim_id])
+    assert [m.claim_count for m in (await other.claim()).messages] == [1]
+    await other.purge()
+    assert await queue.bodies() == await other.bodies() == []
+    await queue.drop()
+    queue.advance(20 * MINUTE)
+    await queue.sweep()
+    assert await third.bodies() == ["a"]
+    assert texts((await third.pop()).messages) == ["a"]
+
+
+async def test_the_body_is_edited_only_where_one_queue_holds_it(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post(new("a", delay=10 * MINUTE, copies=(to(other),)))
+    with pytest.raises(Conflict):
+        await queue.edit(message_id, "A")
+    assert await queue.bodies() == await other.bodies() == ["a"]
+    edited = await queue.edit(message_id, ttl=50 * MINUTE, delay=5 * MINUTE)
+    assert edited.ttl_ms == 50 * MINUTE
+    assert (await other.listed())[0].ttl_ms == HOUR
+    await other.pop()
+    await queue.edit(message_id, "A")
+    assert await queue.bodies() == ["A"]
+
+
+async def test_a_known_key_makes_no_copies(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    for _ in range(2):
+        await queue.post(new("a", key="k", copies=(to(other),)))
+    await queue.post(new("b", copies=(to(other),)), batch_key="k")
+    await queue.post(new("b", copies=(to(other),)), batch_key="k")
+    assert await queue.bodies() == await other.bodies() == ["a", "b"]
+
+
+async def test_a_letter_and_a_copy_of_one_message_meet_in_one_queue(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    await queue.post(new("a", copies=(to(other),)))
+    await queue.release(await queue.claim_id())
+    assert (await queue.claim(dead_letter=other.as_dead_letter_queue(1))).moved == 1
+    letters = await other.listed()
+    assert texts(letters) == ["a", "a"]
+    assert [letter.origin is None for letter in letters] == [True, False]
+    claimed = await other.claim()
+    assert len(claimed.messages) == 2
+    await other.delete(claimed.messages[0].id)
+    assert await other.bodies() == ["a"]

@@ -1,0 +1,170 @@
+"""Idempotency keys: of one message and of a whole post."""
+
+import pytest
+
+from tests.contract.conftest import OpenStores
+from tests.contract.subject import MINUTE, QueueUnderTest, new
+from zaqar_lite.domain.errors import LimitReached
+from zaqar_lite.domain.models import Posted
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_known_key_answers_the_first_id_and_stores_nothing(queue: QueueUnderTest) -> None:
+    (first,) = await queue.post_all([new("a", key="k")])
+    assert not first.duplicate
+    assert list(await queue.post_all([new("another body", key="k")])) == [Posted(first.id, True)]
+    assert await queue.bodies() == ["a"]
+
+
+async def test_only_what_is_new_in_a_batch_is_stored(queue: QueueUnderTest) -> None:
+    (known,) = await queue.post_all([new("a", key="k")])
+    posted = await queue.post_all([new("b"), new("a", key="k"), new("c", key="l")])
+    assert posted[1] == Posted(known.id, True)
+    assert [answer.duplicate for answer in posted] == [False, True, False]
+    assert await queue.bodies() == ["a", "b", "c"]
+    assert [message.id for message in await queue.listed()] == [
+        known.id,
+        posted[0].id,
+        posted[2].id,
+    ]
+
+
+async def test_equal_keys_in_one_batch_collapse_to_the_first(queue: QueueUnderTest) -> None:
+    posted = await queue.post_all([new("a", key="k"), new("b"), new("c", key="k")])
+    assert posted[2] == Posted(posted[0].id, True)
+    assert not posted[0].duplicate
+    assert await queue.bodies() == ["a", "b"]
+
+
+async def test_a_key_is_remembered_whatever_became_of_the_message(queue: QueueUnderTest) -> None:
+    posted = await queue.post(*[new(text, key=text, ttl=MINUTE) for text in "abcd"])
+    await queue.delete(posted[0])
+    await queue.pop(1)
+    await queue.claim(1, ttl=2 * MINUTE)
+    queue.advance(5 * MINUTE)  # all of them have expired
+    again = await queue.post_all([new(text, key=text) for text in "abcd"])
+    assert list(again) == [Posted(message_id, True) for message_id in posted]
+    await queue.sweep()
+    assert await queue.post(new("a", key="a")) == posted[:1]
+    assert await queue.bodies() == []
+
+
+async def test_a_key_is_forgotten_when_its_window_is_over(queue: QueueUnderTest) -> None:
+    (first,) = await queue.post(new("a", key="k"))
+    queue.advance(9 * MINUTE)
+    assert await queue.post(new("a", key="k")) == [first]  # which does not lengthen the window
+    queue.advance(2 * MINUTE)
+    (second,) = await queue.post_all([new("a", key="k")])
+    assert second.id != first
+    assert not second.duplicate
+    assert await queue.bodies() == ["a", "a"]
+
+
+async def test_keys_belong_to_one_queue(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    (one,) = await queue.post(new("a", key="k"))
+    (two,) = await other.post(new("a", key="k"))
+    assert one != two
+    assert await other.bodies() == ["a"]
+
+
+async def test_a_purge_keeps_the_keys(queue: QueueUnderTest) -> None:
+    first = await queue.post(new("a", key="k"))
+    batch = await queue.post("b", "c", batch_key="k")
+    await queue.purge()
+    assert await queue.post(new("a", key="k")) == first
+    assert await queue.post("b", "c", batch_key="k") == batch
+    assert await queue.bodies() == []
+
+
+async def test_dropping_the_queue_forgets_the_keys(queue: QueueUnderTest) -> None:
+    first = await queue.post(new("a", key="k"))
+    batch = await queue.post("b", batch_key="k")
+    await queue.drop()
+    assert await queue.post(new("a", key="k")) != first
+    assert await queue.post("b", batch_key="k") != batch
+    assert await queue.bodies() == ["a", "b"]
+
+
+async def test_a_known_batch_answers_the_first_ids(queue: QueueUnderTest) -> None:
+    first = await queue.post("a", "b", batch_key="k")
+    again = await queue.post_all([new("a"), new("b")], batch_key="k")
+    assert list(again) == [Posted(message_id, True) for message_id in first]
+    other_batch = await queue.post_all([new("x")], batch_key="k")
+    assert [answer.id for answer in other_batch] == first
+    assert await queue.bodies() == ["a", "b"]
+
+
+async def test_a_batch_with_known_messages_is_repeated_as_it_was_answered(
+    queue: QueueUnderTest,
+) -> None:
+    (known,) = await queue.post(new("a", key="m"))
+    first = await queue.post(new("b"), new("a", key="m"), batch_key="k")
+    assert first[1] == known
+    assert await queue.post("b", "a", batch_key="k") == first
+    assert await queue.bodies() == ["a", "b"]
+
+
+async def test_a_batch_key_and_a_message_key_are_two_name_spaces(queue: QueueUnderTest) -> None:
+    await queue.post(new("a", key="k"))
+    (answer,) = await queue.post_all([new("b")], batch_key="k")
+    assert not answer.duplicate
+    (answer,) = await queue.post_all([new("c", key="l")], batch_key="l")
+    assert not answer.duplicate
+    assert await queue.bodies() == ["a", "b", "c"]
+
+
+async def test_a_batch_is_forgotten_when_its_window_is_over(queue: QueueUnderTest) -> None:
+    first = await queue.post("a", batch_key="k")
+    queue.advance(9 * MINUTE)
+    assert await queue.post("a", batch_key="k") == first
+    queue.advance(2 * MINUTE)
+    assert await queue.post("a", batch_key="k") != first
+
+
+async def test_the_window_is_an_option(open_stores: OpenStores, queue: QueueUnderTest) -> None:
+    quick = queue.at(await open_stores(idempotency_window_ms=2 * MINUTE))
+    first = await quick.post(new("a", key="k"))
+    quick.advance(MINUTE)
+    assert await quick.post(new("a", key="k")) == first
+    quick.advance(2 * MINUTE)
+    assert await quick.post(new("a", key="k")) != first
+
+
+@pytest.mark.parametrize("key", ["a b", "a:b{c}.d", "a\nb", "\0", "é\U0001f600", "$a.b", "k" * 128])
+async def test_any_text_can_be_a_key(queue: QueueUnderTest, key: str) -> None:
+    first = await queue.post(new("a", key=key), batch_key=key)
+    assert await queue.post(new("a", key=key)) == first
+    assert await queue.post("b", batch_key=key) == first
+    assert await queue.bodies() == ["a"]
+
+
+async def test_more_keys_than_the_limit_are_refused_and_nothing_is_stored(
+    open_stores: OpenStores, queue: QueueUnderTest
+) -> None:
+    limited = queue.at(await open_stores(max_idempotency_keys=2))
+    first = await limited.post(new("a", key="a"))
+    with pytest.raises(LimitReached):
+        await limited.post(new("b", key="b"), new("c", key="c"))
+    assert await limited.bodies() == ["a"]
+    await limited.post("b", batch_key="b")
+    with pytest.raises(LimitReached):
+        await limited.post("c", batch_key="c")
+    with pytest.raises(LimitReached):
+        await limited.post(new("c", key="c"))
+    assert await limited.post(new("a", key="a")) == first  # a known key needs no room
+    await limited.post("no key")
+    assert await limited.bodies() == ["a", "b", "no key"]
+    limited.advance(11 * MINUTE)
+    await limited.post(new("c", key="c"))
+
+
+async def test_a_refused_post_leaves_no_keys_behind(
+    open_stores: OpenStores, queue: QueueUnderTest
+) -> None:
+    limited = queue.at(await open_stores(max_messages=1))
+    with pytest.raises(LimitReached):
+        await limited.post(new("a", key="a"), new("b", key="b"), batch_key="k")
+    (answer,) = await limited.post_all([new("a", key="a")], batch_key="k")
+    assert not answer.duplicate
+    assert await limited.bodies() == ["a"]

@@ -1,0 +1,175 @@
+"""Listing: order, pages by marker, filters."""
+
+import pytest
+
+from tests.contract.subject import MINUTE, QueueUnderTest, ids, texts
+from zaqar_lite.domain.ids import Marker
+from zaqar_lite.domain.models import DelayMode
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_empty_queue_has_an_empty_page(queue: QueueUnderTest) -> None:
+    page = await queue.page()
+    assert not page.messages
+    assert page.marker is None
+
+
+async def test_pages_follow_one_another_until_an_empty_one(queue: QueueUnderTest) -> None:
+    await queue.post(*map(str, range(10)))
+    marker: int | None = None
+    sizes = []
+    found: list[str] = []
+    for _ in range(5):
+        page = await queue.page(after=marker, limit=3)
+        sizes.append(len(page.messages))
+        found += texts(page.messages)
+        marker = page.marker if page.marker is not None else marker
+    assert sizes == [3, 3, 3, 1, 0]
+    assert found == [str(n) for n in range(10)]
+
+
+async def test_a_page_begins_after_the_marker_and_ends_with_until(queue: QueueUnderTest) -> None:
+    await queue.post(*"abcde")
+    positions = [message.position for message in await queue.listed()]
+    page = await queue.page(after=positions[0], until=positions[3])
+    assert texts(page.messages) == ["b", "c", "d"]
+    assert not (await queue.page(after=positions[3], until=positions[3])).messages
+    assert not (await queue.page(after=positions[4])).messages
+    assert texts((await queue.page(until=positions[1])).messages) == ["a", "b"]
+
+
+async def test_a_marker_stays_good_when_its_message_is_gone(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"abcd")
+    page = await queue.page(limit=2)
+    await queue.delete(*message_ids[:2])
+    assert texts((await queue.page(after=page.marker)).messages) == ["c", "d"]
+
+
+async def test_a_bare_message_id_is_a_marker(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"abcd")
+    by_id = Marker(int(message_ids[1][:16], 16), message_ids[1])
+    assert texts((await queue.page(after=by_id)).messages) == ["c", "d"]
+    assert texts((await queue.page(until=by_id)).messages) == ["a", "b"]
+
+
+async def test_the_id_of_a_message_that_is_gone_is_still_a_marker(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"abcd")
+    await queue.delete(message_ids[1])
+    gone = Marker(int(message_ids[1][:16], 16), message_ids[1])
+    assert texts((await queue.page(after=gone)).messages) == ["c", "d"]
+    assert texts((await queue.page(until=gone)).messages) == ["a"]
+
+
+async def test_the_id_of_a_dead_letter_means_its_new_place(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (moved,) = await queue.post("moved")
+    await other.post("before")
+    policy = other.as_dead_letter_queue(1)
+    await queue.release((await queue.claim()).claim_id or "")
+    await queue.claim(dead_letter=policy)
+    await other.post("after")
+    assert await other.bodies() == ["before", "moved", "after"]
+    marker = Marker(int(moved[:16], 16), moved)
+    assert texts((await other.page(after=marker)).messages) == ["after"]
+
+
+async def test_echo_off_leaves_out_what_the_client_posted(queue: QueueUnderTest) -> None:
+    await queue.post("mine", client="me")
+    await queue.post("yours", client="you")
+    await queue.post("mine too", client="me")
+    assert texts(await queue.listed(exclude="me")) == ["yours"]
+    assert texts(await queue.listed(exclude="you")) == ["mine", "mine too"]
+    assert texts(await queue.listed(exclude=None)) == ["mine", "yours", "mine too"]
+
+
+async def test_claimed_messages_are_listed_only_when_included(queue: QueueUnderTest) -> None:
+    await queue.post(*"abc")
+    claimed = await queue.claim(2)
+    assert texts(await queue.listed(claimed=False)) == ["c"]
+    listed = await queue.listed()
+    assert texts(listed) == ["a", "b", "c"]
+    assert [message.claim_id for message in listed] == [claimed.claim_id, claimed.claim_id, None]
+
+
+async def test_delayed_messages_are_listed_only_when_included(queue: QueueUnderTest) -> None:
+    await queue.post("a", delay=10 * MINUTE)
+    await queue.post("b")
+    assert texts(await queue.listed(delayed=False)) == ["b"]
+    assert texts(await queue.listed()) == ["a", "b"]
+    queue.advance(11 * MINUTE)
+    assert texts(await queue.listed(delayed=False)) == ["a", "b"]
+
+
+async def test_a_page_of_filtered_messages_is_not_the_end(queue: QueueUnderTest) -> None:
+    """The limit counts what is shown, not what is looked at: an empty page means the end."""
+    for _ in range(6):
+        await queue.post("mine", client="me")
+    await queue.post("yours", client="you")
+    page = await queue.page(limit=2, exclude="me")
+    assert texts(page.messages) == ["yours"]
+    assert not (await queue.page(limit=2, exclude="me", after=page.marker)).messages
+
+
+async def test_claimed_and_delayed_messages_do_not_shorten_a_page(queue: QueueUnderTest) -> None:
+    await queue.post(*"abcd")
+    await queue.claim(4)
+    await queue.post("e", "f", delay=MINUTE)
+    await queue.post(*"ghij")
+    page = await queue.page(limit=3, claimed=False, delayed=False)
+    assert texts(page.messages) == ["g", "h", "i"]
+
+
+async def test_the_order_is_that_of_posting_whatever_the_state(queue: QueueUnderTest) -> None:
+    await queue.post("a", delay=10 * MINUTE)
+    await queue.post("b")
+    claim_id = await queue.claim_id()
+    await queue.post("c")
+    await queue.release(claim_id)
+    assert await queue.bodies() == ["a", "b", "c"]
+    queue.advance(11 * MINUTE)
+    assert texts((await queue.claim(mode=DelayMode.HONOUR)).messages) == ["a", "b", "c"]
+
+
+async def test_a_letter_moved_behind_a_readers_marker_is_not_missed(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    """The letter is older than all in the target: its own position would hide it."""
+    (letter,) = await queue.post("letter")
+    await other.post("first", "second")
+    page = await other.page()
+    assert texts(page.messages) == ["first", "second"]
+    await queue.release((await queue.claim()).claim_id or "")
+    assert (await queue.claim(dead_letter=other.as_dead_letter_queue(1))).moved == 1
+    rest = await other.page(after=page.marker)
+    assert ids(rest.messages) == [letter]
+
+
+async def test_get_finds_ready_delayed_and_claimed_messages(queue: QueueUnderTest) -> None:
+    (claimed,) = await queue.post("claimed")
+    await queue.claim()
+    (delayed,) = await queue.post("delayed", delay=MINUTE)
+    (ready,) = await queue.post("ready")
+    found = await queue.get(ready, delayed, claimed, ready)
+    assert sorted(texts(found)) == ["claimed", "delayed", "ready"]
+
+
+@pytest.mark.parametrize(
+    "message_id", ["", "x", "0" * 32, "f" * 32, "../../x", "a\nb", "*", "0" * 31 + "G", "é", "\0"]
+)
+async def test_an_id_that_cannot_be_is_not_found(queue: QueueUnderTest, message_id: str) -> None:
+    await queue.post("a")
+    assert not await queue.get(message_id)
+    assert not await queue.delete(message_id)
+    assert await queue.bodies() == ["a"]
+
+
+async def test_an_id_of_another_queue_is_not_found(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a")
+    await other.post("b")
+    assert not await other.get(message_id)
+    await other.delete(message_id)
+    assert await queue.bodies() == ["a"]

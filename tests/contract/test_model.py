@@ -1,0 +1,541 @@
+"""Every driver against the memory store: the same operations, the same answers.
+
+ZAQAR_TEST_MODEL_EXAMPLES sets the number of runs; without it each driver has a small one of its
+own. Ids and positions differ between two stores, so messages and claims are named by the order in
+which they came to be. All spans of time are chosen so that no two deadlines are ever near each
+other: how fast a store is decides nothing.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.contract.stores import CASES, DriverCase, Stores, run_hook
+from tests.contract.subject import QueueUnderTest, new
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
+from zaqar_lite.domain.models import (
+    Capability,
+    Claimed,
+    DeadLetter,
+    DelayMode,
+    Message,
+    NewMessage,
+    QueueRecord,
+    QueueRef,
+    StoreOptions,
+)
+
+UNIT = 6_000_000
+STEP_EXTRA, CLAIM_EXTRA, GRACE_EXTRA, DELAY_EXTRA = 500_000, 170_000, 90_000, 110_000
+MOST_STEPS = 10
+TOLERANCE = 20_000
+OPTIONS = StoreOptions(idempotency_window_ms=2 * UNIT)
+ALL = 1_000
+QUEUES = ("delayed", "normal", "dead")
+
+queues = st.sampled_from(QUEUES)
+sources = st.sampled_from(QUEUES[:2])
+units = st.integers(1, 4)
+clients = st.sampled_from(["ann", "bob"])
+keys = st.sampled_from([None, None, None, "k", "l"])
+picks = st.lists(st.integers(0, 200), min_size=1, max_size=3)
+
+
+@dataclass(frozen=True)
+class About:
+    """An instant, equal to any that is near it."""
+
+    at: int
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, About) and abs(self.at - other.at) <= TOLERANCE
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Waits:
+    """The end of a delay; what is over is equal to all else that is over."""
+
+    until: int | None
+    now: int
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Waits):
+            return False
+        if min(self.until or 0, other.until or 0) <= max(self.now, other.now):
+            return True  # whether a message is delayed is compared by listings and counts
+        return abs((self.until or 0) - (other.until or 0)) <= TOLERANCE
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Names:
+    """Numbers for ids, in the order in which they were first seen."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self._numbers: dict[str, int] = {}
+
+    def add(self, text: str) -> int:
+        """The number of an id, a new one if it was not seen before."""
+        if text not in self._numbers:
+            self._numbers[text] = len(self.ids)
+            self.ids.append(text)
+        return self._numbers[text]
+
+    def pick(self, number: int) -> str:
+        """Some id that was seen; one that never was while there is none."""
+        return self.ids[number % len(self.ids)] if self.ids else "0" * 32
+
+
+@dataclass
+class Side:
+    """One of the two stores, and how its ids are called."""
+
+    stores: Stores
+    project: str
+    records: dict[str, QueueRecord] = field(default_factory=dict)
+    messages: Names = field(default_factory=Names)
+    claims: Names = field(default_factory=Names)
+
+    def queue(self, name: str) -> QueueUnderTest:
+        return QueueUnderTest(self.stores, QueueRef(self.project, name))
+
+    def version(self, name: str) -> int:
+        return self.records[name].version
+
+    def mode(self, name: str) -> DelayMode:
+        return self.records[name].delay_mode
+
+    def dead_letter(self, policy: tuple[int, int | None] | None) -> DeadLetter | None:
+        return None if policy is None else DeadLetter(self.queue("dead").ref, *policy)
+
+    async def create(self, name: str) -> None:
+        record, _ = await self.stores.management.create_queue(
+            QueueRef(self.project, name), {}, max_queues=10
+        )
+        self.records[name] = record
+
+    async def update(self, name: str, *, delay: int, exposing: bool) -> None:
+        old = self.records[name]
+        self.records[name] = await self.stores.management.update_queue(
+            QueueRecord(old.ref, {"_default_message_delay": delay}, old.version, exposing)
+        )
+
+    def claim(self, claim_id: str | None) -> int | None:
+        return None if claim_id is None else self.claims.add(claim_id)
+
+    def show(self, message: Message) -> tuple[Any, ...]:
+        origin = message.origin
+        return (
+            self.messages.add(message.id),
+            message.body,
+            message.ttl_ms,
+            About(message.created_at),
+            About(message.expires_at),
+            About(message.now),
+            self.claim(message.claim_id),
+            message.claim_count,
+            message.client_id,
+            Waits(message.delay_expires_at, message.now),
+            None
+            if origin is None
+            else (
+                origin.source,
+                About(origin.moved_at),
+                origin.claim_count,
+                self.claim(origin.last_claim_id),
+                origin.last_client_id,
+            ),
+        )
+
+    def show_all(self, messages: Sequence[Message], *, ordered: bool) -> list[tuple[Any, ...]]:
+        shown = [self.show(message) for message in messages]
+        return shown if ordered else sorted(shown, key=lambda message: int(message[0]))
+
+    def show_claimed(self, name: str, claimed: Claimed) -> tuple[Any, ...]:
+        return (
+            self.claim(claimed.claim_id),
+            self.show_all(claimed.messages, ordered=self.is_ordered(name)),
+            claimed.moved,
+        )
+
+    def is_ordered(self, name: str) -> bool:
+        """Whether the order of claims is promised: not of letters moved while exposing."""
+        return name != "dead" and self.mode(name) is not DelayMode.EXPOSE
+
+    def limit(self, name: str, wanted: int) -> int:
+        return wanted if self.is_ordered(name) else ALL
+
+
+class Comparison(RuleBasedStateMachine):
+    """Do the same to both stores and compare what they answer."""
+
+    def __init__(self, runner: asyncio.Runner, driver: Stores, model: Stores) -> None:
+        super().__init__()
+        self.runner = runner
+        project = f"model-{uuid4().hex[:12]}"
+        self.sides = (Side(model, project), Side(driver, project))
+        self.steps = 0
+        self.posts = 0
+        # Where each claim was made and each message posted, by number.
+        self.claim_places: list[str] = []
+        self.message_places: list[str] = []
+
+    def both(self, act: Callable[[Side], Awaitable[Any]]) -> Any:
+        """Act on both sides; answer what both answered."""
+        expected, answered = (self.runner.run(self._outcome(act, side)) for side in self.sides)
+        assert answered == expected
+        return expected
+
+    @staticmethod
+    async def _outcome(act: Callable[[Side], Awaitable[Any]], side: Side) -> Any:
+        try:
+            return await act(side)
+        except (NotFound, Conflict, Invalid) as exc:
+            return type(exc).__name__
+
+    @property
+    def mode(self) -> DelayMode:
+        return self.sides[0].mode("delayed")
+
+    @staticmethod
+    def place(places: list[str], number: int, name: str) -> str:
+        """The queue that a claim or message is in, mostly; now and then another one."""
+        return name if not places or number % 7 == 0 else places[number % len(places)]
+
+    @initialize()
+    def begin(self) -> None:
+        async def act(side: Side) -> None:
+            for name in QUEUES:
+                await side.create(name)
+            await side.update("delayed", delay=60, exposing=False)
+
+        self.both(act)
+        for name in QUEUES[:2]:  # a run that begins with nothing would mostly find nothing
+            self.store(name, [new(text, ttl=9 * UNIT) for text in "abcd"])
+
+    @rule(
+        name=queues,
+        drafts=st.lists(st.tuples(units, st.integers(0, 2), keys), min_size=1, max_size=4),
+        batch_key=keys,
+        client=clients,
+        urgent=st.booleans(),
+    )
+    def post(
+        self,
+        name: str,
+        drafts: list[tuple[int, int, str | None]],
+        batch_key: str | None,
+        client: str,
+        urgent: bool,
+    ) -> None:
+        self.posts += 1
+        waits = name == "delayed" and self.mode is DelayMode.HONOUR
+        priorities = Capability.FAN_OUT in self.sides[1].stores.messages.capabilities
+        messages = [
+            new(
+                f"{self.posts}-{number}",
+                ttl=ttl * UNIT,
+                delay=delay * UNIT + DELAY_EXTRA if delay and waits else 0,
+                key=key,
+                priority=50 if urgent and priorities else 100,
+            )
+            for number, (ttl, delay, key) in enumerate(drafts)
+        ]
+
+        self.store(name, messages, client=client, batch_key=batch_key)
+
+    def store(
+        self,
+        name: str,
+        messages: list[NewMessage],
+        *,
+        client: str = "ann",
+        batch_key: str | None = None,
+    ) -> None:
+        async def act(side: Side) -> list[tuple[int, bool]]:
+            posted = await side.queue(name).post_all(
+                messages, client=client, batch_key=batch_key, version=side.version(name)
+            )
+            return [(side.messages.add(answer.id), answer.duplicate) for answer in posted]
+
+        answers = self.both(act)
+        self.message_places += [name for _, duplicate in answers if not duplicate]
+
+    @rule(
+        name=queues,
+        limit=st.integers(1, 4),
+        ttl=units,
+        grace=st.integers(0, 2),
+        client=clients,
+        policy=st.sampled_from([None, (1, None), (2, None), (1, 3 * UNIT)]),
+    )
+    def claim(
+        self,
+        *,
+        name: str,
+        limit: int,
+        ttl: int,
+        grace: int,
+        client: str,
+        policy: tuple[int, int | None] | None,
+    ) -> None:
+        async def act(side: Side) -> tuple[Any, ...]:
+            claimed = await side.queue(name).claim(
+                side.limit(name, limit),
+                ttl=ttl * UNIT + CLAIM_EXTRA,
+                grace=grace * UNIT + GRACE_EXTRA,
+                client=client,
+                mode=side.mode(name),
+                dead_letter=None if name == "dead" else side.dead_letter(policy),
+                version=side.version(name),
+            )
+            return side.show_claimed(name, claimed)
+
+        if self.both(act)[0] is not None:
+            self.claim_places.append(name)
+
+    @rule(name=sources)
+    def use_up(self, name: str) -> None:
+        """Claim what is ready and let it go at once: one step nearer to the dead letters."""
+
+        async def act(side: Side) -> tuple[Any, ...]:
+            claimed = await side.queue(name).claim(
+                ALL, mode=side.mode(name), ttl=UNIT + CLAIM_EXTRA
+            )
+            await side.queue(name).release(claimed.claim_id or "0" * 32)
+            return side.show_claimed(name, claimed)
+
+        if self.both(act)[0] is not None:
+            self.claim_places.append(name)
+
+    @rule(
+        name=queues,
+        limit=st.integers(1, 3),
+        policy=st.sampled_from([None, None, (1, None)]),
+    )
+    def pop(self, name: str, limit: int, policy: tuple[int, int | None] | None) -> None:
+        async def act(side: Side) -> tuple[Any, ...]:
+            popped = await side.queue(name).pop(
+                side.limit(name, limit),
+                mode=side.mode(name),
+                dead_letter=None if name == "dead" else side.dead_letter(policy),
+                version=side.version(name),
+            )
+            return side.show_claimed(name, popped)
+
+        self.both(act)
+
+    @rule(name=queues, number=st.integers(0, 50))
+    def get_claim(self, name: str, number: int) -> None:
+        name = self.place(self.claim_places, number, name)
+
+        async def act(side: Side) -> tuple[Any, ...]:
+            claim = await side.queue(name).get_claim(side.claims.pick(number))
+            held = side.show_all(claim.messages, ordered=name != "dead")
+            return side.claim(claim.id), claim.ttl_ms, About(claim.age_ms), held
+
+        self.both(act)
+
+    @rule(name=queues, number=st.integers(0, 50))
+    def release(self, name: str, number: int) -> None:
+        name = self.place(self.claim_places, number, name)
+        self.both(lambda side: side.queue(name).release(side.claims.pick(number)))
+
+    @rule(name=queues, number=st.integers(0, 50), ttl=units, grace=st.integers(0, 2))
+    def renew(self, name: str, number: int, ttl: int, grace: int) -> None:
+        name = self.place(self.claim_places, number, name)
+        self.both(
+            lambda side: side.queue(name).renew(
+                side.claims.pick(number),
+                ttl=ttl * UNIT + CLAIM_EXTRA,
+                grace=grace * UNIT + GRACE_EXTRA,
+            )
+        )
+
+    @rule(name=queues, numbers=picks, claims=st.none() | st.just([]) | picks)
+    def delete(self, name: str, numbers: list[int], claims: list[int] | None) -> None:
+        name = self.place(self.message_places, numbers[0], name)
+
+        async def act(side: Side) -> list[tuple[int, str]]:
+            refused = await side.queue(name).delete(
+                *[side.messages.pick(number) for number in numbers],
+                claims=None if claims is None else [side.claims.pick(number) for number in claims],
+            )
+            return sorted((side.messages.add(each.id), each.reason.value) for each in refused)
+
+        self.both(act)
+
+    @rule(
+        name=sources,
+        number=st.integers(0, 200),
+        text=st.none() | st.just("edited"),
+        ttl=st.none() | units,
+        delay=st.none() | st.integers(0, 3),
+    )
+    def edit(
+        self, name: str, number: int, text: str | None, ttl: int | None, delay: int | None
+    ) -> None:
+        name = self.place(self.message_places, number, name)
+
+        async def act(side: Side) -> tuple[Any, ...]:
+            edited = await side.queue(name).edit(
+                side.messages.pick(number),
+                text,
+                ttl=None if ttl is None else ttl * UNIT,
+                delay=delay * UNIT + DELAY_EXTRA if delay else delay,
+                version=side.version(name),
+            )
+            return side.show(edited)
+
+        self.both(act)
+
+    @precondition(lambda self: self.steps < MOST_STEPS)
+    @rule(number=st.integers(0, 3))
+    def advance(self, number: int) -> None:
+        self.steps += 1
+        for side in self.sides:
+            side.stores.clock.advance(number * UNIT + STEP_EXTRA)
+
+    @rule()
+    def sweep(self) -> None:
+        self.both(lambda side: side.queue("normal").sweep())
+
+    @rule(on=st.booleans())
+    def switch_delay(self, on: bool) -> None:
+        exposing = not on and self.mode is not DelayMode.IGNORE
+        self.both(lambda side: side.update("delayed", delay=60 * on, exposing=exposing))
+
+    @precondition(lambda self: self.mode is DelayMode.EXPOSE)
+    @rule(step=st.integers(1, 3))
+    def drain(self, step: int) -> None:
+        async def act(side: Side) -> int:
+            total = 0
+            while True:
+                exposed = await side.queue("delayed").expose(step)
+                total += exposed
+                if exposed < step:
+                    await side.update("delayed", delay=0, exposing=False)
+                    return total
+
+        self.both(act)
+
+    @rule(name=queues)
+    def purge(self, name: str) -> None:
+        self.both(lambda side: side.queue(name).purge())
+
+    @rule(name=queues)
+    def drop_and_make_again(self, name: str) -> None:
+        async def act(side: Side) -> None:
+            await side.queue(name).drop()
+            await side.create(name)
+
+        self.both(act)
+
+    @rule(name=queues, numbers=picks)
+    def get(self, name: str, numbers: list[int]) -> None:
+        async def act(side: Side) -> list[tuple[Any, ...]]:
+            wanted = [side.messages.pick(number) for number in numbers]
+            return side.show_all(await side.queue(name).get(*wanted), ordered=False)
+
+        self.both(act)
+
+    @rule(
+        name=queues,
+        limit=st.integers(1, 4),
+        exclude=st.none() | clients,
+        claimed=st.booleans(),
+        delayed=st.booleans(),
+    )
+    def list_pages(
+        self, name: str, limit: int, exclude: str | None, claimed: bool, delayed: bool
+    ) -> None:
+        async def act(side: Side) -> list[tuple[Any, ...]]:
+            found = await side.queue(name).listed(
+                limit=limit,
+                exclude=exclude,
+                claimed=claimed,
+                delayed=delayed or side.mode(name) is not DelayMode.HONOUR,
+            )
+            return side.show_all(found, ordered=name != "dead")
+
+        self.both(act)
+
+    @rule()
+    def compare_all(self) -> None:
+        async def act(side: Side) -> list[Any]:
+            found = []
+            for name in QUEUES:
+                queue = side.queue(name)
+                stats = await queue.stats()
+                messages = side.show_all(await queue.listed(), ordered=name != "dead")
+                ends = [
+                    None if end is None or name == "dead" else side.messages.add(end.id)
+                    for end in (stats.oldest, stats.newest)
+                ]
+                found.append((stats.ready, stats.delayed, stats.claimed, messages, ends))
+            return found
+
+        self.both(act)
+
+    def teardown(self) -> None:
+        if self.sides[0].records:
+            self.compare_all()
+
+            async def clear(side: Side) -> None:
+                for name in QUEUES:
+                    await side.queue(name).drop()
+
+            self.both(clear)
+
+
+def test_the_driver_answers_as_the_model_does(
+    case: DriverCase, store_uri: str, tmp_path: Path
+) -> None:
+    wanted = os.environ.get("ZAQAR_TEST_MODEL_EXAMPLES")
+    opened: list[Stores] = []
+    options = StoreOptions(
+        idempotency_window_ms=OPTIONS.idempotency_window_ms, extra=case.make_extra(tmp_path)
+    )
+    with asyncio.Runner() as runner:
+        driver = runner.run(Stores.open(case, store_uri, Clock(), options, opened))
+
+        def machine() -> Comparison:
+            clock = Clock()
+            clock.advance(driver.clock.offset_ms)
+            model = Stores.open(CASES[0], "memory://", clock, OPTIONS, [])
+            return Comparison(runner, driver, runner.run(model))
+
+        try:
+            run_state_machine_as_test(
+                cast(type[Comparison], machine),  # it only calls it
+                settings=settings(
+                    max_examples=int(wanted or case.model_examples),
+                    stateful_step_count=30,
+                    deadline=None,
+                    derandomize=bool(os.environ.get("CI")) and not wanted,
+                    database=None,
+                    suppress_health_check=list(HealthCheck),
+                ),
+            )
+            runner.run(run_hook(driver))
+        finally:
+            for stores in opened:
+                runner.run(stores.close())

@@ -1,0 +1,165 @@
+"""Posting: order, ids, bodies byte for byte, limits."""
+
+import pytest
+
+from tests.contract.conftest import OpenStores
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new
+from zaqar_lite.domain.errors import LimitReached
+from zaqar_lite.domain.ids import is_message_id
+from zaqar_lite.domain.models import NewMessage, QueueRef
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_ids_are_answered_in_the_order_of_the_batch(queue: QueueUnderTest) -> None:
+    posted = await queue.post_all([new(str(n)) for n in range(20)])
+    assert all(is_message_id(answer.id) and not answer.duplicate for answer in posted)
+    listed = await queue.listed()
+    assert ids(listed) == [answer.id for answer in posted]
+    assert await queue.bodies() == [str(n) for n in range(20)]
+
+
+async def test_positions_grow_within_and_across_posts(queue: QueueUnderTest) -> None:
+    await queue.post("a", "b")
+    await queue.post("c")
+    positions = [message.position for message in await queue.listed()]
+    assert positions == sorted(set(positions))
+    assert len(positions) == 3
+
+
+async def test_ids_are_unique_over_queues_posted_at_once(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    one, two = await queue.post("a", "b", "c"), await other.post("a", "b", "c")
+    assert len({*one, *two}) == 6
+
+
+async def test_a_body_is_kept_byte_for_byte(queue: QueueUnderTest) -> None:
+    bodies = [
+        b"null",
+        b"0",
+        b"1e400",
+        b'{ "b" : 1,  "a": [1.0, 1.00],"b":2 }',
+        '"na\u00efve \U0001f600 \\u0000"'.encode(),
+        b'"' + b"x" * 20_000 + b'"',
+        b'""',
+    ]
+    await queue.post(*[NewMessage(body, HOUR) for body in bodies])
+    assert [message.body for message in await queue.listed()] == bodies
+
+
+async def test_a_message_shows_what_it_was_posted_with(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post(
+        new("a", ttl=7 * MINUTE, headers={"x-kind": "order", "é": "ü"}), client="me"
+    )
+    message = await queue.get_one(message_id)
+    assert message.ttl_ms == 7 * MINUTE
+    assert message.expires_at == message.created_at + 7 * MINUTE
+    assert message.client_id == "me"
+    assert message.headers == {"x-kind": "order", "é": "ü"}
+    assert (message.claim_id, message.claim_count, message.origin) == (None, 0, None)
+    assert message.delay_expires_at is None
+    assert 0 <= message.age_ms < MINUTE
+
+
+async def test_the_age_grows_with_time(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    queue.advance(5 * MINUTE)
+    assert 5 * MINUTE <= (await queue.get_one(message_id)).age_ms < 6 * MINUTE
+
+
+async def test_two_projects_with_one_queue_name_share_nothing(queue: QueueUnderTest) -> None:
+    theirs = QueueUnderTest(queue.stores, QueueRef(queue.ref.project + "x", queue.ref.name))
+    (message_id,) = await queue.post("mine")
+    assert await theirs.bodies() == []
+    assert not await theirs.get(message_id)
+    assert (await theirs.claim()).claim_id is None
+    await theirs.delete(message_id)
+    await theirs.post("theirs")
+    await theirs.purge()
+    assert await queue.bodies() == ["mine"]
+    claim_id = await queue.claim_id()
+    await theirs.release(claim_id)
+    assert await queue.counts() == (0, 0, 1)
+    await theirs.drop()
+    assert await queue.bodies() == ["mine"]
+
+
+AWKWARD = [
+    ("a.b", "c"),
+    ("a", "b.c"),
+    ("a:b", "c"),
+    ("a{b}", "c"),
+    ("{a}", "c"),
+    ("a}{b", "c"),
+    ("a/b", "c"),
+    ("a%2Fb", "c"),
+    ("*", "c"),
+    ("a b", "c"),
+    ("", "c"),
+    ("é\U0001f600", "c"),
+    ("A", "c"),
+    ("a", "C"),
+    ("a", "."),
+    ("a", ".."),
+]
+
+
+async def test_dots_colons_and_braces_in_names_mix_nothing_up(queue: QueueUnderTest) -> None:
+    prefix, suffix = queue.ref.project, queue.ref.name[-8:]
+    queues = [
+        QueueUnderTest(
+            queue.stores,
+            QueueRef(
+                f"{prefix}{project}" if project else prefix,
+                name if name.strip(".") == "" else f"{name}-{suffix}",
+            ),
+        )
+        for project, name in AWKWARD
+    ]
+    for number, each in enumerate(queues):
+        await each.post(str(number))
+    for number, each in enumerate(queues):
+        claimed = await each.claim()
+        assert [message.body for message in claimed.messages] == [f'"{number}"'.encode()]
+        assert await each.counts() == (0, 0, 1)
+        await each.drop()
+    for each in queues:
+        assert await each.bodies() == []
+
+
+async def test_a_post_over_the_limit_of_messages_stores_nothing(
+    open_stores: OpenStores, queue: QueueUnderTest
+) -> None:
+    limited = queue.at(await open_stores(max_messages=3))
+    await limited.post("a", "b")
+    with pytest.raises(LimitReached):
+        await limited.post("c", "d")
+    assert await limited.bodies() == ["a", "b"]
+    await limited.post("c")
+    with pytest.raises(LimitReached):
+        await limited.post("d")
+    assert await limited.bodies() == ["a", "b", "c"]
+
+
+async def test_what_left_the_queue_frees_its_place(
+    open_stores: OpenStores, queue: QueueUnderTest
+) -> None:
+    limited = queue.at(await open_stores(max_messages=2))
+    deleted, _ = await limited.post("a", "b", ttl=10 * MINUTE)
+    await limited.delete(deleted)
+    await limited.post("c")
+    limited.advance(11 * MINUTE)  # b expires; no sweep
+    await limited.post("d")
+    assert await limited.bodies() == ["c", "d"]
+
+
+async def test_claimed_and_delayed_messages_count_to_the_limit(
+    open_stores: OpenStores, queue: QueueUnderTest
+) -> None:
+    limited = queue.at(await open_stores(max_messages=2))
+    await limited.post("claimed")
+    await limited.claim()
+    await limited.post("delayed", delay=MINUTE)
+    with pytest.raises(LimitReached):
+        await limited.post("one too many")

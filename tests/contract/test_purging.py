@@ -1,0 +1,111 @@
+"""Purging and dropping: what goes, what stays, and what is stale afterwards."""
+
+import pytest
+
+from tests.contract.subject import MINUTE, QueueUnderTest, texts
+from zaqar_lite.domain.errors import NotFound
+
+pytestmark = pytest.mark.anyio
+
+
+async def fill(queue: QueueUnderTest) -> tuple[list[str], str]:
+    """One claimed, one delayed and one ready message; answer the ids and the claim's."""
+    claimed = await queue.post("claimed")
+    claim_id = await queue.claim_id()
+    delayed = await queue.post("delayed", delay=10 * MINUTE)
+    ready = await queue.post("ready")
+    return [*claimed, *delayed, *ready], claim_id
+
+
+async def test_a_purge_takes_messages_of_every_state_and_the_claims(
+    queue: QueueUnderTest,
+) -> None:
+    message_ids, claim_id = await fill(queue)
+    await queue.purge()
+    assert await queue.bodies() == []
+    assert not await queue.get(*message_ids)
+    assert await queue.counts() == (0, 0, 0)
+    with pytest.raises(NotFound):
+        await queue.get_claim(claim_id)
+    queue.advance(20 * MINUTE)
+    await queue.sweep()
+    assert await queue.bodies() == []
+
+
+async def test_a_purge_leaves_other_queues_and_the_record(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    management = queue.stores.management
+    record, _ = await management.create_queue(queue.ref, {"a": 1}, max_queues=100)
+    await queue.post("a")
+    await other.post("b")
+    await queue.purge()
+    assert await other.bodies() == ["b"]
+    assert await management.get_queue(queue.ref) == record
+
+
+async def test_a_readers_marker_survives_a_purge(queue: QueueUnderTest) -> None:
+    await queue.post(*"abc")
+    page = await queue.page()
+    await queue.purge()
+    await queue.post("d")
+    assert texts((await queue.page(after=page.marker)).messages) == ["d"]
+
+
+async def test_dropping_takes_all_and_the_record(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    management = queue.stores.management
+    await management.create_queue(queue.ref, {}, max_queues=100)
+    message_ids, claim_id = await fill(queue)
+    await other.post("b")
+    await queue.drop()
+    assert await management.get_queue(queue.ref) is None
+    assert await queue.bodies() == []
+    assert not await queue.get(*message_ids)
+    assert await queue.counts() == (0, 0, 0)
+    with pytest.raises(NotFound):
+        await queue.get_claim(claim_id)
+    assert await other.bodies() == ["b"]
+    queue.advance(20 * MINUTE)
+    await queue.sweep()
+    assert await queue.bodies() == []
+
+
+async def test_dropping_what_is_not_there_is_no_error(queue: QueueUnderTest) -> None:
+    await queue.drop()
+    await queue.purge()
+    await queue.post("a")
+    await queue.drop()
+    await queue.drop()
+    assert await queue.bodies() == []
+
+
+async def test_what_is_stale_touches_nothing_in_a_queue_made_again(queue: QueueUnderTest) -> None:
+    old_ids, old_claim = await fill(queue)
+    await queue.drop()
+    await queue.post("new")
+    new_claim = await queue.claim_id()
+    await queue.post("newer")
+    assert not set(old_ids) & {message.id for message in await queue.listed()}
+    assert not await queue.delete(*old_ids)
+    assert not await queue.delete(*old_ids, claims=[old_claim])
+    await queue.release(old_claim)
+    with pytest.raises(NotFound):
+        await queue.renew(old_claim)
+    with pytest.raises(NotFound):
+        await queue.get_claim(old_claim)
+    assert await queue.bodies() == ["new", "newer"]
+    assert texts((await queue.get_claim(new_claim)).messages) == ["new"]
+    queue.advance(9 * MINUTE)
+    await queue.sweep()
+    assert await queue.counts() == (1, 0, 1)
+
+
+async def test_positions_never_come_again(queue: QueueUnderTest) -> None:
+    """A reader whose queue was dropped and made again pages on and misses nothing."""
+    await queue.post(*map(str, range(10)))
+    last = (await queue.listed())[-1].position
+    await queue.drop()
+    await queue.post("new")
+    assert (await queue.listed())[0].position > last

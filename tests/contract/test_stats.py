@@ -1,0 +1,69 @@
+"""Counting: by state, now, whether or not anything has swept."""
+
+import pytest
+
+from tests.contract.subject import MINUTE, QueueUnderTest, texts
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_empty_queue_counts_nothing(queue: QueueUnderTest) -> None:
+    stats = await queue.stats()
+    assert (stats.ready, stats.delayed, stats.claimed, stats.total) == (0, 0, 0, 0)
+    assert stats.oldest is None
+    assert stats.newest is None
+
+
+async def test_each_state_is_counted(queue: QueueUnderTest) -> None:
+    await queue.post(*"ab")
+    await queue.claim(2)
+    await queue.post(*"cde", delay=10 * MINUTE)
+    await queue.post("f")
+    assert await queue.counts() == (1, 3, 2)
+
+
+async def test_the_oldest_and_the_newest_are_found_by_position_in_any_state(
+    queue: QueueUnderTest,
+) -> None:
+    await queue.post("oldest")
+    await queue.claim()
+    await queue.post("middle")
+    await queue.post("newest", delay=10 * MINUTE)
+    stats = await queue.stats()
+    assert stats.oldest is not None
+    assert stats.newest is not None
+    assert texts([stats.oldest, stats.newest]) == ["oldest", "newest"]
+
+
+async def test_counts_follow_the_time_without_a_sweep(queue: QueueUnderTest) -> None:
+    await queue.post("claimed", ttl=60 * MINUTE)
+    await queue.claim(ttl=10 * MINUTE)
+    await queue.post("delayed", ttl=60 * MINUTE, delay=20 * MINUTE)
+    await queue.post("ready", ttl=30 * MINUTE)
+    assert await queue.counts() == (1, 1, 1)
+    queue.advance(11 * MINUTE)
+    assert await queue.counts() == (2, 1, 0)
+    queue.advance(10 * MINUTE)
+    assert await queue.counts() == (3, 0, 0)
+    queue.advance(10 * MINUTE)
+    assert await queue.counts() == (2, 0, 0)
+    queue.advance(30 * MINUTE)
+    assert await queue.counts() == (0, 0, 0)
+
+
+async def test_counts_follow_every_operation(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"abcdef")
+    claim_id = await queue.claim_id(3)
+    assert await queue.counts() == (3, 0, 3)
+    await queue.delete(message_ids[0], message_ids[5])
+    assert await queue.counts() == (2, 0, 2)
+    await queue.pop(1)
+    assert await queue.counts() == (1, 0, 2)
+    await queue.release(claim_id)
+    assert await queue.counts() == (3, 0, 0)
+    claimed = await queue.claim(dead_letter=other.as_dead_letter_queue(1))
+    assert (len(claimed.messages), claimed.moved) == (1, 2)
+    assert await queue.counts() == (0, 0, 1)
+    assert await other.counts() == (2, 0, 0)
+    await queue.purge()
+    assert await queue.counts() == (0, 0, 0)

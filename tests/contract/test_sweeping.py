@@ -1,0 +1,64 @@
+"""Sweeping: bounded, repeatable, and never seen by a reader."""
+
+import asyncio
+
+import pytest
+
+from tests.contract.subject import MINUTE, QueueUnderTest, texts
+from zaqar_lite.domain.models import DelayMode
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_sweeping_changes_nothing_that_a_reader_sees(queue: QueueUnderTest) -> None:
+    await queue.post("lapsing")
+    await queue.claim(ttl=10 * MINUTE)
+    await queue.post("held")
+    held = await queue.claim_id(ttl=50 * MINUTE)
+    await queue.post("due", delay=10 * MINUTE)
+    await queue.post("delayed", delay=50 * MINUTE)
+    await queue.post("expired", ttl=10 * MINUTE)
+    queue.advance(11 * MINUTE)
+    expected = (await queue.counts(), await queue.bodies())
+    assert expected == ((2, 1, 1), ["lapsing", "held", "due", "delayed"])
+    await queue.sweep()
+    assert (await queue.counts(), await queue.bodies()) == expected
+    assert texts((await queue.get_claim(held)).messages) == ["held"]
+    assert texts((await queue.claim(mode=DelayMode.HONOUR)).messages) == ["lapsing", "due"]
+
+
+async def test_one_sweep_touches_about_as_much_as_it_is_told(queue: QueueUnderTest) -> None:
+    await queue.sweep()
+    await queue.post(*map(str, range(24)), ttl=5 * MINUTE)
+    await queue.post("here")
+    queue.advance(6 * MINUTE)
+    swept = await queue.stores.messages.sweep(6)
+    assert swept.total <= 12
+    await queue.sweep()
+    assert await queue.bodies() == ["here"]
+
+
+async def test_sweeping_an_idle_store_does_nothing(queue: QueueUnderTest) -> None:
+    await queue.post("ready")
+    await queue.post("delayed", delay=10 * MINUTE)
+    await queue.sweep()
+    assert (await queue.stores.messages.sweep(1_000)).total == 0
+    assert await queue.counts() == (1, 1, 0)
+
+
+async def test_sweeps_race_with_each_other_and_with_claims(queue: QueueUnderTest) -> None:
+    await queue.post(*"abcdef", delay=5 * MINUTE)
+    await queue.post(*"uvw", ttl=5 * MINUTE)
+    await queue.post(*"xyz")
+    await queue.claim(3)  # uvw, the oldest ready ones; they live on with their claim
+    queue.advance(6 * MINUTE)
+    peers = await queue.stores.peers(2)
+    answers = await asyncio.gather(
+        *[peer.messages.sweep(100) for peer in peers],
+        *[queue.at(peer).claim(3, mode=DelayMode.HONOUR) for peer in peers],
+        *[peer.messages.sweep(100) for peer in peers],
+    )
+    assert len(answers) == 6
+    rest = await queue.claim(20, mode=DelayMode.HONOUR)
+    assert await queue.counts() == (0, 0, 12)
+    assert len(rest.messages) == 3

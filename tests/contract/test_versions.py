@@ -1,0 +1,100 @@
+"""Versions: what was decided by an old record is refused before anything changes."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new
+from zaqar_lite.domain.errors import QueueChanged
+from zaqar_lite.domain.models import DelayMode, QueueRecord
+
+pytestmark = pytest.mark.anyio
+
+Operation = Callable[[QueueUnderTest, str, int | None], Awaitable[object]]
+
+OPERATIONS: dict[str, Operation] = {
+    "post": lambda queue, _, version: queue.post("new", version=version),
+    "post with keys": lambda queue, _, version: queue.post("new", batch_key="k", version=version),
+    "list": lambda queue, _, version: queue.page(version=version),
+    "edit": lambda queue, delayed, version: queue.edit(delayed, "edited", version=version),
+    "claim": lambda queue, _, version: queue.claim(mode=DelayMode.EXPOSE, version=version),
+    "pop": lambda queue, _, version: queue.pop(mode=DelayMode.EXPOSE, version=version),
+}
+
+
+@pytest.fixture(params=OPERATIONS)
+def operation(request: pytest.FixtureRequest) -> Operation:
+    name: str = request.param
+    return OPERATIONS[name]
+
+
+async def fill(queue: QueueUnderTest) -> str:
+    await queue.post("ready")
+    (delayed,) = await queue.post("delayed", delay=10 * MINUTE)
+    return delayed
+
+
+async def refuses(operation: Operation, queue: QueueUnderTest, version: int) -> None:
+    """Fill the queue, see the operation refused, and see that nothing has changed."""
+    delayed = await fill(queue)
+    before = (await queue.bodies(), await queue.counts())
+    with pytest.raises(QueueChanged):
+        await operation(queue, delayed, version)
+    assert (await queue.bodies(), await queue.counts()) == before
+    (answer,) = await queue.post_all([new("new")], batch_key="k")
+    assert not answer.duplicate  # a refused post has not left its key behind
+
+
+async def test_the_right_version_is_served(queue: QueueUnderTest, operation: Operation) -> None:
+    management = queue.stores.management
+    record, _ = await management.create_queue(queue.ref, {}, max_queues=100)
+    await operation(queue, await fill(queue), record.version)
+    record = await management.update_queue(
+        QueueRecord(queue.ref, {"_default_message_delay": 5}, record.version)
+    )
+    (delayed,) = await queue.post("delayed", delay=10 * MINUTE, ttl=HOUR)
+    await operation(queue, delayed, record.version)
+
+
+async def test_no_record_is_version_0(queue: QueueUnderTest, operation: Operation) -> None:
+    await operation(queue, await fill(queue), 0)
+
+
+async def test_no_version_is_not_checked(queue: QueueUnderTest, operation: Operation) -> None:
+    await queue.stores.management.create_queue(queue.ref, {}, max_queues=100)
+    await operation(queue, await fill(queue), None)
+
+
+async def test_a_queue_that_was_changed_is_refused(
+    queue: QueueUnderTest, operation: Operation
+) -> None:
+    management = queue.stores.management
+    record, _ = await management.create_queue(queue.ref, {}, max_queues=100)
+    await management.update_queue(QueueRecord(queue.ref, {"a": 1}, record.version))
+    await refuses(operation, queue, record.version)
+
+
+async def test_a_queue_that_was_made_meanwhile_is_refused(
+    queue: QueueUnderTest, operation: Operation
+) -> None:
+    await queue.stores.management.create_queue(queue.ref, {}, max_queues=100)
+    await refuses(operation, queue, 0)
+
+
+async def test_a_queue_that_was_deleted_is_refused(
+    queue: QueueUnderTest, operation: Operation
+) -> None:
+    """So that a post decided by the old queue leaves no message without a record."""
+    record, _ = await queue.stores.management.create_queue(queue.ref, {}, max_queues=100)
+    await queue.drop()
+    await refuses(operation, queue, record.version)
+
+
+async def test_a_queue_that_was_made_again_is_refused(
+    queue: QueueUnderTest, operation: Operation
+) -> None:
+    management = queue.stores.management
+    record, _ = await management.create_queue(queue.ref, {}, max_queues=100)
+    await management.delete_queue(queue.ref, version=record.version)
+    await management.create_queue(queue.ref, {}, max_queues=100)
+    await refuses(operation, queue, record.version)

@@ -1,0 +1,88 @@
+"""The clock: it goes forward with the monotonic clock, whatever the wall clock does."""
+
+from pathlib import Path
+
+import pytest
+
+from zaqar_lite.domain.clock import Clock
+
+START = 1_800_000_000.0
+
+
+class Times:
+    """The machine's two clocks, set by the test."""
+
+    def __init__(self) -> None:
+        self.wall = START
+        self.monotonic = 50.0
+
+    def clock(self, offset_file: Path | None = None) -> Clock:
+        return Clock(
+            offset_file=offset_file, wall=lambda: self.wall, monotonic=lambda: self.monotonic
+        )
+
+
+@pytest.fixture
+def times() -> Times:
+    return Times()
+
+
+def test_it_starts_at_the_wall_clock(times: Times) -> None:
+    assert times.clock().now_ms() == START * 1_000
+    assert times.clock().now_us() == START * 1_000_000
+
+
+def test_it_follows_the_monotonic_clock(times: Times) -> None:
+    clock = times.clock()
+    times.monotonic += 1.25
+    assert clock.now_ms() == START * 1_000 + 1_250
+    assert clock.now_us() == START * 1_000_000 + 1_250_000
+
+
+@pytest.mark.parametrize("step", [-3_600, 3_600])
+def test_a_wall_clock_that_steps_changes_nothing(times: Times, step: int) -> None:
+    """Back: no lease is re-opened. Forward: none is cut, and nothing is handed out early."""
+    clock = times.clock()
+    before = clock.now_ms()
+    times.wall += step
+    assert clock.now_ms() == before
+
+
+def test_advancing_moves_both_units(times: Times) -> None:
+    clock = times.clock()
+    clock.advance(90_000)
+    clock.advance(1)
+    assert clock.offset_ms == 90_001
+    assert clock.now_ms() == START * 1_000 + 90_001
+    assert clock.now_us() == START * 1_000_000 + 90_001_000
+
+
+def test_it_does_not_start_before_the_last_instant_of_the_store(times: Times) -> None:
+    clock = times.clock()
+    clock.not_before(int(START * 1_000) + 60_000)
+    assert clock.now_ms() == START * 1_000 + 60_000
+    times.monotonic += 1
+    assert clock.now_ms() == START * 1_000 + 61_000
+    assert clock.offset_ms == 0
+
+
+def test_an_instant_in_the_past_does_not_move_it_back(times: Times) -> None:
+    clock = times.clock()
+    clock.not_before(int(START * 1_000) - 60_000)
+    assert clock.now_ms() == START * 1_000
+
+
+def test_the_offset_is_read_from_its_file_at_every_call(times: Times, tmp_path: Path) -> None:
+    path = tmp_path / "offset"
+    clock = times.clock(path)
+    assert clock.offset_ms == 0  # the file is not there yet
+    for text, offset in (("5000\n", 5_000), ("", 0), ("12", 12)):
+        path.write_text(text)
+        assert clock.offset_ms == offset
+        assert clock.now_ms() == START * 1_000 + offset
+
+
+def test_real_time_goes_forward() -> None:
+    clock = Clock()
+    instants = [clock.now_us() for _ in range(1_000)]
+    assert instants == sorted(instants)

@@ -1,0 +1,204 @@
+"""The filter language: what it accepts, what it means, and where it says an error is."""
+
+import re
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.filters import (
+    And,
+    Between,
+    Compare,
+    Constant,
+    Exists,
+    FilterIndex,
+    In,
+    Like,
+    Node,
+    Not,
+    Or,
+    Rule,
+    Rules,
+    StartsWith,
+    compile_filter,
+    compile_priority,
+    parse,
+    parse_filter,
+    parse_rules,
+)
+
+HEADERS = {"kind": "order", "size": "12", "empty": "", "word": "twelve", "dry-run": "1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "tree"),
+    [
+        ("TRUE", Constant(True)),
+        ("a = 'it''s'", Compare("=", "a", "it's")),
+        ('"a ""b""" <> \'\'', Compare("<>", 'a "b"', "")),
+        ("sys.size >= -3", Compare(">=", "sys.size", -3)),
+        ("a = '1' OR b = '2' AND c = '3'", Or((
+            Compare("=", "a", "1"), And((Compare("=", "b", "2"), Compare("=", "c", "3"))),
+        ))),
+        ("not (a = '1')", Not(Compare("=", "a", "1"))),
+        ("a NOT IN ('x', 'y')", Not(In("a", ("x", "y")))),
+        ("a NOT LIKE '10!%' ESCAPE '!'", Not(Like("a", "10!%", "!"))),
+        ("a BETWEEN -1 AND 5", Between("a", -1, 5)),
+        ("a STARTS WITH 'x'", StartsWith("a", "x")),
+        ("a IS NULL", Not(Exists("a"))),
+        ("a is not null", Exists("a")),
+        ("RULES(a='1' -> 5, TRUE -> HEADER, DEFAULT 9)", Rules(
+            (Rule(Compare("=", "a", "1"), 5), Rule(Constant(True), 255)), 9,
+        )),
+        ("RULES(default = '1' -> 1)", Rules((Rule(Compare("=", "default", "1"), 1),))),
+    ],
+)  # fmt: skip
+def test_text_becomes_a_tree(text: str, tree: Node) -> None:
+    assert parse(text) == tree
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("", 1),
+        ("a =", 4),
+        ("a = 'open", 5),
+        ("a = 'x' b", 9),
+        ("a ! 'x'", 3),
+        ("(a = 'x'", 9),
+        ("a IN ()", 7),
+        ("AND = 'x'", 1),
+        ("a BETWEEN 1 OR 2", 13),
+        ("a LIKE '%' ESCAPE 'ab'", 19),
+        ("a = 9223372036854775808", 5),
+        ("a STARTS 'x'", 10),
+        ("RULES(a = 'x' -> 255)", 18),
+        ("RULES(a = 'x')", 14),
+        ("RULES(a = 'x' -> 1, DEFAULT 300)", 29),
+        ("a = '\ud800'", 6),
+    ],
+)
+def test_an_error_names_its_position(text: str, position: int) -> None:
+    with pytest.raises(Invalid, match=rf"position {position}\b"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("kind = 'order'", True),
+        ("kind <> 'order'", False),
+        ("kind > 'alpha' AND kind < 'zeta'", True),
+        ("size = 12", True),
+        ("size = '12'", True),
+        ("size < 2", False),
+        ("size BETWEEN 12 AND 12", True),
+        ("word = 12", False),
+        ("NOT word = 12", False),
+        ("word = 12 OR TRUE", True),
+        ("word = 12 AND FALSE", False),
+        ("NOT (word = 12 AND FALSE)", True),
+        ("missing = 'x'", False),
+        ("NOT missing = 'x'", False),
+        ("missing IS NULL", True),
+        ('EXISTS("dry-run") AND EXISTS(empty)', True),
+        ("empty = ''", True),
+        ("empty = 0", False),
+        ("kind IN ('a', 'order')", True),
+        ("kind LIKE 'o%r'", True),
+        ("kind LIKE 'o_der' AND kind LIKE '%' AND kind LIKE '_____'", True),
+        ("kind LIKE '____'", False),
+        ("kind LIKE 'ORDER'", False),
+        ("kind ENDS WITH 'der'", True),
+        ("kind STARTS WITH 'der'", False),
+    ],
+)
+def test_only_true_matches(text: str, matches: bool) -> None:
+    assert compile_filter(parse_filter(text))(HEADERS) is matches
+
+
+@pytest.mark.parametrize("number", ["+5", "-0", "0005", "9223372036854775807"])
+def test_a_decimal_of_64_bits_is_a_number(number: str) -> None:
+    assert compile_filter(parse_filter(f"a = {int(number)}"))({"a": number})
+
+
+@pytest.mark.parametrize("text", ["", "-", "1.0", "1e3", " 1", "9223372036854775808", "٣", "1_0"])
+def test_other_text_is_no_number(text: str) -> None:
+    assert not compile_filter(parse_filter("a >= 0 OR a < 0"))({"a": text})
+
+
+def test_the_first_true_rule_gives_the_priority() -> None:
+    priority = compile_priority(
+        parse_rules("RULES(size > 10 -> 3, kind = 'order' -> HEADER, default 7)")
+    )
+    assert priority({"size": "11", "kind": "order"}) == 3
+    assert priority({"kind": "order", "priority": "42"}) == 42
+    assert priority({"kind": "order", "priority": "255"}) == 7
+    assert priority({"kind": "order", "priority": "high"}) == 7
+    assert priority({"kind": "bill"}) is None
+
+
+def test_rules_and_filters_are_told_apart() -> None:
+    with pytest.raises(Invalid, match="_priority"):
+        parse_filter("RULES(TRUE -> 1)")
+    with pytest.raises(Invalid, match="RULES"):
+        parse_rules("TRUE")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 17 + "TRUE" + ")" * 17,
+        " OR ".join(["TRUE"] * 256),
+        " AND ".join(["(a = 'x' OR b = 'y')"] * 100),
+        "a = '" + "x" * 65_536 + "'",
+    ],
+)
+def test_a_filter_has_bounds(text: str) -> None:
+    with pytest.raises(Invalid, match=r"deep|in a row|too large|longer"):
+        parse(text)
+
+
+def test_a_pattern_costs_no_more_than_its_length_times_the_header() -> None:
+    matches = compile_filter(parse_filter("a LIKE '" + "%a_" * 100 + "b'"))
+    started = time.process_time()
+    assert not matches({"a": "a" * 8_000})
+    assert time.process_time() - started < 0.5
+
+
+def test_an_index_finds_what_each_filter_alone_would() -> None:
+    filters = {
+        "orders": parse_filter("kind = 'order'"),
+        "large": parse_filter("size > 10 AND kind = 'order'"),
+        "bills": parse_filter("kind = 'bill'"),
+        "any": parse_filter("TRUE"),
+        "either": parse_filter("kind = 'order' OR size = 1"),
+    }
+    index = FilterIndex(filters.items())
+    for headers in ({"kind": "order"}, {"kind": "order", "size": "11"}, {"size": "1"}, {}):
+        alone = {name for name, tree in filters.items() if compile_filter(tree)(headers)}
+        assert set(index.matches(headers)) == alone
+
+
+letters = st.text("ab%_", max_size=12)
+
+
+@settings(deadline=None)
+@given(letters, st.text("ab", max_size=12))
+def test_like_means_what_the_regular_expression_means(pattern: str, text: str) -> None:
+    expression = "".join({"%": ".*", "_": "."}.get(letter, re.escape(letter)) for letter in pattern)
+    matches = compile_filter(Like("a", pattern, ""))({"a": text})
+    assert matches is (re.fullmatch(expression, text, re.DOTALL) is not None)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=40))
+def test_any_text_is_a_filter_or_invalid(text: str) -> None:
+    try:
+        tree = parse(text)
+    except Invalid:
+        return
+    compile_priority(tree)({})

@@ -1,0 +1,154 @@
+"""Deadlines to the millisecond, and what the store forgets; with a clock that stands still."""
+
+import pytest
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ConfigurationError, NotFound, Unsupported
+from zaqar_lite.domain.models import DeadLetter, DelayMode, NewMessage, QueueRef, StoreOptions
+from zaqar_lite.storage.memory import create
+from zaqar_lite.storage.memory.messages import MemoryMessageStore
+
+pytestmark = pytest.mark.anyio
+
+MINUTE = 60_000
+
+
+async def post(store: MemoryMessageStore, queue: QueueRef, message: NewMessage) -> str:
+    (posted,) = await store.post(queue, [message], client_id="producer", version=None)
+    return posted.id
+
+
+async def claim(
+    store: MemoryMessageStore,
+    queue: QueueRef,
+    *,
+    ttl_ms: int = MINUTE,
+    grace_ms: int = 0,
+    mode: DelayMode = DelayMode.IGNORE,
+    dead_letter: DeadLetter | None = None,
+) -> str | None:
+    claimed = await store.claim(
+        queue,
+        limit=20,
+        ttl_ms=ttl_ms,
+        grace_ms=grace_ms,
+        client_id="consumer",
+        delay_mode=mode,
+        dead_letter=dead_letter,
+        version=None,
+    )
+    return claimed.claim_id
+
+
+async def test_a_message_expires_in_the_millisecond_of_its_deadline(
+    store: MemoryMessageStore, queue: QueueRef, clock: Clock
+) -> None:
+    message_id = await post(store, queue, NewMessage(b"1", MINUTE))
+    clock.advance(MINUTE - 1)
+    assert await store.get_messages(queue, [message_id])
+    clock.advance(1)
+    assert not await store.get_messages(queue, [message_id])
+
+
+async def test_a_message_is_due_in_the_millisecond_of_its_delay_and_not_before(
+    store: MemoryMessageStore, queue: QueueRef, clock: Clock
+) -> None:
+    await post(store, queue, NewMessage(b"1", 10 * MINUTE, MINUTE))
+    clock.advance(MINUTE - 1)
+    assert await claim(store, queue, mode=DelayMode.HONOUR) is None
+    clock.advance(1)
+    assert await claim(store, queue, mode=DelayMode.HONOUR) is not None
+
+
+async def test_a_claim_lapses_in_the_millisecond_of_its_deadline(
+    store: MemoryMessageStore, queue: QueueRef, clock: Clock
+) -> None:
+    await post(store, queue, NewMessage(b"1", 10 * MINUTE))
+    first = await claim(store, queue)
+    assert first is not None
+    clock.advance(MINUTE - 1)
+    await store.get_claim(queue, first)
+    clock.advance(1)
+    with pytest.raises(NotFound):
+        await store.get_claim(queue, first)
+    assert await claim(store, queue) is not None
+
+
+async def test_a_message_that_ends_with_its_claim_is_not_raised_and_goes_with_it(
+    store: MemoryMessageStore, queue: QueueRef, clock: Clock
+) -> None:
+    """Only one that would end earlier gets the grace (zaqar-behaviour 4.2)."""
+    message_id = await post(store, queue, NewMessage(b"1", MINUTE))
+    await claim(store, queue, ttl_ms=MINUTE, grace_ms=MINUTE)
+    clock.advance(MINUTE - 1)
+    assert await store.get_messages(queue, [message_id])
+    clock.advance(1)
+    assert not await store.get_messages(queue, [message_id])
+    assert await claim(store, queue) is None
+
+
+async def test_a_key_is_forgotten_in_the_millisecond_of_its_window(
+    store: MemoryMessageStore, queue: QueueRef, clock: Clock
+) -> None:
+    message = NewMessage(b"1", 60 * MINUTE, idempotency_key="k")
+    first = await post(store, queue, message)
+    clock.advance(StoreOptions().idempotency_window_ms - 1)
+    assert await post(store, queue, message) == first
+    clock.advance(1)
+    assert await post(store, queue, message) != first
+
+
+async def test_nothing_is_kept_of_a_queue_that_is_empty(
+    store: MemoryMessageStore, queue: QueueRef, clock: Clock
+) -> None:
+    """A client that names a million queues must not fill the memory for good."""
+    await post(store, queue, NewMessage(b"1", MINUTE, idempotency_key="k"))
+    await claim(store, queue)
+    other = QueueRef("project", "other")
+    await post(store, other, NewMessage(b"1", MINUTE))
+    clock.advance(60 * MINUTE)
+    while (await store.sweep(1)).total:
+        pass
+    await store.sweep(1)
+    assert store._state.queues == {}
+
+
+async def test_reading_a_queue_that_is_not_there_keeps_nothing_of_it(
+    store: MemoryMessageStore, queue: QueueRef
+) -> None:
+    await claim(store, queue)
+    await store.pop(queue, limit=1, delay_mode=DelayMode.HONOUR, version=None)
+    await store.list_messages(queue, limit=1)
+    await store.get_messages(queue, ["0" * 32])
+    await store.delete(queue, ["0" * 32], claim_ids=None)
+    await store.stats(queue)
+    await store.split(queue, 3)
+    await store.expose(queue, 3)
+    await store.release(queue, "0" * 32)
+    with pytest.raises(NotFound):
+        await store.edit(queue, "0" * 32, body=b"2")
+    assert store._state.queues == {}
+
+
+async def test_a_failed_list_is_refused_before_anything_changes(
+    store: MemoryMessageStore, queue: QueueRef
+) -> None:
+    await post(store, queue, NewMessage(b"1", MINUTE))
+    with pytest.raises(Unsupported):
+        await claim(store, queue, dead_letter=DeadLetter(None, 1))
+    assert (await store.stats(queue)).ready == 1
+
+
+@pytest.mark.parametrize(
+    "uri", ["memory://host", "memory:///path", "memory://?a=b", "memory://#x", "redis://"]
+)
+def test_a_uri_that_says_more_than_memory_is_refused(uri: str) -> None:
+    with pytest.raises(ConfigurationError, match="memory://"):
+        create(uri, clock=Clock(), options=StoreOptions())
+
+
+async def test_two_stores_share_nothing(queue: QueueRef) -> None:
+    one, _ = create("memory://", clock=Clock(), options=StoreOptions())
+    two, _ = create("memory://", clock=Clock(), options=StoreOptions())
+    await one.post(queue, [NewMessage(b"1", MINUTE)], client_id="c", version=None)
+    assert (await two.stats(queue)).total == 0

@@ -1,0 +1,42 @@
+"""Look into the database beside the driver: with pymongo's synchronous client, as it is stored."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pymongo
+from pymongo.database import Database
+
+from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, LIVE_STATES
+
+Document = dict[str, Any]
+
+
+@contextmanager
+def database_of(uri: str, name: str = "zaqar") -> Iterator[Database[Document]]:
+    """The database of a store, by a client of the test's own."""
+    client: pymongo.MongoClient[Document] = pymongo.MongoClient(uri)
+    try:
+        yield client.get_database(name)
+    finally:
+        client.close()
+
+
+def faults(database: Database[Document]) -> list[str]:
+    """Say what breaks the data layout: every message is in one state and has what belongs to it."""
+    births = {document["_id"]: document for document in database["zaqar_queues"].find()}
+    found: list[str] = []
+    for document in database["zaqar_messages"].find({"s": {"$in": LIVE_STATES}}):
+        queue = births.get(document["q"])
+        if queue is None or not queue["b"] < document["k"]:
+            continue  # of a life that is over: nobody sees it
+        if (document["s"] in (DELAYED, CLAIMED)) != ("w" in document):
+            found.append(f"state {document['s']} with w={document.get('w')}")
+        if document["s"] == CLAIMED and not document.get("cid"):
+            found.append("claimed by nobody")
+        if document["k"] > queue["k"]:
+            found.append("above the counter after all have answered")
+    for key, queue in births.items():
+        if queue.get("mv"):
+            found.append(f"a move into {key} is noted as under way")
+    return found

@@ -1,0 +1,141 @@
+"""Settings and indexes: what is wrong is told at the start, with the way out."""
+
+import pytest
+
+from tests.contract.subject import QueueUnderTest
+from tests.drivers.mongodb.commands import Commands, name_of
+from tests.drivers.mongodb.conftest import OpenStores
+from tests.drivers.mongodb.inspection import database_of
+from tests.services import MongoServer
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.storage.mongodb import create
+from zaqar_lite.storage.mongodb.configuration import read_configuration
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(
+    ("uri", "extra", "words"),
+    [
+        ("mongodb://h/?w=0", {}, "w=majority"),
+        ("mongodb://h/?retryWrites=false", {}, "retryWrites=true"),
+        ("mongodb://h", {"databse": "x"}, "database, collection_prefix, create_indexes"),
+        ("mongodb://h", {"database": 5}, "must be a str"),
+        ("mongodb://h", {"create_indexes": "no"}, "must be a bool"),
+    ],
+)
+def test_what_can_never_work_is_refused(uri: str, extra: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        create(uri, clock=Clock(), options=StoreOptions(extra=extra))
+
+
+@pytest.mark.parametrize(
+    "uri", ["mongodb://", "mongodb://h/?w=majority&readPreference=none", "mongodb://h:port"]
+)
+async def test_a_uri_that_pymongo_refuses_is_told_when_it_opens(uri: str) -> None:
+    store, _ = create(uri, clock=Clock(), options=StoreOptions())
+    with pytest.raises(ConfigurationError, match="URI"):
+        await store.open()
+
+
+def test_writes_are_confirmed_by_a_majority_unless_the_uri_says_otherwise() -> None:
+    assert read_configuration("mongodb://h", {}).client_options["w"] == "majority"
+    assert "w" not in read_configuration("mongodb://h/?w=2", {}).client_options
+    assert "wTimeoutMS" not in read_configuration("mongodb://h/?wtimeoutms=5", {}).client_options
+
+
+def test_the_database_is_the_options_then_the_uris_then_zaqar() -> None:
+    assert read_configuration("mongodb://h/mine", {"database": "other"}).database == "other"
+    assert read_configuration("mongodb://h/mine?w=1", {}).database == "mine"
+    assert read_configuration("mongodb://h/?w=1", {}).database == "zaqar"
+
+
+async def test_two_prefixes_are_two_stores(open_stores: OpenStores) -> None:
+    ref = QueueRef("project", "queue")
+    one = QueueUnderTest(await open_stores(collection_prefix="one_"), ref)
+    two = QueueUnderTest(await open_stores(collection_prefix="two_"), ref)
+    await one.post("a")
+    assert await two.bodies() == []
+    assert await one.bodies() == ["a"]
+
+
+async def test_reads_that_decide_go_to_the_primary_and_lists_where_the_uri_says(
+    open_stores: OpenStores, commands: Commands
+) -> None:
+    stores = await open_stores(query="readPreference=secondaryPreferred&readConcernLevel=majority")
+    queue = QueueUnderTest(stores, QueueRef("project", "queue"))
+    await queue.post("a")
+    commands.clear()
+    await queue.page()
+    (decides, shows) = [c for c in commands.take() if name_of(c) == "aggregate"]
+    assert decides["readConcern"]["level"] == "local"
+    assert shows["readConcern"]["level"] == "majority"
+    # A secondary waits until it has what the counter stands for; else a reader would pass it.
+    assert shows["lsid"] == decides["lsid"]
+    assert "afterClusterTime" in shows["readConcern"]
+    commands.clear()
+    await queue.claim()
+    reads = [c for c in commands.take() if name_of(c) in ("find", "aggregate")]
+    assert {c["readConcern"]["level"] for c in reads} == {"local"}
+
+
+async def test_every_write_carries_the_write_concern(
+    open_stores: OpenStores, commands: Commands
+) -> None:
+    queue = QueueUnderTest(await open_stores(), QueueRef("project", "queue"))
+    commands.clear()
+    await queue.post("a")
+    await queue.pop()
+    writes = [c for c in commands.take() if name_of(c) not in ("find", "aggregate")]
+    assert len(writes) >= 4
+    assert all(c["writeConcern"]["w"] == "majority" for c in writes)
+
+
+async def test_opening_again_changes_no_index(
+    open_stores: OpenStores, mongodb: MongoServer, database_name: str
+) -> None:
+    await open_stores()
+    with database_of(mongodb.url, database_name) as database:
+        before = database["zaqar_messages"].index_information()
+        await open_stores()
+        await open_stores(create_indexes=False)
+        assert database["zaqar_messages"].index_information() == before
+
+
+async def test_a_missing_index_is_told_where_none_may_be_created(
+    open_stores: OpenStores, mongodb: MongoServer, database_name: str
+) -> None:
+    await open_stores()
+    with database_of(mongodb.url, database_name) as database:
+        database["zaqar_messages"].drop_index("ready")
+        with pytest.raises(ConfigurationError, match=r"'ready' on \(q, s, p, k\) is missing"):
+            await open_stores(create_indexes=False)
+        await open_stores()
+        assert "ready" in database["zaqar_messages"].index_information()
+
+
+@pytest.mark.parametrize("keys", [[("q", 1), ("k", 1)], [("q", 1), ("k", -1)]])
+async def test_a_different_index_is_told(
+    open_stores: OpenStores, mongodb: MongoServer, database_name: str, keys: list[tuple[str, int]]
+) -> None:
+    """Without the unique index two messages could have one position."""
+    await open_stores()
+    with database_of(mongodb.url, database_name) as database:
+        database["zaqar_messages"].drop_index("position")
+        database["zaqar_messages"].create_index(keys, name="position")
+        for create_indexes in (True, False):
+            with pytest.raises(ConfigurationError, match="'position' differs"):
+                await open_stores(create_indexes=create_indexes)
+
+
+async def test_either_store_closes_without_the_other(open_stores: OpenStores) -> None:
+    stores = await open_stores()
+    await stores.management.close()
+    await stores.messages.ping()
+    await stores.messages.close()
+    await stores.messages.close()
+    await stores.management.open()
+    await stores.management.ping()
+    assert await stores.management.count_queues("project") == 0

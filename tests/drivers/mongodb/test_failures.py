@@ -1,0 +1,269 @@
+"""Failures of the server, planted by its own fail points: survived, or told as they are."""
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+from uuid import uuid4
+
+import pytest
+
+from tests.contract.stores import Stores
+from tests.contract.subject import MINUTE, QueueUnderTest, ids, texts
+from tests.drivers.mongodb.commands import Commands, name_of
+from tests.drivers.mongodb.conftest import OpenStores
+from tests.drivers.mongodb.inspection import database_of
+from tests.services import MongoServer, free_port, start_mongo
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable
+from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptions
+from zaqar_lite.storage.mongodb import create
+
+pytestmark = [
+    pytest.mark.anyio,
+    # pymongo drops the socket of a monitor that is cancelled while it connects.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+NOT_PRIMARY, STEPPED_DOWN = 10107, 189
+WRITE_CONCERN_TIMEOUT = {"code": 64, "errmsg": "waiting for replication timed out"}
+ONCE = {"times": 1}
+
+QUICK = "serverMonitoringMode=poll&heartbeatFrequencyMS=500&serverSelectionTimeoutMS=8000"
+"""A fail point changes nothing that the server would announce: ask it again, and soon."""
+
+
+class Fail(Protocol):
+    """The type of the `fail` fixture."""
+
+    def __call__(self, *names: str, mode: Any = ONCE, **data: Any) -> Any:
+        """Let these commands of the test's stores fail, while the context lasts."""
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """Collect what pymongo dropped here, so that no later test is blamed for it."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def app_name() -> str:
+    """The name by which the server knows the clients of this test."""
+    return f"test-{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+async def stores(open_stores: OpenStores, app_name: str) -> Stores:
+    """Stores whose commands can be made to fail, and no one else's."""
+    return await open_stores(query=f"{QUICK}&appName={app_name}", as_member=True)
+
+
+@pytest.fixture
+def fail(mongodb: MongoServer, app_name: str) -> Fail:
+    """Plant a failure."""
+
+    @contextmanager
+    def plant(*names: str, mode: Any = ONCE, **data: Any) -> Iterator[None]:
+        point = {"failCommands": list(names), "appName": app_name, **data}
+        with database_of(mongodb.url, "admin") as admin:
+            admin.command({"configureFailPoint": "failCommand", "mode": mode, "data": point})
+            try:
+                yield
+            finally:
+                admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+
+    return plant
+
+
+@pytest.mark.parametrize("code", [NOT_PRIMARY, STEPPED_DOWN])
+@pytest.mark.parametrize("command", ["aggregate", "insert", "update"])
+async def test_a_post_survives_a_stepdown_at_each_step(
+    queue: QueueUnderTest, fail: Fail, command: str, code: int
+) -> None:
+    await queue.post("first")
+    labels = [] if command == "aggregate" else ["RetryableWriteError"]
+    with fail(command, errorCode=code, errorLabels=labels):
+        await queue.post("a", "b")
+    assert await queue.bodies() == ["first", "a", "b"]
+
+
+@pytest.mark.parametrize("command", ["insert", "update"])
+async def test_a_post_whose_answer_is_lost_is_stored_once(
+    queue: QueueUnderTest, fail: Fail, command: str
+) -> None:
+    with fail(command, closeConnection=True):
+        await queue.post("a", "b")
+    assert await queue.bodies() == ["a", "b"]
+
+
+@pytest.mark.parametrize("failure", [{"errorCode": NOT_PRIMARY}, {"closeConnection": True}])
+@pytest.mark.parametrize("command", ["aggregate", "find", "update"])
+async def test_a_claim_survives_a_failure_at_each_step_and_counts_once(
+    queue: QueueUnderTest, fail: Fail, command: str, failure: dict[str, Any]
+) -> None:
+    await queue.post(*"abc")
+    with fail(command, **failure):
+        claimed = await queue.claim(2)
+    assert texts(claimed.messages) == ["a", "b"]
+    assert [message.claim_count for message in claimed.messages] == [1, 1]
+    assert len((await queue.get_claim(claimed.claim_id or "")).messages) == 2
+
+
+@pytest.mark.parametrize("failure", [{"errorCode": NOT_PRIMARY}, {"closeConnection": True}])
+async def test_a_delete_a_pop_and_a_release_survive_a_failure(
+    queue: QueueUnderTest, fail: Fail, failure: dict[str, Any]
+) -> None:
+    await queue.post(*"abcdef")
+    claimed = await queue.claim(2)
+    with fail("delete", **failure):
+        assert not await queue.delete(claimed.messages[0].id, claims=[claimed.claim_id or ""])
+    with fail("update", **failure):
+        await queue.release(claimed.claim_id or "")
+    assert await queue.counts() == (5, 0, 0)
+    with fail("update", **failure):
+        assert texts((await queue.pop(2)).messages) == ["b", "c"]
+    with fail("delete", **failure):
+        await queue.purge()
+    assert await queue.counts() == (0, 0, 0)
+
+
+@pytest.mark.parametrize("step", ["findAndModify", "update"])
+async def test_a_dead_letter_survives_a_stepdown(
+    queue: QueueUnderTest, other: QueueUnderTest, fail: Fail, step: str
+) -> None:
+    (letter,) = await queue.post("a")
+    await queue.release(await queue.claim_id())
+    failure = {"errorCode": NOT_PRIMARY, "errorLabels": ["RetryableWriteError"]}
+    with fail(step, **failure):
+        assert (await queue.claim(dead_letter=other.as_dead_letter_queue(1))).moved == 1
+    assert ids(await other.listed()) == [letter]
+
+
+async def test_a_lost_cursor_does_not_end_a_listing(
+    stores: Stores, fail: Fail, commands: Commands
+) -> None:
+    """A driver's only cursor of several pages: queues by their metadata."""
+    for number in range(12):
+        await stores.management.create_queue(
+            QueueRef("many", f"q{number:02}"), {"even": number % 2 == 0}, max_queues=20
+        )
+    commands.clear()
+    with fail("getMore", errorCode=43):
+        found = await stores.management.list_queues("many", limit=4, metadata={"even": True})
+    assert [record.ref.name for record in found] == ["q00", "q02", "q04", "q06"]
+    assert "getMore" in [name_of(command) for command in commands.take()]
+
+
+@pytest.mark.parametrize("command", ["insert", "update"])
+async def test_too_few_confirmations_are_told(
+    queue: QueueUnderTest, fail: Fail, command: str
+) -> None:
+    """The write may or may not last: no 201 for it."""
+    await queue.post("first")
+    with fail(command, writeConcernError=WRITE_CONCERN_TIMEOUT, mode="alwaysOn"):
+        with pytest.raises(Unavailable, match="may or may not last"):
+            await queue.post("a")
+    await queue.post("b")
+    assert set(await queue.bodies()) in ({"first", "b"}, {"first", "a", "b"})
+
+
+@pytest.mark.parametrize(
+    ("failure", "count"), [({"errorCode": 50}, None), ({"closeConnection": True}, 4)]
+)
+async def test_a_server_that_stays_away_is_unavailable_in_every_operation(
+    stores: Stores, queue: QueueUnderTest, fail: Fail, failure: dict[str, Any], count: int | None
+) -> None:
+    """An error that nothing helps against; a lost connection, which costs retries, for some."""
+    (message_id,) = await queue.post("a", delay=MINUTE)
+    claim_id = "0" * 32
+    operations: dict[str, Callable[[], Awaitable[object]]] = {
+        "post": lambda: queue.post("b"),
+        "list": queue.page,
+        "get": lambda: queue.get(message_id),
+        "edit": lambda: queue.edit(message_id, "b"),
+        "delete": lambda: queue.delete(message_id),
+        "pop": lambda: queue.pop(mode=DelayMode.EXPOSE),
+        "claim": lambda: queue.claim(mode=DelayMode.EXPOSE),
+        "get_claim": lambda: queue.get_claim(claim_id),
+        "renew": lambda: queue.renew(claim_id),
+        "release": lambda: queue.release(claim_id),
+        "purge": queue.purge,
+        "drop": queue.drop,
+        "stats": queue.stats,
+        "split": lambda: stores.messages.split(queue.ref, 2),
+        "expose": queue.expose,
+        "sweep": lambda: stores.messages.sweep(10),
+        "create": lambda: stores.management.create_queue(queue.ref, {}, max_queues=5),
+        "read": lambda: stores.management.get_queue(queue.ref),
+        "list queues": lambda: stores.management.list_queues("project", limit=5),
+        "count": lambda: stores.management.count_queues("project"),
+        "sources": lambda: stores.management.dead_letter_sources(queue.ref, limit=5),
+        "exposing": lambda: stores.management.exposing_queues(limit=5),
+    }
+    every = ("aggregate", "count", "find", "insert", "update", "delete", "findAndModify")
+    with fail(*every, mode="alwaysOn", **failure):
+        for name, operation in list(operations.items())[:count]:
+            with pytest.raises(Unavailable) as caught:
+                await operation()
+            assert "127.0.0.1" not in str(caught.value), name
+    assert await queue.bodies() == ["a"]
+
+
+async def test_a_primary_that_steps_down_for_a_while_loses_nothing(
+    queue: QueueUnderTest, mongodb: MongoServer
+) -> None:
+    if mongodb.real:
+        pytest.skip("this test steps the primary down, and the server is somebody else's")
+    await queue.post("before")
+    with database_of(mongodb.url, "admin") as admin:
+        admin.command({"replSetStepDown": 1, "force": True})
+    refused = 0
+    while True:
+        try:
+            await queue.post("during")
+        except Unavailable:  # the stand-in's refusals lack the label that makes pymongo wait
+            refused += 1
+            assert refused < 50
+            await asyncio.sleep(0.1)
+        else:
+            break
+    assert texts((await queue.claim()).messages) == ["before", "during"]
+
+
+async def test_nobody_at_the_address_is_unavailable_when_it_opens() -> None:
+    uri = f"mongodb://user:secret@127.0.0.1:{free_port()}/?serverSelectionTimeoutMS=200"
+    store, _ = create(uri, clock=Clock(), options=StoreOptions())
+    with pytest.raises(Unavailable) as caught:
+        await store.open()
+    assert "secret" not in str(caught.value)
+    await store.close()
+
+
+async def test_a_user_without_rights_is_told_at_the_start(
+    open_stores: OpenStores, fail: Fail, app_name: str
+) -> None:
+    with fail("createIndexes", errorCode=13, mode="alwaysOn"):
+        with pytest.raises(ConfigurationError, match="readWrite"):
+            await open_stores(query=f"appName={app_name}")
+
+
+async def test_a_server_that_was_killed_comes_back_with_what_was_answered() -> None:
+    with start_mongo(options=["--sync-on-commit"]) as server:
+        store, _ = create(
+            f"{server.url}&serverSelectionTimeoutMS=500", clock=Clock(), options=StoreOptions()
+        )
+        async with store:
+            ref = QueueRef("project", "queue")
+            message = NewMessage(b'"a"', 3_600_000)
+            (kept,) = await store.post(ref, [message], client_id="c", version=None)
+            server.kill()
+            with pytest.raises(Unavailable):
+                await store.post(ref, [message], client_id="c", version=None)
+            server.start()
+            page = await store.list_messages(ref, limit=10)
+            assert ids(page.messages) == [kept.id]
+            (posted,) = await store.post(ref, [message], client_id="c", version=None)
+            page = await store.list_messages(ref, limit=10)
+            assert ids(page.messages) == [kept.id, posted.id]

@@ -1,0 +1,53 @@
+"""After every contract test: the records say exactly what the memory says, and nothing is left."""
+
+from functools import partial
+
+from tests.contract.stores import Stores
+from tests.drivers.opendata.snapshot import check_invariants, snapshot
+from zaqar_lite.storage.opendata import loading
+from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.entries import Page
+from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
+from zaqar_lite.storage.opendata.queue import Queue
+
+
+async def after_test(stores: Stores) -> None:
+    """Load the store anew beside the one under test, and compare."""
+    assert isinstance(stores.messages, OpenDataMessageStore)
+    if stores.messages._db._users:  # the test may have closed it
+        await check_database(stores.messages._db)
+
+
+async def check_database(db: Database) -> None:
+    """Compare a database with what a restart would make of its records."""
+    now = db.clock.now_ms()
+    await load_all(db)
+    for queue in db.queues:
+        db.settle(queue, now)
+        queue.keys.forget(now)
+        db.touched.add(queue)
+    await db.committer.durable()
+    restarted = Database(db.engine, db.clock, db.options)
+    await loading.load(restarted)
+    await load_all(restarted)
+    for queue in restarted.queues:
+        queue.settle(now)
+        queue.keys.forget(now)
+    for either in (db, restarted):
+        for queue in either.queues:
+            await either.warm(queue, [e for p in queue.pages for e in p.entries.values()])
+    assert snapshot(restarted, now) == snapshot(db, now)
+    assert not restarted.damages
+    await check_invariants(db)
+
+
+def _cold(queue: Queue) -> list[Page]:
+    return [page for page in queue.pages if page.cold]
+
+
+async def load_all(db: Database) -> None:
+    """Bring every page into memory, whatever the limit is."""
+    for queue in db.queues:
+        limit, db.hot_limit = db.hot_limit, 1 << 60
+        await db.prepare(queue, db.clock.now_ms(), partial(_cold, queue))
+        db.hot_limit = limit

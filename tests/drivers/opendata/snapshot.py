@@ -1,0 +1,91 @@
+"""A database as plain values, and the invariants of its records."""
+
+from typing import Any
+
+from zaqar_lite.storage.opendata import keys
+from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.encoding import after_prefix
+from zaqar_lite.storage.opendata.entries import Entry
+from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.queue import Queue
+
+
+def snapshot(db: Database, now: int) -> dict[Any, Any]:
+    """All queues as values that compare."""
+    return {
+        "queues": {queue.ref: _queue(queue, now) for queue in db.queues if not queue.is_empty},
+        "shared": db.shared,
+    }
+
+
+def _queue(queue: Queue, now: int) -> dict[str, Any]:
+    queue.promote(now)
+    entries = [entry for page in queue.pages for entry in page.entries.values()]
+    assert [entry.position for entry in entries] == sorted(entry.position for entry in entries)
+    assert len(entries) == queue.total
+    assert sum(entry.claim is not None for entry in entries) == queue.claimed_count
+    assert sum(entry.delayed for entry in entries) == queue.delayed_count
+    return {
+        "record": queue.record,
+        "entries": [_entry(entry) for entry in entries],
+        "ready": sorted({key for key in queue.ready if queue._is_ready(key)}),
+        "delayed": sorted({key for key in queue.delayed if queue._is_delayed(key)}),
+        "claims": {
+            claim.id: (claim.created_at, claim.ttl_ms, claim.grace_ms, claim.deadline,
+                       claim.client_id, sorted(claim.held))
+            for claim in queue.claims.values()
+        },
+        "keys": dict(queue.keys._known),
+        "done": list(queue.done.tail),
+        "failed": list(queue.failed.tail),
+        "full": (queue.done.full, queue.failed.full),
+    }  # fmt: skip
+
+
+def _entry(entry: Entry) -> tuple[Any, ...]:
+    past = entry.past
+    lived: tuple[Any, ...] | None = None
+    if past is not None:
+        lived = (past.consumers, past.last_claim, past.origin, past.shared, past.renamed)
+        if lived == ([], None, None, False, False):
+            lived = None
+    return (
+        entry.id, entry.name, entry.position, entry.priority, entry.visible_at, entry.expires_at,
+        entry.ttl_ms or entry.expires_at - entry.created_at, entry.created_at, entry.client_id,
+        entry.headers or None, entry.attempts, entry.delayed, lived,
+        None if entry.claim is None else entry.claim.id,
+    )  # fmt: skip
+
+
+async def check_invariants(db: Database) -> None:
+    """Every message has its payload and metadata, and none is left of a message that is gone."""
+    while db.garbage:
+        return  # a purge is still being deleted, step by step
+    live = {e.id for q in db.queues for p in q.pages for e in p.entries.values()}
+    prefix = keys.prefix(RecordType.PAYLOAD)
+    payloads = {
+        keys.read_message_id(key)
+        async for chunk in db.engine.scan(prefix, after_prefix(prefix))
+        for key, _ in chunk
+    }
+    assert payloads == live
+    logged = {
+        keys.read_log_entry_key(key)[2] + db.log_start
+        async for chunk in db.engine.scan(db.log_prefix, after_prefix(db.log_prefix))
+        for key, _ in chunk
+    }
+    assert logged == live
+    attempts = keys.prefix(RecordType.ATTEMPTS)
+    held = {
+        (keys.read_message_id(key), keys.read_queue_key(key, 10).queue)
+        async for chunk in db.engine.scan(attempts, after_prefix(attempts))
+        for key, _ in chunk
+    }
+    known = {
+        (e.id, q.raw) for q in db.queues for p in q.pages for e in p.entries.values()
+        if e.past is not None
+    } | {
+        (item.message_id, q.raw) for q in db.queues for h in (q.done, q.failed) for item in h.tail
+    }  # fmt: skip
+    if not any(q.done.full or q.failed.full for q in db.queues):
+        assert held <= known

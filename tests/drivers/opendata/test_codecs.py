@@ -1,0 +1,242 @@
+"""Round trips of every record, and the refusal of damaged ones."""
+
+import uuid
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zaqar_lite.domain.filters import (
+    And,
+    Between,
+    Compare,
+    Constant,
+    EndsWith,
+    Exists,
+    In,
+    Like,
+    Node,
+    Not,
+    Or,
+    Rule,
+    Rules,
+    StartsWith,
+)
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.storage.opendata import active, encoding, keys, records
+from zaqar_lite.storage.opendata.encoding import CodecError
+from zaqar_lite.storage.opendata.filter_codec import decode_filter, encode_filter
+
+u16 = st.integers(0, 0xFFFF)
+u64 = st.integers(0, encoding.MAX_U64)
+i64 = st.integers(-(1 << 63), encoding.MAX_I64)
+u8 = st.integers(0, 255)
+names = st.text(max_size=20)
+uuids = st.binary(min_size=16, max_size=16)
+consumers = st.one_of(names, st.uuids().map(str))
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=40), st.binary(max_size=10))
+def test_terminated_bytes(raw: bytes, rest: bytes) -> None:
+    data = encoding.terminated(raw)
+    assert encoding.read_terminated(data + rest) == (raw, len(data))
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=12), st.binary(max_size=12))
+def test_terminated_bytes_keep_the_order_and_are_no_prefixes(left: bytes, right: bytes) -> None:
+    a, b = encoding.terminated(left), encoding.terminated(right)
+    assert (a < b) is (left < right)
+    assert left == right or not b.startswith(a)
+
+
+@settings(deadline=None)
+@given(u64, u64)
+def test_var_u64_keeps_the_order(left: int, right: int) -> None:
+    a, b = encoding.var_u64(left), encoding.var_u64(right)
+    assert encoding.read_var_u64(a) == (left, len(a))
+    assert (a < b) is (left < right)
+
+
+@settings(deadline=None)
+@given(st.binary(min_size=1, max_size=6), st.binary(max_size=6))
+def test_after_prefix_is_above_every_key_with_the_prefix(prefix: bytes, rest: bytes) -> None:
+    end = encoding.after_prefix(prefix)
+    assert not end or (prefix + rest < end and not end.startswith(prefix))
+
+
+@settings(deadline=None)
+@given(st.one_of(st.binary(max_size=100), st.just(b"x" * 70_000)))
+def test_payloads(body: bytes) -> None:
+    assert records.decode_payload(records.encode_payload(body)) == body
+    assert records.decode_payload(records.encode_raw_payload(body)) == body
+
+
+@settings(deadline=None)
+@given(
+    st.builds(
+        records.Metadata, u64, i64, i64, i64, st.integers(0, (1 << 32) - 1),
+        st.lists(st.tuples(names, names), max_size=10),
+    )
+)  # fmt: skip
+def test_metadata(metadata: records.Metadata) -> None:
+    assert records.decode_metadata(records.encode_metadata(metadata)) == metadata
+
+
+origins = st.fixed_dictionaries(
+    {},
+    optional={
+        "source": names, "moved_at": i64, "moved_count": st.integers(0, 1 << 31),
+        "moved_client": consumers, "moved_claim": uuids,
+    },
+).filter(lambda fields: "source" in fields or not fields)  # fmt: skip
+extras = st.builds(
+    lambda fields, origin: active.Extra(**fields, **origin),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "ttl_ms": i64, "position": u64, "renamed": st.booleans(), "last_claim": uuids,
+            "shared": st.booleans(),
+        },
+    ),
+    origins,
+)  # fmt: skip
+rows = st.lists(st.tuples(u64, u8, i64, i64, u16), max_size=20)
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows, rows, st.dictionaries(u64, extras, max_size=5))
+def test_active_pages(
+    available: list[Any], in_flight: list[Any], beyond: dict[int, active.Extra]
+) -> None:
+    data = active.encode_active(
+        [value for row in available for value in row],
+        [value for row in in_flight for value in row],
+        active.encode_extras([active.encode_extra(key, extra) for key, extra in beyond.items()]),
+    )
+    page = active.decode_active(data)
+    assert [tuple(row) for row in page.available] == available
+    assert [tuple(row) for row in page.in_flight] == in_flight
+    assert page.extras == beyond
+
+
+@settings(deadline=None)
+@given(i64, i64, u64)
+def test_what_a_claimed_message_keeps(visible_at: int, deadline: int, message_id: int) -> None:
+    extra = active.Extra(visible_at=visible_at, deadline=deadline)
+    data = active.encode_active(
+        (), (), active.encode_extras([active.encode_extra(message_id, extra)])
+    )
+    assert active.decode_active(data).extras == {message_id: extra}
+
+
+@settings(deadline=None)
+@given(st.lists(st.builds(records.Ended, u64, i64, u16), max_size=30))
+def test_ended_messages(items: list[records.Ended]) -> None:
+    assert records.decode_ended(records.encode_ended(items)) == items
+
+
+@settings(deadline=None)
+@given(st.lists(consumers, max_size=10))
+def test_attempts(who: list[str]) -> None:
+    assert records.decode_attempts(records.encode_attempts(who)) == who
+
+
+@settings(deadline=None)
+@given(
+    st.builds(
+        records.ClaimRecord, i64, st.integers(0, 1 << 41), st.integers(0, 1 << 41), consumers,
+        st.lists(u64, max_size=20),
+    )
+)  # fmt: skip
+def test_claims(claim: records.ClaimRecord) -> None:
+    assert records.decode_claim(records.encode_claim(claim)) == claim
+
+
+@settings(deadline=None)
+@given(i64, st.lists(u64, max_size=30).map(tuple))
+def test_idempotency_keys(expires_at: int, ids: tuple[int, ...]) -> None:
+    data = records.encode_remembered(expires_at, ids)
+    assert records.decode_remembered(data) == (expires_at, ids)
+
+
+conditions: st.SearchStrategy[Node] = st.one_of(
+    st.builds(Constant, st.booleans()),
+    st.builds(Exists, names),
+    st.builds(
+        Compare, st.sampled_from(["=", "<>", "<", "<=", ">", ">="]), names, st.one_of(names, i64)
+    ),
+    st.builds(StartsWith, names, names),
+    st.builds(EndsWith, names, names),
+    st.builds(Like, names, names, st.sampled_from(["", "!"])),
+    st.builds(In, names, st.lists(names, max_size=4).map(tuple)),
+    st.builds(Between, names, i64, i64),
+)
+trees = st.recursive(
+    conditions,
+    lambda inner: st.one_of(
+        st.builds(Not, inner),
+        st.builds(And, st.lists(inner, min_size=2, max_size=4).map(tuple)),
+        st.builds(Or, st.lists(inner, min_size=2, max_size=4).map(tuple)),
+    ),
+    max_leaves=12,
+)
+rules = st.builds(Rules, st.lists(st.builds(Rule, trees, u8), max_size=4).map(tuple), u8)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.one_of(trees, rules))
+def test_filters(tree: Node | Rules) -> None:
+    data = encode_filter(tree)
+    assert decode_filter(data + b"rest") == (tree, len(data))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.one_of(trees, rules), u16, st.integers(0, (1 << 32) - 1), st.lists(st.tuples(names, names))
+)
+def test_configurations(
+    tree: Node | Rules, attempts: int, retention: int, pairs: list[tuple[str, str]]
+) -> None:
+    config = records.Config(tree, attempts, retention, pairs)
+    decoded = records.decode_config(records.encode_config(config))
+    assert decoded._replace(extensions=list(decoded.extensions)) == config
+
+
+DECODERS = [
+    records.decode_payload, records.decode_metadata, active.decode_active, records.decode_ended,
+    records.decode_attempts, records.decode_config, records.decode_claim, records.decode_remembered,
+    records.decode_block, records.decode_segment, records.decode_state, records.decode_garbage,
+    encoding.read_terminated, encoding.read_var_u64, encoding.read_utf8, decode_filter,
+    keys.read_log_entry_key, keys.read_prefix, keys.describe,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("decode", DECODERS, ids=lambda decode: str(decode.__name__))
+@settings(max_examples=50, deadline=None)
+@given(data=st.binary(max_size=60))
+def test_any_bytes_are_a_record_or_a_codec_error(decode: Any, data: bytes) -> None:
+    with suppress(CodecError):
+        decode(data)
+
+
+@settings(deadline=None)
+@given(names.filter(lambda name: "/" not in name), names)
+def test_queue_ids(name: str, project: str) -> None:
+    ref = QueueRef(project, name)
+    assert keys.read_queue_id(keys.queue_id(ref)) == ref
+
+
+def test_more_than_a_count_can_hold_is_refused_before_it_is_written() -> None:
+    with pytest.raises(CodecError, match="65535"):
+        active.encode_entries([0] * 5 * 65_536)
+    with pytest.raises(CodecError, match="65535"):
+        encoding.utf8("x" * 65_536)
+
+
+def test_a_uuid_in_another_spelling_reads_back_as_it_was() -> None:
+    text = str(uuid.uuid4()).upper()
+    assert records.decode_attempts(records.encode_attempts([text])) == [text]

@@ -1,0 +1,172 @@
+"""A queue of which only the head is in memory behaves as one that is wholly there.
+
+Pages of three entries, at most four in memory: the memory store says what is right.
+"""
+
+import json
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.drivers.opendata.contract_hooks import check_database
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.models import DelayMode, Message, NewMessage, QueueRef, StoreOptions
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.opendata import database, entries, queue
+from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
+from zaqar_lite.storage.registry import create_stores
+
+pytestmark = pytest.mark.anyio
+QUEUE = QueueRef("project", "queue")
+HOUR = 3_600_000
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of three entries, and no slack."""
+    for module in (entries, queue):
+        monkeypatch.setattr(module, "PAGE_SIZE", 3)
+    monkeypatch.setattr(database, "_HOT_SLACK", 2)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[OpenDataMessageStore]:
+    opened = make(tmp_path, Clock())
+    async with opened:
+        yield opened
+        await check_database(opened._db)
+
+
+def make(path: Path, clock: Clock) -> OpenDataMessageStore:
+    options = StoreOptions(extra={"messages_in_memory": 4})
+    messages, _ = create_stores(f"embedded://{path / 'data'}", clock=clock, options=options)
+    assert isinstance(messages, OpenDataMessageStore)
+    return messages
+
+
+async def post(store: MessageStore, texts: list[str], *, delay: int = 0, ttl: int = HOUR) -> None:
+    new = [NewMessage(json.dumps(text).encode(), ttl, delay) for text in texts]
+    await store.post(QUEUE, new, client_id="producer", version=None)
+
+
+async def claim(store: MessageStore, limit: int) -> tuple[str | None, list[Message]]:
+    claimed = await store.claim(
+        QUEUE, limit=limit, ttl_ms=60_000, grace_ms=60_000, client_id="c",
+        delay_mode=DelayMode.HONOUR, version=None,
+    )  # fmt: skip
+    return claimed.claim_id, list(claimed.messages)
+
+
+async def listed(store: MessageStore) -> list[Message]:
+    page = await store.list_messages(QUEUE, limit=1_000, include_claimed=True, include_delayed=True)
+    return list(page.messages)
+
+
+def texts(messages: list[Message]) -> list[str]:
+    return [json.loads(message.body) for message in messages]
+
+
+def in_memory(store: OpenDataMessageStore) -> int:
+    there = store._db.queues.get(QUEUE)
+    assert there is not None
+    return there.total - there.cold.count
+
+
+async def test_the_tail_of_a_long_queue_stays_on_disk(
+    store: OpenDataMessageStore, tmp_path: Path
+) -> None:
+    numbers = [str(number) for number in range(60)]
+    for number in numbers:
+        await post(store, [number])
+    await store.sweep(100)
+    assert in_memory(store) <= 8
+    stats = await store.stats(QUEUE)
+    assert (stats.ready, stats.newest and json.loads(stats.newest.body)) == (60, "59")
+    handed_out = []
+    for _ in range(10):
+        claim_id, messages = await claim(store, 6)
+        assert len(messages) == 6
+        handed_out += texts(messages)
+        await store.delete(QUEUE, [m.id for m in messages], claim_ids=[claim_id or ""])
+    assert handed_out == numbers
+
+
+async def test_a_restart_loads_the_head_only(tmp_path: Path) -> None:
+    clock = Clock()
+    async with make(tmp_path, clock) as first:
+        for number in range(60):
+            await post(first, [str(number)])
+        ids = [message.id for message in await listed(first)]
+    async with make(tmp_path, clock) as again:
+        assert in_memory(again) <= 8
+        (found,) = await again.get_messages(QUEUE, ids[40:41])
+        assert json.loads(found.body) == "40"
+        assert await again.delete(QUEUE, ids[50:51], claim_ids=None) == ()
+        assert len(await listed(again)) == 59
+        await check_database(again._db)
+
+
+async def test_what_expires_on_disk_is_gone_at_its_instant(store: OpenDataMessageStore) -> None:
+    for number in range(30):
+        await post(store, [str(number)], ttl=60_000 + number)
+    await store.sweep(100)
+    store._db.clock.advance(60_020)
+    left = (await store.stats(QUEUE)).ready
+    assert left < 30
+    assert len(await listed(store)) <= left
+    store._db.clock.advance(60_000)
+    assert (await store.stats(QUEUE)).total == 0
+
+
+async def test_purging_removes_what_is_on_disk_too(store: OpenDataMessageStore) -> None:
+    for number in range(40):
+        await post(store, [str(number)])
+    await store.purge(QUEUE)
+    assert await listed(store) == []
+    for _ in range(5):
+        await store.sweep(1_000)
+    await post(store, ["new"])
+    assert texts(await listed(store)) == ["new"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_any_operations_give_what_the_memory_store_gives(
+    seed: int, store: OpenDataMessageStore
+) -> None:
+    model, _ = create_stores("memory://", clock=store._db.clock, options=StoreOptions())
+    choose = random.Random(seed)
+    claims: list[tuple[str | None, str | None]] = []
+    for step in range(120):
+        match choose.choice(
+            ("post", "post", "post", "claim", "delete", "release", "time", "sweep")
+        ):
+            case "post":
+                new = [f"{step}-{number}" for number in range(choose.randint(1, 5))]
+                delay = choose.choice((0, 0, 0, 5_000))
+                for either in (model, store):
+                    await post(either, new, delay=delay)
+            case "claim":
+                limit = choose.randint(1, 6)
+                right, ours = await claim(model, limit), await claim(store, limit)
+                assert texts(ours[1]) == texts(right[1])
+                claims.append((right[0], ours[0]))
+            case "delete":
+                index = choose.randint(0, 30)
+                for either in (model, store):
+                    ids = [message.id for message in await listed(either)][index : index + 2]
+                    await either.delete(QUEUE, ids, claim_ids=None)
+            case "release" if claims:
+                pair = claims.pop(choose.randrange(len(claims)))
+                for either, claim_id in zip((model, store), pair, strict=True):
+                    await either.release(QUEUE, claim_id or "")
+            case "time":
+                store._db.clock.advance(choose.choice((1_000, 6_000, 30_000)))
+            case _:
+                await store.sweep(100)
+        right_stats, our_stats = await model.stats(QUEUE), await store.stats(QUEUE)
+        assert (our_stats.ready, our_stats.delayed, our_stats.claimed) == (
+            right_stats.ready, right_stats.delayed, right_stats.claimed,
+        )  # fmt: skip
+    assert texts(await listed(store)) == texts(await listed(model))

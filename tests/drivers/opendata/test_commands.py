@@ -1,0 +1,160 @@
+"""`zaqar-lite store`: check, dump, export and import, as a user runs them."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from zaqar_lite.cli import main
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.models import (
+    DeadLetter,
+    DelayMode,
+    Message,
+    NewMessage,
+    QueueRef,
+    StoreOptions,
+)
+from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.opendata import keys
+from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.registry import create_stores
+
+QUEUE, LETTERS = QueueRef("project", "orders"), QueueRef("project", "letters")
+T = TypeVar("T")
+
+
+def on(uri: str, work: Callable[[MessageStore, ManagementStore], Awaitable[T]]) -> T:
+    """Work on a store and close it."""
+
+    async def run() -> T:
+        messages, management = create_stores(uri, clock=Clock(), options=StoreOptions())
+        async with messages, management:
+            return await work(messages, management)
+
+    return asyncio.run(run())
+
+
+async def fill(messages: MessageStore, management: ManagementStore) -> None:
+    """A queue with a delayed, a claimed and an ordinary message, and a dead letter."""
+    await management.create_queue(QUEUE, {"_default_message_delay": 0, "é": [1]}, max_queues=9)
+
+    async def claim(**more: DeadLetter) -> None:
+        claimed = await messages.claim(
+            QUEUE, limit=1, ttl_ms=60_000, grace_ms=60_000, client_id="worker",
+            delay_mode=DelayMode.HONOUR, version=None, **more,
+        )  # fmt: skip
+        if not more:
+            await messages.release(QUEUE, claimed.claim_id or "")
+
+    async def post(text: str, *, delay_ms: int = 0, priority: int = 100) -> None:
+        body = json.dumps(text).encode()
+        new = NewMessage(body, 3_600_000, delay_ms, headers={"h": text}, priority=priority)
+        await messages.post(QUEUE, [new], client_id="producer", version=None)
+
+    await post("dead")
+    await claim()
+    await post("claimed")
+    await claim(dead_letter=DeadLetter(LETTERS, 1))
+    await post("delayed", delay_ms=600_000)
+    await post("ordinary", priority=7)
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    found = f"embedded://{tmp_path / 'data'}"
+    on(found, fill)
+    return found
+
+
+def test_a_good_store_has_no_problems(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "check", "--store", uri]) == 0
+    assert "0 problems" in capsys.readouterr().out
+
+
+def test_problems_are_named(uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    database = sqlite3.connect(tmp_path / "data" / "queue.sqlite3")
+    with database:
+        prefix = keys.prefix(RecordType.PAYLOAD)
+        rows = database.execute("SELECT k FROM kv WHERE k > ? ORDER BY k LIMIT 2", (prefix,))
+        first, second = (row[0] for row in rows.fetchall())
+        database.execute("DELETE FROM kv WHERE k = ?", (first,))
+        database.execute("UPDATE kv SET v = x'00' WHERE k = ?", (second,))
+    database.close()
+    assert main(["store", "check", "--store", uri]) == 1
+    out = capsys.readouterr().out
+    assert "has no payload" in out
+    assert "checksum does not match" in out
+    assert "2 problems" in out
+
+
+def test_dump_shows_records_and_hides_the_secret(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["store", "dump", "--store", uri]) == 0
+    out = capsys.readouterr().out
+    assert "active of queue 'project/orders', root page" in out
+    assert "ordinary" in out
+    assert "secret=b'hidden'" in out
+
+
+def test_queues_move_to_another_store(
+    uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, other = tmp_path / "queues.jsonl", f"embedded://{tmp_path / 'other'}"
+    assert main(["store", "export", "--store", uri, str(file)]) == 0
+    assert main(["store", "import", "--store", other, str(file)]) == 0
+    assert "imported 4 messages into 1 queues" in capsys.readouterr().out
+    before, after = on(uri, contents), on(other, contents)
+    assert [without_id(message) for message in before[1]] == [
+        without_id(message) for message in after[1]
+    ]
+    assert before[0] == after[0]
+    assert main(["store", "check", "--store", other]) == 0
+
+
+async def contents(
+    messages: MessageStore, management: ManagementStore
+) -> tuple[object, list[Message]]:
+    found: list[Message] = []
+    for ref in (QUEUE, LETTERS):
+        page = await messages.list_messages(
+            ref, limit=20, include_claimed=True, include_delayed=True
+        )
+        found += page.messages
+    record = await management.get_queue(QUEUE)
+    assert record is not None
+    return record.metadata, found
+
+
+def without_id(message: Message) -> tuple[object, ...]:
+    return (
+        message.body, message.created_at, message.expires_at, message.ttl_ms, message.claim_count,
+        message.headers, message.client_id, message.origin and message.origin.source,
+    )  # fmt: skip
+
+
+def test_a_wrong_line_is_named_and_stores_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, store = tmp_path / "queues.jsonl", f"embedded://{tmp_path / 'data'}"
+    head = '{"format":"zaqar-lite","version":1}\n'
+    file.write_text(head + '{"queue":{"project":"p","name":"q","metadata":{}}}\n{"message":{}}\n')
+    assert main(["store", "import", "--store", store, str(file)]) == 2
+    assert "Line 3" in capsys.readouterr().err
+
+    async def count(_: MessageStore, management: ManagementStore) -> int:
+        return await management.count_queues("p")
+
+    assert on(store, count) == 0
+
+
+def test_there_must_be_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "nothing"
+    assert main(["store", "check", "--store", f"embedded://{missing}"]) == 2
+    assert "no store" in capsys.readouterr().err
+    assert not missing.exists()

@@ -1,0 +1,59 @@
+"""kill -9 at random moments under 8 clients, against the real server, and what a history proves.
+
+ZAQAR_TEST_KILL_ROUNDS sets the rounds per engine (2 unless told). With 0 violations in n rounds,
+the chance of one in a round is below 3/n with 95 % confidence (the rule of three).
+"""
+
+import asyncio
+import os
+import random
+import uuid
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.history import History, RecordingClient, everything
+from tests.server import ServerProcess
+
+pytestmark = pytest.mark.anyio
+ROUNDS = int(os.environ.get("ZAQAR_TEST_KILL_ROUNDS", "2"))
+HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "history"}
+
+
+async def make_queue(url: str, queue: str) -> None:
+    async with httpx.AsyncClient(base_url=url, headers=HEADERS, timeout=30) as http:
+        answer = await http.put(f"/v2/queues/{queue}", json={"_default_message_delay": 1})
+        answer.raise_for_status()
+
+
+@pytest.mark.parametrize("scheme", ["embedded", "opendata+slatedb"])
+async def test_kill_minus_nine_breaks_no_promise(scheme: str, tmp_path: Path) -> None:
+    history = History()
+    queue = f"queue-{uuid.uuid4().hex[:8]}"
+    server = ServerProcess(f"{scheme}://{tmp_path / 'data'}")
+    try:
+        for round_number in range(ROUNDS):
+            await asyncio.to_thread(server.start)
+            if round_number == 0:
+                await make_queue(server.url, queue)
+            clients = [
+                RecordingClient(history, server.url, queue, str(uuid.uuid4()), seed)
+                for seed in range(8)
+            ]
+            work = [
+                asyncio.create_task(client.run(produces=seed % 2 == 0))
+                for seed, client in enumerate(clients)
+            ]
+            await asyncio.sleep(random.uniform(0.3, 1.5))
+            server.kill()
+            await asyncio.gather(*work)
+            history.restarts += 1
+        await asyncio.to_thread(server.start)
+        history.end(await everything(server.url, queue))
+    finally:
+        server.close()
+    print(f"{scheme}: {history.summary()}")
+    assert history.violations() == []
+    assert history.holds
+    assert any(post.answered for post in history.posts.values())

@@ -1,0 +1,362 @@
+"""Full disks, I/O errors and damaged files, met by the real server and by the store itself."""
+
+import json
+import random
+import shutil
+import sqlite3
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.server import ServerProcess
+from tests.services.process import missing
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable
+from zaqar_lite.domain.ids import Marker
+from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptions
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.opendata import keys
+from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
+from zaqar_lite.storage.registry import create_stores
+
+pytestmark = pytest.mark.anyio
+HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "disk"}
+QUEUE = QueueRef("disk", "queue")
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that makes writes fail, compiled for this run."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        missing("a C compiler", "the tests of I/O errors preload a small library")
+    library = tmp_path_factory.mktemp("shim") / "faults.so"
+    source = Path(__file__).parent / "faults.c"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O1", "-w", "-o", library, source, "-ldl"], check=True
+    )
+    return library
+
+
+class Faulty:
+    """A server whose writes can be made to fail."""
+
+    def __init__(self, shim: Path, uri: str, path: str, home: Path) -> None:
+        self.trigger = home / "fault"
+        self.server = ServerProcess(
+            uri,
+            env={
+                "LD_PRELOAD": str(shim),
+                "FAULT_FILE": str(self.trigger),
+                "FAULT_PATH": path,
+            },
+        )
+        self.posted: list[str] = []
+
+    def post(self) -> httpx.Response:
+        text = f"message-{uuid.uuid4()}"
+        answer = httpx.post(
+            f"{self.server.url}/v2/queues/queue/messages",
+            headers=HEADERS,
+            json={"messages": [{"body": text}]},
+            timeout=40,
+        )
+        if answer.status_code == 201:
+            self.posted.append(text)
+        return answer
+
+    def listed(self) -> list[str]:
+        answer = httpx.get(
+            f"{self.server.url}/v2/queues/queue/messages?echo=true", headers=HEADERS, timeout=40
+        )
+        answer.raise_for_status()
+        return [message["body"] for message in answer.json()["messages"]]
+
+
+@pytest.fixture(params=["opendata+sqlite", "opendata+slatedb"])
+def faulty(request: pytest.FixtureRequest, shim: Path, tmp_path: Path) -> Iterator[Faulty]:
+    path = "queue.sqlite3" if request.param == "opendata+sqlite" else "/slatedb"
+    server = Faulty(shim, f"{request.param}://{tmp_path / 'data'}", path, tmp_path)
+    try:
+        server.server.start()
+        yield server
+    finally:
+        server.server.kill()
+        server.server.close()
+
+
+def test_an_io_error_refuses_writes_until_the_server_starts_again(faulty: Faulty) -> None:
+    for _ in range(3):
+        assert faulty.post().status_code == 201
+    faulty.trigger.write_text("EIO")
+    refused = faulty.post()
+    assert refused.status_code == 503
+    assert int(refused.headers["Retry-After"]) > 0
+    assert faulty.listed() == faulty.posted
+    faulty.trigger.unlink()
+    assert faulty.post().status_code == 503  # what became of the failed write is unknown
+    faulty.server.kill()
+    faulty.server.start()
+    assert set(faulty.posted) <= set(faulty.listed())
+    assert faulty.post().status_code == 201
+
+
+def test_a_full_disk_refuses_writes_until_there_is_room(shim: Path, tmp_path: Path) -> None:
+    faulty = Faulty(shim, f"embedded://{tmp_path / 'data'}", "queue.sqlite3", tmp_path)
+    with faulty.server:
+        assert faulty.post().status_code == 201
+        faulty.trigger.write_text("ENOSPC")
+        refused = faulty.post()
+        assert refused.status_code == 503
+        assert "full" in refused.json()["description"]
+        assert faulty.listed() == faulty.posted
+        faulty.trigger.unlink()
+        deadline = time.monotonic() + 90
+        while faulty.post().status_code != 201:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        assert faulty.listed() == faulty.posted
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two megabytes."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        missing("the right to mount a tmpfs", mounted.stderr.decode())
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=False)
+
+
+def stores(uri: str, clock: Clock | None = None) -> OpenDataMessageStore:
+    messages, _ = create_stores(uri, clock=clock or Clock(), options=StoreOptions())
+    assert isinstance(messages, OpenDataMessageStore)
+    return messages
+
+
+async def post(store: MessageStore, text: str) -> str:
+    posted = await store.post(
+        QUEUE, [NewMessage(json.dumps(text).encode(), 3_600_000)], client_id="c", version=None
+    )
+    return posted[0].id
+
+
+async def bodies(store: MessageStore) -> list[str]:
+    found: list[str] = []
+    marker = None
+    while True:
+        page = await store.list_messages(
+            QUEUE, marker=marker, limit=100, include_claimed=True, include_delayed=True
+        )
+        if not page.messages:
+            return found
+        found += [json.loads(message.body) for message in page.messages]
+        marker = None if page.marker is None else Marker(page.marker)
+
+
+async def test_a_disk_that_fills_up_loses_nothing(small_disk: Path) -> None:
+    uri = f"embedded://{small_disk / 'data'}"
+    store = stores(uri)
+    posted: list[str] = []
+    async with store:
+        with pytest.raises(Unavailable, match="full"):
+            await fill(store, posted)
+        assert posted
+        assert await bodies(store) == posted
+        with pytest.raises(Unavailable):
+            await post(store, "refused")
+    async with stores(uri) as again:
+        assert await bodies(again) == posted
+
+
+async def fill(store: MessageStore, posted: list[str]) -> None:
+    for number in range(1_000):
+        text = f"{number}-{'x' * 20_000}"
+        await post(store, text)
+        posted.append(text)
+
+
+async def written(uri: str, count: int) -> list[str]:
+    texts = [f"text-{number}-{'y' * 100}" for number in range(count)]
+    async with stores(uri) as store:
+        for text in texts:
+            await post(store, text)
+    return texts
+
+
+async def test_a_damaged_payload_is_named_and_the_rest_is_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri = f"embedded://{tmp_path / 'data'}"
+    texts = await written(uri, 5)
+    flip(tmp_path / "data", keys.prefix(RecordType.PAYLOAD), which=2)
+    async with stores(uri) as store:
+        assert await bodies(store) == [*texts[:2], *texts[3:]]
+        claimed = await store.claim(
+            QUEUE, limit=10, ttl_ms=60_000, grace_ms=0, client_id="c",
+            delay_mode=DelayMode.IGNORE, version=None,
+        )  # fmt: skip
+        assert [json.loads(message.body) for message in claimed.messages] == [
+            *texts[:2], *texts[3:],
+        ]  # fmt: skip
+        assert (await store.stats(QUEUE)).total == 5  # it is still there, set aside
+    assert "payload of message" in caplog.text
+
+
+async def test_a_damaged_page_is_named_and_left_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri = f"embedded://{tmp_path / 'data'}"
+    texts = await written(uri, 300)
+    flip(tmp_path / "data", keys.prefix(RecordType.ACTIVE), which=0)
+    before = rows(tmp_path / "data", keys.prefix(RecordType.ACTIVE))[0]
+    async with stores(uri) as store:
+        assert await bodies(store) == texts[256:]
+        assert "root page" in caplog.text
+        await post(store, "new")
+        assert await bodies(store) == [*texts[256:], "new"]
+    assert rows(tmp_path / "data", keys.prefix(RecordType.ACTIVE))[0] == before
+
+
+def rows(directory: Path, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
+    with sqlite3.connect(directory / "queue.sqlite3") as database:
+        found = database.execute("SELECT k, v, c FROM kv ORDER BY k").fetchall()
+    database.close()
+    return [row for row in found if row[0].startswith(prefix)]
+
+
+def flip(directory: Path, prefix: bytes, which: int) -> None:
+    """Flip a bit of a value, as a disk would: the checksum stays."""
+    key, value, _ = rows(directory, prefix)[which]
+    damaged = bytearray(value)
+    damaged[-1] ^= 1
+    with sqlite3.connect(directory / "queue.sqlite3") as database:
+        database.execute("UPDATE kv SET v = ? WHERE k = ?", (bytes(damaged), key))
+    database.close()
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_flipped_byte_anywhere_never_shows_a_wrong_message(
+    seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri = f"embedded://{tmp_path / 'data'}"
+    texts = await written(uri, 60)
+    file = tmp_path / "data" / "queue.sqlite3"
+    data = bytearray(file.read_bytes())
+    offset = random.Random(seed).randrange(100, len(data))
+    data[offset] ^= 0xFF
+    file.write_bytes(data)
+    await served_or_named(uri, texts, caplog)
+
+
+@pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
+async def test_a_truncated_file_never_shows_a_wrong_message(
+    part: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri = f"embedded://{tmp_path / 'data'}"
+    texts = await written(uri, 60)
+    file = tmp_path / "data" / "queue.sqlite3"
+    with file.open("r+b") as damaged:
+        damaged.truncate(int(file.stat().st_size * part))
+    await served_or_named(uri, texts, caplog)
+
+
+async def served_or_named(uri: str, texts: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    """What is served is right; what is missing was named."""
+    store = stores(uri)
+    try:
+        await store.open()
+    except ConfigurationError as exc:
+        named = str(exc)
+    else:
+        named = ""
+    if named:
+        assert "can't be opened" in named
+        return
+    try:
+        found = await bodies(store)
+    except Unavailable:
+        found = []
+    await store.close()
+    assert set(found) <= set(texts)
+    assert len(found) == len(set(found))
+    if len(found) < len(texts):
+        assert "damaged" in caplog.text or "set aside" in caplog.text
+
+
+async def test_damage_inside_the_write_ahead_log_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri = f"embedded://{tmp_path / 'data'}"
+    async with stores(uri) as store:
+        for number in range(20):
+            await post(store, f"text-{number}")
+        copy = tmp_path / "copy"
+        shutil.copytree(tmp_path / "data", copy)
+    wal = copy / "queue.sqlite3-wal"
+    data = bytearray(wal.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    wal.write_bytes(data)
+    (copy / "queue.sqlite3-shm").unlink(missing_ok=True)
+    (copy / "lock").unlink()
+    async with stores(f"embedded://{copy}") as store:
+        found = await bodies(store)
+    assert found == [f"text-{number}" for number in range(len(found))]
+    assert "commits behind it could not be read" in caplog.text
+    assert list(copy.glob("*.damaged-*"))
+
+
+@pytest.mark.parametrize("scheme", ["embedded", "opendata+slatedb"])
+async def test_a_clock_that_stepped_back_neither_cuts_leases_nor_hands_out_early(
+    scheme: str, tmp_path: Path
+) -> None:
+    uri = f"{scheme}://{tmp_path / 'data'}"
+    now = time.time()
+    async with stores(uri, Clock(wall=lambda: now)) as store:
+        await post(store, "claimed")
+        await claim(store)
+        await store.post(
+            QUEUE, [NewMessage(b'"delayed"', 7_200_000, 5_000)], client_id="c", version=None
+        )
+    clock = Clock(wall=lambda: now - 3_600)
+    async with stores(uri, clock) as store:
+        assert await claim(store) == []
+        clock.advance(4_000)
+        assert await claim(store) == []
+        clock.advance(2_000)
+        assert await claim(store) == ["delayed"]
+        clock.advance(55_000)
+        assert await claim(store) == ["claimed"]
+
+
+async def claim(store: MessageStore) -> list[str]:
+    claimed = await store.claim(
+        QUEUE, limit=10, ttl_ms=60_000, grace_ms=60_000, client_id="c",
+        delay_mode=DelayMode.HONOUR, version=None,
+    )  # fmt: skip
+    return [json.loads(message.body) for message in claimed.messages]
+
+
+@pytest.mark.parametrize("scheme", ["embedded", "opendata+slatedb"])
+async def test_a_second_server_on_the_same_directory_refuses_in_one_line(
+    scheme: str, tmp_path: Path
+) -> None:
+    uri = f"{scheme}://{tmp_path / 'data'}"
+    async with stores(uri):
+        with pytest.raises(ConfigurationError, match="Another server") as refused:
+            await stores(uri).open()
+        assert "\n" not in str(refused.value)
+    async with stores(uri) as free_again:
+        await free_again.ping()

@@ -1,0 +1,199 @@
+"""Every test vector of the format, both ways."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from zaqar_lite.domain.filters import compile_priority, parse
+from zaqar_lite.storage.opendata import active, encoding, keys, records
+from zaqar_lite.storage.opendata.filter_codec import decode_filter, encode_filter
+from zaqar_lite.storage.opendata.keys import LogLayout, Profile, RecordType
+
+DOCUMENT = json.loads((Path(__file__).parent / "vectors.json").read_text())
+VECTORS: list[dict[str, Any]] = DOCUMENT["vectors"]
+KINDS = {
+    "payload": RecordType.PAYLOAD,
+    "active": RecordType.ACTIVE,
+    "done": RecordType.DONE,
+    "failed": RecordType.FAILED,
+    "attempts": RecordType.ATTEMPTS,
+    "config": RecordType.CONFIG,
+    "seqblock": RecordType.ID_BLOCK,
+    "format": RecordType.FORMAT,
+}
+
+
+def encode_key(vector: dict[str, Any]) -> bytes:  # noqa: PLR0911 - one a record
+    record, fields = vector["record"], vector["fields"]
+    if record == "log entry":
+        sequence = fields.get("relative_seq", fields.get("sequence"))
+        layout = LogLayout(fields["layout"])
+        return keys.log_entry_key(
+            fields.get("segment", 0), sequence, fields["key"].encode(), layout
+        )
+    if record == "log seqblock":
+        return keys.LOG_BLOCK
+    if record == "log segmentmeta":
+        return keys.log_segment_key(fields["segment"])
+    if record == "log listing":
+        return keys.log_listing_key(fields["segment"], fields["key"].encode())
+    profile = Profile(fields["profile"])
+    queue = (
+        bytes.fromhex(fields["queue_id_hex"])
+        if "queue_id_hex" in fields
+        else (fields.get("queue_id", "").encode())
+    )
+    if record == "claim":
+        return keys.claim_key(queue, UUID(fields["claim_id"]).bytes, profile)
+    if record == "attempts" and queue:
+        return keys.attempts_key(fields["message_id"], queue)
+    if "message_id" in fields:
+        return keys.message_key(KINDS[record], fields["message_id"], profile)
+    if queue:
+        return keys.queue_key(KINDS[record], queue, fields.get("page"), profile)
+    return keys.prefix(KINDS[record], profile)
+
+
+def encode_value(record: str, fields: dict[str, Any]) -> bytes:  # noqa: PLR0911 - one a record
+    match record:
+        case "payload" if fields["type"] == 1:
+            return records.encode_payload(bytes.fromhex(fields["payload_hex"]))
+        case "payload" if fields["type"] == 3:
+            return records.encode_raw_payload(bytes.fromhex(fields["payload_hex"]))
+        case "payload":
+            digest = bytes.fromhex(fields["sha256"]) if "sha256" in fields else None
+            return records.encode_uri(records.Uri(fields["uri"], fields["size"], digest))
+        case "metadata":
+            headers = [(name, value) for name, value in fields.pop("headers")]
+            return records.encode_metadata(records.Metadata(headers=headers, **fields))
+        case "seqblock":
+            return records.encode_block(fields["base_sequence"], fields["block_size"])
+        case "log segmentmeta":
+            return records.encode_segment(fields["start_seq"], fields["start_time_ms"])
+        case "active":
+            available, in_flight = (
+                [value for row in fields[part] for value in row.values()]
+                for part in ("available", "in_flight")
+            )
+            return active.encode_active(available, in_flight)
+        case "done" | "failed":
+            return records.encode_ended([records.Ended(*item.values()) for item in fields["items"]])
+        case "consumer":
+            return records.encode_consumer(
+                fields.get("uuid") or fields.get("name") or fields["number"]
+            )
+        case "attempts":
+            return records.encode_attempts(fields["consumers"])
+        case "filter":
+            return encode_filter(parse(fields["text"]))
+        case "config":
+            return records.encode_config(
+                records.Config(
+                    parse(fields["filter"]),
+                    fields["max_attempts"],
+                    fields["done_retention_s"],
+                    [(name, value) for name, value in fields.get("ext", ())],
+                )
+            )
+    raise AssertionError(record)
+
+
+def reencode(record: str, data: bytes) -> bytes:  # noqa: PLR0911 - one a record
+    match record:
+        case "payload":
+            payload = records.decode_payload(data)
+            if isinstance(payload, records.Uri):
+                return records.encode_uri(payload)
+            raw = data[:1] == b"\x03"
+            return (records.encode_raw_payload if raw else records.encode_payload)(payload)
+        case "metadata":
+            return records.encode_metadata(records.decode_metadata(data))
+        case "seqblock":
+            return records.encode_block(*records.decode_block(data))
+        case "log segmentmeta":
+            return records.encode_segment(*records.decode_segment(data))
+        case "active":
+            page = active.decode_active(data)
+            return active.encode_active(
+                [value for row in page.available for value in row],
+                [value for row in page.in_flight for value in row],
+            )
+        case "done" | "failed":
+            return records.encode_ended(records.decode_ended(data))
+        case "consumer":
+            text, end = records.read_consumer(data)
+            assert end == len(data)
+            return records.encode_consumer(int(text) if data[:1] == b"\x03" else text)
+        case "attempts":
+            return records.encode_attempts(records.decode_attempts(data))
+        case "filter":
+            tree, end = decode_filter(data)
+            assert end == len(data)
+            return encode_filter(tree)
+        case "config":
+            return records.encode_config(records.decode_config(data))
+    raise AssertionError(record)
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda v: str(v["name"]))
+def test_vector(vector: dict[str, Any]) -> None:
+    data, fields, record = bytes.fromhex(vector["hex"]), dict(vector["fields"]), vector["record"]
+    assert len(data) == vector["len"]
+    if vector["kind"] == "primitive":
+        check_primitive(record, fields, data)
+    elif vector["kind"] == "key":
+        assert encode_key(vector) == data
+        if fields.get("profile") is not None:
+            profile = Profile(fields["profile"])
+            kind, _ = keys.read_prefix(data, profile)
+            assert kind == (9 if record == "claim" else KINDS[record].value)
+    else:
+        assert encode_value(record, fields) == data
+        assert reencode(record, data) == data
+
+
+def check_primitive(record: str, fields: dict[str, Any], data: bytes) -> None:
+    if record == "TerminatedBytes":
+        raw = bytes.fromhex(fields["raw"])
+        assert encoding.read_terminated(data) == (raw, len(data))
+        if not fields["escape_ff"]:
+            assert encoding.terminated(raw) == data
+    elif record == "Utf8":
+        assert encoding.utf8(fields["text"]) == data
+        assert encoding.read_utf8(data) == (fields["text"], len(data))
+    elif record == "Array":
+        assert encoding.array(fields["items"], encoding.utf8) == data
+        assert encoding.read_array(data, 0, encoding.read_utf8) == (fields["items"], len(data))
+    else:
+        assert encoding.var_u64(int(fields["value"])) == data
+        assert encoding.read_var_u64(data) == (int(fields["value"]), len(data))
+
+
+READERS: dict[str, Callable[[bytes], object]] = {
+    "TerminatedBytes": encoding.read_terminated,
+    "active value": active.decode_active,
+    "var_u64": encoding.read_var_u64,
+}
+
+
+@pytest.mark.parametrize("error", DOCUMENT["errors"], ids=lambda e: str(e["why"]))
+def test_error_vector(error: dict[str, str]) -> None:
+    with pytest.raises(encoding.CodecError):
+        READERS[error["record"]](bytes.fromhex(error["hex"]))
+
+
+@pytest.mark.parametrize(
+    "vector", [v for v in VECTORS if v["record"] == "filter"], ids=lambda v: str(v["name"])
+)
+def test_truth_table(vector: dict[str, Any]) -> None:
+    tree, _ = decode_filter(bytes.fromhex(vector["hex"]))
+    evaluate = compile_priority(tree)
+    for case in vector["fields"]["cases"]:
+        priority = evaluate(case["headers"])
+        assert (priority is not None) == case["match"]
+        if case["priority"] is not None:
+            assert priority == case["priority"]

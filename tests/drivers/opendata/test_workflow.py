@@ -1,0 +1,405 @@
+"""RFC 0001's workflow on the embedded store, looked at through its records."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.drivers.opendata.contract_hooks import check_database
+from tests.services import S3Server
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import (
+    Claimed,
+    Copy,
+    DeadLetter,
+    DelayMode,
+    HistoryEntry,
+    HistoryState,
+    Message,
+    NewMessage,
+    QueueRef,
+    StoreOptions,
+)
+from zaqar_lite.storage.opendata import active, create, keys, records
+from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.encoding import after_prefix
+from zaqar_lite.storage.opendata.engine import Batch
+from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.management import OpenDataManagementStore
+from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
+
+pytestmark = pytest.mark.anyio
+QUEUE, OTHER, THIRD = (QueueRef("project", name) for name in ("queue", "other", "third"))
+MINUTE, HOUR = 60_000, 3_600_000
+
+
+class Store:
+    """Both stores over one directory, with what the tests do most."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.clock = Clock()
+        self._make()
+
+    def _make(self) -> None:
+        messages, management = create(self.uri, clock=self.clock, options=StoreOptions())
+        assert isinstance(messages, OpenDataMessageStore)
+        assert isinstance(management, OpenDataManagementStore)
+        self.messages, self.management = messages, management
+        self.db: Database = messages._db
+
+    async def restart(self) -> None:
+        await self.messages.close()
+        self._make()
+        await self.messages.open()
+
+    async def post(self, *new: str | NewMessage, to: QueueRef = QUEUE) -> list[str]:
+        made = [
+            NewMessage(json.dumps(item).encode(), HOUR) if isinstance(item, str) else item
+            for item in new
+        ]
+        posted = await self.messages.post(to, made, client_id="producer", version=None)
+        return [answer.id for answer in posted]
+
+    async def claim(
+        self,
+        limit: int = 20,
+        *,
+        queue: QueueRef = QUEUE,
+        client: str = "worker",
+        letters: DeadLetter | None = None,
+    ) -> Claimed:
+        return await self.messages.claim(
+            queue, limit=limit, ttl_ms=MINUTE, grace_ms=MINUTE, client_id=client,
+            delay_mode=DelayMode.HONOUR, dead_letter=letters, version=None,
+        )  # fmt: skip
+
+    async def acknowledge(self, queue: QueueRef = QUEUE, *, client: str = "worker") -> int:
+        claimed = await self.claim(queue=queue, client=client)
+        if claimed.claim_id is None:
+            return 0
+        ids = [message.id for message in claimed.messages]
+        assert not await self.messages.delete(queue, ids, claim_ids=[claimed.claim_id])
+        return len(ids)
+
+    async def history(self, state: HistoryState, limit: int = 20) -> list[HistoryEntry]:
+        found: list[HistoryEntry] = []
+        marker = None
+        while True:
+            page = await self.messages.history(QUEUE, state, marker=marker, limit=limit)
+            if not page.entries:
+                return found
+            found += page.entries
+            marker = page.marker
+
+    async def sweep(self) -> None:
+        for _ in range(50):
+            if not (await self.messages.sweep(1_000)).total and not self.db.garbage:
+                return
+        raise AssertionError("sweeping does not end")
+
+    async def records(self, kind: RecordType) -> dict[bytes, bytes]:
+        prefix = keys.prefix(kind)
+        found = {}
+        async for rows in self.db.engine.scan(prefix, after_prefix(prefix)):
+            for key, value in rows:
+                assert isinstance(value, bytes)
+                found[key] = value
+        return found
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = Store(f"embedded://{tmp_path / 'data'}")
+    await opened.messages.open()
+    yield opened
+    if opened.db._users:
+        await check_database(opened.db)
+    await opened.messages.close()
+
+
+def texts(messages: Claimed | list[Message]) -> list[str]:
+    found = messages.messages if isinstance(messages, Claimed) else messages
+    return [json.loads(message.body) for message in found]
+
+
+async def test_a_new_queue_has_the_empty_records_of_the_rfc(store: Store) -> None:
+    await store.management.create_queue(QUEUE, {}, max_queues=9)
+    raw = b"project/queue"
+    assert await store.records(RecordType.ACTIVE) == {
+        keys.queue_key(RecordType.ACTIVE, raw): bytes(4)
+    }
+    for kind in (RecordType.DONE, RecordType.FAILED):
+        assert await store.records(kind) == {keys.queue_key(kind, raw): bytes(2)}
+    config = records.decode_config((await store.records(RecordType.CONFIG)).popitem()[1])
+    assert config.max_attempts == 0
+
+
+async def test_a_waiting_message_is_a_literal_record_of_the_rfc(store: Store) -> None:
+    (message_id,) = await store.post("hello")
+    number = int(message_id[:16], 16)
+    (record,) = (await store.records(RecordType.ACTIVE)).values()
+    assert len(record) == 2 + 27 + 2
+    page = active.decode_active(record)
+    assert (page.available[0].message_id, page.available[0].attempts) == (number, 0)
+    assert not page.extras
+    payload = (await store.records(RecordType.PAYLOAD))[
+        keys.message_key(RecordType.PAYLOAD, number)
+    ]
+    assert payload == b"\x01\x07\x00" + b'"hello"'
+    stored = await store.db.engine.get([store.db.log_key(number)])
+    entry = stored[store.db.log_key(number)]
+    assert isinstance(entry, bytes)
+    metadata = records.decode_metadata(entry)
+    assert metadata.retention_s == 3600
+    assert dict(metadata.headers)["queue"] == "project/queue"
+
+
+async def test_a_large_body_is_stored_raw(store: Store) -> None:
+    text = "x" * 70_000
+    await store.post(text)
+    (payload,) = (await store.records(RecordType.PAYLOAD)).values()
+    assert payload[:1] == b"\x03"
+    await store.restart()
+    assert texts(await store.claim()) == [text]
+
+
+async def test_copies_share_one_payload_that_goes_with_the_last(store: Store) -> None:
+    copies = tuple(Copy(ref, HOUR, 0, 100) for ref in (OTHER, THIRD))
+    await store.post(NewMessage(b'"shared"', HOUR, copies=copies))
+    assert len(await store.records(RecordType.PAYLOAD)) == 1
+    for queue in (QUEUE, OTHER):
+        assert await store.acknowledge(queue) == 1
+        assert len(await store.records(RecordType.PAYLOAD)) == 1
+    await store.restart()
+    assert texts(await store.claim(queue=THIRD)) == ["shared"]
+    await store.messages.purge(THIRD)
+    assert not await store.records(RecordType.PAYLOAD)
+
+
+async def test_messages_above_the_mark_are_routed_at_opening(store: Store) -> None:
+    """Another writer published into the log and stopped before it had filled the queues."""
+    await store.management.create_queue(OTHER, {"_filter": "kind = 'order'"}, max_queues=9)
+    db = store.db
+    message_id, now = db.ids.next + 5, db.clock.now_ms()
+    metadata = records.Metadata(
+        message_id, now, now, now, 3600, [("queue", "project/queue"), ("kind", "order")]
+    )
+    puts = {
+        keys.message_key(RecordType.PAYLOAD, message_id): records.encode_payload(b'"replayed"'),
+        db.log_key(message_id): records.encode_metadata(metadata),
+    }
+    await db.engine.commit(Batch(puts, ()))
+    await store.restart()
+    for queue in (QUEUE, OTHER):
+        claimed = await store.claim(queue=queue)
+        assert texts(claimed) == ["replayed"]
+        assert claimed.messages[0].headers == {"kind": "order"}
+    (newer,) = await store.post("newer")
+    assert int(newer[:16], 16) > message_id
+
+
+async def test_done_messages_are_kept_for_their_retention(store: Store) -> None:
+    await store.management.create_queue(QUEUE, {"_done_retention": 60}, max_queues=9)
+    first = await store.post("first")
+    claimed = await store.claim(client="gave-up")
+    await store.messages.release(QUEUE, claimed.claim_id or "")
+    await store.acknowledge(client="succeeded")
+    await store.restart()
+    (entry,) = await store.history(HistoryState.DONE)
+    assert (entry.id, entry.attempts) == (first[0], 2)
+    assert list(entry.consumers) == ["gave-up", "succeeded"]
+    store.clock.advance(61_000)
+    assert await store.history(HistoryState.DONE) == []
+    await store.sweep()
+    assert not await store.records(RecordType.ATTEMPTS)
+    assert set((await store.records(RecordType.DONE)).values()) == {bytes(2)}
+
+
+async def test_a_long_history_is_paged_and_trimmed(store: Store) -> None:
+    await store.management.create_queue(QUEUE, {"_done_retention": 600}, max_queues=9)
+    ids = []
+    for _ in range(30):
+        ids += await store.post(*["done"] * 20)
+        await store.acknowledge()
+    store.clock.advance(500_000)
+    late = await store.post("late")
+    await store.acknowledge()
+    assert [entry.id for entry in await store.history(HistoryState.DONE, 7)] == [*ids, *late]
+    await store.restart()
+    assert [entry.id for entry in await store.history(HistoryState.DONE)] == [*ids, *late]
+    store.clock.advance(200_000)
+    assert [entry.id for entry in await store.history(HistoryState.DONE)] == late
+    await store.sweep()
+    assert [entry.id for entry in await store.history(HistoryState.DONE)] == late
+    assert len(await store.records(RecordType.DONE)) == 2
+
+
+async def test_nothing_is_kept_where_no_retention_is_set(store: Store) -> None:
+    await store.management.create_queue(QUEUE, {}, max_queues=9)
+    await store.post("gone")
+    await store.acknowledge()
+    assert await store.history(HistoryState.DONE) == []
+    assert not await store.records(RecordType.ATTEMPTS)
+
+
+@pytest.mark.parametrize("by", ["claim", "sweep"])
+async def test_an_exhausted_message_goes_at_the_next_claim_or_sweep(store: Store, by: str) -> None:
+    await store.management.create_queue(
+        QUEUE, {"_max_claim_count": 1, "_failed_retention": 0}, max_queues=9
+    )
+    (message_id,) = await store.post("poison")
+    await store.claim(client="first")
+    store.clock.advance(2 * MINUTE)
+    if by == "claim":
+        assert not (await store.claim(letters=DeadLetter(None, 1, 0))).messages
+    else:
+        assert (await store.messages.sweep(100)).moved == 1
+    (entry,) = await store.history(HistoryState.FAILED)
+    assert (entry.id, entry.attempts, list(entry.consumers)) == (message_id, 1, ["first"])
+    assert (await store.messages.stats(QUEUE)).total == 0
+
+
+async def test_a_sweep_moves_exhausted_messages_to_the_dead_letter_queue(store: Store) -> None:
+    await store.management.create_queue(
+        QUEUE, {"_max_claim_count": 1, "_dead_letter_queue": "other"}, max_queues=9
+    )
+    await store.post("poison")
+    claimed = await store.claim(client="first")
+    await store.messages.release(QUEUE, claimed.claim_id or "")
+    await store.sweep()
+    letter = (await store.claim(queue=OTHER)).messages[0]
+    assert letter.origin is not None
+    assert (letter.origin.source, letter.origin.last_client_id) == ("queue", "first")
+    assert letter.origin.last_claim_id == claimed.claim_id
+
+
+async def test_a_purge_of_many_messages_is_deleted_in_steps_that_survive_a_crash(
+    store: Store,
+) -> None:
+    for _ in range(3):
+        await store.post(*["many"] * 1_000)
+    await store.messages.purge(QUEUE)
+    assert len(await store.records(RecordType.GARBAGE)) == 3
+    assert len(await store.records(RecordType.PAYLOAD)) == 3_000
+    await store.restart()
+    assert (await store.messages.stats(QUEUE)).total == 0
+    await store.sweep()
+    assert not await store.records(RecordType.PAYLOAD)
+    assert not await store.records(RecordType.GARBAGE)
+
+
+async def test_stragglers_do_not_keep_a_page_each(store: Store) -> None:
+    kept = []
+    for _ in range(30):
+        ids = await store.post(*["many"] * 256)
+        await store.messages.delete(QUEUE, ids[1:], claim_ids=None)
+        kept += ids[:1]
+    assert len(await store.records(RecordType.ACTIVE)) > 10
+    await store.sweep()
+    assert len(await store.records(RecordType.ACTIVE)) < 5
+    page = await store.messages.list_messages(QUEUE, limit=100)
+    assert [message.id for message in page.messages] == kept
+
+
+async def examined(store: Store, ready: int, delayed: int) -> int:
+    """How many entries a claim of twenty looks at."""
+    for count, delay in ((delayed, HOUR // 2), (ready, 0)):
+        for start in range(0, count, 1_000):
+            new = [NewMessage(b'"x"', HOUR, delay)] * min(1_000, count - start)
+            await store.messages.post(QUEUE, new, client_id="p", version=None)
+    before = store.messages.examined
+    assert len((await store.claim(20)).messages) == 20
+    return store.messages.examined - before
+
+
+@pytest.mark.parametrize(("ready", "delayed"), [(20_000, 0), (1_000, 20_000)])
+async def test_a_claim_looks_at_what_it_hands_out(store: Store, ready: int, delayed: int) -> None:
+    assert await examined(store, ready, delayed) == 20
+
+
+async def test_a_caller_that_goes_away_hurts_nobody(store: Store) -> None:
+    gone = asyncio.create_task(store.post("gone"))
+    stays = asyncio.create_task(store.post("stays"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await stays
+    assert texts(await store.claim()) == ["gone", "stays"]
+
+
+async def test_a_failed_batch_leaves_nothing_in_memory(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything applied since the last good batch is undone: records, claims and counts."""
+    await store.management.create_queue(QUEUE, {"a": 1}, max_queues=9)
+    await store.post("kept")
+    commit = store.db.engine.commit
+
+    async def fail(_: Batch) -> None:
+        raise Unavailable("planted")
+
+    monkeypatch.setattr(store.db.engine, "commit", fail)
+    outcomes = await asyncio.gather(
+        store.post("lost"),
+        store.claim(),
+        store.management.create_queue(OTHER, {}, max_queues=9),
+        return_exceptions=True,
+    )
+    assert all(isinstance(outcome, Unavailable) for outcome in outcomes)
+    with pytest.raises(Unavailable, match="planted"):
+        await store.post("refused")
+    monkeypatch.setattr(store.db.engine, "commit", commit)
+    assert await store.management.get_queue(OTHER) is None
+    stats = await store.messages.stats(QUEUE)
+    assert (stats.ready, stats.claimed) == (1, 0)
+    await asyncio.sleep(1.1)
+    await store.post("later")
+    assert texts(await store.claim()) == ["kept", "later"]
+
+
+async def test_what_a_reader_sees_is_durable(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = store.db.engine.commit
+    release = asyncio.Event()
+
+    async def slow(batch: Batch) -> None:
+        await release.wait()
+        await commit(batch)
+
+    monkeypatch.setattr(store.db.engine, "commit", slow)
+    posting = asyncio.create_task(store.post("slow"))
+    await asyncio.sleep(0.02)
+    reading = asyncio.create_task(store.messages.list_messages(QUEUE, limit=10))
+    await asyncio.sleep(0.02)
+    assert not reading.done()
+    release.set()
+    await posting
+    assert texts(list((await reading).messages)) == ["slow"]
+
+
+async def test_the_store_works_on_s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    s3_server.make_bucket("zaqar")
+    for name, value in (
+        ("AWS_ENDPOINT", s3_server.url),
+        ("AWS_ALLOW_HTTP", "true"),
+        ("AWS_ACCESS_KEY_ID", s3_server.access_key),
+        ("AWS_SECRET_ACCESS_KEY", s3_server.secret_key),
+        ("AWS_REGION", s3_server.region),
+    ):
+        monkeypatch.setenv(name, value)
+    remote = Store("opendata+s3://zaqar/prefix")
+    await remote.messages.open()
+    await remote.post("first", "second")
+    assert texts(await remote.claim(1)) == ["first"]
+    await remote.restart()
+    assert texts(await remote.claim()) == ["second"]
+    await check_database(remote.db)
+    newcomer = Store("opendata+s3://zaqar/prefix")
+    await newcomer.messages.open()  # an object store has no lock: the newcomer wins
+    with pytest.raises(Unavailable):
+        await remote.post("fenced")
+    assert (await newcomer.messages.stats(QUEUE)).claimed == 2
+    await newcomer.messages.close()
+    await remote.messages.close()

@@ -1,0 +1,19 @@
+"""After every contract test: no key lives for ever, and the indexes agree with one another."""
+
+from tests.contract.stores import Stores
+from tests.drivers.redis.inspection import check_queue, keys_by_tag, raw
+
+_checked: set[str] = set()
+"""Queues of earlier tests; their names are never used again."""
+
+
+async def after_test(stores: Stores) -> None:
+    """Check every queue that the test has made."""
+    with raw(stores.uri) as client:
+        for tag, keys in keys_by_tag(client).items():
+            if tag in _checked or "/" not in tag:
+                continue
+            _checked.add(tag)
+            assert "outbox" not in keys, f"{tag}: dead letters have not arrived"
+            check_queue(client, tag, keys, stores.clock.offset_ms)
+        assert client.zcard("zl:intents:{*}") == 0, "a change of a record was not finished"

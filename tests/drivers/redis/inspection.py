@@ -1,0 +1,90 @@
+"""Look into Redis past the driver: what is stored, and whether it fits together."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+
+from zaqar_lite.storage.redis.keys import PREFIX
+
+KEPT = {"queue", "sources", "names", "exposing", "visits", "intents"}
+"""Kinds that have no expiry: the user's configuration, and indexes whose members are removed."""
+
+
+@contextmanager
+def raw(url: str) -> Iterator[Any]:
+    """A plain client of the server (untyped: redis-py's answers are unions of everything)."""
+    if url.startswith("redis+cluster://"):
+        client: Any = redis.RedisCluster.from_url(url.replace("+cluster", "").split(",")[0])
+    else:
+        client = redis.Redis.from_url(url)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def keys_by_tag(client: Any) -> dict[str, dict[str, bytes]]:
+    """All of the driver's keys: tag -> kind -> key."""
+    found: dict[str, dict[str, bytes]] = {}
+    for key in client.scan_iter(match=f"{PREFIX}:*", count=1000):
+        _, kind, tag = key.decode().split(":", 2)
+        found.setdefault(tag[1:-1], {})[kind] = key
+    return found
+
+
+def check_queue(client: Any, tag: str, keys: dict[str, bytes], offset_ms: int) -> None:
+    """Hold one queue to the layout: nothing lives for ever, and all indexes agree."""
+    check_lifetimes(client, keys, offset_ms)
+
+    def members(kind: str) -> set[bytes]:
+        return set(client.zrange(keys[kind], 0, -1)) if kind in keys else set()
+
+    def table(kind: str) -> dict[bytes, bytes]:
+        return dict(client.hgetall(keys[kind])) if kind in keys else {}
+
+    messages, tracks, claims = table("messages"), table("tracks"), table("claims")
+    states = [members(kind) for kind in ("ready", "aside", "waiting", "held")]
+    assert set().union(*states) == set(messages), f"{tag}: a message without a state, or reverse"
+    assert sum(map(len, states)) == len(messages), f"{tag}: a message in two states"
+    assert members("expiry") == set(messages)
+    assert members("ranked") == members("aside")
+    assert members("due") == members("waiting")
+    assert set(tracks) <= set(messages)
+    assert set(table("ids").values()) <= set(messages)
+    assert set(claims) == members("leases")
+    assert set(table("keys")) == members("forgets")
+    for position in members("held"):
+        claim = claims[tracks[position][15:31]]
+        assert position in [claim[at : at + 8] for at in range(11, len(claim), 8)]
+    deadlines = [
+        score
+        for kind in ("expiry", "leases", "due", "forgets")
+        if kind in keys
+        for _, score in client.zrange(keys[kind], 0, 0, withscores=True)
+    ]
+    if deadlines:
+        visit = client.zscore(f"{PREFIX}:visits:{{*}}", tag)
+        assert visit is not None, f"{tag}: the sweep does not know it"
+        assert visit <= min(deadlines), f"{tag}: the sweep comes late"
+
+
+def check_lifetimes(client: Any, keys: dict[str, bytes], offset_ms: int) -> None:
+    """Every key that messages and claims own expires, and not before what is in it."""
+    latest = max(
+        (
+            score
+            for kind in ("expiry", "leases", "due", "forgets")
+            if kind in keys
+            for _, score in client.zrange(keys[kind], -1, -1, withscores=True)
+        ),
+        default=0,
+    )
+    for kind, key in keys.items():
+        if kind in KEPT:
+            continue
+        expires = client.pexpiretime(key)
+        assert expires > 0, f"{key!r} lives for ever"
+        if kind in ("messages", "expiry", "state"):
+            assert expires + offset_ms >= latest, f"{key!r} ends before what is in it"

@@ -1,0 +1,77 @@
+"""Two of our servers over one Redis, with eight clients that note what they are told."""
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import httpx
+
+from tests.history import History, RecordingClient, everything
+from tests.server import ServerProcess
+
+
+@dataclass
+class Load:
+    """What the clients did, and the statuses they were answered with."""
+
+    history: History = field(default_factory=History)
+    statuses: Counter[int] = field(default_factory=Counter)
+
+    async def goes_on(self) -> None:
+        """Return when the servers have answered fifty more requests with success."""
+        before = self.statuses[201]
+        for _ in range(300):
+            await asyncio.sleep(0.1)
+            if self.statuses[201] > before + 50:
+                return
+        raise AssertionError(f"the servers do not recover: {dict(self.statuses)}")
+
+    def report(self, what: str) -> list[str]:
+        """Print what happened; answer the promises that were broken."""
+        broken = self.history.violations()
+        lost = sum(violation.startswith("lost") for violation in broken)
+        print(f"{what}: {lost} lost; {self.history.summary()}; statuses {dict(self.statuses)}")
+        return broken
+
+    async def note(self, response: httpx.Response) -> None:
+        """Count an answer; a refusal must say that it passes, and when to come again."""
+        self.statuses[response.status_code] += 1
+        if response.status_code >= 500:
+            assert response.status_code == 503
+            assert int(response.headers["Retry-After"]) >= 1
+
+
+@asynccontextmanager
+async def under_load(url: str) -> AsyncIterator[Load]:
+    """Let half of the clients post (now and then with a delay) and half consume, until the end."""
+    load = Load()
+    queue = f"queue-{uuid.uuid4().hex[:8]}"
+    servers = [ServerProcess(url) for _ in range(2)]
+    try:
+        await asyncio.gather(*[asyncio.to_thread(server.start) for server in servers])
+        headers = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "history"}
+        async with httpx.AsyncClient(base_url=servers[0].url, headers=headers) as http:
+            metadata = {"_default_message_delay": 1}
+            (await http.put(f"/v2/queues/{queue}", json=metadata)).raise_for_status()
+        clients = [
+            RecordingClient(load.history, servers[seed % 2].url, queue, str(uuid.uuid4()), seed)
+            for seed in range(8)
+        ]
+        for client in clients:
+            client._http.event_hooks = {"response": [load.note]}
+        work = [
+            asyncio.create_task(client.run(produces=seed < 4))
+            for seed, client in enumerate(clients)
+        ]
+        yield load
+        for task in work:
+            task.cancel()
+        ends = await asyncio.gather(*work, return_exceptions=True)
+        assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
+        load.history.end(await everything(servers[0].url, queue))
+    finally:
+        for server in servers:
+            server.close()

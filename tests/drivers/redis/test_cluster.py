@@ -1,0 +1,128 @@
+"""A cluster: queues in all its slots, letters between them, slots that move, nodes that die."""
+
+import asyncio
+import re
+import time
+from functools import partial
+from uuid import uuid4
+
+import pytest
+
+from tests import services
+from tests.contract.subject import QueueUnderTest, texts
+from tests.drivers.redis.conftest import Open
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.storage.redis.keys import keys_of
+
+pytestmark = pytest.mark.anyio
+
+
+def queues_on_every_node(queue: QueueUnderTest) -> list[QueueUnderTest]:
+    """Queues of one project whose slots lie in each third of the cluster."""
+    found: dict[int, QueueUnderTest] = {}
+    while len(found) < 3:
+        other = queue.named(f"queue-{uuid4().hex}")
+        found[keys_of(other.ref).slot * 3 // 16_384] = other
+    return [found[third] for third in range(3)]
+
+
+@pytest.fixture
+async def queue(redis_cluster: services.RedisCluster, open_queue: Open) -> QueueUnderTest:
+    return await open_queue(redis_cluster.url)
+
+
+async def test_queues_live_on_every_node(
+    queue: QueueUnderTest, redis_cluster: services.RedisCluster
+) -> None:
+    queues = queues_on_every_node(queue)
+    await asyncio.gather(*[one.post("a", "b") for one in queues])
+    claims = await asyncio.gather(*[one.claim(1) for one in queues])
+    assert [texts(claim.messages) for claim in claims] == [["a"]] * 3
+    sizes = [int(node.cli("dbsize")) for node in redis_cluster.nodes]
+    assert all(sizes), sizes
+
+
+async def test_letters_go_from_every_node_to_every_other(queue: QueueUnderTest) -> None:
+    for source in queues_on_every_node(queue):
+        for target in queues_on_every_node(queue):
+            (message_id,) = await source.post("letter")
+            await source.release(await source.claim_id())
+            claimed = await source.claim(dead_letter=target.as_dead_letter_queue(1))
+            assert (claimed.messages, claimed.moved) == ([], 1)
+            (letter,) = await target.listed()
+            assert letter.id == message_id
+            assert await source.bodies() == []
+
+
+async def test_records_and_their_indexes_span_the_nodes(queue: QueueUnderTest) -> None:
+    management, project = queue.stores.management, f"project-{uuid4().hex}"
+    target = QueueRef(project, "target")
+    names = [f"queue-{number:02}" for number in range(12)]
+    for name in names:
+        metadata = {"_dead_letter_queue": "target"} if name < "queue-06" else {}
+        await management.create_queue(QueueRef(project, name), metadata, max_queues=100)
+    assert [r.ref.name for r in await management.list_queues(project, limit=100)] == names
+    assert await management.dead_letter_sources(target, limit=100) == names[:6]
+    await queue.stores.messages.drop(QueueRef(project, "queue-00"))
+    assert await management.dead_letter_sources(target, limit=100) == names[1:6]
+    assert await management.count_queues(project) == 11
+
+
+async def test_a_slot_that_moved_is_found(
+    queue: QueueUnderTest, redis_cluster: services.RedisCluster
+) -> None:
+    """While it moves, a record is found (ASK) and messages must wait (TRYAGAIN); then all is."""
+    management = queue.stores.management
+    await management.create_queue(queue.ref, {}, max_queues=10_000)
+    nodes = redis_cluster.nodes
+    slot = keys_of(queue.ref).slot
+    await queue.post("a")
+    ids = {node.port: node.cli("cluster", "myid").strip() for node in nodes}
+    in_slot = ("cluster", "getkeysinslot", str(slot))
+    source = next(node for node in nodes if "zl:messages" in node.cli(*in_slot, "9"))
+    target = next(node for node in nodes if node is not source)
+    target.cli("cluster", "setslot", str(slot), "importing", ids[source.port])
+    source.cli("cluster", "setslot", str(slot), "migrating", ids[target.port])
+    keys = source.cli(*in_slot, "100").split()
+    source.cli("migrate", "127.0.0.1", str(target.port), "", "0", "5000", "keys", *keys)
+    assert await management.get_queue(queue.ref) is not None
+    with pytest.raises(Unavailable, match="moving"):
+        await queue.bodies()
+    for node in nodes:
+        node.cli("cluster", "setslot", str(slot), "node", ids[target.port])
+    await queue.post("b")
+    assert await queue.bodies() == ["a", "b"]
+
+
+def replica_has_all(master: services.RedisServer) -> bool:
+    offsets = re.findall(r"(?<=offset[:=])\d+", master.cli("info", "replication"))
+    return len(offsets) >= 2 and offsets[0] == offsets[1]
+
+
+@pytest.mark.slow
+async def test_a_dead_node_is_unavailable_until_its_replica_takes_over(
+    replicated_cluster: services.RedisCluster, open_queue: Open
+) -> None:
+    """What the replica has is served on; the other nodes serve throughout."""
+    queue = await open_queue(f"{replicated_cluster.url}?timeout=1")
+    queues = queues_on_every_node(queue)
+    await asyncio.gather(*[one.post("a") for one in queues])
+    for master in replicated_cluster.nodes[:3]:  # what a replica has not got yet would be lost
+        await asyncio.to_thread(
+            services.process.wait_until,
+            partial(replica_has_all, master),
+            replicated_cluster.processes,
+        )
+    replicated_cluster.nodes[0].processes[0].kill()
+    with pytest.raises(Unavailable):
+        await asyncio.gather(*[one.bodies() for one in queues])
+    begun = time.monotonic()
+    while True:
+        try:
+            assert await asyncio.gather(*[one.bodies() for one in queues]) == [["a"]] * 3
+            break
+        except Unavailable:
+            assert time.monotonic() < begun + 30
+            await asyncio.sleep(0.1)
+    print(f"served again after {time.monotonic() - begun:.1f} s")

@@ -1,0 +1,200 @@
+"""What operations cost: round trips, commands, entries examined, memory."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new
+from tests.drivers.redis.conftest import Open
+from tests.drivers.redis.inspection import raw
+from tests.services import RedisServer
+from zaqar_lite.domain.models import DelayMode, NewMessage
+from zaqar_lite.storage.redis.messages import MAX_CLAIMED, RedisMessageStore
+from zaqar_lite.storage.redis.router import Router
+
+pytestmark = pytest.mark.anyio
+BULK = 1_000
+
+
+def calls(client: Any) -> Counter[str]:
+    """How often each command was called, by clients and by scripts."""
+    stats = client.info("commandstats")
+    found = Counter({name.removeprefix("cmdstat_"): s["calls"] for name, s in stats.items()})
+    for own in ("info", "config|resetstat", "client|setinfo", "client|setname"):
+        del found[own]
+    return found
+
+
+async def fill(queue: QueueUnderTest, count: int, *, delay: int = 0, ttl: int = HOUR) -> None:
+    for _ in range(count // BULK):
+        await queue.post(*[new("x", ttl=ttl, delay=delay)] * BULK)
+
+
+def examined(queue: QueueUnderTest) -> int:
+    store = queue.stores.messages
+    assert isinstance(store, RedisMessageStore)
+    return store.examined
+
+
+async def test_bulk_operations_are_one_round_trip_each(queue: QueueUnderTest, client: Any) -> None:
+    await queue.post("first")
+    await queue.claim(1)  # registers the queue with the sweep
+    client.config_resetstat()
+    await queue.post(*map(str, range(100)))
+    page = await queue.page(limit=20)
+    claimed = await queue.claim(20)
+    assert claimed.claim_id is not None
+    ids = [message.id for message in claimed.messages]
+    await queue.stores.messages.delete(queue.ref, ids, claim_ids=[claimed.claim_id])
+    assert (len(page.messages), len(ids)) == (20, 20)
+    assert calls(client)["evalsha"] == 4
+
+
+async def test_calls_of_one_turn_leave_in_one_write(
+    own_redis: RedisServer, client: Any, open_queue: Open
+) -> None:
+    arrivals: list[int] = []
+    done = asyncio.Event()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", own_redis.port)
+
+        async def answers() -> None:
+            while data := await there.read(1 << 20):
+                writer.write(data)
+
+        task = asyncio.create_task(answers())
+        while data := await reader.read(1 << 20):
+            arrivals.append(len(data))
+            back.write(data)
+        back.close()
+        await task
+        writer.close()
+        await asyncio.gather(back.wait_closed(), writer.wait_closed(), return_exceptions=True)
+        done.set()
+
+    async with await asyncio.start_server(forward, "127.0.0.1", 0, limit=1 << 20) as proxy:
+        port = proxy.sockets[0].getsockname()[1]
+        queue = await open_queue(f"redis://127.0.0.1:{port}")
+        await queue.post("first")
+        arrivals.clear()
+        await asyncio.gather(*[queue.post(str(number)) for number in range(40)])
+        assert len(arrivals) <= 2, "40 posts of one turn of the loop were sent one by one"
+        await queue.stores.close()
+        await done.wait()
+
+
+@pytest.mark.parametrize("before", ["nothing", "delayed", "claimed"])
+async def test_a_claim_costs_the_same_whatever_is_before(
+    own_redis: RedisServer, client: Any, open_queue: Open, before: str
+) -> None:
+    costs = []
+    for size in (BULK, 10 * BULK):
+        queue = await open_queue(own_redis.url)
+        if before == "delayed":
+            await fill(queue, size, delay=10 * MINUTE)
+        elif before == "claimed":
+            await fill(queue, size)
+            for _ in range(size // MAX_CLAIMED):
+                await queue.claim(MAX_CLAIMED)
+        await fill(queue, BULK if before != "nothing" else size)
+        await queue.claim(1)
+        client.config_resetstat()
+        seen = examined(queue)
+        for mode in (DelayMode.IGNORE, DelayMode.HONOUR):
+            assert len((await queue.claim(20, mode=mode)).messages) == 20
+        costs.append((calls(client), examined(queue) - seen))
+    assert costs[0] == costs[1]
+    assert costs[0][1] == 40
+
+
+async def test_a_normal_queue_costs_what_it_cost_before_there_was_delay(
+    own_redis: RedisServer, client: Any, open_queue: Open
+) -> None:
+    costs = []
+    for metadata in ({}, {}, {"_default_message_delay": 0}):  # the first loads the scripts
+        queue = await open_queue(own_redis.url)
+        management = queue.stores.management
+        record, _ = await management.create_queue(queue.ref, metadata, max_queues=10_000)
+        client.config_resetstat()
+        await queue.post(*"abc", version=record.version)
+        await queue.page(version=record.version)
+        claimed = await queue.claim(2, version=record.version, mode=record.delay_mode)
+        await queue.stores.messages.get_claim(queue.ref, claimed.claim_id or "")
+        await queue.pop(version=record.version, mode=record.delay_mode)
+        await queue.release(claimed.claim_id or "")
+        costs.append(calls(client))
+    assert costs[1] == costs[2]
+
+
+async def test_a_normal_claim_neither_reads_the_delayed_index_nor_d(
+    queue: QueueUnderTest, client: Any, own_redis: RedisServer
+) -> None:
+    await queue.post("later", delay=HOUR // 2)
+    await queue.post("now")
+    tag = f"{{project/{queue.ref.name}}}"
+    messages = f"zl:messages:{tag}"
+    (ready,) = client.zrange(f"zl:ready:{tag}", 0, -1)
+    record = client.hget(messages, ready)
+    client.hset(messages, ready, record[:17] + b"\x7f" * 6 + record[23:])  # `d` in the far future
+    with raw(own_redis.url) as other, other.monitor() as monitor:
+        claimed = await queue.claim(10, mode=DelayMode.IGNORE)
+        client.echo("end")
+        lines = []
+        while "ECHO" not in (line := monitor.next_command())["command"]:
+            lines.append(line)
+    assert len(claimed.messages) == 1
+    of_scripts = [line["command"] for line in lines if line["client_type"] == "lua"]
+    assert of_scripts
+    assert not [command for command in of_scripts if "zl:due:" in command or "zl:wait" in command]
+
+
+async def test_no_script_examines_more_than_a_thousand_entries(
+    own_redis: RedisServer, client: Any, open_queue: Open
+) -> None:
+    """Whatever has piled up: expired, lapsed, due, exhausted, or not to be listed."""
+    queue = await open_queue(own_redis.url)
+    target = queue.named(f"{queue.ref.name}-dead")
+    await fill(queue, 3 * BULK, ttl=2 * MINUTE)
+    await fill(queue, 3 * BULK)
+    await fill(queue, 3 * BULK, delay=10 * MINUTE)
+    for _ in range(6 * BULK // MAX_CLAIMED):
+        await queue.claim(MAX_CLAIMED, ttl=MINUTE)
+    steps: list[int] = []
+    run = Router.run
+
+    async def watched(self: Router, script: Any, *args: Any, **options: Any) -> Any:
+        reply = await run(self, script, *args, **options)
+        if script.name in {"list", "claim", "pop", "stats"} and reply[0] in (b"again", b"ok"):
+            steps.append(reply[2] if script.name != "stats" or reply[0] == b"again" else 0)
+        return reply
+
+    with patch.object(Router, "run", watched):
+        assert not (await queue.page(limit=5, claimed=False, delayed=False)).messages
+        queue.advance(15 * MINUTE)
+        policy = target.as_dead_letter_queue(1)
+        claimed = await queue.claim(20, mode=DelayMode.HONOUR, dead_letter=policy)
+        assert (len(claimed.messages), claimed.moved) == (20, 3 * BULK)
+        assert (await queue.stats()).total == 3 * BULK
+        exposed = await queue.claim(MAX_CLAIMED, mode=DelayMode.EXPOSE)
+        assert len(exposed.messages) == MAX_CLAIMED
+        assert (await target.stats()).ready == 3 * BULK
+    assert max(steps) <= 1_000
+    assert sum(steps) >= 6 * BULK
+
+
+async def test_a_waiting_message_of_200_bytes_takes_at_most_600(
+    own_redis: RedisServer, client: Any, open_queue: Open
+) -> None:
+    queue = await open_queue(own_redis.url)
+    before = client.info("memory")["used_memory"]
+    message = NewMessage(b'"' + b"x" * 198 + b'"', HOUR)
+    count = 20 * BULK
+    for _ in range(20):
+        await queue.post_all([message] * BULK, client="3381af92-2b9e-11e3-b191-71861300734c")
+    per_message = (client.info("memory")["used_memory"] - before) / count
+    print(f"{per_message:.0f} bytes for each waiting message of 200 bytes")
+    assert per_message <= 600

@@ -1,0 +1,297 @@
+"""Redis that is away, loading, read-only, full, busy, forgetful or wrongly configured."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests import services
+from tests.contract.subject import QueueUnderTest
+from tests.drivers.redis.conftest import Open
+from tests.drivers.redis.inspection import raw
+from tests.services import RedisServer
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable
+from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.storage.redis import create
+from zaqar_lite.storage.redis.faults import ConnectionLost
+from zaqar_lite.storage.redis.link import Link
+
+pytestmark = pytest.mark.anyio
+
+
+async def eventually(queue: QueueUnderTest, text: str) -> None:
+    """Post until it succeeds: the connection is opened anew by a later call."""
+    for _ in range(100):
+        try:
+            await queue.post(text)
+        except Unavailable:
+            await asyncio.sleep(0.05)
+        else:
+            return
+    pytest.fail("the store does not recover")
+
+
+async def first_refusal(queue: QueueUnderTest) -> str:
+    """Post until it is refused; answer why."""
+    for _ in range(100):
+        try:
+            await queue.post("x")
+        except Unavailable as exc:
+            return str(exc)
+        await asyncio.sleep(0.01)
+    pytest.fail("nothing is refused")
+
+
+async def test_a_flushed_script_cache_is_filled_again(queue: QueueUnderTest, client: Any) -> None:
+    await queue.post("a")
+    client.script_flush()
+    await asyncio.gather(*[queue.post("b") for _ in range(5)])
+    assert len(await queue.bodies()) == 6
+
+
+async def test_a_closed_connection_is_opened_anew(queue: QueueUnderTest, client: Any) -> None:
+    await queue.post("a")
+    client.client_kill_filter(_type="normal", skipme=True)
+    assert await queue.bodies() == ["a"]  # a read is repeated by the driver itself
+    client.client_kill_filter(_type="normal", skipme=True)
+    await eventually(queue, "b")
+    assert await queue.bodies() == ["a", "b"]
+
+
+async def test_a_killed_server_is_unavailable_and_comes_back(
+    queue: QueueUnderTest, own_redis: RedisServer
+) -> None:
+    await queue.post("a")
+    own_redis.kill()
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="No connection to Redis") as caught:
+            await queue.post("lost")
+        assert caught.value.retry_after >= 1
+    with pytest.raises(Unavailable):
+        await queue.stores.messages.ping()
+    await asyncio.to_thread(own_redis.start)
+    await eventually(queue, "b")
+    assert await queue.bodies() == ["a", "b"]
+
+
+async def test_a_silent_server_is_given_up(
+    open_queue: Open, own_redis: RedisServer, client: Any
+) -> None:
+    queue = await open_queue(f"{own_redis.url}?timeout=0.3")
+    await queue.post("a")
+    pid = own_redis.processes[0].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(Unavailable, match="no answer"):
+            await queue.bodies()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await eventually(queue, "b")
+    assert await queue.bodies() == ["a", "b"]
+
+
+class Deaf(asyncio.Protocol):
+    """A server that accepts a connection and never reads from it."""
+
+    def __init__(self) -> None:
+        self.transports: list[asyncio.Transport] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+        self.transports.append(transport)
+
+
+async def fill(link: Link) -> list[asyncio.Future[Any]]:
+    """Send a mebibyte after another, until one is refused."""
+    answers: list[asyncio.Future[Any]] = []
+    with contextlib.suppress(ConnectionLost):
+        while len(answers) < 1_000:
+            answers.append(link.send("ECHO", b"x" * (1 << 20)))
+            await asyncio.sleep(0)
+    return answers
+
+
+async def test_a_server_that_takes_nothing_cannot_fill_the_memory() -> None:
+    loop, deaf = asyncio.get_running_loop(), Deaf()
+    async with await loop.create_server(lambda: deaf, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        _, link = await loop.create_connection(lambda: Link(60), "127.0.0.1", port)
+        answers = await fill(link)
+        assert 64 <= len(answers) < 100
+        link.close()
+        lost = await asyncio.gather(*answers, return_exceptions=True)
+        assert all(isinstance(answer, ConnectionLost) for answer in lost)
+        for transport in deaf.transports:
+            transport.abort()
+
+
+async def test_a_caller_that_goes_away_disturbs_nobody(queue: QueueUnderTest) -> None:
+    await queue.post("a")
+    gone = asyncio.create_task(queue.post("gone"))
+    stays = asyncio.create_task(queue.bodies())
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert "a" in await stays
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert (await queue.bodies())[0] == "a"
+
+
+async def test_a_replica_is_left_for_the_master(queue: QueueUnderTest, client: Any) -> None:
+    await queue.post("a")
+    client.replicaof("127.0.0.1", 1)
+    try:
+        with pytest.raises(Unavailable, match="replica"):
+            await queue.post("refused")
+    finally:
+        client.replicaof("NO", "ONE")
+    await eventually(queue, "b")
+    assert await queue.bodies() == ["a", "b"]
+
+
+async def test_a_full_server_still_hands_out_and_deletes(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    ids = await queue.post("a", "b")
+    client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(Unavailable, match="maxmemory"):
+            await queue.post("refused")
+        claimed = await queue.claim(1)
+        assert [message.id for message in claimed.messages] == ids[:1]
+        await queue.stores.messages.delete(queue.ref, ids, claim_ids=None)
+    finally:
+        client.config_set("maxmemory", 0)
+    assert await queue.bodies() == []
+    await queue.post("c")
+
+
+async def test_a_busy_server_is_unavailable(
+    queue: QueueUnderTest, client: Any, own_redis: RedisServer
+) -> None:
+    await queue.post("a")
+    client.config_set("busy-reply-threshold", 20)
+
+    def occupy() -> None:
+        with raw(own_redis.url) as other, pytest.raises(redis.ResponseError, match="killed"):
+            other.eval("while true do end", 0)
+
+    thread = threading.Thread(target=occupy)
+    thread.start()
+    try:
+        assert "busy" in await first_refusal(queue)
+    finally:
+        client.script_kill()
+        thread.join()
+    await eventually(queue, "b")
+    assert (await queue.bodies())[-1] == "b"
+
+
+async def test_a_loading_server_is_unavailable(open_queue: Open) -> None:
+    options = ("--key-load-delay", "3000", "--loading-process-events-interval-bytes", "1024")
+    with services.start_redis(appendfsync="always", options=options) as server:
+        queue = await open_queue(server.url)
+        await queue.post("a")
+        with raw(server.url) as client:
+            for number in range(400):
+                client.set(f"filler-{number}", "x" * 100)
+            client.bgrewriteaof()  # keys are loaded slowly from a base file only
+            services.process.wait_until(
+                lambda: not client.info("persistence")["aof_rewrite_in_progress"], server.processes
+            )
+        server.processes[0].kill()
+        server.processes[0].start()
+        reasons = set()
+        for _ in range(200):
+            try:
+                await queue.bodies()
+                break
+            except Unavailable as exc:
+                reasons.add(str(exc))
+                await asyncio.sleep(0.02)
+        assert await queue.bodies() == ["a"]
+        assert any("loading its data" in reason for reason in reasons), reasons
+
+
+async def test_a_wrong_password_is_a_matter_of_configuration(open_queue: Open) -> None:
+    with services.start_redis(options=("--requirepass", "sesame")) as server:
+        for login in ("", ":wrong@", "nobody:wrong@"):
+            with pytest.raises(ConfigurationError, match="password"):
+                await open_queue(f"redis://{login}127.0.0.1:{server.port}")
+        queue = await open_queue(f"redis://:sesame@127.0.0.1:{server.port}/3")
+        await queue.post("a")
+        assert await queue.bodies() == ["a"]
+
+
+async def test_a_server_that_throws_messages_away_is_refused(open_queue: Open) -> None:
+    options = ("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+    with services.start_redis(options=options) as server:
+        with pytest.raises(ConfigurationError, match="noeviction"):
+            await open_queue(server.url)
+
+
+async def test_a_unix_socket_will_do(open_queue: Open, tmp_path: Path) -> None:
+    path = tmp_path / "redis.sock"
+    with services.start_redis(options=("--unixsocket", str(path))):
+        queue = await open_queue(f"unix://{path}")
+        await queue.post("a")
+        assert await queue.bodies() == ["a"]
+
+
+async def test_tls_is_checked(open_queue: Open, tmp_path: Path) -> None:
+    openssl = services.process.find_program("openssl", "openssl")
+    await asyncio.to_thread(
+        subprocess.run,
+        [
+            *(openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
+            *("-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    port = services.process.free_port()
+    options = (
+        *("--tls-port", str(port), "--tls-auth-clients", "no"),
+        *("--tls-cert-file", str(tmp_path / "cert.pem")),
+        *("--tls-key-file", str(tmp_path / "key.pem")),
+    )
+    with services.start_redis(options=options):
+        uri = f"rediss://localhost:{port}"
+        queue = await open_queue(f"{uri}?ssl_ca_certs={tmp_path / 'cert.pem'}")
+        await queue.post("a")
+        assert await queue.bodies() == ["a"]
+        with pytest.raises(Unavailable, match="certificate"):
+            await open_queue(uri)
+
+
+async def test_nobody_there_is_unavailable(open_queue: Open) -> None:
+    with pytest.raises(Unavailable, match="No connection"):
+        await open_queue(f"redis://127.0.0.1:{services.process.free_port()}")
+
+
+@pytest.mark.parametrize(
+    ("uri", "reason"),
+    [
+        ("redis://h:nonsense", "port"),
+        ("redis://h/zero", "database"),
+        ("redis+cluster://h/1", "cluster"),
+        ("redis+sentinel://h:1,h:2", "service"),
+        ("redis://h?timeout=never", "timeout"),
+        ("redis://h?retries=3", "retries"),
+        ("redis://user@h", "password"),
+        ("rediss://h?ssl_ca_certs=/nowhere", "certificates"),
+    ],
+)
+def test_wrong_uris_are_refused(uri: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        create(uri, clock=Clock(), options=StoreOptions())

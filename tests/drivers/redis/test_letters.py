@@ -1,0 +1,145 @@
+"""Dead letters between two slots: a crash at every step, and repeats however late."""
+
+import asyncio
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from tests.contract.pausing import pause_before
+from tests.contract.subject import MINUTE, SECOND, QueueUnderTest
+from tests.drivers.redis.inspection import check_queue, keys_by_tag
+from tests.services import RedisServer
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of
+from zaqar_lite.storage.redis.letters import Sweeper
+from zaqar_lite.storage.redis.router import Router
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def target(queue: QueueUnderTest) -> QueueUnderTest:
+    return queue.named(f"{queue.ref.name}-dead")
+
+
+async def exhaust(queue: QueueUnderTest, *texts: str) -> list[str]:
+    ids = await queue.post(*texts)
+    await queue.release(await queue.claim_id(len(texts)))
+    return ids
+
+
+def crash_before(script: str) -> Any:
+    """Let every call of a script fail before it is sent, as if the process had ended there."""
+    run = Router.run
+
+    async def crashing(self: Router, called: Any, *args: Any, **options: Any) -> Any:
+        if called.name == script:
+            raise Unavailable("crash")
+        return await run(self, called, *args, **options)
+
+    return patch.object(Router, "run", crashing)
+
+
+async def swept(queue: QueueUnderTest) -> int:
+    moved = 0
+    while (done := await queue.stores.messages.sweep(1000)).total:
+        moved += done.moved
+    return moved
+
+
+@pytest.mark.parametrize("step", ["claim", "accept", "outbox_ack"])
+async def test_a_crash_at_any_step_is_finished_by_the_sweep(
+    queue: QueueUnderTest, target: QueueUnderTest, client: Any, step: str
+) -> None:
+    ids = await exhaust(queue, "a", "b")
+    with crash_before(step), pytest.raises(Unavailable):
+        await queue.claim(dead_letter=target.as_dead_letter_queue(1))
+    if step == "accept":
+        assert await queue.bodies() == await target.bodies() == []
+        assert not (await queue.claim()).messages
+        assert not (await target.claim()).messages
+    second = queue.at(await queue.stores.second())
+    queue.advance(MINUTE + SECOND)
+    moved = await swept(second)
+    if step == "claim":
+        assert await queue.bodies() == ["a", "b"]
+        await queue.claim(dead_letter=target.as_dead_letter_queue(1))
+    else:
+        assert moved == 2
+    assert [message.id for message in await target.listed()] == ids
+    assert await queue.bodies() == []
+    for tag, keys in keys_by_tag(client).items():
+        if queue.ref.name in tag:
+            assert "outbox" not in keys
+            check_queue(client, tag, keys, queue.stores.clock.offset_ms)
+
+
+async def test_a_crash_after_the_claim_said_that_letters_come_is_noticed(
+    queue: QueueUnderTest, target: QueueUnderTest, client: Any
+) -> None:
+    """The queue is registered before anything is in its outbox, and not forgotten in between."""
+    await exhaust(queue, "a")
+    with pause_before(Sweeper, "register") as pause:
+        claiming = asyncio.create_task(queue.claim(dead_letter=target.as_dead_letter_queue(1)))
+        await pause.reached()
+        assert "outbox" not in keys_by_tag(client)[keys_of(queue.ref).tag]
+        await swept(queue)  # it looks at the queue just before the letters come
+        pause.go()
+        await claiming
+    assert client.zscore(EVERYWHERE.key("visits"), keys_of(queue.ref).tag) is not None
+    assert await target.bodies() == ["a"]
+
+
+async def test_a_late_repeat_brings_no_letter_back(
+    queue: QueueUnderTest, target: QueueUnderTest
+) -> None:
+    await exhaust(queue, "a")
+    with crash_before("outbox_ack"), pytest.raises(Unavailable):
+        await queue.claim(dead_letter=target.as_dead_letter_queue(1))
+    (letter,) = (await target.pop()).messages  # it has arrived, and is consumed
+    assert letter.origin is not None
+    queue.advance(MINUTE)
+    await swept(queue)
+    assert await target.bodies() == []
+    await exhaust(queue, "b")
+    await queue.claim(dead_letter=target.as_dead_letter_queue(1))
+    assert await target.bodies() == ["b"]
+
+
+async def test_two_that_drain_at_once_move_each_letter_once(
+    queue: QueueUnderTest, target: QueueUnderTest
+) -> None:
+    await exhaust(queue, *"abcdef")
+    with crash_before("accept"), pytest.raises(Unavailable):
+        await queue.claim(dead_letter=target.as_dead_letter_queue(1))
+    queue.advance(MINUTE)
+    others = [queue.at(await queue.stores.second()) for _ in range(3)]
+    await asyncio.gather(*map(swept, [queue, *others]))
+    assert await target.bodies() == [*"abcdef"]
+
+
+async def test_letters_on_their_way_outlive_their_source(
+    queue: QueueUnderTest, target: QueueUnderTest
+) -> None:
+    await exhaust(queue, "a")
+    with crash_before("accept"), pytest.raises(Unavailable):
+        await queue.claim(dead_letter=target.as_dead_letter_queue(1))
+    await queue.stores.messages.purge(queue.ref)
+    await queue.stores.messages.drop(queue.ref)
+    queue.advance(MINUTE)
+    await swept(queue)
+    assert await target.bodies() == ["a"]
+
+
+async def test_projects_and_names_never_share_a_key(
+    queue: QueueUnderTest, own_redis: RedisServer
+) -> None:
+    """Braces, slashes, colons, percent signs and stars in a project mean nothing in a key."""
+    odd = ["{a}", "a}:{b", "a/b", "a:b", "%2F", "*", "", "ü", "a", "zl:messages:{x}", "\udcff"]
+    refs = [queue.ref._replace(project=project, name="q") for project in odd]
+    assert len({keys_of(ref).tag for ref in refs}) == len(odd)
+    for number, ref in enumerate(refs):
+        await QueueUnderTest(queue.stores, ref).post(str(number))
+    for number, ref in enumerate(refs):
+        assert await QueueUnderTest(queue.stores, ref).bodies() == [str(number)]

@@ -1,0 +1,111 @@
+"""Records and the indexes over them: a crash between two slots is mended by the sweep."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.contract.subject import MINUTE, QueueUnderTest
+from tests.drivers.redis.test_letters import crash_before
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import NewMessage, QueueRecord, QueueRef
+from zaqar_lite.storage.redis.codec import new_randomness, pack_client, pack_new, read_message
+from zaqar_lite.storage.redis.scripts import load
+
+pytestmark = pytest.mark.anyio
+
+
+async def create(queue: QueueUnderTest, **metadata: Any) -> QueueRecord:
+    management = queue.stores.management
+    record, _ = await management.create_queue(queue.ref, metadata, max_queues=1_000_000)
+    return record
+
+
+async def heal(queue: QueueUnderTest, client: Any) -> None:
+    queue.advance(MINUTE)
+    await queue.stores.messages.sweep(1000)
+    assert client.zcard("zl:intents:{*}") == 0
+
+
+async def test_a_name_whose_record_was_never_written_goes(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    queue = QueueUnderTest(queue.stores, QueueRef(f"project-{queue.ref.name}", "q"))
+    with crash_before("create_queue"), pytest.raises(Unavailable):
+        await create(queue)
+    management = queue.stores.management
+    assert await management.list_queues(queue.ref.project, limit=10) == []
+    await heal(queue, client)
+    assert await management.count_queues(queue.ref.project) == 0
+    await create(queue)
+    assert await management.count_queues(queue.ref.project) == 1
+
+
+@pytest.mark.parametrize("change", ["update", "delete", "drop"])
+async def test_an_index_that_was_not_changed_is_mended(
+    queue: QueueUnderTest, client: Any, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = QueueUnderTest(queue.stores, QueueRef(f"project-{queue.ref.name}", "q"))
+    management, project = queue.stores.management, queue.ref.project
+    record = await create(queue, _dead_letter_queue="old")
+
+    async def crash(*_: Any) -> None:
+        raise Unavailable("crash")
+
+    updated_record = QueueRecord(
+        queue.ref, {"_dead_letter_queue": "new"}, record.version, exposing=True
+    )
+    acts: dict[str, Callable[[], Awaitable[object]]] = {
+        "update": lambda: management.update_queue(updated_record),
+        "delete": lambda: management.delete_queue(queue.ref, version=record.version),
+        "drop": lambda: queue.stores.messages.drop(queue.ref),
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr("zaqar_lite.storage.redis.records.RecordIndexes._reindex", crash)
+        with pytest.raises(Unavailable):
+            await acts[change]()
+    assert await management.dead_letter_sources(QueueRef(project, "old"), limit=9) == []
+    await heal(queue, client)
+    updated = change == "update"
+    tags = client.smembers(f"zl:sources:{{{project}/old}}")
+    assert tags == set()
+    new_sources = await management.dead_letter_sources(QueueRef(project, "new"), limit=9)
+    assert new_sources == (["q"] if updated else [])
+    exposing = [r.ref for r in await management.exposing_queues(limit=100)]
+    assert (queue.ref in exposing) == updated
+    assert await management.count_queues(project) == int(updated)
+
+
+@pytest.mark.parametrize(
+    "client_id",
+    [
+        "3381af92-2b9e-11e3-b191-71861300734c",
+        "3381af922b9e11e3b19171861300734c",
+        "3381AF92-2B9E-11E3-B191-71861300734C",
+        "worker 1",
+        "",
+        "\u00fcml\u00e4ut" * 50,
+    ],
+)
+@pytest.mark.parametrize("priority", [100, 0, -5, 2**31 - 1])
+@pytest.mark.parametrize("headers", [None, {"a": "b", "\u00e4": "{}"}])
+def test_a_record_reads_back_as_it_was_written(
+    client_id: str, priority: int, headers: dict[str, str] | None
+) -> None:
+    message = NewMessage(b'{"a": 1}', 3_600_000, 900_000, None, headers, priority)
+    (half,) = new_randomness(1)
+    blob = pack_new(message, pack_client(client_id), half)
+    assert blob[:10] == (3_600_000).to_bytes(5, "big") + (900_000).to_bytes(5, "big")
+    record = b"".join(n.to_bytes(s, "big") for n, s in ((1, 6), (2, 6), (3, 5), (4, 6))) + blob[10:]
+    read = read_message(b"\0" * 7 + b"\x09", record, b"", 10, held=False)
+    assert (read.client_id, read.headers, read.body) == (client_id, headers, message.body)
+    assert (read.created_at, read.expires_at, read.ttl_ms, read.delay_expires_at) == (1, 2, 3, 4)
+    assert read.id == f"{9:016x}{half.hex()}"
+
+
+def test_every_script_says_what_it_does_and_lists_its_keys() -> None:
+    names = ["post", "list", "get", "edit", "delete", "claim", "pop", "get_claim", "renew"]
+    for name in [*names, "release", "purge", "drop", "stats", "split", "expose", "sweep"]:
+        script = load(name)
+        assert {"state", "messages"} <= set(script.kinds), name
+        assert b"\n--" not in script.text

@@ -1,0 +1,253 @@
+"""A proxy in front of the real Swift: it counts, and it fails as it is told to."""
+
+import asyncio
+import http.client
+import re
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Self
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+from tests.services import SwiftServer
+from tests.services.process import free_port
+
+_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length"}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One request: `path` is what comes after the account, unquoted."""
+
+    method: str
+    path: str
+    query: str
+
+    @property
+    def kind(self) -> str:
+        """What is done to what: LIST, or the method and object, container or account."""
+        if self.path.startswith("/auth"):
+            return "AUTH"
+        depth = len(self.path.strip("/").split("/")) if self.path.strip("/") else 0
+        if self.method == "GET" and depth == 1:
+            return "LIST"
+        return f"{self.method} {('account', 'container')[depth] if depth < 2 else 'object'}"
+
+
+@dataclass
+class Fault:
+    """What happens to requests of `method` whose path matches: the first `times` of them.
+
+    `status` answers in Swift's place, `headers` with it. `cut` ends the connection instead of
+    answering, before Swift sees the request or after it has done what was asked. `edit` changes
+    the body of Swift's answer. `pause` lets the request wait for an event, and `reached` tells
+    that one does.
+    """
+
+    method: str
+    pattern: str
+    times: int = 1
+    status: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+    cut: str = ""
+    edit: Callable[[bytes], bytes] | None = None
+    pause: threading.Event | None = None
+    skip: int = 0
+    reached: threading.Event = field(default_factory=threading.Event)
+    hits: int = 0
+
+    def meets(self, seen: Seen) -> bool:
+        """Whether it strikes now."""
+        if self.times <= 0 or seen.method != self.method or not re.search(self.pattern, seen.path):
+            return False
+        if self.skip:
+            self.skip -= 1
+            return False
+        self.times -= 1
+        self.hits += 1
+        self.reached.set()
+        return True
+
+
+class FaultyProxy:
+    """Forward to Swift; `seen` is every request, `fault` plants what goes wrong."""
+
+    def __init__(self, server: SwiftServer) -> None:
+        upstream = urlsplit(server.auth_url)
+        self.upstream = (upstream.hostname or "", upstream.port or 80)
+        self.seen: list[Seen] = []
+        self.port = free_port()
+        secret = urlsplit(server.url).netloc.rpartition("@")[0]
+        self.url = f"swift+http://{secret}@127.0.0.1:{self.port}/auth/v1.0"
+        self._faults: list[Fault] = []
+        self._tokens: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._server: _Server | None = None
+
+    def start(self) -> Self:
+        """Listen, again on the same port after `stop`."""
+        self._server = _Server(("127.0.0.1", self.port), self)
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def stop(self) -> None:
+        """Die: no new connection, and those there are end."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server.end_connections()
+            self._server = None
+
+    def fault(self, method: str, pattern: str, **what: object) -> Fault:
+        """Plant a fault."""
+        fault = Fault(method, pattern, **what)  # type: ignore[arg-type] # told by the caller
+        with self._lock:
+            self._faults.append(fault)
+        return fault
+
+    def token_for(self, real: str) -> str:
+        """A token of our own for one of Swift's, which would give out the same one again."""
+        token = uuid4().hex
+        self._tokens[token] = real
+        return token
+
+    def real_token(self, token: str) -> str | None:
+        """Swift's token for one of ours; None when that has ended."""
+        return self._tokens.get(token)
+
+    def end_tokens(self) -> None:
+        """Let all tokens end."""
+        self._tokens.clear()
+
+    async def sees(self, matches: Callable[[Seen], bool], count: int = 1) -> None:
+        """Wait until `count` requests were seen that match."""
+        for _ in range(2_000):
+            if sum(map(matches, self.seen)) >= count:
+                return
+            await asyncio.sleep(0.005)
+        raise AssertionError(f"not seen {count} times: {self.seen}")
+
+    def heal(self) -> None:
+        """Take all faults away."""
+        with self._lock:
+            self._faults.clear()
+
+    def note(self, seen: Seen) -> Fault | None:
+        """Count a request, and find what is to happen to it."""
+        with self._lock:
+            self.seen.append(seen)
+            return next((fault for fault in self._faults if fault.meets(seen)), None)
+
+    def kinds(self) -> dict[str, int]:
+        """How many requests of each kind there were since the last time this was asked."""
+        with self._lock:
+            kinds: dict[str, int] = {}
+            for seen in self.seen:
+                kinds[seen.kind] = kinds.get(seen.kind, 0) + 1
+            self.seen.clear()
+        return kinds
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, address: tuple[str, int], proxy: FaultyProxy) -> None:
+        self.proxy = proxy
+        self.connections: set[socket.socket] = set()
+        super().__init__(address, _Handler)
+
+    def end_connections(self) -> None:
+        for connection in list(self.connections):
+            connection.close() if connection.fileno() < 0 else _cut(connection)
+
+    def handle_error(self, *_: object) -> None:
+        """A cut connection is no news."""
+
+
+def _cut(connection: socket.socket) -> None:
+    with suppress(OSError):  # it may have ended already
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.connections.add(self.connection)
+        self._upstream = http.client.HTTPConnection(*self.server.proxy.upstream)
+
+    def finish(self) -> None:
+        self.server.connections.discard(self.connection)
+        self._upstream.close()
+        super().finish()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def _forward(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        parts = urlsplit(self.path)
+        place = re.sub(r"^/v1/[^/]+", "", parts.path)
+        fault = self.server.proxy.note(Seen(self.command, unquote(place), parts.query))
+        if fault is not None and fault.pause is not None:
+            fault.pause.wait(20)
+        if fault is not None and fault.cut == "before":
+            return self._end()
+        if fault is not None and fault.status:
+            return self._answer(fault.status, list(fault.headers.items()), b"")
+        headers = {
+            key.lower(): value for key, value in self.headers.items() if key.lower() not in _HOP
+        }
+        if token := headers.pop("x-auth-token", None):
+            real = self.server.proxy.real_token(token)
+            if real is None:
+                return self._answer(401, [], b"")
+            headers["x-auth-token"] = real
+        self._upstream.request(self.command, self.path, body or None, headers)
+        response = self._upstream.getresponse()
+        answer = response.read()
+        if fault is not None and fault.cut == "after":
+            return self._end()
+        if fault is not None and fault.edit is not None:
+            answer = fault.edit(answer)
+        length = response.headers["Content-Length"] if self.command == "HEAD" else None
+        return self._answer(response.status, self._with_our_token(response), answer, length)
+
+    def _with_our_token(self, response: http.client.HTTPResponse) -> list[tuple[str, str]]:
+        real = response.headers["X-Auth-Token"]
+        token = self.server.proxy.token_for(real) if real else ""
+        return [
+            (key, token if key in {"X-Auth-Token", "X-Storage-Token"} else value)
+            for key, value in response.getheaders()
+        ]
+
+    def _answer(
+        self,
+        status: int,
+        headers: Sequence[tuple[str, str]],
+        body: bytes,
+        length: str | None = None,
+    ) -> None:
+        self.send_response_only(status)
+        for key, value in headers:
+            if key.lower() not in _HOP:
+                self.send_header(key, value)
+        if status != 204:
+            self.send_header("Content-Length", length or str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _end(self) -> None:
+        self.close_connection = True
+        _cut(self.connection)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _forward  # noqa: N815 - the library's names

@@ -1,0 +1,183 @@
+"""Crashes between two writes: what a dead process left is finished or undone, never doubled."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.contract.stores import Stores
+from tests.contract.subject import MINUTE, QueueUnderTest, ids, new, texts
+from tests.drivers.swift.conftest import OpenSwift, a_queue
+from tests.drivers.swift.faulty_proxy import FaultyProxy
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import QueueRef
+
+pytestmark = pytest.mark.anyio
+
+CRASHES = [
+    pytest.param("POST", "{source}/m/", "before", id="before-it-is-marked"),
+    pytest.param("POST", "{source}/m/", "after", id="when-it-is-marked"),
+    pytest.param("PUT", "{target}/i/", "before", id="before-the-copy-can-be-found"),
+    pytest.param("PUT", "{target}/m/", "before", id="before-the-copy"),
+    pytest.param("PUT", "{target}/m/", "after", id="when-the-copy-is-there"),
+    pytest.param("DELETE", "{source}/m/", "before", id="before-the-original-goes"),
+    pytest.param("DELETE", "{source}/m/", "after", id="when-the-original-is-gone"),
+    pytest.param("POST", "{target}/m/", "before", id="before-the-copy-is-shown"),
+    pytest.param("POST", "{target}/m/", "after", id="when-the-copy-is-shown"),
+]
+
+
+async def exhausted(stores: Stores) -> tuple[QueueUnderTest, QueueUnderTest, str]:
+    """A queue with one message that was claimed once, and the dead-letter queue of it."""
+    source = a_queue(stores, "source")
+    target = QueueUnderTest(stores, QueueRef(source.ref.project, "target"))
+    await target.post("older")
+    (message_id,) = await source.post("letter")
+    await source.release(await source.claim_id())
+    return source, target, message_id
+
+
+def place(queue: QueueUnderTest) -> str:
+    return rf"\.{queue.ref.name}"
+
+
+@pytest.mark.parametrize(("method", "where", "cut"), CRASHES)
+@pytest.mark.parametrize("healer", ["claim", "sweep"])
+async def test_a_move_that_was_cut_short_is_finished(  # noqa: PLR0917 - fixtures
+    open_swift: OpenSwift, proxy: FaultyProxy, method: str, where: str, cut: str, healer: str
+) -> None:
+    """In between the letter is in neither queue, or in one; at the end in exactly one."""
+    source, target, message_id = await exhausted(
+        await open_swift(proxy.url, options="&patience=0.2")
+    )
+    pattern = where.format(source=place(source), target=place(target))
+    proxy.fault(method, pattern, times=50, cut=cut)
+    policy = target.as_dead_letter_queue(1)
+    with pytest.raises(Unavailable):
+        await source.claim(dead_letter=policy)
+    proxy.heal()
+    after = await open_swift()  # another process, which knows nothing
+    source, target = source.at(after), target.at(after)
+    seen = [*await source.bodies(), *await target.bodies()]
+    assert seen.count("letter") <= 1
+    if healer == "sweep":
+        await source.sweep()
+    claimed = await source.claim(dead_letter=policy)
+    assert not claimed.messages
+    letters = (await target.claim()).messages
+    assert texts(letters) == ["older", "letter"]
+    letter = letters[1]
+    assert letter.id == message_id
+    assert letter.origin is not None
+    assert (letter.origin.source, letter.origin.claim_count) == ("source", 1)
+    assert ids(await target.get(message_id)) == [message_id]
+    assert not await source.get(message_id)
+    await target.delete(message_id)
+    assert await source.bodies() == []
+    assert await target.bodies() == ["older"]
+    await source.sweep()
+    assert await target.bodies() == ["older"]
+
+
+KEYED = [
+    pytest.param("PUT", "/l/tail", "after", 0, id="when-the-intent-is-there"),
+    pytest.param("PUT", "/m/", "before", 1, id="after-one-message"),
+    pytest.param("PUT", "/k/", "before", 0, id="before-a-key"),
+    pytest.param("POST", "/l/tail", "before", 0, id="before-the-intent-is-done"),
+]
+
+
+@pytest.mark.parametrize(("method", "where", "cut", "skip"), KEYED)
+async def test_a_post_with_keys_that_was_cut_short_is_all_or_none(  # noqa: PLR0917 - fixtures
+    open_swift: OpenSwift, proxy: FaultyProxy, method: str, where: str, cut: str, skip: int
+) -> None:
+    """The process is gone before it could undo anything; the retry stores each message once."""
+    crashed = await open_swift(proxy.url, options="&patience=0.2")
+    queue = a_queue(crashed)
+    await queue.post("older")
+    batch = [new("a", key="a"), new("b", key="b")]
+    proxy.fault(method, where, times=50, skip=skip, cut=cut)
+    proxy.fault("DELETE", ".", times=50, cut="before")
+    with pytest.raises(Unavailable):
+        await queue.post(*batch, batch_key="batch")
+    proxy.heal()
+    queue = queue.at(await open_swift())
+    retried = await queue.post(*batch, batch_key="batch")
+    assert await queue.bodies() == ["older", "a", "b"]
+    again = await queue.post_all(batch, batch_key="batch")
+    assert [answer.id for answer in again] == retried
+    assert all(answer.duplicate for answer in again)
+
+
+async def test_nothing_of_a_post_that_was_cut_short_is_claimed(
+    open_swift: OpenSwift, proxy: FaultyProxy
+) -> None:
+    """A claim that comes before the retry undoes it, so that the retry doubles nothing."""
+    queue = a_queue(await open_swift(proxy.url, options="&patience=0.2"))
+    batch = [new("a", key="a"), new("b", key="b")]
+    proxy.fault("PUT", "/m/", times=50, skip=1, cut="before")
+    proxy.fault("DELETE", ".", times=50, cut="before")
+    with pytest.raises(Unavailable):
+        await queue.post(*batch)
+    proxy.heal()
+    queue = queue.at(await open_swift())
+    assert (await queue.claim()).claim_id is None
+    await queue.post(*batch)
+    assert await queue.bodies() == ["a", "b"]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_reader_does_not_pass_a_batch_that_is_being_written(
+    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path, shared: bool
+) -> None:
+    """The last message of a batch is there before the first one: readers stop before both."""
+    locks = f"file://{tmp_path}/locks" if shared else None
+    writer = a_queue(await open_swift(proxy.url, coordination_url=locks))
+    reader = writer.at(await open_swift(coordination_url=locks)) if shared else writer
+    await writer.post("older")
+    go = threading.Event()
+    stop = proxy.fault("PUT", "/m/", pause=go)
+    posting = asyncio.create_task(writer.post("a", "b", "c"))
+    assert await asyncio.to_thread(stop.reached.wait, 10)
+    await asyncio.sleep(0.5)  # the other two are being written meanwhile
+    page = await reader.page()
+    assert texts(page.messages) == ["older"]
+    go.set()
+    await posting
+    assert texts((await reader.page(after=page.marker)).messages) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_batch_that_begins_between_a_readers_look_and_its_listing_is_not_passed(
+    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path, shared: bool
+) -> None:
+    locks = f"file://{tmp_path}/locks" if shared else None
+    queue = a_queue(await open_swift(proxy.url, coordination_url=locks))
+    await queue.post("older")
+    listing, first = threading.Event(), threading.Event()
+    looked = proxy.fault("GET", r"^/[^/]+\.queue\.[^/]+$", pause=listing)
+    reading = asyncio.create_task(queue.page())
+    assert await asyncio.to_thread(looked.reached.wait, 10)
+    begun = proxy.fault("PUT", "/m/", pause=first)
+    posting = asyncio.create_task(queue.post("a", "b", "c"))
+    assert await asyncio.to_thread(begun.reached.wait, 10)
+    await asyncio.sleep(0.5)  # the other two are being written meanwhile
+    listing.set()
+    page = await reading
+    assert texts(page.messages) == ["older"]
+    first.set()
+    await posting
+    assert texts((await queue.page(after=page.marker)).messages) == ["a", "b", "c"]
+
+
+async def test_positions_go_on_after_a_restart_with_a_clock_that_was_set_back(
+    open_swift: OpenSwift,
+) -> None:
+    queue = a_queue(await open_swift())
+    queue.advance(60 * MINUTE)
+    gone = await queue.post("a", "b")
+    await queue.delete(*gone)
+    behind = queue.at(await open_swift())
+    (later,) = await behind.post("c")
+    assert later > max(gone)

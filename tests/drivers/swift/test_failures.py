@@ -1,0 +1,288 @@
+"""Swift failing in the ways it does: nothing is lost, nothing is handed out twice."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.contract.subject import QueueUnderTest, ids, texts
+from tests.drivers.swift.conftest import OpenSwift, a_queue
+from tests.drivers.swift.faulty_proxy import FaultyProxy
+from zaqar_lite.domain.errors import NotFound, Unavailable
+
+pytestmark = pytest.mark.anyio
+
+MESSAGE = "/m/"
+Entry = dict[str, str]
+TEXTS = [str(number) for number in range(8)]
+
+
+async def work_through(queue: QueueUnderTest) -> list[str]:
+    """Claim and delete all there is; answer the texts in the order in which they came."""
+    done: list[str] = []
+    while (claimed := await queue.claim(3)).claim_id is not None:
+        done += texts(claimed.messages)
+        assert not await queue.delete(*ids(claimed.messages), claims=[claimed.claim_id])
+    return done
+
+
+@pytest.mark.parametrize(
+    ("method", "status"),
+    [
+        *[("POST", status) for status in (401, 408, 409, 429, 498, 500, 503, 507)],
+        *[(method, 503) for method in ("PUT", "GET", "DELETE", "HEAD")],
+        ("PUT", 202),  # somebody's clock is ahead: a newer object is there, and ours is not
+    ],
+)
+async def test_what_passes_is_tried_again(
+    queue: QueueUnderTest, proxy: FaultyProxy, method: str, status: int
+) -> None:
+    fault = proxy.fault(method, MESSAGE, times=2, status=status)
+    await queue.post("a", "b")
+    assert await work_through(queue) == ["a", "b"]
+    assert await queue.bodies() == []
+    assert fault.hits == 2
+
+
+async def test_a_listing_that_fails_is_asked_for_again(
+    queue: QueueUnderTest, proxy: FaultyProxy
+) -> None:
+    await queue.post("a")
+    proxy.fault("GET", "^/[^/]+$", times=2, status=503)
+    assert await queue.bodies() == ["a"]
+
+
+async def test_a_rate_limit_says_how_long_to_wait(
+    queue: QueueUnderTest, proxy: FaultyProxy
+) -> None:
+    started = asyncio.get_running_loop().time()
+    proxy.fault("PUT", MESSAGE, status=429, headers={"Retry-After": "1"})
+    await queue.post("a")
+    assert asyncio.get_running_loop().time() - started >= 1
+
+
+async def test_a_token_that_ends_is_renewed_once_for_all_threads(
+    queue: QueueUnderTest, proxy: FaultyProxy
+) -> None:
+    await queue.post(*TEXTS)
+    proxy.kinds()
+    proxy.end_tokens()
+    assert texts((await queue.page()).messages) == TEXTS
+    assert proxy.kinds()["AUTH"] == 1
+    claiming = asyncio.create_task(queue.claim(8))
+    await proxy.sees(lambda seen: seen.kind == "GET object")
+    proxy.end_tokens()  # in the middle of a claim
+    assert texts((await claiming).messages) == TEXTS
+    assert proxy.kinds()["AUTH"] == 1
+
+
+async def test_a_refused_key_is_told_without_it(open_swift: OpenSwift, proxy: FaultyProxy) -> None:
+    with pytest.raises(Unavailable, match="401") as error:
+        await open_swift(proxy.url.replace("testing", "wrong-key"), options="&patience=0.2")
+    assert "wrong-key" not in str(error.value)
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+@pytest.mark.parametrize("method", ["PUT", "GET", "POST", "DELETE"])
+async def test_a_connection_that_ends_early_loses_and_doubles_nothing(
+    queue: QueueUnderTest, proxy: FaultyProxy, method: str, cut: str
+) -> None:
+    proxy.fault(method, MESSAGE, times=3, cut=cut)
+    posted = await queue.post(*TEXTS)
+    assert ids(await queue.listed()) == posted
+    assert await work_through(queue) == TEXTS
+
+
+async def test_a_proxy_that_dies_and_comes_back_is_waited_for(
+    queue: QueueUnderTest, proxy: FaultyProxy
+) -> None:
+    await queue.post(*TEXTS[:4])
+    proxy.stop()
+    posting = asyncio.create_task(queue.post(*TEXTS[4:]))
+    claiming = asyncio.create_task(queue.claim(2))
+    await asyncio.sleep(0.3)
+    proxy.start()
+    await posting
+    claimed = await claiming
+    assert texts(claimed.messages) == TEXTS[:2]
+    assert await work_through(queue) == TEXTS[2:]
+
+
+async def test_a_proxy_that_stays_away_is_told_as_unavailable(
+    open_swift: OpenSwift, proxy: FaultyProxy
+) -> None:
+    queue = a_queue(await open_swift(proxy.url, options="&patience=0.3"))
+    await queue.post("a")
+    proxy.stop()
+    for step in (queue.bodies, queue.claim, queue.stats, queue.stores.messages.ping):
+        with pytest.raises(Unavailable):
+            await step()
+    proxy.start()
+    assert await queue.bodies() == ["a"]
+
+
+async def test_a_message_that_is_gone_since_the_listing_is_passed_over(
+    queue: QueueUnderTest, proxy: FaultyProxy
+) -> None:
+    """404 between list and get; the claim goes on to the next one."""
+    posted = await queue.post(*TEXTS)
+    go = threading.Event()
+    fault = proxy.fault("GET", f"/{posted[0]}$", pause=go)
+    claiming = asyncio.create_task(queue.claim(2))
+    await asyncio.to_thread(fault.reached.wait, 10)
+    outside = proxy.fault("DELETE", f"/{posted[0]}$")  # sees it pass
+    # Without the lock, as an expirer would: straight at the object.
+    backend = queue.stores.messages._backend  # type: ignore[attr-defined]
+    container = backend.containers.queue(queue.ref)
+    await backend.swift.call("DELETE", container, f"m/{posted[0][:16]}/{posted[0]}")
+    assert outside.hits == 1
+    go.set()
+    assert texts((await claiming).messages) == TEXTS[1:3]
+
+
+async def test_a_post_that_fails_leaves_nothing_behind(
+    open_swift: OpenSwift, proxy: FaultyProxy
+) -> None:
+    queue = a_queue(await open_swift(proxy.url, options="&patience=0.3"))
+    await queue.post("before")
+    proxy.fault("PUT", MESSAGE, times=20, skip=2, status=503)
+    with pytest.raises(Unavailable):
+        await queue.post(*TEXTS)
+    proxy.heal()
+    assert await queue.bodies() == ["before"]
+    await queue.post("after")
+    assert await queue.bodies() == ["before", "after"]
+
+
+async def test_a_claim_hands_out_only_what_is_certainly_held(
+    open_swift: OpenSwift, proxy: FaultyProxy
+) -> None:
+    """A mark whose answer is lost may have happened: that message waits until the claim lapses."""
+    queue = a_queue(await open_swift(proxy.url, options="&patience=0.3"))
+    posted = await queue.post("a", "b", "c")
+    proxy.fault("POST", posted[1], times=20, cut="after")
+    claimed = await queue.claim(3)
+    assert texts(claimed.messages) == ["a", "c"]
+    proxy.heal()
+    held = await queue.get_claim(claimed.claim_id or "")
+    assert texts(held.messages) == ["a", "c"]
+    assert (await queue.claim()).claim_id is None
+    queue.advance(11 * 60_000)
+    assert texts((await queue.claim()).messages) == ["a", "b", "c"]
+
+
+async def test_a_claim_that_can_not_be_recorded_is_given_back(
+    open_swift: OpenSwift, proxy: FaultyProxy
+) -> None:
+    queue = a_queue(await open_swift(proxy.url, options="&patience=0.3"))
+    await queue.post("a", "b")
+    proxy.fault("PUT", "/c/", times=20, status=503)
+    with pytest.raises(Unavailable):
+        await queue.claim()
+    proxy.heal()
+    assert texts((await queue.claim()).messages) == ["a", "b"]
+
+
+async def test_a_pop_in_doubt_goes_to_nobody(open_swift: OpenSwift, proxy: FaultyProxy) -> None:
+    queue = a_queue(await open_swift(proxy.url, options="&patience=0.3"))
+    posted = await queue.post("a", "b")
+    proxy.fault("DELETE", posted[0], times=20, status=503)
+    assert texts((await queue.pop()).messages) == ["b"]
+    proxy.heal()
+    assert texts((await queue.pop()).messages) == ["a"]
+
+
+def listing(change: Callable[[list[Entry]], list[Entry]]) -> dict[str, object]:
+    """A listing that is late: the change that it has not seen."""
+    return {"edit": lambda body: json.dumps(change(json.loads(body))).encode(), "times": 20}
+
+
+def first_seen() -> Callable[[list[Entry]], list[Entry]]:
+    """Show for ever what was there at the first look."""
+    old: list[Entry] = []
+
+    def keep(entries: list[Entry]) -> list[Entry]:
+        old[:] = old or entries
+        return old
+
+    return keep
+
+
+async def test_a_listing_that_does_not_show_a_message_yet_only_delays_it(
+    queue: QueueUnderTest, proxy: FaultyProxy
+) -> None:
+    await queue.post(*"abc")
+    proxy.fault("GET", "^/[^/]+$", **listing(lambda e: [x for x in e if x is not e[2]]))
+    assert texts((await queue.claim(2)).messages) == ["a", "c"]
+    proxy.heal()
+    assert texts((await queue.claim(2)).messages) == ["b"]
+
+
+async def test_a_listing_that_still_shows_what_was_deleted_brings_nothing_back(
+    queue: QueueUnderTest, proxy: FaultyProxy
+) -> None:
+    posted = await queue.post(*"abc")
+    fault = proxy.fault("GET", "^/[^/]+$", **listing(first_seen()))
+    assert texts((await queue.page()).messages) == ["a", "b", "c"]
+    await queue.delete(posted[0])
+    assert texts((await queue.page()).messages) == ["b", "c"]
+    assert texts((await queue.claim()).messages) == ["b", "c"]
+    assert fault.hits >= 3
+
+
+async def test_a_listing_that_shows_an_old_state_claims_nothing_twice(
+    queue: QueueUnderTest, proxy: FaultyProxy
+) -> None:
+    """The listing proposes, the object decides."""
+    await queue.post(*"abc")
+    fault = proxy.fault("GET", "^/[^/]+$", **listing(first_seen()))
+    assert texts((await queue.claim(2)).messages) == ["a", "b"]
+    assert texts((await queue.claim(3)).messages) == ["c"]
+    assert not (await queue.pop()).messages
+    assert fault.hits == 3
+
+
+async def test_a_listing_that_shows_a_raised_deadline_late_sweeps_nothing_alive(
+    queue: QueueUnderTest, proxy: FaultyProxy
+) -> None:
+    await queue.post("a", ttl=5 * 60_000)
+    await queue.claim(ttl=20 * 60_000)
+    fault = proxy.fault("GET", r"^/[^/]+\.queue\.[^/]+$", **listing(_expired))
+    queue.advance(6 * 60_000)
+    await queue.stores.messages.sweep(100)
+    proxy.heal()
+    assert fault.hits
+    assert await queue.bodies() == ["a"]
+
+
+def _expired(entries: list[Entry]) -> list[Entry]:
+    """The entries as they were before a claim raised the ttl: with an older deadline."""
+    for entry in entries:
+        if entry["name"].startswith("m/"):
+            kind, *values = entry["content_type"].split(";")
+            values = ["e=1" if value.startswith("e=") else value for value in values]
+            entry["content_type"] = ";".join([kind, *values])
+    return entries
+
+
+async def test_a_request_that_swift_refuses_for_good_is_not_repeated(
+    queue: QueueUnderTest, proxy: FaultyProxy
+) -> None:
+    fault = proxy.fault("GET", "^/[^/]+$", times=5, status=412)
+    with pytest.raises(Unavailable, match="412"):
+        await queue.bodies()
+    assert fault.hits == 1
+
+
+async def test_a_release_meets_a_claim_that_is_gone(
+    queue: QueueUnderTest, proxy: FaultyProxy
+) -> None:
+    await queue.post("a")
+    claim_id = await queue.claim_id()
+    proxy.fault("DELETE", "/c/", times=1, cut="after")
+    await queue.release(claim_id)
+    with pytest.raises(NotFound):
+        await queue.get_claim(claim_id)
+    assert texts((await queue.claim()).messages) == ["a"]

@@ -1,0 +1,267 @@
+"""The lock of a queue: lost, late, given up, and held by several processes at once."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests import services
+from tests.contract.subject import QueueUnderTest, ids, texts
+from tests.drivers.swift.conftest import OpenSwift, a_queue
+from tests.drivers.swift.faulty_proxy import FaultyProxy
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ConfigurationError, QueueChanged, Unavailable
+from zaqar_lite.domain.models import Capability, QueueRecord, StoreOptions
+from zaqar_lite.storage.registry import create_stores
+from zaqar_lite.storage.swift import locks
+
+pytestmark = pytest.mark.anyio
+
+POST = "/m/"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordination service that is gone is noticed sooner than in production."""
+    monkeypatch.setattr(locks, "_ANSWER", 1.0)
+
+
+async def reached(fault_reached: threading.Event) -> None:
+    assert await asyncio.to_thread(fault_reached.wait, 15)
+
+
+async def test_a_claim_whose_coordinator_is_lost_is_refused_and_not_released(
+    open_swift: OpenSwift, proxy: FaultyProxy
+) -> None:
+    """Redis dies and comes back empty in mid-claim; nobody gets a message that was marked."""
+    with services.start_redis() as redis:
+        first = a_queue(await open_swift(proxy.url, coordination_url=redis.url))
+        second = first.at(await open_swift(coordination_url=redis.url))
+        await first.post("a", "b")
+        go = threading.Event()
+        fault = proxy.fault("POST", POST, pause=go)
+        claiming = asyncio.create_task(first.claim(2))
+        await reached(fault.reached)
+        redis.restart()
+        go.set()
+        with pytest.raises(Unavailable, match="lock was lost"):
+            await claiming
+        assert (await second.claim()).claim_id is None
+        assert await second.counts() == (0, 0, 2)
+        second.advance(11 * 60_000)
+        assert texts((await second.claim()).messages) == ["a", "b"]
+
+
+async def test_without_the_coordinator_reading_goes_on_and_claiming_does_not(
+    open_swift: OpenSwift,
+) -> None:
+    with services.start_redis() as redis:
+        queue = a_queue(await open_swift(coordination_url=redis.url))
+        posted = await queue.post("a", "b")
+        redis.kill()
+        for step in (queue.claim, queue.pop, queue.stores.messages.ping):
+            with pytest.raises(Unavailable):
+                await step()
+        with pytest.raises(Unavailable):
+            await queue.post("c")
+        assert ids(await queue.listed()) == posted
+        redis.restart()
+        assert texts((await queue.claim()).messages) == ["a", "b"]
+
+
+async def test_writing_stops_at_half_of_the_lease(
+    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    """Whoever comes next may hold the lock when the lease is over; nothing may land by then."""
+    queue = a_queue(
+        await open_swift(
+            proxy.url,
+            coordination_url=f"file://{tmp_path}/locks",
+            options="&lease=4&timeout=1",
+        )
+    )
+    await queue.post("a", "b")
+    proxy.kinds()
+    go = threading.Event()
+    fault = proxy.fault("GET", POST, times=50, pause=go)
+    claiming = asyncio.create_task(queue.claim())
+    await reached(fault.reached)
+    await asyncio.sleep(2.5)  # the only real wait: a lease is of the coordination service's time
+    go.set()
+    with pytest.raises(Unavailable, match="lease"):
+        await claiming
+    assert "POST object" not in proxy.kinds()
+    assert texts((await queue.claim()).messages) == ["a", "b"]
+
+
+async def test_a_caller_that_gives_up_leaves_no_thread_that_writes_without_the_lock(
+    open_swift: OpenSwift, proxy: FaultyProxy
+) -> None:
+    queue = a_queue(await open_swift(proxy.url))
+    await queue.post(*"abc")
+    go = threading.Event()
+    fault = proxy.fault("POST", POST, pause=go)
+    claiming = asyncio.create_task(queue.claim(3))
+    await reached(fault.reached)
+    claiming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claiming
+    other = asyncio.create_task(queue.claim(3))
+    done, _ = await asyncio.wait([other], timeout=0.2)
+    assert not done, "the lock was free while the first claim still wrote"
+    go.set()
+    assert (await other).claim_id is None
+    assert await queue.counts() == (0, 0, 3)
+
+
+async def test_several_workers_need_a_coordination_url() -> None:
+    uri = "swift+http://a:b@127.0.0.1:1/auth/v1.0"
+    with pytest.raises(ConfigurationError, match="coordination_url"):
+        create_stores(uri, clock=Clock(), options=StoreOptions(workers=2))
+
+
+@pytest.mark.parametrize(
+    ("uri", "extra", "said"),
+    [
+        ("swift+http://host/auth/v1.0", "", "USER:KEY"),
+        ("swift+http://a:b@host/?prefx=1", "", "prefx"),
+        ("swift+http://a:b@host/?prefix=a/b", "", "prefix"),
+        ("swift+http://a:b@host/?timeout=x", "", "timeout"),
+        ("swift+http://a:b@host/?connections=0", "", "connections"),
+        ("swift+http://a:b@host/?lease=20", "file:///tmp/x", "four times"),
+        ("swift+http://a:b@host/", "redis://h?lock_timeout=5", "four times"),
+        ("swift+https://host/?cloud=x", "", "without a host"),
+        ("swift+https:///?cloud=no-such-cloud", "", "no-such-cloud"),
+    ],
+)
+async def test_a_wrong_setting_is_told(uri: str, extra: str, said: str) -> None:
+    options = StoreOptions(extra={"coordination_url": extra} if extra else {})
+    with pytest.raises(ConfigurationError, match=said):
+        create_stores(uri, clock=Clock(), options=options)
+
+
+async def test_an_unknown_coordination_service_is_told(open_swift: OpenSwift) -> None:
+    with pytest.raises(ConfigurationError, match="coordination_url"):
+        await open_swift(coordination_url="carrier-pigeon://loft")
+
+
+async def test_what_a_store_promises_depends_on_its_lock(
+    open_swift: OpenSwift, tmp_path: Path
+) -> None:
+    alone = await open_swift()
+    shared = await open_swift(coordination_url=f"file://{tmp_path}/locks")
+    assert Capability.SHARED not in alone.messages.capabilities
+    assert Capability.SHARED in shared.messages.capabilities
+
+
+async def test_a_record_that_another_process_changed_is_not_acted_on(
+    open_swift: OpenSwift, tmp_path: Path
+) -> None:
+    place = f"file://{tmp_path}/locks"
+    one, two = await open_swift(coordination_url=place), await open_swift(coordination_url=place)
+    queue = a_queue(one)
+    record, _ = await one.management.create_queue(queue.ref, {}, max_queues=10)
+    await queue.post("a", version=record.version)
+    await two.management.update_queue(QueueRecord(queue.ref, {"k": 1}, record.version))
+    with pytest.raises(QueueChanged):
+        await queue.claim(version=record.version)
+    with pytest.raises(QueueChanged):
+        await queue.post("b", version=record.version)
+
+
+CLAIMER = """
+import asyncio, sys
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions
+from zaqar_lite.storage.registry import create_stores
+
+async def main(uri, locks, project, name):
+    options = StoreOptions(workers=3, extra={"coordination_url": locks})
+    messages, _ = create_stores(uri, clock=Clock(), options=options)
+    async with messages:
+        queue = QueueRef(project, name)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        while True:
+            claimed = await messages.claim(
+                queue, limit=2, ttl_ms=600_000, grace_ms=60_000, client_id="c",
+                delay_mode=DelayMode.IGNORE, version=None)
+            if claimed.claim_id is None:
+                return
+            for message in claimed.messages:
+                print(message.id, flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+class Claimer:
+    """A process that claims until nothing is left, and prints what it got."""
+
+    def __init__(self, queue: QueueUnderTest, place: str) -> None:
+        words = [queue.stores.uri, place, queue.ref.project, queue.ref.name]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CLAIMER, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def begin(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def ready(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    def ids(self) -> list[str]:
+        out, _ = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0
+        return out.split()
+
+
+async def test_processes_that_race_share_no_message(open_swift: OpenSwift, tmp_path: Path) -> None:
+    place = f"file://{tmp_path}/locks"
+    queue = a_queue(await open_swift(coordination_url=place))
+    posted = await queue.post(*map(str, range(18)))
+    claimers = [Claimer(queue, place) for _ in range(3)]
+    for claimer in claimers:
+        claimer.ready()
+    for claimer in claimers:
+        claimer.begin()
+    found = Counter[str]()
+    for claimer in claimers:
+        found.update(await asyncio.to_thread(claimer.ids))
+    assert found == Counter(posted)
+
+
+async def test_a_process_that_dies_with_the_lock_leaves_it_free(
+    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    """Killed in the middle of a claim: what it had marked lapses, the rest is there at once."""
+    place = f"file://{tmp_path}/locks"
+    through = a_queue(await open_swift(proxy.url, coordination_url=place))
+    posted = await through.post(*"abcd")
+    direct = through.at(await open_swift(coordination_url=place))
+    claimer = Claimer(through, place)
+    claimer.ready()
+    go = threading.Event()
+    fault = proxy.fault("POST", POST, pause=go, cut="before")
+    claimer.begin()
+    await reached(fault.reached)
+    os.kill(claimer.process.pid, signal.SIGKILL)
+    claimer.process.communicate()
+    go.set()
+    found = ids((await direct.claim(10)).messages)
+    assert set(found) <= set(posted)
+    assert posted[0] in found or posted[1] in found
+    direct.advance(11 * 60_000)
+    assert ids((await direct.claim(10)).messages) == posted

@@ -1,0 +1,241 @@
+"""A history of what clients did and were told, and the promises it must not break.
+
+    history = History()
+    async with history.client(url, "worker-1") as client: await client.run(stop)
+    history.end(await everything_in_the_queue(url))
+    assert history.violations() == []
+
+Every operation is noted with the instant before it was sent and the instant after it was answered;
+one without an answer may or may not have happened. The checks are conservative: they report only
+what no order of the operations within those instants could explain. The clock of the client and
+the server's are the same machine's.
+"""
+
+import asyncio
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import httpx
+
+NEVER = float("inf")
+CLAIM_TTL = 60
+
+
+@dataclass(slots=True)
+class Post:
+    """A message that was posted: `answered` is None when nobody knows whether it was stored."""
+
+    text: str
+    delay: float
+    invoked: float
+    answered: float | None = None
+
+
+@dataclass(slots=True)
+class Hold:
+    """A message that a claim handed out; `given_up` is when its holder first let it go."""
+
+    text: str
+    claim: str
+    invoked: float
+    answered: float
+    ttl: float
+    given_up: float = NEVER
+
+    @property
+    def surely_until(self) -> float:
+        """The message was certainly held from `answered` until here."""
+        return min(self.invoked + self.ttl, self.given_up)
+
+
+@dataclass(slots=True)
+class Delete:
+    """A message that was deleted: `answered` is None when nobody knows."""
+
+    text: str
+    invoked: float
+    answered: float | None = None
+
+
+@dataclass
+class History:
+    """What all clients did; `remaining` is what the queue held in the end."""
+
+    posts: dict[str, Post] = field(default_factory=dict)
+    holds: list[Hold] = field(default_factory=list)
+    deletes: dict[str, list[Delete]] = field(default_factory=lambda: defaultdict(list))
+    remaining: Counter[str] = field(default_factory=Counter)
+    restarts: int = 0
+
+    def end(self, texts: Collection[str]) -> None:
+        """Note what the queue holds when all clients have stopped."""
+        self.remaining = Counter(texts)
+
+    def violations(self) -> list[str]:
+        """Tell every promise that was broken."""
+        return [
+            *self._lost(),
+            *self._invented(),
+            *self._undone(),
+            *self._two_holders(),
+            *self._early(),
+        ]
+
+    def summary(self) -> str:
+        """Count what was done, for the report of a run."""
+        acknowledged = sum(post.answered is not None for post in self.posts.values())
+        deleted = sum(d.answered is not None for ds in self.deletes.values() for d in ds)
+        return (
+            f"{self.restarts} kills, {acknowledged} acknowledged posts, {len(self.holds)} holds, "
+            f"{deleted} acknowledged deletes, {self.remaining.total()} remaining"
+        )
+
+    def _lost(self) -> list[str]:
+        return [
+            f"lost: {post.text}, acknowledged at {post.answered}"
+            for post in self.posts.values()
+            if post.answered is not None
+            and not self.remaining[post.text]
+            and post.text not in self.deletes
+        ]
+
+    def _invented(self) -> list[str]:
+        seen = Counter(dict.fromkeys({hold.text for hold in self.holds}, 1)) | self.remaining
+        return [
+            f"invented: {text}, {count} times"
+            for text, count in seen.items()
+            if text not in self.posts or count > 1
+        ]
+
+    def _undone(self) -> list[str]:
+        found = []
+        for text, deletes in self.deletes.items():
+            gone = min((d.answered for d in deletes if d.answered is not None), default=NEVER)
+            if gone < NEVER and self.remaining[text]:
+                found.append(f"undone: {text}, deleted at {gone}, is there in the end")
+            found += [
+                f"undone: {text}, deleted at {gone}, was handed out by {hold.claim} afterwards"
+                for hold in self.holds
+                if hold.text == text and hold.invoked > gone
+            ]
+        return found
+
+    def _two_holders(self) -> list[str]:
+        by_text: dict[str, list[Hold]] = defaultdict(list)
+        for hold in self.holds:
+            by_text[hold.text].append(hold)
+        return [
+            f"two holders: {text}, {first.claim} since {first.answered} and {second.claim}"
+            for text, holds in by_text.items()
+            for first in holds
+            for second in holds
+            if first is not second
+            and second.invoked > first.answered
+            and second.answered < first.surely_until
+        ]
+
+    def _early(self) -> list[str]:
+        return [
+            f"early: {hold.text}, handed out at {hold.answered}"
+            for hold in self.holds
+            if (post := self.posts.get(hold.text)) is not None
+            and hold.answered < post.invoked + post.delay
+        ]
+
+
+class RecordingClient:
+    """Posts, claims, deletes and releases at random over HTTP, and notes all of it."""
+
+    def __init__(self, history: History, url: str, queue: str, client_id: str, seed: int) -> None:
+        self._history = history
+        self._queue = f"/v2/queues/{queue}"
+        self._random = random.Random(seed)
+        self._count = 0
+        self._name = f"{client_id}-{seed}"
+        headers = {"Client-ID": client_id, "X-Project-Id": "history"}
+        self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=10)
+
+    async def run(self, *, produces: bool) -> None:
+        """Work until the server goes away."""
+        try:
+            while True:
+                await (self._post() if produces else self._consume())
+        except httpx.TransportError:
+            return
+        finally:
+            await self._http.aclose()
+
+    async def _post(self) -> None:
+        posts = []
+        for _ in range(self._random.choice((1, 1, 5))):
+            self._count += 1
+            delay = self._random.choice((0, 0, 1))
+            posts.append(Post(f"{self._name}-{self._count}", delay, time.time()))
+        for post in posts:
+            self._history.posts[post.text] = post
+        messages = [{"body": post.text, "delay": int(post.delay), "ttl": 3600} for post in posts]
+        answer = await self._http.post(f"{self._queue}/messages", json={"messages": messages})
+        if answer.status_code == 201:
+            for post in posts:
+                post.answered = time.time()
+
+    async def _consume(self) -> None:
+        invoked = time.time()
+        answer = await self._http.post(
+            f"{self._queue}/claims", params={"limit": 5}, json={"ttl": CLAIM_TTL, "grace": 60}
+        )
+        answered = time.time()
+        if answer.status_code != 201:
+            await asyncio.sleep(0.02)
+            return
+        claim = answer.headers["Location"].rsplit("/", 1)[1]
+        held = {}
+        for message in answer.json()["messages"]:
+            hold = Hold(message["body"], claim, invoked, answered, CLAIM_TTL)
+            self._history.holds.append(hold)
+            held[message["id"] if "id" in message else _id(message["href"])] = hold
+        if self._random.random() < 0.25:
+            await self._release(claim, list(held.values()))
+            return
+        for message_id, hold in held.items():
+            if self._random.random() < 0.9:
+                await self._delete(message_id, claim, hold)
+
+    async def _release(self, claim: str, holds: list[Hold]) -> None:
+        for hold in holds:
+            hold.given_up = time.time()
+        await self._http.delete(f"{self._queue}/claims/{claim}")
+
+    async def _delete(self, message_id: str, claim: str, hold: Hold) -> None:
+        delete = Delete(hold.text, time.time())
+        hold.given_up = delete.invoked
+        self._history.deletes[hold.text].append(delete)
+        answer = await self._http.delete(
+            f"{self._queue}/messages/{message_id}", params={"claim_id": claim}
+        )
+        if answer.status_code == 204:
+            delete.answered = time.time()
+
+
+async def everything(url: str, queue: str) -> list[str]:
+    """All messages of a queue, claimed and delayed ones too."""
+    headers = {"Client-ID": "00000000-0000-0000-0000-000000000001", "X-Project-Id": "history"}
+    found: list[str] = []
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=30) as http:
+        path = (
+            f"/v2/queues/{queue}/messages?limit=20&echo=true&include_claimed=true"
+            "&include_delayed=true"
+        )
+        while True:
+            page = (await http.get(path)).raise_for_status().json()
+            if not page["messages"]:
+                return found
+            found += [message["body"] for message in page["messages"]]
+            path = next(link["href"] for link in page["links"] if link["rel"] == "next")
+
+
+def _id(href: str) -> str:
+    return href.split("?", 1)[0].rsplit("/", 1)[1]

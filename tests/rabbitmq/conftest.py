@@ -1,0 +1,45 @@
+"""A virtual host of its own for every test, on the broker that the run started."""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from tests.services import RabbitServer
+from zaqar_lite.rabbitmq.management import Management
+
+
+@dataclass(frozen=True)
+class Host:
+    """A virtual host: where it is, by AMQP and by management API."""
+
+    server: RabbitServer
+    name: str
+
+    @property
+    def amqp_url(self) -> str:
+        return f"{self.server.url.rpartition('/')[0]}/{quote(self.name, safe='')}"
+
+    @property
+    def management_url(self) -> str:
+        return self.server.management_url
+
+    def management(self) -> Management:
+        return Management(self.management_url, vhost=self.name)
+
+    def put(self, path: str, body: object) -> None:
+        """Do by hand what no part of ours would."""
+        url = f"{self.management_url}/api/{path}"
+        httpx.request("PUT", url, json=body).raise_for_status()
+
+
+@pytest.fixture
+def host(rabbitmq_server: RabbitServer) -> Iterator[Host]:
+    name = f"zaqar/{uuid.uuid4().hex[:12]}"  # a slash, so that quoting is tested everywhere
+    url = f"{rabbitmq_server.management_url}/api/vhosts/{quote(name, safe='')}"
+    httpx.put(url).raise_for_status()
+    yield Host(rabbitmq_server, name)
+    httpx.delete(url)

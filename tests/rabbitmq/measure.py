@@ -1,0 +1,112 @@
+"""Print the guide's tables: accuracy by number of hops, publish rate, entities per maximum.
+
+    python -m tests.rabbitmq.measure [--messages N] [--url amqp://... ]
+
+Without a URL it starts a broker of its own.
+"""
+
+import argparse
+import asyncio
+import statistics
+import time
+from collections import defaultdict
+
+from tests.rabbitmq.traffic import collecting, publish_units
+from tests.services import start_rabbit
+from zaqar_lite.rabbitmq import amqp
+from zaqar_lite.rabbitmq.topology import Anchor, QueueType, Topology, bits_for
+
+MAXIMA = [("15 s", 15), ("15 min", 900), ("1 h", 3600), ("1 day", 86_400), ("14 days", 1_209_600)]
+MAXIMA += [("1 year", 31_536_000), ("4.25 years", 2**27 - 1), ("17 years", 2**29 - 1)]
+
+
+def entities() -> None:
+    """Print the entities per maximum."""
+    print(
+        f"{'maximum':<12}{'bits':>6}{'exchanges':>11}{'queues':>8}{'bindings':>10}{'key bytes':>11}"
+    )
+    for text, maximum in MAXIMA:
+        topology = Topology(bits_for(maximum))
+        numbers = (len(topology.exchanges), len(topology.queues), len(topology.bindings))
+        key = len(topology.routing_key(0))
+        print(
+            f"{text:<12}{topology.bits:>6}{numbers[0]:>11}{numbers[1]:>8}{numbers[2]:>10}{key:>11}"
+        )
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Return the value below which `share` of the values lie."""
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+async def accuracy(url: str) -> None:
+    """Print how late messages are: 8 bits of 20 ms, every delay four times, little load."""
+    print(f"\n{'queues':<10}{'hops':>6}{'messages':>10}{'mean ms':>10}{'p99 ms':>10}{'early':>7}")
+    for queue_type in QueueType:
+        topology = Topology(8, unit_ms=20, queue_type=queue_type, prefix=f"m{queue_type}")
+        late: dict[int, list[float]] = defaultdict(list)
+        async with amqp.connected(url) as connection:
+            await amqp.declare(connection, topology)
+            async with collecting(connection, f"{topology.prefix}.zaqar") as collector:
+                for _ in range(4):
+                    sent = await publish_units(connection, topology, range(256), together=4)
+                    await collector.wait_for(sent, seconds=60)
+                    for message_id, units in sent.items():
+                        (arrival,) = collector.arrivals.pop(message_id)
+                        late[units.bit_count()].append(arrival.late_ms)
+            await amqp.remove(connection, topology)
+        for hops, values in sorted(late.items()):
+            early = sum(value < 0 for value in values)
+            mean, p99 = statistics.mean(values), percentile(values, 0.99)
+            print(f"{queue_type:<10}{hops:>6}{len(values):>10}{mean:>10.1f}{p99:>10.1f}{early:>7}")
+
+
+async def rate(url: str, messages: int) -> None:
+    """Print how fast messages are published with confirms, and come out."""
+    print(f"\n{'bits':>5}  {'queues':<9}{'anchor':<8}{'publish/s':>10}{'through/s':>11}")
+    cases = [(8, QueueType.QUORUM, Anchor.RIGHT), (8, QueueType.CLASSIC, Anchor.RIGHT)]
+    cases += [(27, QueueType.QUORUM, Anchor.RIGHT), (27, QueueType.QUORUM, Anchor.LEFT)]
+    for bits, queue_type, anchor in cases:
+        topology = Topology(
+            bits,
+            unit_ms=20,
+            queue_type=queue_type,
+            anchor=anchor,
+            prefix=f"r{bits}{queue_type}{anchor}",
+        )
+        async with amqp.connected(url) as connection:
+            await amqp.declare(connection, topology)
+            async with collecting(connection, f"{topology.prefix}.zaqar") as collector:
+                began = time.monotonic()
+                delays = [number % 64 for number in range(messages)]
+                sent = await publish_units(connection, topology, delays, together=256)
+                published = time.monotonic() - began
+                await collector.wait_for(sent, seconds=300)
+                through = time.monotonic() - began
+            await amqp.remove(connection, topology)
+        out, passed = messages / published, messages / through
+        print(f"{bits:>5}  {queue_type:<9}{anchor:<8}{out:>10.0f}{passed:>11.0f}")
+
+
+def main() -> None:
+    """Print all tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=2000)
+    parser.add_argument("--url")
+    arguments = parser.parse_args()
+    entities()
+    if arguments.url:
+        asyncio.run(measure(arguments.url, arguments.messages))
+    else:
+        with start_rabbit(management=False) as broker:
+            asyncio.run(measure(broker.url, arguments.messages))
+
+
+async def measure(url: str, messages: int) -> None:
+    """Print the tables that need a broker."""
+    await accuracy(url)
+    await rate(url, messages)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Topologies carried to a real broker, by AMQP, by management API and by definitions."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+from urllib.parse import quote
+
+import aio_pika
+import pytest
+
+from tests.rabbitmq.conftest import Host
+from zaqar_lite.domain.errors import Conflict, Forbidden, NotFound, Unavailable
+from zaqar_lite.rabbitmq import amqp
+from zaqar_lite.rabbitmq.definitions import definitions
+from zaqar_lite.rabbitmq.drift import Kind
+from zaqar_lite.rabbitmq.management import Management
+from zaqar_lite.rabbitmq.topology import Anchor, QueueType, Topology, Unroutable
+
+pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
+
+
+def until(read: Callable[[], T], enough: Callable[[T], bool]) -> T:
+    """Read until it is enough, for the broker's own lists are seconds behind; then the last."""
+    end = time.monotonic() + 60
+    while not enough(found := read()) and time.monotonic() < end:
+        time.sleep(0.2)
+    return found
+
+
+TOPOLOGIES = [
+    Topology(4),
+    Topology(8, queue_type=QueueType.CLASSIC, unit_ms=20, prefix="a.b"),
+    Topology(5, anchor=Anchor.LEFT, unroutable=Unroutable.RETURN, destinations={"x.y": "q/1"}),
+    Topology(5, draining_bits=4, destinations={"": "bare", "zaqar": "z"}),
+]
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES, ids=lambda t: t.prefix + str(t.bits))
+@pytest.mark.parametrize("by", ["amqp", "management", "definitions"])
+async def test_what_was_applied_verifies_and_applying_again_changes_nothing(
+    host: Host, topology: Topology, by: str
+) -> None:
+    with host.management() as management:
+        for _ in range(2):
+            if by == "amqp":
+                async with amqp.connected(host.amqp_url) as connection:
+                    await amqp.declare(connection, topology)
+            elif by == "management":
+                management.apply(topology)
+            else:
+                management.load(definitions(topology))
+        assert management.verify(topology) == []
+        assert management.apply(topology, prune=True) == []
+
+
+async def test_a_dry_run_says_everything_and_does_nothing(host: Host) -> None:
+    topology = Topology(4)
+    entities = len(topology.exchanges) + len(topology.queues) + len(topology.bindings)
+    with host.management() as management:
+        assert len(management.apply(topology, dry_run=True)) == entities
+        assert len(management.verify(topology)) == entities
+
+
+async def test_removal_leaves_nothing_and_can_be_repeated(host: Host) -> None:
+    topology = Topology(4)
+    async with amqp.connected(host.amqp_url) as connection:
+        await amqp.declare(connection, topology)
+        await amqp.remove(connection, topology)
+        await amqp.remove(connection, topology)
+    with host.management() as management:
+        assert {each.kind for each in management.verify(topology)} == {Kind.MISSING}
+        assert management.apply(topology, dry_run=True)[0].subject == "exchange delay.unroutable"
+
+
+async def test_messages_keep_a_topology_from_being_removed(host: Host) -> None:
+    topology = Topology(4)
+    async with amqp.connected(host.amqp_url) as connection:
+        await amqp.declare(connection, topology)
+        async with connection.channel() as channel:
+            exchange = await channel.get_exchange(topology.ingest, ensure=False)
+            await exchange.publish(aio_pika.Message(b"1"), topology.routing_key(15))
+        with pytest.raises(Conflict, match=r"delay\.8: 1"):
+            await amqp.remove(connection, topology)
+        with host.management() as management:
+            assert [f for f in management.verify(topology) if f.is_drift] == []
+        await amqp.remove(connection, topology, force=True)
+
+
+async def test_verify_sees_what_would_break_delays(host: Host) -> None:
+    topology = Topology(4)
+    vhost = quote(host.name, safe="")
+    with host.management() as management:
+        management.apply(topology)
+        host.put(
+            f"policies/{vhost}/short",
+            {"pattern": r"^delay\.\d", "definition": {"message-ttl": 5}, "apply-to": "queues"},
+        )
+        host.put(
+            f"operator-policies/{vhost}/small",
+            {"pattern": r"^delay\.4$", "definition": {"max-length": 5}, "apply-to": "queues"},
+        )
+        async with amqp.connected(host.amqp_url) as connection, connection.channel() as channel:
+            level = await channel.get_queue("delay.2", ensure=False)
+            await level.unbind("delay.4.done", "#.1.*")
+            await level.bind("amq.direct", "in")
+            await level.bind("delay.8.done", "#")
+            elsewhere = await channel.declare_queue("elsewhere", durable=True)
+            await elsewhere.bind(topology.end, "mail.#")  # somebody else's destination: no drift
+            await elsewhere.bind(topology.ingest, "#")
+            await channel.declare_queue("delay.16", durable=True)
+
+            async def ignore(_: aio_pika.abc.AbstractIncomingMessage) -> None: ...
+
+            await level.consume(ignore)
+            findings = until(
+                lambda: management.verify(topology),
+                lambda found: any(each.kind is Kind.CONSUMER for each in found),
+            )
+        by_kind: dict[Kind, set[str]] = {}
+        for each in findings:
+            by_kind.setdefault(each.kind, set()).add(each.subject)
+        assert by_kind == {
+            Kind.MISSING: {"binding delay.4.done -> delay.2 '#.1.*'"},
+            Kind.EXTRA: {
+                "binding amq.direct -> delay.2 'in'",
+                "binding delay.8.done -> delay.2 '#'",
+                "binding delay.ingest -> elsewhere '#'",
+                "queue delay.16",
+            },
+            Kind.POLICY: {"queue delay.1", "queue delay.2", "queue delay.4", "queue delay.8"},
+            Kind.CONSUMER: {"queue delay.2"},
+        }
+        management.apply(topology, prune=True, settle=0)
+        left = {each.kind for each in management.verify(topology)}
+        assert left <= {Kind.POLICY, Kind.CONSUMER}
+
+
+async def test_what_cannot_be_changed_is_said_and_nothing_is_touched(host: Host) -> None:
+    with host.management() as management:
+        management.apply(Topology(3))
+        wanted = Topology(4, unit_ms=500)
+        with pytest.raises(Conflict, match="x-message-ttl"):
+            management.apply(wanted)
+        assert "exchange delay.8.done" in {f.subject for f in management.verify(wanted)}
+    async with amqp.connected(host.amqp_url) as connection:
+        with pytest.raises(Conflict, match="another prefix"):
+            await amqp.declare(connection, wanted)
+
+
+async def test_a_queue_with_messages_is_not_pruned(host: Host) -> None:
+    with host.management() as management:
+        management.apply(Topology(5))
+        async with amqp.connected(host.amqp_url) as connection, connection.channel() as channel:
+            exchange = await channel.get_exchange("delay.ingest", ensure=False)
+            await exchange.publish(aio_pika.Message(b"1"), Topology(5).routing_key(31))
+            with pytest.raises(Conflict, match=r"still wait in delay\.16"):
+                management.apply(Topology(4), prune=True)
+            await (await channel.get_queue("delay.16", ensure=False)).purge()
+
+        def pruned() -> bool:
+            try:
+                management.apply(Topology(4), prune=True, settle=0)
+            except Conflict:  # the broker's counts are behind
+                return False
+            return True
+
+        assert until(pruned, bool)
+        assert [f for f in management.verify(Topology(4)) if f.is_drift] == []
+
+
+async def test_whoever_is_not_there_or_not_allowed_is_said(host: Host) -> None:
+    with pytest.raises(Unavailable, match="no connection"):
+        async with amqp.connected("amqp://guest:secret@127.0.0.1:1/"):
+            pass
+    with Management("http://127.0.0.1:1") as management, pytest.raises(Unavailable):
+        management.verify(Topology(1))
+    with Management(host.management_url, vhost="none") as management, pytest.raises(NotFound):
+        management.verify(Topology(1))
+    stranger = host.management_url.replace("guest:guest", "nobody:no")
+    with Management(stranger, vhost=host.name) as management, pytest.raises(Forbidden):
+        management.verify(Topology(1))
+
+
+def test_no_password_reaches_a_message() -> None:
+    with Management("http://user:hush@127.0.0.1:1") as management:
+        with pytest.raises(Unavailable) as refusal:
+            management.verify(Topology(1))
+    assert "hush" not in str(refusal.value)
+
+
+def test_definitions_for_a_node_name_the_virtual_host() -> None:
+    topology = replace(Topology(2), prefix="x")
+    whole = definitions(topology, vhost="v")
+    assert all(each["vhost"] == "v" for part in whole.values() for each in part)
+    assert {each["name"] for each in whole["queues"]} == {q.name for q in topology.queues}

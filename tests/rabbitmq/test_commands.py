@@ -1,0 +1,160 @@
+"""`zaqar-lite delay ...` as its users call it: words in, text and exit code out."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import zaqar_lite.rabbitmq
+from tests.rabbitmq.conftest import Host
+from zaqar_lite.rabbitmq.commands import add_commands, duration
+from zaqar_lite.rabbitmq.topology import Topology
+
+
+def delay(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    add_commands(parser.add_subparsers())
+    arguments = parser.parse_args(["delay", *words])
+    code = arguments.run(arguments)
+    assert isinstance(code, int)
+    return code
+
+
+def test_plan_counts_and_tabulates(capsys: pytest.CaptureFixture[str]) -> None:
+    assert delay("plan", "--max-delay", "15") == 0
+    text = capsys.readouterr().out
+    assert "7 exchanges, 7 queues, 17 bindings" in text
+    assert "delay.8.done                   3         4  delay.8, 8 s" in text
+
+
+def test_explain_shows_key_and_path(capsys: pytest.CaptureFixture[str]) -> None:
+    assert delay("explain", "13") == 0
+    text = capsys.readouterr().out
+    assert "routing key  zaqar.1.1.0.1\n" in text
+    assert text.index("delay.8,") < text.index("delay.4,") < text.index("delay.1,")
+
+
+def test_explain_of_no_delay_goes_straight_to_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    assert delay("explain", "0") == 0
+    assert "delay.ingest -> delay.done -> queue delay.zaqar" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("explain", "16"), "15 s"),
+        (("plan", "--max-delay", "20y"), "beyond the maximum"),
+        (("plan", "--target", "x"), "DESTINATION=QUEUE"),
+        (("plan", "--prefix", "amq.x"), "prefix"),
+        (("publish", "q", "{", "--dry-run"), "not JSON"),
+        (("publish", "q", "1", "--delay", "16", "--dry-run"), "15 s"),
+        (("publish", "q", "1", "--ttl", "100ms", "--dry-run"), "whole number"),
+        (("relay", "--destination", "nobody", "--dry-run"), "no destination"),
+        (("apply", "--via", "amqp", "--prune"), "management"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_makes_no_sense_exits_with_2_and_says_why(
+    words: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert delay(*words) == 2
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            ("publish", "q", "1", "--message-id", "m"),
+            "would publish m to delay.ingest with key zaqar",
+        ),
+        (("relay",), "would relay queue delay.zaqar to http://127.0.0.1:8888"),
+        (("apply", "--via", "amqp"), "would declare 7 exchanges"),
+    ],
+    ids=lambda value: value[0],
+)
+def test_a_dry_run_needs_no_broker(
+    words: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert delay(*words, "--dry-run") == 0
+    assert text in capsys.readouterr().out
+
+
+def test_without_the_extra_the_pure_commands_work_and_the_others_name_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("zaqar_lite.rabbitmq.")]:
+        if name.rpartition(".")[2] in {"amqp", "broker_commands", "publisher", "relay"}:
+            monkeypatch.delitem(sys.modules, name)
+            monkeypatch.delattr(zaqar_lite.rabbitmq, name.rpartition(".")[2])
+    monkeypatch.setitem(sys.modules, "aio_pika", None)
+    assert delay("explain", "13") == 0
+    assert delay("relay") == 2
+    assert "pip install 'zaqar-lite[rabbitmq]'" in capsys.readouterr().err
+
+
+def test_no_broker_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert delay("verify", "--management-url", "http://user:hush@127.0.0.1:1") == 1
+    assert delay("remove", "--amqp-url", "amqp://user:hush@127.0.0.1:1") == 1
+    text = capsys.readouterr().err
+    assert "127.0.0.1:1" in text
+    assert "hush" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("1.5", 1.5), ("500ms", 0.5), ("15m", 900), ("36h", 129_600), ("2w", 1_209_600)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "d", "1x", "ten", "1dd"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="no duration"):
+        duration(text)
+
+
+def test_export_writes_every_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    topology = Topology(4)
+    assert delay("export", "definitions") == 0
+    exported = json.loads(capsys.readouterr().out)
+    assert len(exported["bindings"]) == len(topology.bindings)
+    for form in ("mermaid", "dot"):
+        target = tmp_path / form
+        assert delay("export", form, "--output", str(target), "--dry-run") == 0
+        assert not target.exists()
+        assert delay("export", form, "--output", str(target)) == 0
+        text = target.read_text()
+        # Bindings, one dead-lettering for each level and for the target, alternates but parking's.
+        edges = len(topology.bindings) + 5 + len(topology.exchanges) - 1
+        assert sum("->" in line or "=>" in line for line in text.splitlines()) == edges
+    module = tmp_path / "module"
+    assert delay("export", "terraform", "--output", str(module)) == 0
+    assert {each.name for each in module.iterdir()} == {
+        *("main.tf", "variables.tf", "outputs.tf", "versions.tf", "terraform.tfvars.json")
+    }
+
+
+def test_a_password_can_stay_in_a_file(
+    tmp_path: Path, host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = tmp_path / "url"
+    secret.write_text(host.management_url + "\n")
+    api = ["--management-url", f"@{secret}", "--vhost", host.name]
+    assert delay("verify", *api) == 2
+    assert delay("apply", *api, "--dry-run") == 0
+    assert "31 changes, none made" in capsys.readouterr().out
+    assert delay("verify", *api) == 2
+    assert delay("apply", *api) == 0
+    assert "+ exchange delay.ingest" in capsys.readouterr().out
+    assert delay("verify", *api) == 0
+    assert delay("verify", *api, "--bits", "5", "--json") == 2
+    findings = json.loads(capsys.readouterr().out.partition("\n")[2])
+    assert any(each["subject"] == "queue delay.16" and each["drift"] for each in findings)
+    assert delay("remove", "--amqp-url", host.amqp_url, "--dry-run") == 0
+    assert delay("verify", *api) == 0
+    assert delay("remove", "--amqp-url", host.amqp_url) == 0
+    assert delay("verify", *api) == 2

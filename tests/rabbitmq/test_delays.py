@@ -1,0 +1,194 @@
+"""Delays kept by a real broker. The unit is milliseconds, so that years pass in a second."""
+
+import asyncio
+import os
+import random
+from typing import Any
+
+import aio_pika
+import pytest
+
+from tests.rabbitmq.conftest import Host
+from tests.rabbitmq.traffic import arrive, collecting, publish_units
+from zaqar_lite.domain.errors import Invalid, Unavailable
+from zaqar_lite.rabbitmq import amqp
+from zaqar_lite.rabbitmq.publisher import Publisher
+from zaqar_lite.rabbitmq.topology import Anchor, QueueType, Topology, Unroutable
+
+pytestmark = pytest.mark.anyio
+
+MESSAGES = int(os.environ.get("ZAQAR_TEST_DELAY_MESSAGES", "10000"))
+
+
+@pytest.mark.parametrize(
+    ("queue_type", "anchor"),
+    [(QueueType.QUORUM, Anchor.RIGHT), (QueueType.CLASSIC, Anchor.LEFT)],
+)
+async def test_every_delay_of_eight_bits_comes_by_its_own_way_and_never_early(
+    host: Host, queue_type: QueueType, anchor: Anchor
+) -> None:
+    topology = Topology(8, unit_ms=20, queue_type=queue_type, anchor=anchor)
+    async with amqp.connected(host.amqp_url) as connection:
+        await amqp.declare(connection, topology)
+        async with collecting(connection, "delay.zaqar") as collector:
+            sent = await publish_units(connection, topology, range(256))
+            await collector.wait_for(sent, seconds=30)
+        for message_id, units in sent.items():
+            (arrival,) = collector.arrivals[message_id]
+            assert arrival.queues == [hop.queue for hop in topology.path(units * 20 / 1000)]
+            assert arrival.late_ms >= 0
+        assert await amqp.waiting(connection, topology) == {}
+
+
+async def test_of_ten_thousand_none_is_lost(host: Host) -> None:
+    topology = Topology(8, unit_ms=20)
+    chosen = random.Random(9)
+    async with amqp.connected(host.amqp_url) as connection:
+        await amqp.declare(connection, topology)
+        async with collecting(connection, "delay.zaqar") as collector:
+            delays = [chosen.randrange(256) for _ in range(MESSAGES)]
+            sent = await publish_units(connection, topology, delays, together=500)
+            await collector.wait_for(sent, seconds=60 + MESSAGES / 100)
+        assert sum(map(len, collector.arrivals.values())) == MESSAGES  # nor is any doubled
+        assert min(a.late_ms for (a,) in collector.arrivals.values()) >= 0
+
+
+async def test_a_missing_destination_parks_its_messages_and_blocks_nobody(host: Host) -> None:
+    """Sixty are more than the broker's dead-letter window: without the alternate all would stop."""
+    topology = Topology(4, unit_ms=50, destinations={"zaqar": "delay.zaqar", "gone": "gone"})
+    async with amqp.connected(host.amqp_url) as connection:
+        await amqp.declare(connection, topology)
+        async with connection.channel() as channel:
+            await channel.queue_delete("gone")
+            async with (
+                Publisher(connection, topology) as publisher,
+                collecting(connection, "delay.zaqar") as zaqar,
+                collecting(connection, topology.parking) as parked,
+            ):
+                for number in range(60):
+                    await publisher.publish(
+                        aio_pika.Message(b"", message_id=f"g{number}"),
+                        delay=0.25,
+                        destination="gone",
+                    )
+                for number in range(5):
+                    message = aio_pika.Message(b"", message_id=f"z{number}")
+                    await publisher.publish(message, delay=0.25)
+                await zaqar.wait_for([f"z{number}" for number in range(5)], seconds=10)
+                await parked.wait_for([f"g{number}" for number in range(60)], seconds=10)
+
+
+async def test_strange_keys_are_parked_or_returned_as_chosen(host: Host) -> None:
+    park = Topology(4, unit_ms=20)
+    give_back = Topology(4, unit_ms=20, prefix="strict", unroutable=Unroutable.RETURN)
+    async with amqp.connected(host.amqp_url) as connection:
+        await amqp.declare(connection, park)
+        await amqp.declare(connection, give_back)
+        async with connection.channel(on_return_raises=True) as channel:
+            ingest = await channel.get_exchange("delay.ingest", ensure=False)
+            keys = ["zaqar.1.1", "", "zaqar.0.1.2.0", "nobody.0.0.0.1", "zaqar.1.0.0.0.0"]
+            async with collecting(connection, park.parking) as parked:
+                for key in keys:
+                    message = aio_pika.Message(b"", message_id=f"k{key}", headers={"due-ms": 0})
+                    await ingest.publish(message, key)
+                await parked.wait_for([f"k{key}" for key in keys], seconds=10)
+            ingest = await channel.get_exchange("strict.ingest", ensure=False)
+            with pytest.raises(aio_pika.exceptions.PublishError):
+                await ingest.publish(aio_pika.Message(b""), "zaqar.1.1")
+
+
+async def test_a_topology_grows_with_messages_on_their_way(host: Host) -> None:
+    old, new = Topology(4, unit_ms=100), Topology(5, unit_ms=100, draining_bits=4)
+    async with amqp.connected(host.amqp_url) as connection:
+        with host.management() as management:
+            management.apply(old)
+            async with collecting(connection, "delay.zaqar") as collector:
+                before = await publish_units(connection, old, range(16))
+                await asyncio.to_thread(management.apply, new)
+                # Both generations of ingest bindings: wider keys, but the old maximum.
+                async with Publisher(connection, new, maximum=1.5) as between:
+                    with pytest.raises(Invalid, match=r"1\.5 s"):
+                        await between.publish(aio_pika.Message(b"", message_id="m"), delay=1.6)
+                    for count in range(16):
+                        message = aio_pika.Message(b"", message_id=f"between-{count}")
+                        await between.publish(message, delay=count / 10)
+                pruned = await asyncio.to_thread(management.apply, new, prune=True)
+                assert len(pruned) == 5
+                after = await publish_units(connection, new, range(16, 32))
+                every = {*before, *after, *(f"between-{count}" for count in range(16))}
+                await collector.wait_for(every, seconds=20)
+            assert all(len(each) == 1 for each in collector.arrivals.values())
+            assert min(each[0].late_ms for each in collector.arrivals.values()) >= 0
+            final = Topology(5, unit_ms=100)  # the old keys are through: unbind them
+            await asyncio.to_thread(management.apply, final, prune=True)
+            assert [f for f in management.verify(final) if f.is_drift] == []
+
+
+class TestPublisher:
+    async def test_refuses_what_could_not_be_kept(self, host: Host) -> None:
+        topology = Topology(4)
+        async with amqp.connected(host.amqp_url) as connection:
+            await amqp.declare(connection, topology)
+            async with Publisher(connection, topology) as publisher:
+                for delay, words in [
+                    (16, "15 s"),
+                    (15.2, "15 s"),
+                    (-1, "negative"),
+                    (float("nan"), "finite"),
+                    (float("inf"), "finite"),
+                ]:
+                    with pytest.raises(Invalid, match=words):
+                        await publisher.publish(aio_pika.Message(b"", message_id="m"), delay=delay)
+                with pytest.raises(Invalid, match="message_id"):
+                    await publisher.publish(aio_pika.Message(b""), delay=1)
+                message = aio_pika.Message(b"", message_id="m", expiration=1)
+                with pytest.raises(Invalid, match="expiration"):
+                    await publisher.publish(message, delay=1)
+            assert await amqp.waiting(connection, topology) == {}
+
+    async def test_a_second_trip_strips_the_first_and_arrives(self, host: Host) -> None:
+        """With the old x-death the broker sees a loop and never delivers."""
+        topology = Topology(4, unit_ms=50)
+        async with amqp.connected(host.amqp_url) as connection:
+            await amqp.declare(connection, topology)
+            async with (
+                Publisher(connection, topology) as publisher,
+                connection.channel() as channel,
+            ):
+                queue = await channel.get_queue("delay.zaqar", ensure=False)
+                message = aio_pika.Message(b"x", message_id="again", headers={"mine": 1})
+                await publisher.publish(message, delay=0.15)
+                got = await arrive(queue)
+                assert "x-death" in got.headers
+                again = aio_pika.Message(got.body, message_id="again", headers=got.headers)
+                await publisher.publish(again, delay=0.15)
+                second = await arrive(queue)
+                deaths = second.headers["x-death"]
+                assert isinstance(deaths, list)
+                assert len(deaths) == 2
+                assert second.headers["mine"] == 1
+                assert second.delivery_mode == aio_pika.DeliveryMode.PERSISTENT
+
+    async def test_no_topology_is_an_error_that_says_so(self, host: Host) -> None:
+        async with amqp.connected(host.amqp_url) as connection:
+            async with Publisher(connection, Topology(4)) as publisher:
+                with pytest.raises(Unavailable):
+                    await publisher.publish(aio_pika.Message(b"", message_id="m"), delay=1)
+
+    async def test_refuses_at_once_what_zaqar_would_refuse_in_years(self, host: Host) -> None:
+        topology = Topology(4)
+        async with amqp.connected(host.amqp_url) as connection:
+            await amqp.declare(connection, topology)
+            async with Publisher(connection, topology) as publisher:
+                cases: list[tuple[dict[str, Any], str]] = [
+                    ({"queue": "a b"}, "queue's name"),
+                    ({"ttl": 59}, "60"),
+                    ({"ttl": 1209601}, "1209600"),
+                    ({"message_id": "x" * 129}, "1..128"),
+                    ({"body": float("nan")}, "not JSON"),
+                    ({"body": "x" * 262144}, "262144"),
+                ]
+                for arguments, words in cases:
+                    given = {"queue": "q", "body": 1, "message_id": "m", **arguments}
+                    with pytest.raises(Invalid, match=words):
+                        await publisher.publish_to_zaqar(**given)

@@ -1,0 +1,369 @@
+"""The relay between a real broker and a real server; faults come from a proxy between them."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import aio_pika
+import httpx
+import pytest
+from aio_pika.abc import AbstractConnection
+
+from tests.conftest import StartServer
+from tests.rabbitmq.conftest import Host
+from tests.rabbitmq.faults import Fault, faulty
+from tests.rabbitmq.traffic import arrive, eventually
+from tests.server import ServerProcess
+from tests.services import RabbitServer, start_rabbit
+from zaqar_lite.client import AsyncClient, Message, QueueNotFound
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.rabbitmq import amqp
+from zaqar_lite.rabbitmq.broker_commands import sharing
+from zaqar_lite.rabbitmq.publisher import Publisher
+from zaqar_lite.rabbitmq.relay import Relay, RelayOptions
+from zaqar_lite.rabbitmq.topology import QueueType, Topology
+
+pytestmark = pytest.mark.anyio
+
+TOPOLOGY = Topology(4, unit_ms=20)
+QUICK = RelayOptions(base=0.01, cap=0.05, faults=3, check=0.2, drain=10)
+
+
+@pytest.fixture(scope="module")
+def zaqar() -> Iterator[ServerProcess]:
+    server = ServerProcess("memory://").start()
+    yield server
+    server.close()
+
+
+@asynccontextmanager
+async def relaying(
+    broker: str, zaqar: str, *, options: RelayOptions = QUICK, topology: Topology = TOPOLOGY
+) -> AsyncIterator[tuple[Relay, asyncio.Event, asyncio.Task[None]]]:
+    """Run a relay; it is drained at the end of the block."""
+    stop = asyncio.Event()
+    async with AsyncClient(zaqar) as pool:
+        relay = Relay(broker, topology, sharing(pool), options=options)
+        task = asyncio.create_task(relay.run(stop))
+        try:
+            yield relay, stop, task
+        finally:
+            stop.set()
+            await asyncio.wait_for(task, 30)
+
+
+async def stored(zaqar: str, queue: str, project: str = "default") -> Counter[Any]:
+    """Count the bodies that a Zaqar queue holds; objects as JSON."""
+    async with AsyncClient(zaqar, project=project) as client:
+        try:
+            bodies = [message.body async for message in client.list_messages(queue)]
+        except QueueNotFound:
+            return Counter()
+        return Counter(
+            json.dumps(body, separators=(",", ":")) if isinstance(body, dict) else body
+            for body in bodies
+        )
+
+
+async def listed(client: AsyncClient, queue: str) -> list[Message]:
+    return [message async for message in client.list_messages(queue, details=True)]
+
+
+async def until_stored(zaqar: str, queue: str, count: int) -> Counter[Any]:
+    return await eventually(lambda: stored(zaqar, queue), lambda found: len(found) >= count)
+
+
+async def until(true: Callable[[], bool], *, seconds: float = 20) -> None:
+    """Wait until something in this process is so."""
+
+    async def read() -> bool:
+        return true()
+
+    await eventually(read, bool, seconds=seconds)
+
+
+async def publish_many(
+    connection: AbstractConnection, queue: str, bodies: Mapping[str, object], **more: Any
+) -> None:
+    async with Publisher(connection, TOPOLOGY) as publisher:
+        for message_id, body in bodies.items():
+            await publisher.publish_to_zaqar(queue, body, message_id=message_id, delay=0.04, **more)
+
+
+def fresh(count: int) -> tuple[str, dict[str, object]]:
+    """Return a new queue's name, and bodies by message id."""
+    name = f"q{uuid.uuid4().hex}"
+    return name, {f"{name}-{number}": number for number in range(count)}
+
+
+async def test_what_is_due_is_stored_with_its_ttl_and_no_delay(
+    host: Host, zaqar: ServerProcess
+) -> None:
+    queue, _ = fresh(0)
+    async with AsyncClient(zaqar.url, project="p-1") as client:
+        await client.create_queue(queue, {"_default_message_delay": 300})
+        async with amqp.connected(host.amqp_url) as connection:
+            await amqp.declare(connection, TOPOLOGY)
+            async with relaying(host.amqp_url, zaqar.url):
+                await publish_many(
+                    connection,
+                    queue,
+                    {"one": {"a": [1, "é", None]}},
+                    ttl=4321,
+                    project="p-1",
+                    headers={"trace": "t-1"},
+                )
+                (message,) = await eventually(
+                    lambda: listed(client, queue), lambda found: len(found) == 1
+                )
+    assert (message.body, message.ttl) == ({"a": [1, "é", None]}, 4321)
+    assert message.headers == {"trace": "t-1"}
+
+
+async def test_refusals_and_lost_answers_store_everything_once(
+    host: Host, zaqar: ServerProcess
+) -> None:
+    chosen = random.Random(3)
+    faults = [Fault.NONE, Fault.NONE, Fault.BUSY, Fault.THROTTLED, Fault.CUT]
+    queue, bodies = fresh(100)
+    async with (
+        faulty(zaqar.url, lambda: chosen.choice(faults)) as proxy,
+        amqp.connected(host.amqp_url) as connection,
+    ):
+        await amqp.declare(connection, TOPOLOGY)
+        await publish_many(connection, queue, bodies)
+        # Two relays side by side.
+        async with (
+            relaying(host.amqp_url, proxy.url) as (one, *_),
+            relaying(host.amqp_url, proxy.url) as (other, *_),
+        ):
+            assert await until_stored(zaqar.url, queue, 100) == Counter(range(100))
+            await until(lambda: not one.metrics.in_flight and not other.metrics.in_flight)
+        assert set(proxy.seen) == set(faults)
+        posts = one.metrics.posts + other.metrics.posts
+        assert posts["201"] == 100
+        assert posts["503"] == proxy.seen.count(Fault.BUSY)
+        assert posts["429"] == proxy.seen.count(Fault.THROTTLED)
+        assert posts["none"] == proxy.seen.count(Fault.CUT)
+        assert one.metrics.posts["201"] > 0
+        assert other.metrics.posts["201"] > 0
+        assert await amqp.waiting(connection, TOPOLOGY) == {}
+    assert await stored(zaqar.url, queue) == Counter(range(100))
+
+
+async def test_a_second_delivery_stores_nothing_twice(host: Host, zaqar: ServerProcess) -> None:
+    queue, bodies = fresh(5)
+    async with amqp.connected(host.amqp_url) as connection:
+        await amqp.declare(connection, TOPOLOGY)
+        for _ in range(3):
+            await publish_many(connection, queue, bodies)
+        async with relaying(host.amqp_url, zaqar.url) as (relay, *_):
+            await until(lambda: relay.metrics.posts["201"] == 15)
+    assert await stored(zaqar.url, queue) == Counter(range(5))
+
+
+async def test_what_can_never_be_posted_is_parked_with_the_reason(
+    host: Host, zaqar: ServerProcess
+) -> None:
+    queue, bodies = fresh(3)
+    wrong: dict[str, tuple[bytes, dict[str, Any], str]] = {
+        "no queue": (b"1", {}, "names no queue"),
+        "bad project": (b"1", {"zaqar-queue": queue, "zaqar-project": "a\nb: c"}, "no project"),
+        "no json": (b"{", {"zaqar-queue": queue}, "not JSON"),
+        "breaks out": (b'1,"ttl":60', {"zaqar-queue": queue}, "not JSON"),
+        "bad ttl": (b"1", {"zaqar-queue": queue, "zaqar-ttl": "soon"}, "whole number"),
+        "short ttl": (b"1", {"zaqar-queue": queue, "zaqar-ttl": 5}, "400"),
+    }
+    async with amqp.connected(host.amqp_url) as connection:
+        await amqp.declare(connection, TOPOLOGY)
+        async with Publisher(connection, TOPOLOGY) as publisher:
+            for message_id, (body, headers, _) in wrong.items():
+                message = aio_pika.Message(body, message_id=message_id, headers=headers)
+                await publisher.publish(message)
+        await publish_many(connection, queue, bodies)
+        async with relaying(host.amqp_url, zaqar.url) as (relay, *_):
+            assert await until_stored(zaqar.url, queue, 3) == Counter(range(3))
+            async with connection.channel() as channel:
+                failed = await channel.get_queue(TOPOLOGY.failed, ensure=False)
+                parked = [await arrive(failed) for _ in wrong]
+        assert relay.metrics.parked == {"400": len(wrong)}
+    for found in parked:
+        body, headers, reason = wrong[str(found.message_id)]
+        assert found.body == body
+        assert found.headers["relay-status"] == "400"
+        assert reason in str(found.headers["relay-reason"])
+        assert headers.items() <= found.headers.items()
+
+
+async def test_the_end_of_a_relay_finishes_posts_and_keeps_the_rest(
+    host: Host, zaqar: ServerProcess
+) -> None:
+    queue, bodies = fresh(40)
+    async with (
+        faulty(zaqar.url, lambda: Fault.HELD) as proxy,
+        amqp.connected(host.amqp_url) as connection,
+    ):
+        await amqp.declare(connection, TOPOLOGY)
+        await publish_many(connection, queue, bodies)
+        options = RelayOptions(prefetch=8, base=0.01, cap=0.05)
+        async with relaying(host.amqp_url, proxy.url, options=options) as (relay, stop, task):
+            await until(lambda: len(proxy.seen) == 8)
+            stop.set()
+            _, pending = await asyncio.wait([task], timeout=0.3)
+            assert pending  # it waits for the posts under way
+            proxy.release.set()
+            await asyncio.wait_for(task, 10)
+            assert relay.metrics.posts == {"201": 8}
+        assert len(await stored(zaqar.url, queue)) == 8
+        left = await amqp.waiting(connection, TOPOLOGY)
+        assert left == {"delay.zaqar": 32}
+        async with relaying(host.amqp_url, zaqar.url):
+            assert await until_stored(zaqar.url, queue, 40) == Counter(range(40))
+
+
+async def test_a_server_that_always_fails_does_not_hold_a_message_for_ever(host: Host) -> None:
+    """A 500 may be the message's own fault: after a few it is parked, and the others go on."""
+
+    async def fail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(fail, "127.0.0.1", 0)
+    async with server, amqp.connected(host.amqp_url) as connection:
+        await amqp.declare(connection, TOPOLOGY)
+        await publish_many(connection, "q", {"poison": 1})
+        port = server.sockets[0].getsockname()[1]
+        async with relaying(host.amqp_url, f"http://127.0.0.1:{port}"):
+            async with connection.channel() as channel:
+                parked = await arrive(await channel.get_queue(TOPOLOGY.failed, ensure=False))
+        assert parked.headers["relay-status"] == "500"
+
+
+async def test_a_relay_survives_its_queue_being_deleted_and_made_again(
+    host: Host, zaqar: ServerProcess
+) -> None:
+    """The broker drops the consumer without closing the channel; the relay's own check sees it."""
+    queue, bodies = fresh(1)
+    topology = replace(TOPOLOGY, queue_type=QueueType.CLASSIC)
+    async with amqp.connected(host.amqp_url) as connection, connection.channel() as channel:
+        await amqp.declare(connection, topology)
+        async with relaying(host.amqp_url, zaqar.url, topology=topology) as (relay, *_):
+            source = await channel.get_queue("delay.zaqar")
+            await eventually(source.declare, lambda found: bool(found.consumer_count))
+            await source.delete(if_unused=False)
+            await amqp.declare(connection, topology)
+            await until(lambda: relay.metrics.connections > 1)
+            await publish_many(connection, queue, bodies)
+            assert await until_stored(zaqar.url, queue, 1) == Counter([0])
+
+
+@pytest.fixture
+def own_broker() -> Iterator[RabbitServer]:
+    """A broker that may be killed."""
+    with start_rabbit(management=False) as broker:
+        yield broker
+
+
+async def test_a_killed_broker_loses_nothing_and_the_relay_stores_nothing_twice(
+    own_broker: RabbitServer, zaqar: ServerProcess
+) -> None:
+    """kill -9 in mid-delay, with quorum queues, while 16 tasks publish and a relay posts."""
+    topology = Topology(6, unit_ms=100)
+    chosen = random.Random(4)
+    queue = f"q{uuid.uuid4().hex}"
+    confirmed: set[str] = set()
+    async with amqp.connected(own_broker.url) as connection:
+        await amqp.declare(connection, topology)
+        publisher = Publisher(connection, topology)
+        await publisher.open()
+
+        async def publish(worker: int) -> None:
+            for number in range(10_000):
+                name = f"{worker}-{number}"
+                try:
+                    await publisher.publish_to_zaqar(
+                        queue, name, message_id=name, delay=chosen.randrange(64) / 10
+                    )
+                except Unavailable:
+                    return
+                confirmed.add(name)
+
+        async with relaying(own_broker.url, zaqar.url, topology=topology) as (relay, *_):
+            async with asyncio.TaskGroup() as group:
+                for worker in range(16):
+                    group.create_task(publish(worker))
+                await asyncio.sleep(3)
+                await asyncio.to_thread(own_broker.kill)
+            before = relay.metrics.posts["201"]
+            assert 0 < before < len(confirmed)  # it was in mid-delay
+            await asyncio.to_thread(own_broker.restart)
+            found = await eventually(
+                lambda: stored(zaqar.url, queue),
+                lambda found: confirmed <= found.keys(),
+                seconds=60,
+            )
+            assert relay.metrics.connections >= 2
+    assert max(found.values()) == 1
+
+
+async def test_from_apply_to_delivery_by_the_command_line(
+    host: Host, server_process: StartServer
+) -> None:
+    """The guide's way: apply, publish, relay, read, SIGTERM."""
+    server = server_process("memory://")
+    shape = ["--bits", "4", "--unit-ms", "50"]
+    broker = ["--amqp-url", host.amqp_url]
+    code, text = await command("apply", *shape, "--via", "amqp", *broker)
+    assert (code, text) == (0, "declared 7 exchanges, 7 queues, 17 bindings\n")
+    code, text = await command(
+        "publish",
+        "orders",
+        '{"order": 1}',
+        *shape,
+        *broker,
+        "--delay",
+        "500ms",
+        "--message-id",
+        "m1",
+    )
+    assert (code, text) == (0, "m1\n")
+    relay = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "zaqar_lite.cli", "delay", "relay", *shape, *broker),
+        *("--zaqar-url", server.url, "--metrics-port", "0"),
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ,
+    )
+    assert relay.stdout is not None
+    metrics = (await asyncio.wait_for(relay.stdout.readline(), 20)).decode().split()[-1]
+    assert b"relaying" in await relay.stdout.readline()
+    found = await until_stored(server.url, "orders", 1)
+    assert list(found) == ['{"order":1}']
+    async with httpx.AsyncClient() as http:
+        page = (await http.get(metrics)).text
+    assert 'relay_posts_total{code="201"} 1' in page
+    assert "relay_lateness_seconds_count 1" in page
+    relay.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(relay.wait(), 20) == 0
+    assert b"stopped: 1 posted, 0 parked" in await relay.stdout.read()
+
+
+async def command(*words: str) -> tuple[int, str]:
+    """Run `zaqar-lite delay ...` as a process; return exit code and standard output."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "zaqar_lite.cli", "delay", *words),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode is not None
+    return process.returncode, output.decode()

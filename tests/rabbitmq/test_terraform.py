@@ -1,0 +1,153 @@
+"""The Terraform module: it parses, and Terraform itself computes what Python computes."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import hcl2
+import pytest
+
+from tests.rabbitmq.conftest import Host
+from zaqar_lite.rabbitmq import terraform
+from zaqar_lite.rabbitmq.topology import Anchor, Head, QueueType, Topology, Unroutable
+
+TERRAFORM = shutil.which("terraform") or shutil.which("tofu")
+TOPOLOGIES = [
+    Topology(1),
+    Topology(4),
+    Topology(5, draining_bits=4, destinations={"": "bare", "mail": "m"}),
+    Topology(6, anchor=Anchor.LEFT, destinations={"a.b": "q"}, queue_type=QueueType.CLASSIC),
+    Topology(6, head=Head.ONE_WORD, unroutable=Unroutable.RETURN, prefix="x.y", unit_ms=20),
+    Topology(29),
+    Topology(39, unit_ms=1),
+]
+
+
+def parsed(name: str) -> dict[str, Any]:
+    text: dict[str, Any] = hcl2.loads(terraform.files(Topology(4))[name])
+    return text
+
+
+def names(blocks: list[dict[str, Any]]) -> set[str]:
+    return {key.strip('"') for block in blocks for key in block if not key.startswith("__")}
+
+
+def test_the_module_parses_and_has_what_people_expect() -> None:
+    topology = Topology(4)
+    assert names(parsed("variables.tf")["variable"]) == set(terraform.variables(topology)) | {
+        "vhost"
+    }
+    assert {"ingest_exchange", "bits", "bindings"} <= names(parsed("outputs.tf")["output"])
+    assert names(parsed("main.tf")["resource"]) == {
+        "rabbitmq_exchange",
+        "rabbitmq_queue",
+        "rabbitmq_binding",
+    }
+    assert "cyrilgdn/rabbitmq" in terraform.files(topology)["versions.tf"]
+    assert "provider " not in "".join(terraform.files(topology).values())  # the caller's to give
+
+
+def test_nothing_of_the_traps_of_the_provider() -> None:
+    """Its default is not durable, and plain `arguments` would send a time to live as a string."""
+    for block in parsed("main.tf")["resource"]:
+        ((kind, body),) = [(k.strip('"'), v) for k, v in block.items() if not k.startswith("__")]
+        settings = str(body)
+        if kind != "rabbitmq_binding":
+            assert "'durable': True" in settings
+        if kind == "rabbitmq_queue":
+            assert "arguments_json" in settings
+            assert "'arguments'" not in settings
+
+
+def run(directory: Path, *words: str) -> str:
+    assert TERRAFORM is not None
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_CLI_CONFIG")}
+    done = subprocess.run(
+        [TERRAFORM, *words],
+        cwd=directory,
+        env={**environment, "TF_IN_AUTOMATION": "1", "CHECKPOINT_DISABLE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+@pytest.mark.skipif(TERRAFORM is None, reason="no terraform and no tofu on the PATH")
+def test_the_files_are_formatted(tmp_path: Path) -> None:
+    terraform.write(tmp_path, Topology(4))
+    run(tmp_path, "fmt", "-check", "-diff")
+
+
+@pytest.mark.skipif(TERRAFORM is None, reason="no terraform and no tofu on the PATH")
+def test_terraform_computes_what_python_computes(tmp_path: Path) -> None:
+    """Terraform evaluates the module without its resources, which alone need the provider."""
+    module = tmp_path / "module"
+    terraform.write(module, Topology(4))
+    (module / "versions.tf").unlink()
+    (module / terraform.VARIABLES).unlink()
+    main = module / "main.tf"
+    main.write_text(main.read_text().partition('resource "')[0])
+    calls, outputs = {}, {}
+    for number, topology in enumerate(TOPOLOGIES):
+        calls[f"t{number}"] = {"source": "./module", **terraform.variables(topology)}
+        outputs[f"t{number}"] = {"value": f"${{module.t{number}}}"}
+    (tmp_path / "main.tf.json").write_text(json.dumps({"module": calls, "output": outputs}))
+    run(tmp_path, "init", "-input=false")
+    run(tmp_path, "apply", "-auto-approve", "-input=false")
+    found = json.loads(run(tmp_path, "output", "-json"))
+    for number, topology in enumerate(TOPOLOGIES):
+        value = found[f"t{number}"]["value"]
+        assert value["bits"] == topology.bits
+        assert value["max_delay_seconds"] == topology.maximum * topology.unit_ms / 1000
+        assert {
+            (b["source"], b["destination"], b["destination_type"], b["routing_key"])
+            for b in value["bindings"]
+        } == {
+            (b.source, b.destination, b.destination_type, b.routing_key) for b in topology.bindings
+        }
+        assert len(value["bindings"]) == len(topology.bindings)
+        assert {name: json.loads(text) for name, text in value["queues"].items()} == {
+            queue.name: dict(queue.arguments) for queue in topology.queues
+        }
+        assert value["exchanges"] == {
+            each.name: {"type": each.type, "arguments": dict(each.arguments)}
+            for each in topology.exchanges
+        }
+
+
+@pytest.mark.skipif(TERRAFORM is None, reason="no terraform and no tofu on the PATH")
+@pytest.mark.skipif(
+    "ZAQAR_TEST_TERRAFORM_PROVIDER" not in os.environ,
+    reason="set ZAQAR_TEST_TERRAFORM_PROVIDER=1 where the cyrilgdn/rabbitmq provider can be had",
+)
+def test_terraform_plans_and_applies(tmp_path: Path, host: Host) -> None:
+    topology = Topology(4)
+    terraform.write(tmp_path, topology)
+    variables = json.loads((tmp_path / terraform.VARIABLES).read_text())
+    (tmp_path / terraform.VARIABLES).write_text(json.dumps({**variables, "vhost": host.name}))
+    user, _, endpoint = host.management_url.partition("://")[2].partition("@")
+    (tmp_path / "provider.tf.json").write_text(
+        json.dumps(
+            {
+                "provider": {
+                    "rabbitmq": {
+                        "endpoint": f"http://{endpoint}",
+                        "username": user.partition(":")[0],
+                        "password": user.partition(":")[2],
+                    }
+                }
+            }
+        )
+    )
+    run(tmp_path, "init", "-input=false")
+    run(tmp_path, "apply", "-auto-approve", "-input=false")
+    with host.management() as management:
+        assert management.verify(topology) == []
+    run(tmp_path, "plan", "-detailed-exitcode", "-input=false")  # 0: nothing to change
+    run(tmp_path, "destroy", "-auto-approve", "-input=false")

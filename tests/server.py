@@ -1,0 +1,95 @@
+"""Our own server as a process: what the tests that need a real one start."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+import httpx
+
+from tests.services.process import Process, free_port, wait_until
+
+PING_HEADERS = {"Client-ID": "3381af92-2b9e-11e3-b191-71861300734c", "X-Project-Id": "ping"}
+
+
+class ServerProcess:
+    """`zaqar-lite serve` on a free loopback port, in a temporary working directory.
+
+    `options` are further words of the command line. The environment is the caller's without its
+    ZAQAR_ variables, plus `env`. It is a context manager; leaving it ends the server politely.
+    """
+
+    def __init__(
+        self,
+        store: str = "memory://",
+        *options: str,
+        env: Mapping[str, str] | None = None,
+        port: int | None = None,
+    ) -> None:
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._home = Path(tempfile.mkdtemp(prefix="zaqar-server-"))
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith("ZAQAR_")
+        }
+        self._process = Process(
+            [
+                *(sys.executable, "-m", "zaqar_lite.cli", "serve"),
+                *("--port", str(self.port), "--store", store, *options),
+            ],
+            log=self._home / "log",
+            cwd=self._home,
+            env={**inherited, **(env or {})},
+        )
+
+    def start(self, *, timeout: float = 120) -> Self:
+        """Start the server and wait until it answers a ping; again after it ended, too."""
+        self._process.start()
+        try:
+            wait_until(self._answers, [self._process], timeout=timeout)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    @property
+    def pid(self) -> int:
+        """The id of the main process."""
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Tell whether the main process runs."""
+        return self._process.alive()
+
+    def terminate(self, timeout: float = 30) -> int | None:
+        """Ask the server to end (SIGTERM) and return its exit status."""
+        return self._process.terminate(timeout)
+
+    def kill(self) -> None:
+        """End the server and its workers at once (SIGKILL), as a crash would."""
+        self._process.kill()
+
+    def log(self) -> str:
+        """Read what the server wrote to standard output and error."""
+        return self._process.log()
+
+    def close(self) -> None:
+        """End the server and remove its working directory."""
+        self.terminate()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self if self.alive() else self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _answers(self) -> bool:
+        try:
+            answer = httpx.get(f"{self.url}/v2/ping", headers=PING_HEADERS, timeout=2)
+        except httpx.TransportError:
+            return False
+        return answer.status_code == 204

@@ -1,0 +1,7 @@
+"""`python -m tests.services`: install the servers that come from PyPI, so that no test waits."""
+
+from tests.services.environments import ENVIRONMENTS
+
+for environment in ENVIRONMENTS:
+    environment.install()
+    print(f"{environment.package} {environment.version} in {environment.home}")

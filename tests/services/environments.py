@@ -1,0 +1,73 @@
+"""Python servers that the tests start live in virtual environments of their own.
+
+Their pins (eventlet, botocore, an exact pymongo) would otherwise decide the versions that the
+tests run our own code with.
+"""
+
+import fcntl
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.services.process import missing
+
+_ROOT = Path(__file__).parents[2] / ".cache" / "services"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One server program from PyPI."""
+
+    package: str
+    version: str
+    extras: str = ""
+
+    @property
+    def home(self) -> Path:
+        """The virtual environment's directory."""
+        return _ROOT / f"{self.package}-{self.version}"
+
+    def program(self, name: str) -> str:
+        """Find a program of the environment; install the environment first where it is missing."""
+        self.install()
+        return str(self.home / "bin" / name)
+
+    def install(self) -> None:
+        """Install the environment unless it is there; one process at a time does it."""
+        done = self.home / ".installed"
+        if done.exists():
+            return
+        _ROOT.mkdir(parents=True, exist_ok=True)
+        with (_ROOT / f"{self.package}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                self._install()
+                done.touch()
+
+    def _install(self) -> None:
+        requirement = f"{self.package}{self.extras}=={self.version}"
+        python = str(self.home / "bin" / "python")
+        uv = shutil.which("uv")
+        if uv:
+            commands = [
+                [uv, "venv", "--clear", "--python", sys.executable, str(self.home)],
+                [uv, "pip", "install", "--python", python, requirement],
+            ]
+        else:
+            commands = [
+                [sys.executable, "-m", "venv", "--clear", str(self.home)],
+                [python, "-m", "pip", "install", "--quiet", requirement],
+            ]
+        for command in commands:
+            result = subprocess.run(command, capture_output=True, text=True, check=False)
+            if result.returncode != 0:
+                missing(requirement, f"it could not be installed:\n{result.stderr[-2000:]}")
+
+
+SWIFT = Environment("swift", "2.38.3")
+SECANTUSDB = Environment("secantusdb", "0.7.0b3")
+MOTO = Environment("moto", "5.2.5", "[server,s3]")
+
+ENVIRONMENTS = (SWIFT, SECANTUSDB, MOTO)

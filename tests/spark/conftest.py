@@ -1,0 +1,68 @@
+"""One Spark session and one server for the whole run."""
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.server import ServerProcess
+from tests.services.process import missing
+from tests.spark.losing_proxy import LosingProxy
+from zaqar_lite.client import Client
+from zaqar_lite.spark import register
+from zaqar_lite.spark.session import session
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = {"ZAQAR_MAX_MESSAGES_PER_PAGE": "1000", "ZAQAR_MAX_MESSAGES_PER_CLAIM_OR_POP": "1000"}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with two cores, in which a task is tried twice."""
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        missing("Java", "apt-get install openjdk-17-jre-headless (tests/run does it as root)")
+    os.environ["PYTHONPATH"] = str(ROOT)  # the workers import the functions of the tests
+    place = tmp_path_factory.mktemp("spark")
+    java = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dderby.system.home={place / 'derby'}"
+    made = session(
+        "local[2,2]",
+        **{
+            "spark.sql.shuffle.partitions": "2",
+            "spark.local.dir": str(place / "local"),
+            "spark.sql.warehouse.dir": str(place / "warehouse"),
+            "spark.sql.artifact.root": str(place / "artifacts"),
+            "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": java,
+        },
+    )
+    made.sparkContext.setLogLevel("OFF")
+    register(made)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess("memory://", env=SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[Client]:
+    with Client(server.url, page_size=1000) as made:
+        yield made
+
+
+@pytest.fixture
+def proxy(server: ServerProcess) -> Iterator[LosingProxy]:
+    with LosingProxy(server.url) as running:
+        yield running
+
+
+@pytest.fixture
+def queue() -> str:
+    return f"q{uuid.uuid4().hex}"

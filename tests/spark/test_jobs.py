@@ -1,0 +1,151 @@
+"""The jobs, through their command line where that has something of its own to show."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.server import ServerProcess
+from zaqar_lite.client import Client, NewMessage
+from zaqar_lite.spark import cli, jobs
+from zaqar_lite.spark.jobs.masking import mask
+from zaqar_lite.spark.jobs.redrive import Redrive
+from zaqar_lite.spark.jobs.target import Target
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, object]]:
+    code = cli.main([*map(str, words), "--master", "local[2,2]"])
+    document: dict[str, object] = json.loads(capsys.readouterr().out)
+    return code, document
+
+
+def bodies(client: Client, queue: str) -> list[object]:
+    found = client.list_messages(queue, include_claimed=True, include_delayed=True)
+    return [message.body for message in found]
+
+
+def dead_letters(client: Client, queue: str, errors: list[str]) -> str:
+    """Let messages fail until they are dead letters; return the dead-letter queue."""
+    letters = f"{queue}-dlq"
+    client.create_queue(letters)
+    client.create_queue(queue, {"_max_claim_count": 1, "_dead_letter_queue": letters})
+    client.post_all(
+        queue, [NewMessage(body={"n": n, "error": text}) for n, text in enumerate(errors)]
+    )
+    while held := client.create_claim(queue, limit=1000):
+        client.release_claim(queue, held.id)
+    assert client.stats(letters).total == len(errors)
+    return letters
+
+
+def test_publish_writes_what_it_cannot_post_to_a_reject_file(
+    server: ServerProcess,
+    client: Client,
+    queue: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "orders.csv"
+    file.write_text("order,seconds\n1,120\n2,5\n3,240\n")
+    words = ("publish", file, "--format", "csv", "--endpoint", server.url, "--queue", queue)
+    code, told = run(capsys, *words, "--dry-run")
+    assert (code, told["rows"]) == (0, 3)
+    assert client.stats(queue).total == 0
+    rejects = tmp_path / "rejects"
+    shape = ("--ttl", "seconds", "--body", "to_json(named_struct('order', order))")
+    code, told = run(capsys, *words, *shape, "--rejects", rejects, "--run-id", "r")
+    assert (code, told["rows"], told["rejected"]) == (3, 2, 1)
+    assert sorted(map(str, bodies(client, queue))) == ["{'order': 1}", "{'order': 3}"]
+    (line,) = [line for path in rejects.iterdir() for line in path.read_text().splitlines()]
+    assert "ttl" in json.loads(line)["reason"]
+    code, told = run(capsys, *words, *shape)
+    assert code == 1
+    assert "can't be a message" in str(told["error"])
+
+
+def test_generate_archive_remove_backfill_and_stats(
+    spark: SparkSession, server: ServerProcess, client: Client, queue: str, tmp_path: Path
+) -> None:
+    target = Target(server.url, queue, page_size=500)
+    assert jobs.generate(spark, target, 300)["rows"] == 300
+    assert jobs.stats(spark, target)["messages"] == 300
+    place, state = str(tmp_path / "archive"), str(tmp_path / "state")
+    assert jobs.archive(spark, target, place, state, dry_run=True)["rows"] == 300
+    assert jobs.archive(spark, target, place, state)["rows"] == 300
+    assert jobs.archive(spark, target, place, state)["rows"] == 0
+    assert client.stats(queue).total == 300
+    removed = jobs.archive(
+        spark, target, str(tmp_path / "removed"), str(tmp_path / "other"), remove=True
+    )
+    assert removed["rows"] == 300
+    assert client.stats(queue).total == 0
+    assert spark.read.parquet(str(tmp_path / "removed")).select("id").distinct().count() == 300
+    again = Target(server.url, f"{queue}-again")
+    for _ in range(2):
+        jobs.backfill(spark, again, place, where="get_json_object(body, '$.n') < 100")
+    assert len(bodies(client, again.queue)) == 100
+    (hour,) = jobs.stats(spark, target, archive=place)["hours"]
+    assert hour["messages"] == 300
+
+
+def test_redrive_moves_what_it_is_told_and_leaves_the_rest(
+    spark: SparkSession, server: ServerProcess, client: Client, queue: str
+) -> None:
+    letters = dead_letters(client, queue, ["timeout", "refused"] * 10)
+    target = Target(server.url, letters, page_size=7)
+    plan = Redrive(where="get_json_object(body, '$.error') = 'timeout'", batch=6)
+    assert jobs.redrive(spark, target, plan, dry_run=True)["moved"] == {queue: 10}
+    # Another run posted a letter and was killed before it deleted it.
+    first = next(iter(client.list_messages(letters)))
+    client.post(queue, first.body, idempotency_key=f"{plan.run_id}-{first.id}")
+    summary = jobs.redrive(spark, target, plan)
+    assert (summary["moved"], summary["left"]) == (10, 10)
+    assert client.stats(queue).total == 10
+    assert client.stats(letters).ready == 10
+    changed = Redrive(to=f"{queue}-else", body="to_json(named_struct('was', body))")
+    assert jobs.redrive(spark, target, changed)["moved"] == 10
+    assert client.stats(letters).total == 0
+    assert "was" in str(bodies(client, f"{queue}-else")[0])
+
+
+def test_a_report_shows_patterns_and_no_bodies(
+    spark: SparkSession,
+    server: ServerProcess,
+    client: Client,
+    queue: str,
+    tmp_path: Path,
+) -> None:
+    errors = [f"Order {n} timed out after {n * 7} ms" for n in range(30)]
+    errors += [f"no such customer 'secret-{n}' <script>" for n in range(10)]
+    letters = dead_letters(client, queue, errors)
+    told = jobs.dlq_report(spark, Target(server.url, letters), str(tmp_path / "report"))
+    assert (told["letters"], told["patterns"]) == (40, 2)
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "order # timed out after # ms" in page
+    assert "<svg" in page
+    assert "secret" not in page
+    assert "<script" not in page
+    assert "http://" not in page
+    patterns = spark.read.parquet(str(tmp_path / "report" / "patterns"))
+    found = {row.signature: row.letters for row in patterns.collect()}
+    assert found == {
+        "order # timed out after # ms": 30,
+        "no such customer '#' <script>": 10,
+    }
+    assert client.stats(letters).total == 40
+    assert not (tmp_path / "report" / "read").exists()
+
+
+def test_bodies_are_masked_by_default() -> None:
+    assert mask('{"card": "4111", "n": [1, 2]}', "keys") == '{"card": "string", "n": ["number"]}'
+    assert mask('{"card": "4111"}', "none") is None
+    assert mask('{"card": "4111"}', "full") == '{"card": "4111"}'
+
+
+def test_wrong_usage_is_code_2() -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["publish"])
+    assert caught.value.code == 2

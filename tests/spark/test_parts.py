@@ -1,0 +1,163 @@
+"""Readers, writers and the ledger as plain objects, without a Spark session."""
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import EqualTo, IsNotNull
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StringType, StructField, StructType
+
+from tests.server import ServerProcess
+from tests.spark.losing_proxy import LosingProxy
+from zaqar_lite.client import Client
+from zaqar_lite.spark.browse_stream import BrowseStream, DataLoss
+from zaqar_lite.spark.claim_stream import ClaimStream
+from zaqar_lite.spark.ledger import Ledger
+from zaqar_lite.spark.options import OptionError, Options, parse
+from zaqar_lite.spark.reader import PushdownReader, ZaqarReader
+from zaqar_lite.spark.writer import Sender, ZaqarWriter
+
+BODY = StructType([StructField("body", StringType())])
+ID = StructType([StructField("id", StringType())])
+
+
+def options(url: str, queue: str, **given: object) -> Options:
+    return parse({"endpoint": url, "queue": queue, **{k: str(v) for k, v in given.items()}})
+
+
+def batches(bodies: list[str]) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pydict({"body": bodies})
+
+
+def test_a_repeated_writer_stores_nothing_in_whatever_order_the_rows_come(
+    proxy: LosingProxy, client: Client, queue: str
+) -> None:
+    proxy.lose = lambda number: number == 0
+    writer = ZaqarWriter(Sender(options(proxy.url, queue, batchSize=3), BODY))
+    again: ZaqarWriter = pickle.loads(pickle.dumps(writer))  # noqa: S301 - our own bytes
+    written = writer.write(batches(["1", "2", "2", "3", "2"]))
+    assert (written.rows, written.retries) == (5, 1)
+    again.write(batches(["2", "3", "2", "1", "2"]))
+    assert sorted(m.body for m in client.list_messages(queue)) == [1, 2, 2, 2, 3]
+    ZaqarWriter(Sender(options(proxy.url, queue), BODY)).write(batches(["9"]))
+    assert client.stats(queue).total == 6
+
+
+def test_ranges_cover_a_queue_and_filters_on_it_are_used(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    client.post_all(queue, range(100))
+    given = options(server.url, f"{queue},{queue}-other", numPartitions=4, pageSize=100)
+    reader = PushdownReader(given, BODY)
+    kept = list(reader.pushFilters([EqualTo(("queue",), queue), IsNotNull(("queue",))]))
+    assert len(kept) == 2
+    parts = pickle.loads(pickle.dumps(reader.partitions()))  # noqa: S301 - our own bytes
+    assert {part.queue for part in parts} == {queue}
+    assert len(parts) == 4
+    rows = [int(row[0]) for part in parts for row in reader.read(part)]
+    assert sorted(rows) == list(range(100))
+
+
+def test_a_marker_stays_when_nothing_is_new_and_loss_is_noticed(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    ids = client.post_batch(queue, range(10))
+    reader = BrowseStream(options(server.url, queue, pageSize=4), ID)
+    start = reader.initialOffset()
+    middle = reader.latestOffset(start, ReadMaxRows(5))
+    assert middle["count"] == 5
+    end = reader.latestOffset(middle, ReadAllAvailable())
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    (part,) = pickle.loads(pickle.dumps(reader.partitions(middle, end)))  # noqa: S301 - our own
+    assert [row[0] for row in reader.read(part)] == ids[5:]
+    client.cancel(queue, ids[7])
+    with pytest.raises(DataLoss, match="1 of 5"):
+        list(reader.read(part))
+    lax = BrowseStream(options(server.url, queue, failOnDataLoss="false"), ID)
+    assert len(list(lax.read(part))) == 4
+    with pytest.raises(OptionError, match="checkpoint"):
+        reader.latestOffset({**end, "queue": "other"}, ReadMaxRows(5))
+
+
+def test_available_now_ends_at_what_was_there(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    client.create_queue(queue)
+    empty = BrowseStream(options(server.url, queue), ID)
+    empty.prepareForTriggerAvailableNow()
+    client.post_batch(queue, [1, 2, 3])
+    start = empty.initialOffset()
+    assert empty.latestOffset(start, ReadMaxRows(10)) == start
+    frozen = BrowseStream(options(server.url, queue), ID)
+    frozen.prepareForTriggerAvailableNow()
+    client.post_batch(queue, [4])
+    assert frozen.latestOffset(start, ReadMaxRows(10))["count"] == 3
+
+
+def claiming(server: ServerProcess, queue: str, place: Path) -> ClaimStream:
+    return ClaimStream(options(server.url, queue, mode="claim", stateDir=place, pageSize=4), ID)
+
+
+def rows_of(reader: ClaimStream, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+    return [row[0] for part in reader.partitions(start, end) for row in reader.read(part)]
+
+
+def test_what_was_claimed_before_spark_knew_is_handed_out_unless_it_lapsed(
+    server: ServerProcess, client: Client, queue: str, tmp_path: Path
+) -> None:
+    ids = client.post_batch(queue, range(8))
+    killed = claiming(server, queue, tmp_path)
+    start = killed.initialOffset()
+    killed.latestOffset(start, ReadMaxRows(8))
+    killed.stop()
+    client.release_claim(queue, next(iter(client.get_messages(queue, ids[:1]))).claim_id or "")
+    reader = claiming(server, queue, tmp_path)
+    end = reader.latestOffset(start, ReadMaxRows(8))
+    assert rows_of(reader, start, end) == ids[4:]
+    after = reader.latestOffset(end, ReadMaxRows(8))
+    assert rows_of(reader, end, after) == ids[:4]
+    reader.commit(after)
+    assert client.stats(queue).total == 0
+    reader.stop()
+
+
+def test_a_ledger_of_another_queue_checkpoint_or_running_query_is_refused(
+    server: ServerProcess, queue: str, tmp_path: Path
+) -> None:
+    first = Ledger(tmp_path, queue)
+    first.open()
+    with pytest.raises(OptionError, match="in use"):
+        Ledger(tmp_path, queue).open(patience=0.1)
+    first.close()
+    with pytest.raises(OptionError, match="belongs to"):
+        Ledger(tmp_path, "other").open()
+    reader = claiming(server, queue, tmp_path)
+    with pytest.raises(OptionError, match="not the one"):
+        reader.latestOffset({"batch": 7, "ledger": "another"}, ReadMaxRows(1))
+    reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"batchSize": "many"}, "integer"),
+        ({"batchSize": "0"}, "between"),
+        ({"onInvalidRow": "ignore"}, "one of"),
+        ({"onInvalidRow": "deadletter"}, "deadLetterQueue"),
+        ({"mode": "claim"}, "stateDir"),
+        ({"keys": "perhaps"}, "true"),
+        ({"colour": "red"}, "Unknown option"),
+    ],
+)
+def test_a_wrong_option_is_named(given: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        parse({"endpoint": "http://127.0.0.1:1", **given})
+
+
+def test_a_reader_needs_a_queue() -> None:
+    with pytest.raises(OptionError, match="queue"):
+        ZaqarReader(parse({"endpoint": "http://127.0.0.1:1"}), BODY)

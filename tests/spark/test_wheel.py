@@ -1,0 +1,62 @@
+"""The wheel as users install it: Spark finds the format by itself."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.server import ServerProcess
+from tests.services.process import missing
+from zaqar_lite.client import Client
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import sys
+import pyspark_zaqar_lite
+import zaqar_lite
+from zaqar_lite.spark.session import session
+for module in (pyspark_zaqar_lite, zaqar_lite):
+    assert module.__file__.startswith(sys.argv[1]), module.__file__
+spark = session("local[1]")
+rows = spark.range(3).selectExpr("cast(id as string) as body")
+options = {"endpoint": sys.argv[2], "queue": sys.argv[3]}
+rows.write.format("zaqar").mode("append").options(**options).save()
+print("read", spark.read.format("zaqar").options(**options).load().count())
+"""
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_is_found_without_a_call(
+    server: ServerProcess, client: Client, queue: str, tmp_path: Path
+) -> None:
+    uv = shutil.which("uv")
+    if uv is None:
+        missing("uv", "pip install uv")
+    # A copy: a build must not see, or leave, anything in the checkout.
+    source, site = tmp_path / "source", tmp_path / "site"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    skipped = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in ("zaqar_lite", "tempest_plugin"):
+        shutil.copytree(ROOT / name, source / name, ignore=skipped)
+    subprocess.run([uv, "build", "-q", "--wheel", "--out-dir", tmp_path, source], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([uv, "pip", "install", "-q", "--no-deps", "--target", site, wheel], check=True)
+    # The session's JVM has set variables for its own workers.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK"))}
+    finished = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(site), server.url, queue],
+        cwd=tmp_path,
+        env={**environment, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert "read 3" in finished.stdout, finished.stderr[-3000:]
+    assert client.stats(queue).total == 3
+    assert (site / "bin" / "zaqar-lite-spark").exists()

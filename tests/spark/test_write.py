@@ -1,0 +1,134 @@
+"""Rows become messages: each once, whatever fails on the way."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit, udf
+
+from tests.server import ServerProcess
+from tests.spark.losing_proxy import LosingProxy
+from zaqar_lite.client import Client
+
+
+def write(rows: DataFrame, url: str, queue: str, **options: object) -> None:
+    writer = rows.write.format("zaqar").mode("append").option("endpoint", url)
+    for name, value in options.items():
+        writer = writer.option(name, str(value))
+    writer.option("queue", queue).save()
+
+
+def bodies(client: Client, queue: str) -> list[object]:
+    found = client.list_messages(queue, include_claimed=True, include_delayed=True)
+    return [message.body for message in found]
+
+
+# Long enough that Spark's buffers between function and writer overflow: rows are sent before.
+EQUAL = json.dumps({"equal": "x" * 1000})
+
+
+def body_that_fails_at_the_end_once(number: int) -> str:
+    context = TaskContext.get()
+    assert context is not None
+    if number == 999 and context.attemptNumber() == 0:
+        message = "planted"
+        raise RuntimeError(message)
+    return EQUAL
+
+
+def rows_of_a_task_that_fails_once(spark: SparkSession) -> DataFrame:
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    body = udf(body_that_fails_at_the_end_once, "string", useArrow=False)
+    return spark.range(0, 1000, 1, 2).select(body("id").alias("body"))
+
+
+def test_equal_rows_stay_as_many_as_they_were_also_after_a_retried_task(
+    spark: SparkSession, server: ServerProcess, client: Client, queue: str
+) -> None:
+    write(rows_of_a_task_that_fails_once(spark), server.url, queue)
+    assert bodies(client, queue) == [json.loads(EQUAL)] * 1000
+
+
+def test_without_keys_a_retried_task_stores_its_rows_again(
+    spark: SparkSession, server: ServerProcess, client: Client, queue: str
+) -> None:
+    """The planted failure comes after rows were sent: the test above shows what keys are for."""
+    write(rows_of_a_task_that_fails_once(spark), server.url, queue, keys="false")
+    assert len(bodies(client, queue)) > 1000
+
+
+def test_lost_answers_store_nothing_twice_and_are_reported(
+    spark: SparkSession, proxy: LosingProxy, client: Client, queue: str, tmp_path: Path
+) -> None:
+    proxy.lose = lambda number: number % 10 == 3
+    report = tmp_path / "report"
+    rows = spark.range(0, 2000, 1, 2).selectExpr("cast(id as string) as body")
+    write(rows, proxy.url, queue, batchSize=50, reportPath=report)
+    assert proxy.lost >= 4
+    assert sorted(bodies(client, queue)) == list(range(2000))  # type: ignore[type-var]
+    (line,) = [json.loads(line) for line in report.read_text().splitlines()]
+    assert (line["rows"], line["batches"], line["retries"]) == (2000, 40, proxy.lost)
+    assert line["bytes"] > 2000
+
+
+def test_the_same_run_again_stores_nothing(
+    spark: SparkSession, server: ServerProcess, client: Client, queue: str
+) -> None:
+    rows = spark.range(0, 20, 1, 2).selectExpr("cast(id as string) as body")
+    for run in ("one", "one", "two"):
+        write(rows, server.url, queue, runId=run)
+    assert len(bodies(client, queue)) == 40
+
+
+def test_rows_say_queue_ttl_delay_headers_and_key(
+    spark: SparkSession, server: ServerProcess, client: Client, queue: str
+) -> None:
+    client.create_queue(queue, {"_default_message_delay": 5})
+    rows = spark.sql(
+        """select named_struct('n', 7) as body, 600 as ttl,
+        current_timestamp() + interval 10 minutes as deliver_at,
+        map('color', 'red') as headers, 'my-key' as key from range(2)"""
+    )
+    write(rows.withColumn("queue", lit(queue)), server.url, "unused")
+    (message,) = client.list_messages(queue, include_delayed=True, details=True)
+    assert message.body == {"n": 7}
+    assert message.ttl == 600
+    assert message.headers == {"color": "red"}
+    assert client.stats(queue).delayed == 1
+
+
+@pytest.mark.parametrize("policy", ["skip", "deadletter", "fail"])
+def test_a_row_that_cannot_be_a_message_is_handled_as_told(
+    spark: SparkSession, server: ServerProcess, client: Client, queue: str, policy: str
+) -> None:
+    rows = spark.createDataFrame(
+        [("1", 600), ("{broken", 600), ("{broken", 600), ("2", 1), ("3", None)],
+        "body string, ttl int",
+    ).coalesce(1)
+    letters = f"{queue}-letters"
+    if policy == "fail":
+        with pytest.raises(PySparkException, match="can't be a message"):
+            write(rows, server.url, queue, onInvalidRow=policy)
+        return
+    write(rows, server.url, queue, onInvalidRow=policy, deadLetterQueue=letters)
+    assert bodies(client, queue) == [1, 3]
+    if policy == "deadletter":
+        found = bodies(client, letters)
+        assert len(found) == 3
+        assert "not JSON" in str(found)
+        assert "ttl" in str(found)
+
+
+def test_what_is_wrong_with_an_option_or_a_column_is_said(
+    spark: SparkSession, server: ServerProcess, queue: str
+) -> None:
+    rows = spark.sql("select '1' as body, 1 as color")
+    with pytest.raises(PySparkException, match="Unknown column 'color'"):
+        write(rows, server.url, queue)
+    with pytest.raises(PySparkException, match="Unknown option 'batchsizes'"):
+        write(rows.select("body"), server.url, queue, batchSizes=1)
+    with pytest.raises(PySparkException, match="numPartitions"):
+        write(rows.select("body"), server.url, queue, rate=100)

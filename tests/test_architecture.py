@@ -1,0 +1,134 @@
+"""The shape of the code: who may import whom, how long a module may be, what it may be called."""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ("zaqar_lite", "tempest_plugin", "tests")
+
+# What puts the layers together may import everything, and no layer imports it.
+ROOTS = {"main", "cli", "serve", "commands", "bench"}
+
+MOST_LINES = 600
+# A module that has a reason to be longer: its path, and the reason.
+LONGER: dict[str, str] = {}
+
+# A function with no home is a missing noun.
+NO_NAMES = {"utils", "util", "common", "core", "helpers", "helper", "misc"}
+
+
+def modules(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def imported(module: Path) -> set[str]:
+    """Return the dotted names that a module imports, wherever in it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def test_import_contracts_are_kept(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    status = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
+    assert status == EXIT_STATUS_SUCCESS, capsys.readouterr().out
+
+
+def test_every_package_is_held_by_a_contract() -> None:
+    linter = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    held = {
+        module
+        for contract in linter["importlinter"]["contracts"]
+        for key in ("layers", "modules", "source_modules")
+        for module in contract.get(key, [])
+    }
+    packages = {
+        f"zaqar_lite.{path.parent.name}" for path in (ROOT / "zaqar_lite").glob("*/__init__.py")
+    }
+    assert packages - held <= {f"zaqar_lite.{root}" for root in ROOTS}
+    drivers = {
+        f"zaqar_lite.storage.{path.parent.name}"
+        for path in (ROOT / "zaqar_lite" / "storage").glob("*/__init__.py")
+    }
+    assert drivers <= held
+
+
+def test_no_layer_imports_a_composition_root() -> None:
+    guilty = {
+        f"{module.relative_to(ROOT)} imports {name}"
+        for module in modules("zaqar_lite")
+        if module.relative_to(ROOT / "zaqar_lite").parts[0].removesuffix(".py") not in ROOTS
+        for name in imported(module)
+        if name.split(".")[:1] == ["zaqar_lite"] and set(name.split(".")[1:2]) & ROOTS
+    }
+    assert not guilty
+
+
+def test_tempest_plugin_stands_alone() -> None:
+    guilty = {
+        f"{module.relative_to(ROOT)} imports {name}"
+        for module in modules("tempest_plugin")
+        for name in imported(module)
+        if name.split(".")[0] == "zaqar_lite"
+    }
+    assert not guilty
+
+
+def test_only_settings_reads_the_environment() -> None:
+    reads = re.compile(
+        r"os\.getenv\(|os\.environ(?!\.setdefault\()"
+    )  # a library's switch is set so
+    guilty = [
+        str(module.relative_to(ROOT))
+        for module in modules("zaqar_lite/api", "zaqar_lite/service", "zaqar_lite/storage")
+        if {"os.environ", "os.getenv"} & imported(module)
+        or reads.search(module.read_text(encoding="utf-8"))
+    ]
+    assert not guilty
+
+
+def test_modules_are_not_too_long() -> None:
+    lengths = {
+        str(module.relative_to(ROOT)): len(module.read_text(encoding="utf-8").splitlines())
+        for module in modules(*SOURCES)
+    }
+    assert {
+        path: lines for path, lines in lengths.items() if lines > MOST_LINES and path not in LONGER
+    } == {}
+    needless = {path for path in LONGER if lengths.get(path, 0) <= MOST_LINES}
+    assert not needless, "these are no longer too long: take them out of LONGER"
+
+
+def test_modules_are_named_for_what_they_hold() -> None:
+    guilty = [
+        str(path.relative_to(ROOT))
+        for path in modules(*SOURCES)
+        if NO_NAMES & {path.stem, *path.relative_to(ROOT).parts}
+    ]
+    assert not guilty
+
+
+def test_no_file_names_the_machine_it_was_written_on() -> None:
+    places = [f"/{folder}/" for folder in ("work", "root", "tmp/brief")]
+    guilty = [
+        f"{path.relative_to(ROOT)}: {place}"
+        for folder in (*SOURCES, "api-ref/source", "releasenotes/notes", ".ci")
+        for path in sorted((ROOT / folder).rglob("*"))
+        if path.is_file() and path.suffix in {".py", ".rst", ".yaml", ".lua", ".json", ""}
+        for place in places
+        if place in path.read_text(encoding="utf-8", errors="replace")
+    ]
+    assert not guilty

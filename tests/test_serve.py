@@ -1,0 +1,226 @@
+"""`zaqar-lite serve` as a process: start, refuse, log, drain."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.server import ServerProcess
+from zaqar_lite.bench.machine import cpu_seconds
+
+HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-ID": "demo"}
+SERVE = [sys.executable, "-m", "zaqar_lite.cli", "serve"]
+
+
+def refused(*options: str) -> str:
+    """Start a server that must not start; answer what it says."""
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("ZAQAR_")}
+    finished = subprocess.run(
+        [*SERVE, *options], capture_output=True, text=True, timeout=30, env=environment, check=False
+    )
+    assert finished.returncode == 2
+    assert finished.stdout == ""
+    (line,) = finished.stderr.strip().splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--store", "memory://", "--workers", "2"], ["memory", "one process", "--workers 1"]),
+        (["--store", "mysql://x"], ["mysql", "redis://"]),
+        (["--store", "memory://host"], ["memory://"]),
+        (["--store", "memory://", "--host", "0.0.0.0"], ["0.0.0.0", "--trust-headers"]),  # noqa: S104
+        (["--config", "/none.toml"], ["/none.toml"]),
+    ],
+)
+def test_refuses_to_start_with_one_clear_line(options: list[str], words: list[str]) -> None:
+    line = refused(*options)
+    for word in words:
+        assert word in line
+
+
+def test_refuses_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert str(port) in refused("--store", "memory://", "--port", str(port))
+
+
+def test_starts_and_idles_small() -> None:
+    with ServerProcess("memory://") as warm:
+        assert warm.alive()
+    with ServerProcess("memory://") as server:
+        # CPU time, not wall time: a busy machine must not fail this. The goal is ready in 1 s.
+        assert cpu_seconds([server.pid]) < 1.5
+        status = Path(f"/proc/{server.pid}/status").read_text()
+        (resident,) = [line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")]
+        assert int(resident) < 90 * 1024
+
+
+def test_logs_json_lines_without_bodies_or_tokens() -> None:
+    with ServerProcess("memory://", "--access-log") as server:
+        secret = {"X-Auth-Token": "token-sesame", **HEADERS}
+        body = {"messages": [{"body": "body-sesame"}]}
+        posted = httpx.post(f"{server.url}/v2/queues/q/messages", json=body, headers=secret)
+        assert posted.status_code == 201
+        server.terminate()
+        log = server.log()
+    assert "sesame" not in log
+    lines = [json.loads(line) for line in log.splitlines()]
+    (access,) = [line for line in lines if line.get("route") == "post_messages"]
+    assert access["status"] == 201
+    assert access["project"] == "demo"
+    assert access["request_id"] == posted.headers["x-openstack-request-id"]
+    assert access["milliseconds"] > 0
+    assert any("listening on" in line["message"] for line in lines)
+
+
+def test_finishes_what_is_under_way_and_exits_0() -> None:
+    with ServerProcess("memory://") as server:
+        content = b'{"messages": [{"body": 1}]}'
+        half = threading.Event()
+        statuses: list[int] = []
+
+        def slow_post() -> None:
+            with socket.create_connection(("127.0.0.1", server.port)) as connection:
+                head = (
+                    "POST /v2/queues/q/messages HTTP/1.1\r\nHost: x\r\n"
+                    f"Client-ID: {HEADERS['Client-ID']}\r\nX-Project-ID: demo\r\n"
+                    f"Content-Length: {len(content)}\r\n\r\n"
+                ).encode()
+                connection.sendall(head + content[:5])
+                half.set()
+                time.sleep(0.5)
+                connection.sendall(content[5:])
+                statuses.append(int(connection.recv(65_536).split()[1]))
+
+        poster = threading.Thread(target=slow_post)
+        poster.start()
+        assert half.wait(5)
+        time.sleep(0.1)
+        os.kill(server.pid, signal.SIGTERM)
+        poster.join()
+        assert server.terminate() == 0
+    assert statuses == [201]
+
+
+def test_serves_through_uvicorns_own_command() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "uvicorn",
+            "--factory",
+            "zaqar_lite.main:create_app",
+            "--port",
+            str(port),
+            "--log-level",
+            "error",
+        ],
+        env={**os.environ, "ZAQAR_STORE": "memory://"},
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                answer = httpx.get(f"http://127.0.0.1:{port}/v2/ping", headers=HEADERS)
+                break
+            except httpx.ConnectError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        assert answer.status_code == 204
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def test_the_command_names_the_extra_that_is_missing() -> None:
+    code = (
+        "import sys; sys.modules['uvicorn'] = None\n"
+        "from zaqar_lite.cli import main; raise SystemExit(main(['serve']))"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert finished.returncode == 2
+    assert "zaqar-lite[server]" in finished.stderr
+
+
+def test_help_lists_every_command_quickly() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-m", "zaqar_lite.cli", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    for command in ("serve", "bench", "queue", "message", "claim", "dlq", "delay", "store"):
+        assert command in finished.stdout
+
+
+def test_keeps_queues_in_the_working_directory_without_any_option(tmp_path: Path) -> None:
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("ZAQAR_")}
+
+    def start() -> tuple[subprocess.Popen[str], str]:
+        process = subprocess.Popen(
+            [*SERVE, "--port", "0"],
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env=environment,
+        )
+        assert process.stderr is not None
+        line = json.loads(process.stderr.readline())["message"]
+        assert line.endswith("(store embedded:zaqar-lite-data)")
+        return process, line.split()[2]
+
+    first, url = start()
+    body = {"messages": [{"body": "durable"}]}
+    assert httpx.post(f"{url}/v2/queues/q/messages", json=body, headers=HEADERS).is_success
+    assert (tmp_path / "zaqar-lite-data").is_dir()
+    second = subprocess.run(
+        [*SERVE, "--port", "0"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        timeout=30,
+        check=False,
+    )
+    assert second.returncode != 0
+    (line,) = second.stderr.strip().splitlines()
+    assert "zaqar-lite-data" in line
+    first.kill()
+    first.communicate()
+    again, url = start()
+    listed = httpx.get(f"{url}/v2/queues/q/messages?echo=true", headers=HEADERS).json()
+    assert [message["body"] for message in listed["messages"]] == ["durable"]
+    again.terminate()
+    again.communicate()
+    assert again.returncode == 0
+
+
+def test_announces_several_workers_once_one_of_them_answers(
+    request: pytest.FixtureRequest,
+) -> None:
+    redis = request.getfixturevalue("redis_server")
+    with ServerProcess(redis.url, "--workers", "2") as server:
+        deadline = time.monotonic() + 120
+        while "listening on" not in server.log():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        started = time.monotonic()
+        assert httpx.get(f"{server.url}/v2/ping", headers=HEADERS).status_code == 204
+        assert time.monotonic() - started < 5
+        assert server.terminate() == 0

@@ -1,0 +1,82 @@
+"""Settings: sources, names, and values that exclude each other."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.settings import Settings, load
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    config = tmp_path / "zaqar.toml"
+    config.write_text('port = 1\nhost = "127.0.0.2"\nmax_message_delay = 5\n')
+    settings = load(
+        environment={"ZAQAR_CONFIG": str(config), "ZAQAR_PORT": "2", "ZAQAR_WORKERS": "2"},
+        overrides={"workers": 3},
+    )
+    assert (settings.host, settings.port, settings.workers) == ("127.0.0.2", 2, 3)
+    assert settings.limits().max_message_delay == 5
+
+
+def test_every_limit_is_a_setting_with_the_same_default() -> None:
+    settings, limits = load(environment={}), Limits()
+    assert settings.limits() == limits
+    assert set(Limits.__slots__) <= set(Settings.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"ZAQAR_MAX_MESAGE_TTL": "1"}, ["max_mesage_ttl", "max_message_ttl"]),
+        ({"ZAQAR_PORT": "many"}, ["port"]),
+        ({"ZAQAR_MAX_MESSAGE_TTL": "59"}, ["max_message_ttl"]),
+        (
+            {"ZAQAR_MAX_MESSAGE_DELAY": "4000", "ZAQAR_MAX_MESSAGE_TTL": "3600"},
+            ["max_message_delay (4000)", "max_message_ttl (3600)"],
+        ),
+        ({"ZAQAR_DEFAULT_CLAIM_TTL": "50000"}, ["default_claim_ttl", "max_claim_ttl"]),
+        ({"ZAQAR_HOST": "0.0.0.0"}, ["--trust-headers"]),  # noqa: S104
+        (
+            {"ZAQAR_HOST": "::", "ZAQAR_TRUST_HEADERS": "1", "ZAQAR_CLOCK_OFFSET_FILE": "/x"},
+            ["clock_offset_file"],
+        ),
+        ({"ZAQAR_CONFIG": "/does/not/exist"}, ["/does/not/exist"]),
+    ],
+)
+def test_says_what_is_wrong(environment: dict[str, str], words: list[str]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(environment=environment)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["port = ", "prot = 1", "[store]\nx = 1"])
+def test_says_what_is_wrong_in_a_file(tmp_path: Path, content: str) -> None:
+    config = tmp_path / "zaqar.toml"
+    config.write_text(content)
+    with pytest.raises(ConfigurationError):
+        load(environment={}, config=config)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("10.0.0.1", False),
+        ("example.org", False),
+    ],
+)
+def test_knows_a_loopback_address(host: str, loopback: bool) -> None:
+    values: dict[str, Any] = {"host": host, "trust_headers": True}
+    assert load(environment={}, overrides=values).is_loopback is loopback
+
+
+def test_does_not_show_the_secret_key() -> None:
+    settings = load(environment={"ZAQAR_SIGNED_URL_SECRET_KEY": "hush"})
+    assert "hush" not in repr(settings)

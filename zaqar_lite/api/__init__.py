@@ -1,0 +1,1 @@
+"""HTTP: parse a request, call one service method, render its answer."""

@@ -1,0 +1,75 @@
+"""Put the HTTP layer together over the services."""
+
+from dataclasses import dataclass
+
+from zaqar_lite.api.checks import Checks, ClientIds
+from zaqar_lite.api.dispatch import Dispatcher
+from zaqar_lite.api.framework import OPENAPI_PATH, build_framework
+from zaqar_lite.api.home import home_document
+from zaqar_lite.api.lifespan import Lifespan
+from zaqar_lite.api.render import Renderer
+from zaqar_lite.api.routes import RouteTree
+from zaqar_lite.api.table import claim_routes, message_routes, queue_routes, service_routes
+from zaqar_lite.api.v2.claims import ClaimHandlers
+from zaqar_lite.api.v2.messages import MessageHandlers
+from zaqar_lite.api.v2.queues import QueueHandlers
+from zaqar_lite.api.v2.service import ServiceHandlers
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.service.claims import Claims
+from zaqar_lite.service.health import Health
+from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.sharing import Sharing
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything that the handlers call."""
+
+    queues: Queues
+    messages: Messages
+    claims: Claims
+    sharing: Sharing
+    health: Health
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    """What is configurable about the HTTP layer as such."""
+
+    version: str
+    limits: Limits
+    client_ids: ClientIds
+    admin_mode: bool = False
+    checksum: bool = False
+    access_log: bool = False
+
+
+def build_app(services: Services, options: HttpOptions, lifespan: Lifespan) -> Dispatcher:
+    """Make the ASGI application."""
+    renderer = Renderer(checksum=options.checksum)
+    home = home_document(admin=options.admin_mode)
+    tree = RouteTree(
+        (
+            *service_routes(
+                ServiceHandlers(services.health, home_document=home), admin=options.admin_mode
+            ),
+            *queue_routes(
+                QueueHandlers(
+                    services.queues,
+                    services.sharing,
+                    max_metadata=options.limits.max_queue_metadata,
+                )
+            ),
+            *message_routes(MessageHandlers(services.messages, renderer)),
+            *claim_routes(ClaimHandlers(services.claims, renderer)),
+        )
+    )
+    return Dispatcher(
+        tree,
+        Checks(client_ids=options.client_ids, sharing=services.sharing),
+        framework=build_framework(tree, options.limits, version=options.version),
+        framework_paths=frozenset((OPENAPI_PATH,)),
+        lifespan=lifespan,
+        access_log=options.access_log,
+    )

@@ -1,0 +1,187 @@
+"""The checks that every request passes, in upstream's exact order (zaqar-behaviour 1.2)."""
+
+import re
+import uuid
+from dataclasses import dataclass
+
+from zaqar_lite.api.http import HttpError, Request
+from zaqar_lite.domain.limits import MAX_PROJECT_ID
+from zaqar_lite.domain.metadata import is_queue_name
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.service.sharing import Sharing
+
+_HEX_ID = re.compile(rb"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_MAX_HEADER = 16_384
+_JSON_RANGES = frozenset(("application/json", "application/*", "*/*"))
+_ACCEPT_LINK = {
+    "text": "Accept header field definition",
+    "href": "https://www.rfc-editor.org/rfc/rfc9110#name-accept",
+    "rel": "help",
+}
+_NOT_FOUND = "404 Not Found"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientIds:
+    """How Client-ID is checked: as a UUID, or by its length alone (client_id_uuid_safe=off)."""
+
+    strict: bool = True
+    shortest: int = 10
+    longest: int = 36
+
+
+class Checks:
+    """Fill in who a request is from, or refuse it."""
+
+    def __init__(self, *, client_ids: ClientIds, sharing: Sharing) -> None:
+        self._client_ids = client_ids
+        self._sharing = sharing
+
+    def run(self, request: Request, *, names_queue: bool) -> None:
+        """Check a request to a known path.
+
+        Raises:
+            HttpError: the first check that fails.
+        """
+        headers = request.headers
+        if b"url-signature" in headers:
+            self._check_signature(request)
+        _check_content(request)
+        accept = headers.get(b"accept")
+        if accept is not None and accept not in (b"*/*", b"application/json"):
+            _check_accept(accept.decode("latin-1"))
+        request.client_id = self._client_id(headers.get(b"client-id"))
+        request.project = _project(headers)
+        if names_queue:
+            _check_queue(request)
+
+    def _check_signature(self, request: Request) -> None:
+        def header(name: bytes) -> str:
+            return request.headers.get(name, b"").decode("latin-1")
+
+        if not self._sharing.verify(
+            path=request.path,
+            method=request.method,
+            project=_text(request.headers.get(b"x-project-id", b"")),
+            signature=header(b"url-signature"),
+            paths=header(b"url-paths"),
+            methods=header(b"url-methods"),
+            expires=header(b"url-expires"),
+        ):
+            raise HttpError(404, _NOT_FOUND)
+
+    def _client_id(self, value: bytes | None) -> str:
+        if value is None:
+            raise HttpError(400, "Missing header value", 'The "Client-Id" header is required.')
+        if self._client_ids.strict:
+            if _HEX_ID.fullmatch(value):
+                return value.decode().replace("-", "").lower()
+            try:
+                return uuid.UUID(value.decode("ascii")).hex
+            except (ValueError, UnicodeDecodeError):
+                raise HttpError(400, "Wrong UUID value", "Malformed hexadecimal UUID.") from None
+        text = _text(value)
+        shortest, longest = self._client_ids.shortest, self._client_ids.longest
+        if not shortest <= len(text) <= longest:
+            raise HttpError(
+                400,
+                f"Length of client id must be at least {shortest} and no greater than {longest}.",
+            )
+        return text
+
+
+def check_headers(request: Request) -> None:
+    """Refuse headers that are too large; nothing else was looked at.
+
+    Raises:
+        HttpError: 431.
+    """
+    for name, value in request.headers.items():
+        if len(value) > _MAX_HEADER:
+            raise HttpError(
+                431,
+                "Request header too large",
+                f"The header {name.decode('latin-1')!r} has {len(value)} bytes; {_MAX_HEADER} "
+                "are allowed.",
+            )
+
+
+def _check_content(request: Request) -> None:
+    headers = request.headers
+    length = headers.get(b"content-length")
+    if length is not None:
+        if not length.isdigit() or len(length) > 18:
+            raise HttpError(400, "Invalid header value", "Content-Length must be a number.")
+        request.content_length = int(length)
+        content_type = headers.get(b"content-type", b"")
+        if request.content_length and content_type.lower() == b"application/x-www-form-urlencoded":
+            raise HttpError(
+                400, "Invalid Content-Type", "Endpoint does not accept URL-encoded bodies."
+            )
+    elif b"transfer-encoding" in headers:
+        raise HttpError(
+            400,
+            "Invalid request body",
+            "A chunked body is not accepted: send it with a Content-Length.",
+        )
+
+
+def _check_accept(accept: str) -> None:
+    for entry in accept.split(","):
+        media_type, *parameters = (part.strip() for part in entry.split(";"))
+        if media_type.lower() not in _JSON_RANGES:
+            continue
+        if any(re.fullmatch(r"q=0(?:\.0*)?", parameter) for parameter in parameters):
+            continue
+        return
+    raise HttpError(
+        406,
+        "406 Not Acceptable",
+        "The server answers in application/json only, which the Accept header excludes.",
+        link=_ACCEPT_LINK,
+    )
+
+
+def _project(headers: dict[bytes, bytes]) -> str:
+    value = headers.get(b"x-project-id", headers.get(b"x-tenant-id"))
+    if value is None:
+        raise HttpError(
+            400, "Project-Id Missing", "The header X-PROJECT-ID was missing from the request."
+        )
+    project = _text(value)
+    if not project:
+        raise HttpError(
+            400,
+            "Empty project header not allowed",
+            "X-PROJECT-ID cannot be an empty string. Specify the right header X-PROJECT-ID.",
+        )
+    return project
+
+
+def _check_queue(request: Request) -> None:
+    name = request.path_values[0]
+    if not is_queue_name(name):
+        raise HttpError(
+            400,
+            "Invalid queue identification",
+            "A queue's name has 1 to 64 characters: letters, digits, '_', '-' and '.'.",
+        )
+    if len(request.project) > MAX_PROJECT_ID:
+        raise HttpError(
+            400,
+            "Invalid queue identification",
+            f"A project id has at most {MAX_PROJECT_ID} characters.",
+        )
+
+
+def queue_of(request: Request) -> QueueRef:
+    """The queue that a request's path names."""
+    return QueueRef(request.project, request.path_values[0])
+
+
+def _text(value: bytes) -> str:
+    """A header's text: UTF-8 where it is that, else one character a byte."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

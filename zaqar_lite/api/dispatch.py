@@ -1,0 +1,143 @@
+"""The outermost ASGI application: match, check, answer.
+
+Hot routes are answered here; the others go through FastAPI, which calls the same handlers with the
+same request (`scope["zaqar.request"]`). So every request passes the same checks and every error
+gets the same form, whichever way it took.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+
+from zaqar_lite.api.checks import Checks, check_headers
+from zaqar_lite.api.errors import to_response
+from zaqar_lite.api.http import HttpError, Receive, Request, Response, Scope, Send
+from zaqar_lite.api.lifespan import Lifespan, serve_lifespan
+from zaqar_lite.api.routes import INVALID_REQUEST, Node, Route, RouteTree
+
+logger = logging.getLogger("zaqar_lite.access")
+Framework = Callable[[Scope, Receive, Send], Awaitable[None]]
+_NO_CONTENT_STATUSES = (204, 304)
+
+
+class Dispatcher:
+    """Serve v2 over ASGI: hot routes here, the others and the OpenAPI document by `framework`."""
+
+    def __init__(
+        self,
+        tree: RouteTree,
+        checks: Checks,
+        *,
+        framework: Framework,
+        framework_paths: frozenset[str],
+        lifespan: Lifespan,
+        access_log: bool,
+    ) -> None:
+        self._tree = tree
+        self._checks = checks
+        self._framework = framework
+        self._framework_paths = framework_paths
+        self._lifespan = lifespan
+        self._access_log = access_log
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """Every route that is served."""
+        return self._tree.routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or run the lifespan."""
+        if scope["type"] == "lifespan":
+            await serve_lifespan(self._lifespan, receive, send)
+            return
+        if scope["path"] in self._framework_paths:
+            await self._framework(scope, receive, send)
+            return
+        request = Request(
+            scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]), receive
+        )
+        request.request_id = f"req-{uuid.uuid4()}"
+        started = time.perf_counter()
+        status = await self._serve(request, scope, send)
+        if self._access_log:
+            self._log(request, status, time.perf_counter() - started)
+
+    async def _serve(self, request: Request, scope: Scope, send: Send) -> int:
+        try:
+            found = self._match(request)
+        except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
+            response = to_response(
+                exc, invalid_title=INVALID_REQUEST, request_id=request.request_id
+            )
+        else:
+            if isinstance(found, Response):
+                response = found
+            elif found.hot:
+                response = await answer(request, found)
+            else:
+                scope["zaqar.request"] = request
+                await self._framework(scope, request.receive, send)
+                return request.status
+        await write(send, request, response)
+        return response.status
+
+    def _match(self, request: Request) -> Route | Response:
+        check_headers(request)
+        found = self._tree.find(request.path)
+        if found is None:
+            raise HttpError(404, "404 Not Found")
+        node, request.path_values = found
+        return self._route(request, node)
+
+    def _route(self, request: Request, node: Node) -> Route | Response:
+        """Find the route and run its checks; OPTIONS is answered here."""
+        route = node.routes.get(request.method)
+        if request.method == "OPTIONS":
+            return Response(200, b"", ((b"allow", node.allow()),))
+        if route is None or not route.public:
+            self._checks.run(request, names_queue=request.path.startswith("/v2/queues/"))
+        if route is None:
+            raise HttpError(405, "405 Method Not Allowed", headers=((b"allow", node.allow()),))
+        return route
+
+    def _log(self, request: Request, status: int, seconds: float) -> None:
+        found = self._tree.find(request.path)
+        route = found[0].routes.get(request.method) if found else None
+        logger.info(
+            "request",
+            extra={
+                "request_id": request.request_id,
+                "project": request.project,
+                "route": route.name if route else "unknown",
+                "status": status,
+                "milliseconds": round(seconds * 1000, 3),
+            },
+        )
+
+
+async def answer(request: Request, route: Route) -> Response:
+    """Call a route's handler; every error becomes an answer."""
+    try:
+        return await route.handler(request)
+    except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
+        return to_response(exc, invalid_title=route.invalid_title, request_id=request.request_id)
+
+
+def header_list(request: Request, response: Response) -> list[tuple[bytes, bytes]]:
+    """All headers of a response; without a body there is no Content-Type, for 204 no length."""
+    headers = [(b"x-openstack-request-id", request.request_id.encode())]
+    if response.body:
+        headers.append((b"content-type", response.media_type))
+    if response.status not in _NO_CONTENT_STATUSES:
+        headers.append((b"content-length", b"%d" % len(response.body)))
+    headers.extend(response.headers)
+    return headers
+
+
+async def write(send: Send, request: Request, response: Response) -> None:
+    """Send a response."""
+    headers = header_list(request, response)
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    body = b"" if request.method == "HEAD" else response.body
+    await send({"type": "http.response.body", "body": body})

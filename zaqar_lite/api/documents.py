@@ -1,0 +1,217 @@
+"""Request bodies: strict JSON, checked field by field, message bodies left untouched.
+
+A message's body is sliced out of the posted document (msgspec's Raw) and stored byte for byte.
+The whole document is validated first: RFC 8259, UTF-8, no lone surrogates (orjson refuses them),
+no deeper than 512, no integers outside 64 bits. Those two checks cost a scan each; the full parse
+with Python's own parser happens only where 19 digits stand in a row.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import orjson
+
+from zaqar_lite.api.http import HttpError, Request, RequestTooLarge
+from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN, MAX_BODY_DEPTH
+from zaqar_lite.service.messages import Draft
+
+_MALFORMED = "The request body could not be parsed: {}."
+_LONG_NUMBER = re.compile(rb"\d{19}")
+_NOT_BRACKETS = bytes(set(range(256)) - set(b'[]{}"\\'))
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
+
+
+class _MessageDocument(msgspec.Struct):
+    """One message of a post; a wrong type anywhere falls back to `_explain`."""
+
+    body: msgspec.Raw
+    ttl: int | msgspec.UnsetType = msgspec.UNSET
+    delay: int | msgspec.UnsetType = msgspec.UNSET
+    idempotency_key: str | msgspec.UnsetType = msgspec.UNSET
+    headers: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _PostDocument(msgspec.Struct):
+    messages: list[_MessageDocument]
+
+
+_decode_post = msgspec.json.Decoder(_PostDocument).decode
+_decode_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def bad_body(description: str) -> HttpError:
+    """The error of a body that is not what the route takes."""
+    return HttpError(400, "Invalid request body", description)
+
+
+async def read(request: Request) -> bytes:
+    """Read a request's body.
+
+    Raises:
+        HttpError: 400, there is none, or more than was announced.
+    """
+    try:
+        body = await request.body()
+    except RequestTooLarge:
+        raise bad_body("The body is longer than its Content-Length.") from None
+    if not body:
+        raise bad_body("The request needs a body: a JSON document.")
+    return body
+
+
+def parse(body: bytes) -> Any:  # noqa: ANN401 - any JSON
+    """Parse a strict JSON document whose top level is an object or an array.
+
+    Raises:
+        HttpError: 400, it is not, and why.
+    """
+    document = _parse(body)
+    if not isinstance(document, dict | list):
+        raise bad_body(_MALFORMED.format("the document must be an object or an array"))
+    return document
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Parse a strict JSON document that is an object.
+
+    Raises:
+        HttpError: 400, it is not, and why.
+    """
+    document = parse(body)
+    if not isinstance(document, dict):
+        raise bad_body("Document type not supported: it must be an object.")
+    return document
+
+
+def parse_messages(body: bytes) -> Sequence[Draft]:
+    """Read the document of a post.
+
+    Raises:
+        HttpError: 400, names the field and, by its index, the message that is wrong.
+    """
+    document = _parse(body)
+    try:
+        messages = _decode_post(body).messages
+    except (msgspec.ValidationError, msgspec.DecodeError) as exc:
+        raise _explain(document) from exc
+    unset = msgspec.UNSET
+    return [
+        Draft(
+            bytes(message.body),
+            None if message.ttl is unset else message.ttl,
+            None if message.delay is unset else message.delay,
+            None if message.idempotency_key is unset else message.idempotency_key,
+            None if message.headers is unset else message.headers,
+        )
+        for message in messages
+    ]
+
+
+def parse_edit(body: bytes) -> Mapping[str, Any]:
+    """Read the document of an edit: `body` (raw bytes), `ttl`, `delay`; at least one.
+
+    Raises:
+        HttpError: 400, an unknown field or a wrong type.
+    """
+    document = parse_object(body)
+    fields: dict[str, Any] = {}
+    for name, value in document.items():
+        if name == "body":
+            fields[name] = bytes(_decode_parts(body)[name]).strip()
+        elif name in ("ttl", "delay"):
+            fields[name] = _integer(name, value, "")
+        else:
+            raise bad_body(f"Unknown field {name!r}: an edit takes 'body', 'ttl' and 'delay'.")
+    if not fields:
+        raise bad_body("Nothing to edit: give 'body', 'ttl' or 'delay'.")
+    return fields
+
+
+def integer(document: Mapping[str, Any], name: str) -> int | None:
+    """An optional integer field; null means absent (python-zaqarclient sends it).
+
+    Raises:
+        HttpError: 400, another type.
+    """
+    value = document.get(name)
+    return None if value is None else _integer(name, value, "")
+
+
+def _parse(body: bytes) -> Any:  # noqa: ANN401 - any JSON
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise bad_body(_MALFORMED.format(exc)) from None
+    if body.count(b"[") + body.count(b"{") > MAX_BODY_DEPTH and _depth(body) > MAX_BODY_DEPTH:
+        raise bad_body(_MALFORMED.format(f"it is nested deeper than {MAX_BODY_DEPTH}"))
+    if _LONG_NUMBER.search(body):
+        _check_integers(body)
+    return document
+
+
+def _depth(body: bytes) -> int:
+    """The nesting of a document that is known to be valid."""
+    depth = deepest = 0
+    for bracket in _STRINGS.sub(b"", body).translate(None, _NOT_BRACKETS):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _check_integers(body: bytes) -> None:
+    def bounded(digits: str) -> int:
+        value = int(digits) if len(digits) <= 20 else INT64_MAX + 1
+        if not INT64_MIN <= value <= INT64_MAX:
+            raise bad_body(_MALFORMED.format("an integer is outside 64 bits"))
+        return value
+
+    json.loads(body, parse_int=bounded)
+
+
+def _explain(document: Any) -> HttpError:  # noqa: ANN401, PLR0911 - any JSON; a reason a line
+    """Say which field of a post is wrong, in upstream's words where it has them."""
+    if not isinstance(document, dict):
+        return bad_body("Document type not supported: it must be an object.")
+    if "messages" not in document:
+        return bad_body('Missing "messages" field.')
+    messages = document["messages"]
+    if not isinstance(messages, list):
+        return bad_body('The value of the "messages" field must be a list.')
+    for index, message in enumerate(messages):
+        where = f" (message {index})"
+        if not isinstance(message, dict):
+            return bad_body(f"A message must be an object{where}.")
+        if "body" not in message:
+            return bad_body(f'Missing "body" field{where}.')
+        try:
+            for name in ("ttl", "delay"):
+                if name in message:
+                    _integer(name, message[name], where)
+        except HttpError as exc:
+            return exc
+        for name, problem in (
+            ("idempotency_key", _not_text(message)),
+            ("headers", _not_headers(message)),
+        ):
+            if problem:
+                return bad_body(f'The value of the "{name}" field must be {problem}{where}.')
+    return bad_body("A message has a field of the wrong type.")
+
+
+def _integer(name: str, value: Any, where: str) -> int:  # noqa: ANN401 - any JSON
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise bad_body(f'The value of the "{name}" field must be a int{where}.')
+    return value
+
+
+def _not_text(message: Mapping[str, Any]) -> str:
+    return "" if isinstance(message.get("idempotency_key", ""), str) else "a string"
+
+
+def _not_headers(message: Mapping[str, Any]) -> str:
+    headers = message.get("headers", {})
+    good = isinstance(headers, dict) and all(isinstance(value, str) for value in headers.values())
+    return "" if good else "an object of strings"

@@ -1,0 +1,151 @@
+"""FastAPI: the cold routes and the OpenAPI document, both declared from the table of routes."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.requests import Request as StarletteRequest
+from starlette.responses import Response as StarletteResponse
+
+from zaqar_lite.api.dispatch import answer, header_list
+from zaqar_lite.api.http import Request
+from zaqar_lite.api.routes import Route, RouteTree
+from zaqar_lite.api.schemas import Schema, schemas
+from zaqar_lite.api.v2.queues import PATCH_TYPE
+from zaqar_lite.domain.limits import Limits
+
+OPENAPI_PATH = "/openapi.json"
+_VARIABLE = re.compile(r"{(\w+)}")
+_MEANINGS = {
+    200: "Done",
+    201: "Created",
+    204: "Done, or nothing there",
+    300: "The versions there are",
+    400: "The request is wrong; the description says what and where",
+    403: "A claim that was not given holds the message",
+    404: "It does not exist",
+    405: "The path does not have this method",
+    406: "The Accept header excludes application/json",
+    409: "It exists in a state that excludes the request",
+    415: "The Content-Type is not that of a metadata patch",
+    431: "A header is too large",
+    503: "The store cannot serve now; try again after Retry-After seconds",
+}
+_CHECKED = (400, 404, 406, 431)
+
+
+def build_framework(tree: RouteTree, limits: Limits, *, version: str) -> FastAPI:
+    """Make the FastAPI application that stands behind the dispatcher."""
+    app = FastAPI(
+        title="Zaqar Lite",
+        version=version,
+        openapi_url=OPENAPI_PATH,
+        docs_url=None,
+        redoc_url=None,
+    )
+    for route in tree.routes:
+        app.add_api_route(
+            route.template,
+            _endpoint(route),
+            methods=[route.method],
+            name=route.name,
+            operation_id=route.name,
+            summary=route.summary,
+            response_class=StarletteResponse,
+            responses={},
+            openapi_extra=_documentation(route),
+        )
+    app.openapi = lambda: _openapi(app, tree, limits)  # type: ignore[method-assign]
+    return app
+
+
+def _endpoint(route: Route) -> Callable[[StarletteRequest], Any]:
+    async def endpoint(request: StarletteRequest) -> StarletteResponse:
+        ours: Request = request.scope["zaqar.request"]
+        response = await answer(ours, route)
+        ours.status = response.status
+        body = b"" if ours.method == "HEAD" else response.body
+        rendered = StarletteResponse(body, response.status)
+        rendered.raw_headers = header_list(ours, response)
+        return rendered
+
+    return endpoint
+
+
+def _openapi(app: FastAPI, tree: RouteTree, limits: Limits) -> Schema:
+    """The OpenAPI document: FastAPI's frame, the table's content."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        document["components"] = {"schemas": schemas(limits)}
+        for route in tree.routes:
+            operation = document["paths"][route.template][route.method.lower()]
+            operation["responses"] = _responses(route)
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def _documentation(route: Route) -> Schema:
+    parameters: list[Schema] = [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": _reference("QueueName" if name == "queue_name" else "Text"),
+        }
+        for name in _VARIABLE.findall(route.template)
+    ]
+    parameters += [
+        {
+            "name": parameter.name,
+            "in": parameter.place,
+            "description": parameter.description,
+            "schema": _reference(parameter.schema),
+        }
+        for parameter in route.parameters
+    ]
+    if not route.public:
+        parameters += [
+            {
+                "name": "Client-ID",
+                "in": "header",
+                "required": True,
+                "description": "A UUID that names the client.",
+                "schema": {"type": "string", "format": "uuid"},
+            },
+            {
+                "name": "X-Project-ID",
+                "in": "header",
+                "required": True,
+                "description": "The project (tenant).",
+                "schema": {"type": "string", "minLength": 1, "maxLength": 256},
+            },
+        ]
+    documented: Schema = {"parameters": parameters}
+    if route.body is not None:
+        media_type = PATCH_TYPE.decode() if route.body == "MetadataPatch" else "application/json"
+        documented["requestBody"] = {"content": {media_type: {"schema": _reference(route.body)}}}
+    return documented
+
+
+def _responses(route: Route) -> Schema:
+    statuses = set(route.statuses)
+    if not route.public:
+        statuses |= set(_CHECKED)
+    responses: Schema = {}
+    for status in sorted(statuses):
+        response: Schema = {"description": _MEANINGS[status]}
+        schema = None
+        if status in (200, 201) and route.answer:
+            schema = route.answer
+        elif status >= 400 and route.name != "ping":
+            schema = "Error"
+        if schema:
+            response["content"] = {"application/json": {"schema": _reference(schema)}}
+        responses[str(status)] = response
+    return responses
+
+
+def _reference(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}

@@ -1,0 +1,54 @@
+"""The home document: what there is, for clients that ask (zaqar-behaviour 11)."""
+
+from typing import Any
+
+_QUEUE = "/v2/queues/{queue_name}"
+_NAME = {"queue_name": "param/queue_name"}
+
+
+def home_document(*, admin: bool) -> dict[str, Any]:
+    """Write the home document; admin mode adds its own resources."""
+    message = {**_NAME, "message_id": "param/message_id"}
+    claim = {**_NAME, "claim_id": "param/claim_id"}
+    resources = {
+        "rel/queues": _resource(
+            "/v2/queues{?marker,limit,detailed,name,with_count}",
+            {"marker": "param/marker", "limit": "param/queue_limit", "detailed": "param/detailed"},
+            "GET",
+        ),
+        "rel/queue": _resource(_QUEUE, _NAME, "GET", "PUT", "DELETE", "PATCH"),
+        "rel/queue_stats": _resource(_QUEUE + "/stats", _NAME, "GET"),
+        "rel/queue_share": _resource(_QUEUE + "/share", _NAME, "POST"),
+        "rel/queue_purge": _resource(_QUEUE + "/purge", _NAME, "POST"),
+        "rel/queue_ranges": _resource(_QUEUE + "/ranges{?count}", _NAME, "GET"),
+        "rel/queue_history": _resource(_QUEUE + "/history{?state,marker,limit}", _NAME, "GET"),
+        "rel/messages": _resource(
+            _QUEUE + "/messages{?marker,limit,echo,include_claimed,include_delayed}", _NAME, "GET"
+        ),
+        "rel/post_messages": _resource(_QUEUE + "/messages", _NAME, "POST"),
+        "rel/messages_delete": _resource(_QUEUE + "/messages{?ids,claim_ids,pop}", _NAME, "DELETE"),
+        "rel/message_delete": _resource(
+            _QUEUE + "/messages/{message_id}{?claim_id}", message, "DELETE"
+        ),
+        "rel/message_get": _resource(_QUEUE + "/messages/{message_id}", message, "GET"),
+        "rel/message_patch": _resource(_QUEUE + "/messages/{message_id}", message, "PATCH"),
+        "rel/claim": _resource(_QUEUE + "/claims/{claim_id}", claim, "GET"),
+        "rel/post_claim": _resource(_QUEUE + "/claims{?limit}", _NAME, "POST"),
+        "rel/patch_claim": _resource(_QUEUE + "/claims/{claim_id}", claim, "PATCH"),
+        "rel/delete_claim": _resource(_QUEUE + "/claims/{claim_id}", claim, "DELETE"),
+        "rel/ping": {"href": "/v2/ping", "hints": _hints("GET", "HEAD")},
+    }
+    if admin:
+        resources["rel/health"] = {"href": "/v2/health", "hints": _hints("GET")}
+    return {"resources": resources}
+
+
+def _resource(template: str, variables: dict[str, str], *methods: str) -> dict[str, Any]:
+    return {"href-template": template, "href-vars": variables, "hints": _hints(*methods)}
+
+
+def _hints(*methods: str) -> dict[str, Any]:
+    hints: dict[str, Any] = {"allow": list(methods), "formats": {"application/json": {}}}
+    if "POST" in methods:
+        hints["accept-post"] = ["application/json"]
+    return hints

@@ -1,0 +1,84 @@
+"""The request and the response as the handlers see them, over bare ASGI."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class HttpError(Exception):
+    """An answer that is an error: status, title and description of Zaqar's error form."""
+
+    def __init__(
+        self,
+        status: int,
+        title: str,
+        description: str | None = None,
+        *,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+        link: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(title)
+        self.status = status
+        self.title = title
+        self.description = description
+        self.headers = tuple(headers)
+        self.link = link
+
+
+class Response(NamedTuple):
+    """An answer: status, body (empty for none) and the headers that are not about the body."""
+
+    status: int
+    body: bytes = b""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    media_type: bytes = b"application/json"
+
+
+NO_CONTENT = Response(204)
+
+
+class RequestTooLarge(Exception):
+    """The body is longer than its Content-Length said."""
+
+
+@dataclass(slots=True)
+class Request:
+    """A request: what the ASGI server gave, read where it is needed.
+
+    `headers` has lower-case names; of a repeated header the last value holds. `path_values` are
+    the variable segments of the path, in order; `status` is what was answered, for the log.
+    """
+
+    method: str
+    path: str
+    query_string: bytes
+    headers: dict[bytes, bytes]
+    receive: Receive
+    path_values: tuple[str, ...] = ()
+    request_id: str = ""
+    content_length: int = 0
+    project: str = ""
+    client_id: str = ""
+    status: int = 0
+
+    async def body(self) -> bytes:
+        """Read the body: Content-Length bytes; without that header there is none."""
+        if not self.content_length:
+            return b""
+        message = await self.receive()
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body"):
+            return body
+        parts, size = [body], len(body)
+        while message.get("more_body"):
+            message = await self.receive()
+            part: bytes = message.get("body", b"")
+            parts.append(part)
+            size += len(part)
+            if size > self.content_length:
+                raise RequestTooLarge
+        return b"".join(parts)

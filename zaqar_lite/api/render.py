@@ -1,0 +1,98 @@
+"""Messages as Zaqar shows them; bodies go out as the bytes that were posted."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from zaqar_lite.domain.models import Message
+
+
+def to_json(document: Any) -> bytes:  # noqa: ANN401 - any JSON
+    """Write a document; non-ASCII stays unescaped."""
+    return orjson.dumps(document)
+
+
+def instant(at_ms: int) -> str:
+    """Write an instant as Zaqar does: UTC, whole seconds."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Renderer:
+    """Render messages, with checksums where the server is set to."""
+
+    def __init__(self, *, checksum: bool) -> None:
+        self._checksum = checksum
+
+    def message(
+        self, queue_path: str, message: Message, *, details: bool = False
+    ) -> dict[str, Any]:
+        """One message with Zaqar's keys and no others, unless `details` are asked for.
+
+        The href of a claimed message ends with its claim id: clients cut it off there.
+        """
+        href = f"{queue_path}/messages/{message.id}"
+        if message.claim_id is not None:
+            href = f"{href}?claim_id={message.claim_id}"
+        shown: dict[str, Any] = {
+            "id": message.id,
+            "href": href,
+            "ttl": message.ttl_ms // 1000,
+            "age": message.age_ms // 1000,
+            "body": orjson.Fragment(message.body),
+        }
+        if self._checksum:
+            self._add_checksum(shown, message.body)
+        if details:
+            shown.update(_details(message))
+        return shown
+
+    def messages(
+        self, queue_path: str, messages: Sequence[Message], *, details: bool = False
+    ) -> list[dict[str, Any]]:
+        """A list of messages."""
+        return [self.message(queue_path, message, details=details) for message in messages]
+
+    def popped(self, message: Message) -> dict[str, Any]:
+        """A popped message: upstream's own shape, without an href."""
+        shown: dict[str, Any] = {
+            "id": message.id,
+            "age": message.age_ms // 1000,
+            "ttl": message.ttl_ms // 1000,
+            "body": orjson.Fragment(message.body),
+            "claim_id": None,
+            "claim_count": message.claim_count,
+        }
+        if self._checksum:
+            self._add_checksum(shown, message.body)
+        return shown
+
+    @staticmethod
+    def _add_checksum(shown: dict[str, Any], body: bytes) -> None:
+        """MD5 over the body as Python's json.dumps writes it (zaqar-behaviour 9)."""
+        value = json.loads(body)
+        if value is not None:
+            digest = hashlib.md5(json.dumps(value).encode(), usedforsecurity=False).hexdigest()
+            shown["checksum"] = f"MD5:{digest}"
+
+
+def _details(message: Message) -> Mapping[str, Any]:
+    delayed_until, origin = message.delay_expires_at, message.origin
+    return {
+        "claim_count": message.claim_count,
+        "created": instant(message.created_at),
+        "delay_expires": None if delayed_until is None else instant(delayed_until),
+        "headers": message.headers,
+        "dead_letter": None
+        if origin is None
+        else {
+            "source": origin.source,
+            "moved_at": instant(origin.moved_at),
+            "claim_count": origin.claim_count,
+            "last_claim_id": origin.last_claim_id,
+            "last_client_id": origin.last_client_id,
+        },
+    }

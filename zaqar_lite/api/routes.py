@@ -1,0 +1,94 @@
+"""The one table of routes: what is served, by which handler, and how it is documented.
+
+The dispatcher matches requests by it, FastAPI declares its routes from it (the OpenAPI document),
+the home document and the tests read it. `hot` routes are answered before the framework's
+middleware; the others pass through FastAPI.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from zaqar_lite.api.http import Request, Response
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+INVALID_REQUEST = "Invalid API request"
+INVALID_BODY = "Invalid request body"
+UNABLE_TO_DELETE = "Unable to delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A query parameter or a header of a route, for its documentation."""
+
+    name: str
+    schema: str
+    description: str
+    place: str = "query"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method of one path.
+
+    `invalid_title` is the title of the errors that the domain calls Invalid. `statuses` are the
+    answers that the route itself gives; those of the checks come on top. `body` names the schema
+    of the request's document in `api/schemas.py`, a parameter's `schema` one there too.
+    """
+
+    method: str
+    template: str
+    handler: Handler
+    name: str
+    summary: str
+    statuses: tuple[int, ...]
+    parameters: tuple[Parameter, ...] = ()
+    body: str | None = None
+    answer: str | None = None
+    hot: bool = False
+    public: bool = False
+    invalid_title: str = INVALID_REQUEST
+
+
+@dataclass(slots=True)
+class Node:
+    """A place in the tree of paths: literal children, at most one variable child, methods."""
+
+    children: dict[str, "Node"] = field(default_factory=dict)
+    variable: "Node | None" = None
+    routes: dict[str, Route] = field(default_factory=dict)
+
+    def allow(self) -> bytes:
+        """The value of the Allow header here."""
+        return ", ".join([*sorted(self.routes), "OPTIONS"]).encode()
+
+
+class RouteTree:
+    """Find the routes of a path, segment by segment."""
+
+    def __init__(self, routes: tuple[Route, ...]) -> None:
+        self.routes = routes
+        self._root = Node()
+        for route in routes:
+            node = self._root
+            for segment in route.template.split("/")[1:]:
+                if segment.startswith("{"):
+                    node.variable = node.variable or Node()
+                    node = node.variable
+                else:
+                    node = node.children.setdefault(segment, Node())
+            node.routes[route.method] = route
+
+    def find(self, path: str) -> tuple[Node, tuple[str, ...]] | None:
+        """The node of a path and the values of its variable segments; None for an unknown path."""
+        node = self._root
+        values: list[str] = []
+        for segment in path.split("/")[1:]:
+            child = node.children.get(segment)
+            if child is None and segment:
+                child = node.variable
+                values.append(segment)
+            if child is None:
+                return None
+            node = child
+        return (node, tuple(values)) if node.routes else None

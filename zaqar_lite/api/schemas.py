@@ -1,0 +1,195 @@
+"""The documents of the API as JSON schemas, for the OpenAPI document."""
+
+from typing import Any
+
+from zaqar_lite.domain.limits import Limits
+
+Schema = dict[str, Any]
+_TEXT: Schema = {"type": "string"}
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+_ANY: Schema = {}
+
+
+def _object(required: tuple[str, ...] = (), /, **properties: Schema) -> Schema:
+    schema: Schema = {"type": "object", "properties": properties}
+    if required:
+        schema["required"] = list(required)
+    return schema
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+_LINKS = _list(_object(("rel", "href"), rel=_TEXT, href=_TEXT))
+_DEAD_LETTER: Schema = {
+    "anyOf": [
+        {"type": "null"},
+        _object(
+            ("source", "moved_at", "claim_count"),
+            source=_TEXT,
+            moved_at=_TEXT,
+            claim_count=_COUNT,
+            last_claim_id={"type": ["string", "null"]},
+            last_client_id={"type": ["string", "null"]},
+        ),
+    ]
+}
+_MESSAGE = _object(
+    ("id", "href", "ttl", "age", "body"),
+    id=_TEXT,
+    href=_TEXT,
+    ttl=_COUNT,
+    age=_COUNT,
+    body=_ANY,
+    checksum=_TEXT,
+    claim_count=_COUNT,
+    created=_TEXT,
+    delay_expires={"type": ["string", "null"]},
+    headers={"type": ["object", "null"]},
+    dead_letter=_DEAD_LETTER,
+)
+_POPPED = _object(
+    ("id", "ttl", "age", "body", "claim_id", "claim_count"),
+    id=_TEXT,
+    ttl=_COUNT,
+    age=_COUNT,
+    body=_ANY,
+    claim_id={"type": ["string", "null"]},
+    claim_count=_COUNT,
+    checksum=_TEXT,
+)
+_END = _object(("href", "age", "created"), href=_TEXT, age=_COUNT, created=_TEXT)
+
+
+def schemas(limits: Limits) -> dict[str, Schema]:
+    """All schemas by name, with the limits of this server."""
+    ttl: Schema = {"type": "integer", "minimum": 60, "maximum": limits.max_message_ttl}
+    delay: Schema = {"type": "integer", "minimum": 0, "maximum": limits.max_message_delay}
+    claim_ttl: Schema = {
+        "type": ["integer", "null"],
+        "minimum": 60,
+        "maximum": limits.max_claim_ttl,
+    }
+    claim_grace: Schema = {
+        "type": ["integer", "null"],
+        "minimum": 60,
+        "maximum": limits.max_claim_grace,
+    }
+    return {
+        **_parameters(limits),
+        "Error": _object(("title",), title=_TEXT, description=_TEXT),
+        "Metadata": {"type": "object", "additionalProperties": True},
+        "MetadataPatch": _list(
+            _object(
+                ("op", "path"),
+                op={"enum": ["add", "remove", "replace"]},
+                path={"type": "string", "pattern": "^/metadata/"},
+                value=_ANY,
+            )
+        ),
+        "Queues": _object(
+            ("queues", "links"),
+            queues=_list(
+                _object(("name", "href"), name=_TEXT, href=_TEXT, metadata={"type": "object"})
+            ),
+            links=_LINKS,
+            count=_COUNT,
+        ),
+        "Stats": _object(
+            ("messages",),
+            messages=_object(
+                ("claimed", "free", "total"),
+                claimed=_COUNT,
+                free=_COUNT,
+                total=_COUNT,
+                ready=_COUNT,
+                delayed=_COUNT,
+                oldest=_END,
+                newest=_END,
+            ),
+        ),
+        "Purge": _object(
+            ("resource_types",), resource_types=_list({"enum": ["messages", "subscriptions"]})
+        ),
+        "Share": _object(
+            paths=_list({"enum": ["messages", "subscriptions", "claims"]}),
+            methods=_list({"enum": ["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]}),
+            expires={"type": ["string", "null"], "format": "date-time"},
+        ),
+        "SignedUrl": _object(
+            ("paths", "methods", "project", "expires", "signature"),
+            paths=_list(_TEXT),
+            methods=_list(_TEXT),
+            project=_TEXT,
+            expires=_TEXT,
+            signature=_TEXT,
+        ),
+        "History": _object(
+            ("messages", "links"),
+            messages=_list(
+                _object(
+                    ("id", "at", "attempts"),
+                    id=_TEXT,
+                    at=_TEXT,
+                    attempts=_COUNT,
+                    consumers=_list(_TEXT),
+                )
+            ),
+            links=_LINKS,
+        ),
+        "Messages": _object(
+            ("messages",),
+            messages={
+                **_list(
+                    _object(
+                        ("body",),
+                        body=_ANY,
+                        ttl=ttl,
+                        delay=delay,
+                        idempotency_key={"type": "string", "minLength": 1, "maxLength": 128},
+                        headers={"type": "object", "additionalProperties": _TEXT},
+                    )
+                ),
+                "minItems": 1,
+            },
+        ),
+        "Resources": _object(("resources",), resources=_list(_TEXT)),
+        "Edit": {
+            **_object(body=_ANY, ttl=ttl, delay=delay),
+            "additionalProperties": False,
+            "minProperties": 1,
+        },
+        "Message": _MESSAGE,
+        "MessageList": _object(("messages",), messages=_list(_MESSAGE), links=_LINKS),
+        "Popped": _object(("messages",), messages=_list(_POPPED)),
+        "Ranges": _object(("ranges",), ranges=_list(_object(marker=_TEXT, until=_TEXT))),
+        "Claim": _object(ttl=claim_ttl, grace=claim_grace),
+        "Claimed": _object(("messages",), messages=_list(_MESSAGE)),
+        "ClaimShown": _object(
+            ("age", "ttl", "href", "messages"),
+            age=_COUNT,
+            ttl=_COUNT,
+            href=_TEXT,
+            messages=_list(_MESSAGE),
+        ),
+    }
+
+
+def _parameters(limits: Limits) -> dict[str, Schema]:
+    """The schemas of parameters and headers."""
+    return {
+        "Text": _TEXT,
+        "Flag": {"type": "boolean"},
+        "Key": {"type": "string", "pattern": "^[ -~]{1,128}$"},
+        "QueueName": {"type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,64}$"},
+        "HistoryState": {"enum": ["done", "failed"]},
+        "PageLimit": _whole(limits.max_messages_per_page),
+        "QueueLimit": _whole(limits.max_queues_per_page),
+        "ClaimLimit": _whole(limits.max_messages_per_claim_or_pop),
+        "RangeCount": _whole(limits.max_ranges),
+    }
+
+
+def _whole(most: int) -> Schema:
+    return {"type": "integer", "minimum": 1, "maximum": most}

@@ -1,0 +1,271 @@
+"""The routes of v2, in the order of the home document's resources."""
+
+from zaqar_lite.api.routes import INVALID_BODY, UNABLE_TO_DELETE, Parameter, Route
+from zaqar_lite.api.v2.claims import ClaimHandlers
+from zaqar_lite.api.v2.messages import MessageHandlers
+from zaqar_lite.api.v2.queues import QueueHandlers
+from zaqar_lite.api.v2.service import ServiceHandlers
+
+_DETAILS = Parameter("details", "Flag", "Add what Zaqar's own keys leave out.")
+_MARKER = Parameter("marker", "Text", "Where the page before ended; opaque.")
+_LIMIT = Parameter("limit", "PageLimit", "How many entries to answer at most.")
+_CLAIM_LIMIT = Parameter("limit", "ClaimLimit", "How many messages to claim at most.")
+_QUEUE_LIMIT = Parameter("limit", "QueueLimit", "How many queues to answer at most.")
+_KEY = Parameter("Idempotency-Key", "Key", "A replay of the post gets the first answer.", "header")
+_QUEUE = "/v2/queues/{queue_name}"
+_MESSAGES = _QUEUE + "/messages"
+_MESSAGE = _MESSAGES + "/{message_id}"
+_CLAIM = _QUEUE + "/claims/{claim_id}"
+
+
+def service_routes(handlers: ServiceHandlers, *, admin: bool) -> tuple[Route, ...]:
+    """The routes that are about no queue; health is there in admin mode only."""
+    routes = [
+        Route(
+            "GET", "/", handlers.versions, "versions", "List the API versions", (300,), public=True
+        ),
+        Route("GET", "/v2/", handlers.home, "home", "Show the home document", (200,)),
+        Route("GET", "/v2/ping", handlers.ping, "ping", "Ping the store", (204, 503)),
+        Route("HEAD", "/v2/ping", handlers.ping, "ping_head", "Ping the server", (204,)),
+    ]
+    if admin:
+        routes.append(
+            Route("GET", "/v2/health", handlers.health, "health", "Check health", (200, 503))
+        )
+    return tuple(routes)
+
+
+def queue_routes(handlers: QueueHandlers) -> tuple[Route, ...]:
+    """The routes of queues as such."""
+    return (
+        Route(
+            "GET",
+            "/v2/queues",
+            handlers.list_queues,
+            "list_queues",
+            "List queues",
+            (200, 400, 503),
+            (
+                _MARKER,
+                _QUEUE_LIMIT,
+                Parameter("detailed", "Flag", "Show the metadata too."),
+                Parameter("name", "Text", "Only queues with this in their name."),
+                Parameter("with_count", "Flag", "Count the project's queues."),
+            ),
+            answer="Queues",
+        ),
+        Route(
+            "PUT",
+            _QUEUE,
+            handlers.create,
+            "create_queue",
+            "Create a queue",
+            (201, 204, 400, 503),
+            body="Metadata",
+        ),
+        Route(
+            "GET",
+            _QUEUE,
+            handlers.get,
+            "show_queue",
+            "Show a queue's metadata",
+            (200, 400, 503),
+            answer="Metadata",
+        ),
+        Route(
+            "PATCH",
+            _QUEUE,
+            handlers.patch,
+            "update_queue",
+            "Change a queue's metadata",
+            (200, 400, 404, 409, 415, 503),
+            body="MetadataPatch",
+            answer="Metadata",
+            invalid_title=INVALID_BODY,
+        ),
+        Route("DELETE", _QUEUE, handlers.delete, "delete_queue", "Delete a queue", (204, 400, 503)),
+        Route(
+            "GET",
+            _QUEUE + "/stats",
+            handlers.stats,
+            "queue_stats",
+            "Count a queue's messages",
+            (200, 400, 503),
+            (_DETAILS,),
+            answer="Stats",
+        ),
+        Route(
+            "POST",
+            _QUEUE + "/purge",
+            handlers.purge,
+            "purge_queue",
+            "Purge a queue",
+            (204, 400, 503),
+            body="Purge",
+        ),
+        Route(
+            "POST",
+            _QUEUE + "/share",
+            handlers.share,
+            "share_queue",
+            "Make a pre-signed URL",
+            (200, 400),
+            body="Share",
+            answer="SignedUrl",
+        ),
+        Route(
+            "GET",
+            _QUEUE + "/history",
+            handlers.history,
+            "queue_history",
+            "List done or failed messages",
+            (200, 400, 503),
+            (Parameter("state", "HistoryState", "'done' or 'failed'."), _MARKER, _LIMIT),
+            answer="History",
+        ),
+    )
+
+
+def message_routes(handlers: MessageHandlers) -> tuple[Route, ...]:
+    """The routes of messages."""
+    return (
+        Route(
+            "POST",
+            _MESSAGES,
+            handlers.post,
+            "post_messages",
+            "Post messages",
+            (201, 400, 404, 503),
+            (_KEY,),
+            body="Messages",
+            answer="Resources",
+            hot=True,
+        ),
+        Route(
+            "GET",
+            _MESSAGES,
+            handlers.list_or_get,
+            "list_messages",
+            "List messages, or get some by their ids",
+            (200, 400, 404, 503),
+            (
+                _MARKER,
+                Parameter("until", "Text", "The marker of the last message to list."),
+                _LIMIT,
+                Parameter("echo", "Flag", "Show your own messages too."),
+                Parameter("include_claimed", "Flag", "Show claimed messages too."),
+                Parameter("include_delayed", "Flag", "Show delayed messages too."),
+                Parameter("ids", "Text", "Comma list: get these instead."),
+                _DETAILS,
+            ),
+            answer="MessageList",
+            hot=True,
+        ),
+        Route(
+            "DELETE",
+            _MESSAGES,
+            handlers.delete_many,
+            "delete_messages",
+            "Delete messages by their ids, or pop some",
+            (200, 204, 400, 403, 503),
+            (
+                Parameter("ids", "Text", "Comma list of the messages to delete."),
+                Parameter("claim_ids", "Text", "Comma list: delete only what these hold."),
+                Parameter("pop", "ClaimLimit", "How many messages to pop."),
+            ),
+            answer="Popped",
+            hot=True,
+        ),
+        Route(
+            "GET",
+            _MESSAGE,
+            handlers.get,
+            "get_message",
+            "Get a message",
+            (200, 400, 404, 503),
+            (_DETAILS,),
+            answer="Message",
+            hot=True,
+        ),
+        Route(
+            "PATCH",
+            _MESSAGE,
+            handlers.edit,
+            "edit_message",
+            "Edit a delayed message",
+            (200, 400, 404, 409, 503),
+            (_DETAILS,),
+            body="Edit",
+            answer="Message",
+            hot=True,
+        ),
+        Route(
+            "DELETE",
+            _MESSAGE,
+            handlers.delete,
+            "delete_message",
+            "Delete a message",
+            (204, 400, 403, 503),
+            (Parameter("claim_id", "Text", "The claim that holds the message."),),
+            hot=True,
+            invalid_title=UNABLE_TO_DELETE,
+        ),
+        Route(
+            "GET",
+            _QUEUE + "/ranges",
+            handlers.ranges,
+            "queue_ranges",
+            "Cut a queue into ranges",
+            (200, 400, 503),
+            (Parameter("count", "RangeCount", "How many ranges at most."),),
+            answer="Ranges",
+        ),
+    )
+
+
+def claim_routes(handlers: ClaimHandlers) -> tuple[Route, ...]:
+    """The routes of claims."""
+    return (
+        Route(
+            "POST",
+            _QUEUE + "/claims",
+            handlers.create,
+            "claim_messages",
+            "Claim messages",
+            (201, 204, 400, 503),
+            (_CLAIM_LIMIT, _DETAILS),
+            body="Claim",
+            answer="Claimed",
+            hot=True,
+        ),
+        Route(
+            "GET",
+            _CLAIM,
+            handlers.get,
+            "show_claim",
+            "Show a claim",
+            (200, 400, 404, 503),
+            (_DETAILS,),
+            answer="ClaimShown",
+            hot=True,
+        ),
+        Route(
+            "PATCH",
+            _CLAIM,
+            handlers.renew,
+            "renew_claim",
+            "Renew a claim",
+            (204, 400, 404, 503),
+            body="Claim",
+            hot=True,
+        ),
+        Route(
+            "DELETE",
+            _CLAIM,
+            handlers.release,
+            "release_claim",
+            "Release a claim",
+            (204, 400, 503),
+            hot=True,
+        ),
+    )

@@ -1,0 +1,1 @@
+"""The handlers of the v2 API, one module a resource."""

@@ -1,0 +1,215 @@
+"""Queues: create, read, patch, delete, list, count, purge, share and history."""
+
+from typing import Any
+
+from zaqar_lite.api import documents, query
+from zaqar_lite.api.checks import queue_of
+from zaqar_lite.api.http import NO_CONTENT, HttpError, Request, Response
+from zaqar_lite.api.render import instant, to_json
+from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.metadata_patch import parse as parse_patch
+from zaqar_lite.domain.models import HistoryState, Message
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.sharing import Sharing
+
+DEFAULT_LIMIT = 10
+PATCH_TYPE = b"application/openstack-messaging-v2.0-json-patch"
+_LIST_PARAMETERS = ("marker", "limit", "detailed", "name", "with_count")
+_SHARE_FIELDS = ("paths", "methods", "expires")
+
+
+class QueueHandlers:
+    """The handlers under `/v2/queues`, except for messages and claims."""
+
+    def __init__(self, queues: Queues, sharing: Sharing, *, max_metadata: int) -> None:
+        self._queues = queues
+        self._sharing = sharing
+        self._max_metadata = max_metadata
+
+    async def list_queues(self, request: Request) -> Response:
+        """List the project's queues."""
+        found = query.parameters(request)
+        detailed = query.boolean(found, "detailed")
+        with_count = query.boolean(found, "with_count")
+        records = await self._queues.list_queues(
+            request.project,
+            marker=query.text(found, "marker"),
+            limit=query.whole(found, "limit", DEFAULT_LIMIT),
+            name_contains=query.text(found, "name"),
+            metadata=_metadata_filters(found),
+        )
+        shown: list[dict[str, Any]] = []
+        for record in records:
+            entry: dict[str, Any] = {
+                "name": record.ref.name,
+                "href": f"/v2/queues/{record.ref.name}",
+            }
+            if detailed:
+                entry["metadata"] = self._queues.shown(record)
+            shown.append(entry)
+        document: dict[str, Any] = {"queues": shown, "links": []}
+        if shown:
+            href = query.link("/v2/queues", _link_parameters(found, records[-1].ref.name))
+            document["links"] = [{"rel": "next", "href": href}]
+        if with_count and (count := await self._queues.count(request.project)):
+            document["count"] = count
+        return Response(200, to_json(document))
+
+    async def create(self, request: Request) -> Response:
+        """Create a queue; one that exists stays as it is."""
+        if request.content_length > self._max_metadata:
+            raise Invalid(f"The metadata may have at most {self._max_metadata} bytes.")
+        metadata: dict[str, Any] = {}
+        if request.content_length:
+            metadata = documents.parse_object(await documents.read(request))
+        created = await self._queues.create(queue_of(request), metadata)
+        return Response(201 if created else 204, b"", ((b"location", request.path.encode()),))
+
+    async def get(self, request: Request) -> Response:
+        """Read a queue's metadata; a queue that is not there shows the defaults."""
+        return Response(200, to_json(await self._queues.metadata(queue_of(request))))
+
+    async def patch(self, request: Request) -> Response:
+        """Change a queue's metadata by a JSON patch."""
+        if request.content_length > self._max_metadata:
+            raise documents.bad_body(f"The patch may have at most {self._max_metadata} bytes.")
+        if request.headers.get(b"content-type") != PATCH_TYPE:
+            raise HttpError(
+                415,
+                "415 Unsupported Media Type",
+                f"A patch of metadata has the Content-Type {PATCH_TYPE.decode()}.",
+                headers=((b"accept-patch", PATCH_TYPE),),
+            )
+        operations = parse_patch(documents.parse(await documents.read(request)))
+        return Response(200, to_json(await self._queues.patch(queue_of(request), operations)))
+
+    async def delete(self, request: Request) -> Response:
+        """Delete a queue with all its messages."""
+        await self._queues.delete(queue_of(request))
+        return NO_CONTENT
+
+    async def stats(self, request: Request) -> Response:
+        """Count a queue's messages."""
+        queue = queue_of(request)
+        details = query.boolean(query.parameters(request), "details")
+        stats = await self._queues.stats(queue)
+        counts: dict[str, Any] = {
+            "claimed": stats.claimed,
+            "free": stats.ready + stats.delayed,
+            "total": stats.total,
+        }
+        if details:
+            counts["ready"] = stats.ready
+            counts["delayed"] = stats.delayed
+        for name, message in (("oldest", stats.oldest), ("newest", stats.newest)):
+            if message is not None:
+                counts[name] = _end(queue.name, message)
+        return Response(200, to_json({"messages": counts}))
+
+    async def purge(self, request: Request) -> Response:
+        """Remove all messages of a queue, claimed and delayed ones too."""
+        types: Any = ["messages", "subscriptions"]
+        if request.content_length:
+            document = documents.parse_object(await documents.read(request))
+            types = document.get("resource_types")
+        if not isinstance(types, list) or not all(isinstance(kind, str) for kind in types):
+            raise Invalid("'resource_types' must be a list of 'messages', 'subscriptions'.")
+        await self._queues.purge(queue_of(request), types)
+        return NO_CONTENT
+
+    async def share(self, request: Request) -> Response:
+        """Make a pre-signed URL."""
+        document = documents.parse_object(await documents.read(request))
+        unknown = sorted(set(document) - set(_SHARE_FIELDS))
+        if unknown:
+            raise Invalid(f"Unknown field {unknown[0]!r}: {', '.join(_SHARE_FIELDS)} are known.")
+        expires = document.get("expires")
+        if expires is not None and not isinstance(expires, str):
+            raise Invalid("'expires' must be a date and time in ISO 8601.")
+        signed = self._sharing.share(
+            queue_of(request),
+            resources=_texts(document, "paths"),
+            methods=_texts(document, "methods"),
+            expires=expires,
+        )
+        shown = {
+            "paths": signed.paths,
+            "methods": signed.methods,
+            "project": signed.project,
+            "expires": signed.expires,
+            "signature": signed.signature,
+        }
+        return Response(200, to_json(shown))
+
+    async def history(self, request: Request) -> Response:
+        """List messages that were acknowledged, or failed, where the store keeps them."""
+        found = query.parameters(request)
+        try:
+            state = HistoryState(query.text(found, "state") or "done")
+        except ValueError:
+            raise Invalid("'state' must be 'done' or 'failed'.") from None
+        limit = query.whole(found, "limit", DEFAULT_LIMIT)
+        page = await self._queues.history(
+            queue_of(request), state, marker=query.text(found, "marker"), limit=limit
+        )
+        shown = [
+            {
+                "id": entry.id,
+                "at": instant(entry.ended_at),
+                "attempts": entry.attempts,
+                "consumers": list(entry.consumers),
+            }
+            for entry in page.entries
+        ]
+        links = []
+        if shown and page.marker is not None:
+            pairs = [("state", state.value), ("limit", str(limit)), ("marker", page.marker)]
+            links = [{"rel": "next", "href": query.link(request.path, pairs)}]
+        return Response(200, to_json({"messages": shown, "links": links}))
+
+
+def _end(queue_name: str, message: Message) -> dict[str, Any]:
+    return {
+        "href": f"/v2/queues/{queue_name}/messages/{message.id}",
+        "age": message.age_ms // 1000,
+        "created": instant(message.created_at),
+    }
+
+
+def _texts(document: dict[str, Any], name: str) -> list[str]:
+    values = document.get(name) or []
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise Invalid(f"'{name}' must be a list of strings.")
+    return values
+
+
+def _metadata_filters(found: dict[str, list[str]]) -> dict[str, Any]:
+    """Filters by top-level metadata: a value that reads as an integer is one."""
+    filters: dict[str, Any] = {}
+    for name, values in found.items():
+        if name in _LIST_PARAMETERS:
+            continue
+        if len(values) != 1:
+            raise Invalid(f"The filter {name!r} takes one value, without a comma.")
+        try:
+            filters[name] = int(values[0]) if len(values[0]) <= 19 else values[0]
+        except ValueError:
+            filters[name] = values[0]
+    return filters
+
+
+def _link_parameters(found: dict[str, list[str]], marker: str) -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
+    for name in _LIST_PARAMETERS:
+        if name not in found:
+            continue
+        if name == "marker":
+            pairs.append((name, marker))
+        elif name in ("detailed", "with_count"):
+            pairs.append((name, query.flag(query.boolean(found, name))))
+        else:
+            pairs.append((name, found[name][-1]))
+    pairs += [(name, values[-1]) for name, values in found.items() if name not in _LIST_PARAMETERS]
+    if "marker" not in found:
+        pairs.append(("marker", marker))
+    return pairs

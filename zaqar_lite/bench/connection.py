@@ -1,0 +1,127 @@
+"""One keep-alive HTTP connection that plays a script of prepared requests, as cheaply as it can.
+
+A script is a generator: it yields the bytes of a request and is sent (status, body) of the answer.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Generator
+
+Script = Generator[bytes, tuple[int, bytes], None]
+_END = b"\r\n\r\n"
+_LENGTH = b"content-length:"
+
+
+class Tally:
+    """What all connections of a run have seen: latencies in seconds, and refusals by status."""
+
+    def __init__(self) -> None:
+        self.latencies: list[float] = []
+        self.refused: dict[int, int] = {}
+        self.last_answer = 0.0
+
+
+class Pace:
+    """When requests may start: at once (closed loop), or at a rate whatever the answers (open)."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._interval = None if rate is None else 1 / rate
+        self._next = time.perf_counter()
+        self._idle: deque[Connection] = deque()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests start at a rate."""
+        return self._interval is not None
+
+    def take(self, connection: "Connection") -> float | None:
+        """The instant at which the connection's next request is due; None: wait to be woken."""
+        now = time.perf_counter()
+        if self._interval is None:
+            return now
+        if self._next > now:
+            self._idle.append(connection)
+            return None
+        due = self._next
+        self._next += self._interval
+        return due
+
+    async def run(self, until: float) -> None:
+        """Wake idle connections as requests fall due (open loop only)."""
+        while time.perf_counter() < until:
+            await asyncio.sleep(0.0005)
+            while self._idle and self._next <= time.perf_counter():
+                self._idle.popleft().proceed()
+
+
+class Connection(asyncio.Protocol):
+    """Play a script: latency counts from the instant at which a request was due."""
+
+    def __init__(self, script: Script, tally: Tally, pace: Pace, until: float) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._script = script
+        self._tally = tally
+        self._pace = pace
+        self._until = until
+        self._transport: asyncio.Transport | None = None
+        self._request = b""
+        self._buffer = b""
+        self._due = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start the script."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - asyncio promises it
+        self._transport = transport
+        self._request = next(self._script)
+        self.proceed()
+
+    def proceed(self) -> None:
+        """Send the next request, if it is due."""
+        due = self._pace.take(self)
+        if due is None:
+            return
+        if due >= self._until:
+            self._finish()
+            return
+        self._due = due
+        if self._transport is not None:
+            self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        """Take an answer whole, count it, and go on."""
+        data = self._buffer + data if self._buffer else data
+        end = data.find(_END)
+        if end < 0:
+            self._buffer = data
+            return
+        head = data[:end].lower()
+        at = head.find(_LENGTH)
+        length = 0 if at < 0 else int(head[at + 15 :].split(b"\r\n", 1)[0])
+        if len(data) < end + 4 + length:
+            self._buffer = data
+            return
+        self._buffer = b""
+        now = time.perf_counter()
+        self._tally.latencies.append(now - self._due)
+        self._tally.last_answer = now
+        status = int(head[9:12])
+        if status >= 400:
+            self._tally.refused[status] = self._tally.refused.get(status, 0) + 1
+        try:
+            self._request = self._script.send((status, data[end + 4 :]))
+        except StopIteration:
+            self._finish()
+            return
+        self.proceed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail when the server closed in the middle."""
+        if not self.done.done():
+            self.done.set_exception(exc or ConnectionError("the server closed the connection"))
+
+    def _finish(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+        if self._transport is not None:
+            self._transport.close()

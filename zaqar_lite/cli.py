@@ -1,0 +1,93 @@
+"""The `zaqar-lite` command: a dispatcher that imports a part only when it is asked for.
+
+The base install holds the SDK and the commands over it; a command whose extra is missing says
+which one to install.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+from zaqar_lite import __version__
+
+
+class Part(NamedTuple):
+    """A module that adds commands: `add_commands(subparsers)`, and the extra it needs.
+
+    `commands` are their names and what the list of all commands says about each.
+    """
+
+    module: str
+    commands: Mapping[str, str]
+    extra: str | None
+
+
+PARTS = (
+    Part("zaqar_lite.serve", {"serve": "run the server"}, "server"),
+    Part("zaqar_lite.bench.commands", {"bench": "measure a server"}, None),
+    Part(
+        "zaqar_lite.commands",
+        {
+            "queue": "make, change, list, count and empty queues",
+            "message": "post, list, edit, cancel and delete messages",
+            "claim": "take messages for a while",
+            "dlq": "look at dead letters and move them back",
+            "share": "print a pre-signed permission for a queue",
+            "health": "ask whether the server is up",
+            "watch": "show a queue's counts live",
+            "completion": "print completion for a shell",
+        },
+        None,
+    ),
+    Part("zaqar_lite.rabbitmq.commands", {"delay": "delays for RabbitMQ"}, "rabbitmq"),
+    Part("zaqar_lite.storage.opendata.commands", {"store": "look after the store"}, "server"),
+)
+USAGE = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and answer its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    wanted = next((word for word in words if not word.startswith("-")), None)
+    parser = argparse.ArgumentParser(
+        prog="zaqar-lite", description="A message queue service that speaks Zaqar's v2 API."
+    )
+    parser.add_argument("--version", action="version", version=f"zaqar-lite {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parser.set_defaults(parser=parser)
+    listed = not any(wanted in part.commands for part in PARTS)
+    for part in PARTS:
+        if listed:
+            # The list of commands is quick: it imports none of them.
+            for command, text in part.commands.items():
+                subparsers.add_parser(command, help=text)
+        elif wanted in part.commands or wanted == "completion":
+            try:
+                import_module(part.module).add_commands(subparsers)
+            except ModuleNotFoundError as exc:
+                if wanted != "completion":
+                    return _missing(part, exc)
+    arguments = parser.parse_args(words)
+    run: Callable[[argparse.Namespace], int] = arguments.run
+    try:
+        return run(arguments)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _missing(part: Part, error: ModuleNotFoundError) -> int:
+    if error.name is None or error.name.startswith("zaqar_lite"):
+        raise error
+    install = f"zaqar-lite[{part.extra}]" if part.extra else "zaqar-lite"
+    print(
+        f"zaqar-lite: this command needs the Python package {error.name!r}: "
+        f"pip install '{install}'",
+        file=sys.stderr,
+    )
+    return USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

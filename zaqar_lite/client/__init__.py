@@ -1,0 +1,110 @@
+"""The Python SDK: `Client`, `AsyncClient`, and what they take and give back.
+
+    from zaqar_lite.client import Client
+
+    with Client("http://127.0.0.1:8888") as client:
+        client.post("orders", {"order": 1})
+        with client.claim("orders") as claim:
+            for message in claim:
+                print(message.body)
+
+Nothing of the server is imported, and the HTTP library only when a client is made.
+"""
+
+from zaqar_lite.client.async_client import AsyncClient
+from zaqar_lite.client.auth import Auth, KeystoneAuth, NoAuth, SignedAuth
+from zaqar_lite.client.claims import AsyncClaim, Claim, ClaimOptions
+from zaqar_lite.client.dead_letters import Redriven, Source
+from zaqar_lite.client.errors import (
+    BadAnswer,
+    BadRequest,
+    ClaimLost,
+    Conflict,
+    Forbidden,
+    MessageClaimed,
+    MessageNotFound,
+    NotDelayed,
+    NotFound,
+    Overloaded,
+    QueueNotFound,
+    Refused,
+    ServerFault,
+    SignatureRefused,
+    StatusError,
+    Unauthenticated,
+    Unavailable,
+    Unreachable,
+    ZaqarError,
+)
+from zaqar_lite.client.exchange import RetryPolicy
+from zaqar_lite.client.models import (
+    DeadLetter,
+    Done,
+    Held,
+    Message,
+    MessageAge,
+    MessagePage,
+    NewMessage,
+    Queue,
+    Range,
+    RawBody,
+    SignedURL,
+    Stats,
+)
+from zaqar_lite.client.posting import Posted, PostOptions, PostSummary, Rejected
+from zaqar_lite.client.sync_client import Client
+from zaqar_lite.client.worker import Worker, WorkerOptions, WorkerStats, worker
+
+__all__ = [
+    "AsyncClaim",
+    "AsyncClient",
+    "Auth",
+    "BadAnswer",
+    "BadRequest",
+    "Claim",
+    "ClaimLost",
+    "ClaimOptions",
+    "Client",
+    "Conflict",
+    "DeadLetter",
+    "Done",
+    "Forbidden",
+    "Held",
+    "KeystoneAuth",
+    "Message",
+    "MessageAge",
+    "MessageClaimed",
+    "MessageNotFound",
+    "MessagePage",
+    "NewMessage",
+    "NoAuth",
+    "NotDelayed",
+    "NotFound",
+    "Overloaded",
+    "PostOptions",
+    "PostSummary",
+    "Posted",
+    "Queue",
+    "QueueNotFound",
+    "Range",
+    "RawBody",
+    "Redriven",
+    "Refused",
+    "Rejected",
+    "RetryPolicy",
+    "ServerFault",
+    "SignatureRefused",
+    "SignedAuth",
+    "SignedURL",
+    "Source",
+    "Stats",
+    "StatusError",
+    "Unauthenticated",
+    "Unavailable",
+    "Unreachable",
+    "Worker",
+    "WorkerOptions",
+    "WorkerStats",
+    "ZaqarError",
+    "worker",
+]

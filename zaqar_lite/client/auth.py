@@ -1,0 +1,215 @@
+"""How a client proves who it is: not at all, by Keystone, or by a pre-signed URL.
+
+A plug-in is any object with the methods of `Auth`.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from zaqar_lite.client.errors import Unauthenticated, Unreachable
+from zaqar_lite.client.models import SignedURL
+
+if TYPE_CHECKING:
+    from keystoneauth1.session import Session
+
+
+class Auth(Protocol):
+    """What the clients ask of an auth plug-in."""
+
+    def headers(self) -> Mapping[str, str] | None:
+        """Return the headers to send, without I/O; None when `login` must come first."""
+        ...
+
+    def login(self) -> None:
+        """Fetch what `headers` needs; may block (the async client calls it in a thread)."""
+        ...
+
+    def forget(self) -> bool:
+        """Drop what the server refused; return whether a new login could help."""
+        ...
+
+    def url(self) -> str | None:
+        """Return where the service is, if the plug-in knows (after login); without I/O."""
+        ...
+
+
+class NoAuth:
+    """Send no proof: for a server that trusts its network, as `zaqar-lite serve` by default."""
+
+    def headers(self) -> Mapping[str, str]:
+        """Return nothing to send."""
+        return {}
+
+    def login(self) -> None:
+        """Do nothing."""
+
+    def forget(self) -> bool:
+        """Say that a login does not help."""
+        return False
+
+    def url(self) -> None:
+        """Know no address."""
+
+
+class SignedAuth(NoAuth):
+    """Use a pre-signed permission (`Client.share`): its queue, paths, methods and time only."""
+
+    def __init__(self, signed: SignedURL) -> None:
+        self._headers = {
+            "URL-Signature": signed.signature,
+            "URL-Expires": signed.expires,
+            "URL-Methods": ",".join(signed.methods),
+            "URL-Paths": ",".join(signed.paths),
+            "X-Project-ID": signed.project,
+        }
+
+    def headers(self) -> Mapping[str, str]:
+        """Return the signature and what it covers."""
+        return self._headers
+
+
+class KeystoneAuth:
+    """Use a Keystone v3 token through keystoneauth1 (`pip install 'zaqar-lite[keystone]'`).
+
+    Make one with `password`, `application_credential`, `cloud` (clouds.yaml or OS_* variables),
+    or from any keystoneauth1 session.
+    """
+
+    # A token is replaced this many seconds before it ends, so that it survives the request.
+    MARGIN = 60.0
+
+    def __init__(
+        self,
+        session: "Session",
+        *,
+        region: str | None = None,
+        interface: str = "public",
+        service_types: tuple[str, ...] = ("messaging", "message"),
+    ) -> None:
+        self._session = session
+        self._plugin: Any = session.auth  # what v3 plug-ins have, their base class does not declare
+        self._region = region
+        self._interface = interface
+        self._service_types = service_types
+        self._lock = threading.Lock()
+        self._headers: Mapping[str, str] | None = None
+        self._until = 0.0
+        self._url: str | None = None
+
+    @classmethod
+    def password(
+        cls,
+        auth_url: str,
+        *,
+        username: str,
+        password: str,
+        project_name: str,
+        user_domain_name: str = "Default",
+        project_domain_name: str = "Default",
+        region: str | None = None,
+    ) -> Self:
+        """Log in by user name and password."""
+        identity = _keystone("keystoneauth1.identity.v3")
+        plugin = identity.Password(
+            auth_url=auth_url,
+            username=username,
+            password=password,
+            project_name=project_name,
+            user_domain_name=user_domain_name,
+            project_domain_name=project_domain_name,
+        )
+        return cls(_keystone("keystoneauth1.session").Session(auth=plugin), region=region)
+
+    @classmethod
+    def application_credential(
+        cls,
+        auth_url: str,
+        *,
+        credential_id: str,
+        secret: str,
+        region: str | None = None,
+    ) -> Self:
+        """Log in by an application credential."""
+        identity = _keystone("keystoneauth1.identity.v3")
+        plugin = identity.ApplicationCredential(
+            auth_url=auth_url,
+            application_credential_id=credential_id,
+            application_credential_secret=secret,
+        )
+        return cls(_keystone("keystoneauth1.session").Session(auth=plugin), region=region)
+
+    @classmethod
+    def cloud(cls, name: str | None = None) -> Self:
+        """Log in as clouds.yaml (or the OS_* variables) says, as every OpenStack client does."""
+        region = _keystone("openstack.config").OpenStackConfig().get_one(cloud=name)
+        return cls(
+            region.get_session(),
+            region=region.get_region_name() or None,
+            interface=region.get_interface("messaging") or "public",
+        )
+
+    def headers(self) -> Mapping[str, str] | None:
+        """Return the token, or None when there is none that lasts."""
+        return self._headers if time.time() < self._until else None
+
+    def login(self) -> None:
+        """Fetch a token and the service's address.
+
+        Raises:
+            Unauthenticated: Keystone refused.
+            Unreachable: Keystone did not answer.
+        """
+        exceptions = _keystone("keystoneauth1.exceptions")
+        with self._lock:
+            if self.headers() is not None:
+                return
+            try:
+                access = self._plugin.get_access(self._session)
+            except exceptions.ConnectFailure as error:
+                raise Unreachable("Keystone does not answer", str(error), sent=False) from error
+            except exceptions.ClientException as error:
+                raise Unauthenticated("Keystone refused", str(error), status=401) from error
+            self._url = self._find(access)
+            self._until = access.expires.timestamp() - self.MARGIN
+            headers = {"X-Auth-Token": access.auth_token}
+            if access.project_id:
+                headers["X-Project-ID"] = access.project_id
+            self._headers = headers
+
+    def forget(self) -> bool:
+        """Drop the token; a new login gets another."""
+        with self._lock:
+            self._plugin.invalidate()
+            self._headers, self._until = None, 0.0
+        return True
+
+    def url(self) -> str | None:
+        """Return the service's address in the catalogue."""
+        return self._url
+
+    def _find(self, access: Any) -> str | None:  # noqa: ANN401 - keystoneauth1 ships no types
+        if not access.has_service_catalog():
+            return None
+        catalog = access.service_catalog
+        for service_type in self._service_types:
+            if catalog.get_endpoints(service_type=service_type):
+                url: str = catalog.url_for(
+                    service_type=service_type,
+                    interface=self._interface,
+                    region_name=self._region,
+                )
+                return url
+        return None
+
+
+def _keystone(module: str) -> Any:  # noqa: ANN401 - these libraries ship no types
+    """Import what only Keystone users need."""
+    import importlib  # noqa: PLC0415 - kept beside its only use
+
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        message = f"Keystone needs {module.partition('.')[0]}: pip install 'zaqar-lite[keystone]'"
+        raise ImportError(message) from error

@@ -1,0 +1,199 @@
+"""Messages to JSON and back: orjson where it is installed, else the standard library."""
+
+import datetime as dt
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from zaqar_lite.client.errors import BadAnswer
+from zaqar_lite.client.models import NewMessage, RawBody
+from zaqar_lite.client.wire import Response
+
+
+def _standard_dumps(value: object) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8")
+
+
+dumps: Callable[[object], bytes] = _standard_dumps
+loads: Callable[[bytes], Any] = json.loads
+
+try:
+    import orjson
+except ModuleNotFoundError:
+    pass
+else:
+
+    def _orjson_dumps(value: object) -> bytes:
+        encoded = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+        if b"null" in encoded:
+            # orjson writes NaN as null; a body must never change silently, so the standard
+            # library, which refuses NaN, has the last word wherever a null came out.
+            _standard_dumps(value)
+        return encoded
+
+    dumps, loads = _orjson_dumps, orjson.loads
+
+
+def encode_body(body: object) -> bytes:
+    """Return a body's JSON.
+
+    Raises:
+        TypeError: JSON cannot hold it; binary data must be put into a string (base64), and JSON
+            text that is ready goes into a `RawBody`.
+        ValueError: it contains NaN or an infinity.
+    """
+    if isinstance(body, RawBody):
+        return body
+    if isinstance(body, bytes | bytearray | memoryview):
+        message = (
+            "a body of bytes is ambiguous: use RawBody(...) for JSON text, base64 for binary data"
+        )
+        raise TypeError(message)
+    return dumps(body)
+
+
+def encode_message(message: object) -> bytes:
+    """Return one entry of a POST: `message` is a NewMessage, or anything else as its body."""
+    if not isinstance(message, NewMessage):
+        return b'{"body":' + encode_body(message) + b"}"
+    parts = [b'{"body":', encode_body(message.body)]
+    if message.ttl is not None:
+        parts.append(b',"ttl":%d' % message.ttl)
+    delay = seconds_until(message.delay, message.deliver_at)
+    if delay is not None:
+        parts.append(b',"delay":%d' % delay)
+    if message.idempotency_key is not None:
+        parts += (b',"idempotency_key":', dumps(message.idempotency_key))
+    if message.headers is not None:
+        parts += (b',"headers":', dumps(dict(message.headers)))
+    return b"".join([*parts, b"}"])
+
+
+def envelope(encoded: Sequence[bytes]) -> bytes:
+    """Return the body of a POST of these entries."""
+    return b'{"messages":[' + b",".join(encoded) + b"]}"
+
+
+ENVELOPE_BYTES = len(envelope([]))
+
+
+def seconds_until(delay: int | None, deliver_at: dt.datetime | None) -> int | None:
+    """Return the delay in whole seconds, rounded up so that nothing is ever early.
+
+    Raises:
+        ValueError: both were given, or the instant has no time zone.
+    """
+    if deliver_at is None:
+        return delay
+    if delay is not None:
+        message = "give delay or deliver_at, not both"
+        raise ValueError(message)
+    if deliver_at.tzinfo is None:
+        message = "deliver_at needs a time zone, for example datetime.now(timezone.utc)"
+        raise ValueError(message)
+    left = (deliver_at - dt.datetime.now(dt.UTC)).total_seconds()
+    return max(0, math.ceil(left))
+
+
+def document(response: Response) -> Any:  # noqa: ANN401 - JSON is anything
+    """Decode an answer's JSON.
+
+    Raises:
+        BadAnswer: it is not JSON.
+    """
+    try:
+        return loads(response.body)
+    except ValueError as error:
+        raise bad_answer(response, "the body is not JSON") from error
+
+
+def objects(response: Response, key: str) -> list[dict[str, Any]]:
+    """Return the list of objects under `key` of an answer.
+
+    Raises:
+        BadAnswer: it is not there.
+    """
+    found = document(response)
+    entries = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise bad_answer(response, f"there is no list of objects called {key!r}")
+    return entries
+
+
+def instant(text: object) -> dt.datetime | None:
+    """Read the server's YYYY-MM-DDTHH:MM:SSZ; None for anything else."""
+    if not isinstance(text, str):
+        return None
+    try:
+        at = dt.datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else at.replace(tzinfo=dt.UTC)
+
+
+def bad_answer(response: Response, what: str) -> BadAnswer:
+    """Make the error for an answer that is not the protocol's."""
+    return BadAnswer(
+        "Not Zaqar's protocol",
+        f"{what}; is this address a Zaqar server, or a proxy's page?",
+        status=response.status,
+        request_id=response.headers.get("x-openstack-request-id"),
+    )
+
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_DECODER = json.JSONDecoder()
+
+
+def raw_bodies(response: Response) -> list[RawBody]:
+    """Return the bodies of an answer's messages as the JSON text they are in.
+
+    Decoding and encoding again would change a body: digits of long fractions, repeated keys,
+    spaces. So the text is cut where the values begin and end.
+    """
+    text = response.body.decode("utf-8")
+    found: list[RawBody] = []
+    for key, start, _ in _members(text, _skip(text, 0)):
+        if key == "messages":
+            for at in _items(text, start):
+                spans = {name: (begin, end) for name, begin, end in _members(text, at)}
+                begin, end = spans["body"]
+                found.append(RawBody(text[begin:end].encode("utf-8")))
+    return found
+
+
+def _skip(text: str, at: int) -> int:
+    """Return the next place that is not white space."""
+    match = _SPACE.match(text, at)
+    return at if match is None else match.end()
+
+
+def _members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
+    """Yield key, begin and end of each value of the object that begins at `at`."""
+    if text[at] != "{":
+        return
+    at = _skip(text, at + 1)
+    while text[at] != "}":
+        key, at = _DECODER.raw_decode(text, at)
+        begin = _skip(text, _skip(text, at) + 1)
+        _, end = _DECODER.raw_decode(text, begin)
+        yield key, begin, end
+        at = _skip(text, end)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+
+
+def _items(text: str, at: int) -> Iterator[int]:
+    """Yield where each item of the array that begins at `at` begins."""
+    if text[at] != "[":
+        return
+    at = _skip(text, at + 1)
+    while text[at] != "]":
+        yield at
+        _, end = _DECODER.raw_decode(text, at)
+        at = _skip(text, end)
+        if text[at] == ",":
+            at = _skip(text, at + 1)

@@ -1,0 +1,63 @@
+"""Claims: take messages for a while, keep them longer, give them back."""
+
+from zaqar_lite.client import encoding
+from zaqar_lite.client.endpoints.messages import read_messages
+from zaqar_lite.client.endpoints.paths import queue_path, with_query
+from zaqar_lite.client.endpoints.queues import JSON_TYPE, nothing
+from zaqar_lite.client.errors import ClaimLost
+from zaqar_lite.client.models import Held
+from zaqar_lite.client.wire import Call, Request, Response
+
+LOST = {404: ClaimLost}
+
+
+def claim(
+    queue: str,
+    *,
+    limit: int = 10,
+    ttl: int = 300,
+    grace: int = 60,
+    details: bool = False,
+    raw: bool = False,
+) -> Call[Held | None]:
+    """Claim up to `limit` messages for `ttl` seconds; None when there is none to have."""
+
+    def read(response: Response) -> Held | None:
+        if response.status == 204:
+            return None
+        messages = read_messages(queue, response, raw=raw)
+        location = response.headers.get("location", "")
+        claim_id = location.rpartition("/")[2] or (messages[0].claim_id if messages else None)
+        if not claim_id:
+            raise encoding.bad_answer(response, "the claim has no id")
+        return Held(claim_id, queue, ttl, 0, messages)
+
+    path = with_query(queue_path(queue, "claims"), limit=limit, details=details or None)
+    return Call(Request("POST", path, JSON_TYPE, _times(ttl, grace)), read)
+
+
+def get_claim(queue: str, claim_id: str, *, details: bool = False, raw: bool = False) -> Call[Held]:
+    """Read a claim and the messages that it still holds."""
+
+    def read(response: Response) -> Held:
+        found = encoding.document(response)
+        messages = read_messages(queue, response, raw=raw)
+        return Held(claim_id, queue, found["ttl"], found["age"], messages)
+
+    path = with_query(queue_path(queue, "claims", claim_id), details=details or None)
+    return Call(Request("GET", path, {}), read, LOST)
+
+
+def renew(queue: str, claim_id: str, *, ttl: int = 300, grace: int = 60) -> Call[None]:
+    """Let a claim last `ttl` seconds from now."""
+    request = Request("PATCH", queue_path(queue, "claims", claim_id), JSON_TYPE, _times(ttl, grace))
+    return Call(request, nothing, LOST)
+
+
+def release(queue: str, claim_id: str) -> Call[None]:
+    """Give back what a claim still holds, at once; an absent claim is no error."""
+    return Call(Request("DELETE", queue_path(queue, "claims", claim_id), {}), nothing)
+
+
+def _times(ttl: int, grace: int) -> bytes:
+    return b'{"ttl":%d,"grace":%d}' % (ttl, grace)

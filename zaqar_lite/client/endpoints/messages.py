@@ -1,0 +1,198 @@
+"""Messages: post, list, read, edit, delete, pop."""
+
+import datetime as dt
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from zaqar_lite.client import encoding
+from zaqar_lite.client.endpoints.paths import id_list, next_marker, queue_path, with_query
+from zaqar_lite.client.endpoints.queues import JSON_TYPE, NO_QUEUE, nothing
+from zaqar_lite.client.errors import ClaimLost, MessageClaimed, MessageNotFound, NotDelayed
+from zaqar_lite.client.models import DeadLetter, Message, MessagePage
+from zaqar_lite.client.wire import Call, Request, Response
+
+
+def post(
+    queue: str, encoded: Sequence[bytes], *, idempotency_key: str | None = None
+) -> Call[list[str]]:
+    """Post entries made by `encoding.encode_message`; the result is their ids, in order.
+
+    The key, a fresh one if none is given, stays the same over all retries of this call: a lost
+    answer stores nothing twice.
+    """
+    headers = {**JSON_TYPE, "Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+
+    def read(response: Response) -> list[str]:
+        found = encoding.document(response)
+        hrefs = found.get("resources") if isinstance(found, dict) else None
+        if not isinstance(hrefs, list) or len(hrefs) != len(encoded):
+            raise encoding.bad_answer(response, "it must name one resource per message posted")
+        return [str(href).rpartition("/")[2] for href in hrefs]
+
+    body = encoding.envelope(encoded)
+    return Call(Request("POST", queue_path(queue, "messages"), headers, body), read, NO_QUEUE)
+
+
+def list_messages(
+    queue: str,
+    *,
+    marker: str | None = None,
+    until: str | None = None,
+    limit: int | None = None,
+    echo: bool = True,
+    include_claimed: bool = False,
+    include_delayed: bool = False,
+    details: bool = False,
+    raw: bool = False,
+) -> Call[MessagePage]:
+    """Read one page of messages, claiming none of them."""
+    path = with_query(
+        queue_path(queue, "messages"),
+        marker=marker,
+        until=until,
+        limit=limit,
+        echo=echo,
+        include_claimed=include_claimed or None,
+        include_delayed=include_delayed or None,
+        details=details or None,
+    )
+
+    def read(response: Response) -> MessagePage:
+        messages = read_messages(queue, response, raw=raw)
+        return MessagePage(messages, next_marker(encoding.document(response)) if messages else None)
+
+    return Call(Request("GET", path, {}), read, NO_QUEUE)
+
+
+def get_message(queue: str, message_id: str, *, details: bool = False) -> Call[Message]:
+    """Read one message, whether it is delayed, claimed or neither."""
+    path = with_query(queue_path(queue, "messages", message_id), details=details or None)
+    return Call(Request("GET", path, {}), lambda r: _one(queue, r), {404: MessageNotFound})
+
+
+def get_messages(
+    queue: str, ids: Iterable[str], *, details: bool = False, raw: bool = False
+) -> Call[list[Message]]:
+    """Read those of the messages that exist; none of them is MessageNotFound."""
+    path = with_query(queue_path(queue, "messages"), ids=id_list(ids), details=details or None)
+    request = Request("GET", path, {})
+    return Call(request, lambda r: read_messages(queue, r, raw=raw), {404: MessageNotFound})
+
+
+def edit(
+    queue: str,
+    message_id: str,
+    *,
+    body: object = ...,
+    ttl: int | None = None,
+    delay: int | None = None,
+    deliver_at: dt.datetime | None = None,
+) -> Call[Message]:
+    """Change a message that is still delayed.
+
+    Raises:
+        ValueError: nothing to change was given.
+    """
+    wait = encoding.seconds_until(delay, deliver_at)
+    parts: list[bytes] = []
+    if body is not ...:
+        parts.append(b'"body":' + encoding.encode_body(body))
+    if ttl is not None:
+        parts.append(b'"ttl":%d' % ttl)
+    if wait is not None:
+        parts.append(b'"delay":%d' % wait)
+    if not parts:
+        message = "nothing to change: give body, ttl, delay or deliver_at"
+        raise ValueError(message)
+    path = queue_path(queue, "messages", message_id)
+    request = Request("PATCH", path, JSON_TYPE, b"{" + b",".join(parts) + b"}")
+    return Call(request, lambda r: _one(queue, r), {404: MessageNotFound, 409: NotDelayed})
+
+
+def delete_message(queue: str, message_id: str, *, claim_id: str | None = None) -> Call[None]:
+    """Delete one message; an absent one is no error, a claimed one needs its claim's id."""
+    path = with_query(queue_path(queue, "messages", message_id), claim_id=claim_id)
+    meanings = {403: MessageClaimed} if claim_id is None else {400: ClaimLost, 403: ClaimLost}
+    return Call(Request("DELETE", path, {}), nothing, meanings)
+
+
+def delete_messages(
+    queue: str, ids: Iterable[str], *, claim_ids: Iterable[str] | None, force: bool = False
+) -> Call[None]:
+    """Delete messages that these claims hold, all or none.
+
+    `force=True`, instead of claim ids, deletes them whoever holds them.
+
+    Raises:
+        ValueError: neither or both were given. Zaqar's bulk delete ignores claims unless it is
+            told about them, and would take messages out of another consumer's hands.
+    """
+    if (claim_ids is None) is not force:
+        message = "give claim_ids, or force=True to delete whatever anyone holds"
+        raise ValueError(message)
+    claims = None if claim_ids is None else id_list(claim_ids)
+    if claims == "":
+        message = "claim_ids is empty"
+        raise ValueError(message)
+    path = with_query(queue_path(queue, "messages"), ids=id_list(ids), claim_ids=claims)
+    return Call(Request("DELETE", path, {}), nothing, {403: ClaimLost})
+
+
+def pop(queue: str, limit: int = 1, *, raw: bool = False) -> Call[list[Message]]:
+    """Take messages out at once: at most once, for a lost answer loses them.
+
+    So it is not sent again after an answer was lost: that would take, and maybe lose, more.
+    """
+    request = Request("DELETE", with_query(queue_path(queue, "messages"), pop=limit), {})
+    return Call(request, lambda r: read_messages(queue, r, raw=raw), resend=False)
+
+
+def read_messages(queue: str, response: Response, *, raw: bool = False) -> list[Message]:
+    """Read the messages of a page, of a claim, or of a pop."""
+    entries = encoding.objects(response, "messages")
+    if raw:
+        for entry, body in zip(entries, encoding.raw_bodies(response), strict=True):
+            entry["body"] = body
+    return [read_message(queue, entry) for entry in entries]
+
+
+def read_message(queue: str, entry: Mapping[str, Any]) -> Message:
+    """Read one message object; keys that this version does not know are left out."""
+    href = entry.get("href", "")
+    letter = entry.get("dead_letter")
+    message_id = entry.get("id") or urlsplit(href).path.rpartition("/")[2]
+    claim_ids = parse_qs(urlsplit(href).query).get("claim_id") if "?" in href else None
+    return Message(
+        queue=queue,
+        id=message_id,
+        body=entry["body"],
+        ttl=entry["ttl"],
+        age=entry["age"],
+        href=href,
+        claim_id=claim_ids[-1] if claim_ids else entry.get("claim_id"),
+        checksum=entry.get("checksum"),
+        claim_count=entry.get("claim_count"),
+        created=encoding.instant(entry.get("created")),
+        delay_expires=encoding.instant(entry.get("delay_expires")),
+        headers=entry.get("headers"),
+        dead_letter=None if letter is None else _dead_letter(letter),
+    )
+
+
+def _dead_letter(entry: Mapping[str, Any]) -> DeadLetter:
+    return DeadLetter(
+        source=entry["source"],
+        moved_at=encoding.instant(entry.get("moved_at")),
+        claim_count=entry["claim_count"],
+        last_claim_id=entry.get("last_claim_id"),
+        last_client_id=entry.get("last_client_id"),
+    )
+
+
+def _one(queue: str, response: Response) -> Message:
+    entry = encoding.document(response)
+    if not isinstance(entry, dict):
+        raise encoding.bad_answer(response, "a message was expected")
+    return read_message(queue, entry)

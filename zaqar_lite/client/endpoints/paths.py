@@ -1,0 +1,47 @@
+"""Paths and queries of Zaqar's v2 API."""
+
+from collections.abc import Iterable, Mapping
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
+
+Parameter = str | int | bool | None
+
+
+def queue_path(queue: str, *rest: str) -> str:
+    """Return the path of a queue, or of what is below it."""
+    return "/".join(["/v2/queues", *(quote(part, safe="") for part in (queue, *rest))])
+
+
+def with_query(path: str, **parameters: Parameter) -> str:
+    """Add the parameters that are not None; booleans become true and false."""
+    given = {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in parameters.items()
+        if value is not None
+    }
+    # The names in the signature are Python's; the commas of id lists stay readable in a log.
+    return f"{path}?{urlencode(given, safe=',')}" if given else path
+
+
+def id_list(ids: Iterable[str]) -> str:
+    """Join ids for a query.
+
+    Raises:
+        ValueError: one is empty or contains a comma, and would name other messages than meant.
+    """
+    joined = list(ids)
+    for one in joined:
+        if not one or "," in one:
+            message = f"{one!r} is not an id"
+            raise ValueError(message)
+    return ",".join(joined)
+
+
+def next_marker(document: Mapping[str, object]) -> str | None:
+    """Return the marker in a page's `next` link, None on the last page."""
+    links = document.get("links")
+    for link in links if isinstance(links, list) else []:
+        if isinstance(link, dict) and link.get("rel") == "next":
+            values = parse_qs(urlsplit(str(link.get("href", ""))).query).get("marker")
+            if values:
+                return values[-1]
+    return None

@@ -1,0 +1,200 @@
+"""Queues: make, read, change, list, count, empty, split, share; ping, health and the home page."""
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from zaqar_lite.client import encoding
+from zaqar_lite.client.endpoints.paths import next_marker, queue_path, with_query
+from zaqar_lite.client.errors import QueueNotFound
+from zaqar_lite.client.models import (
+    Done,
+    DonePage,
+    MessageAge,
+    Queue,
+    QueuePage,
+    Range,
+    SignedURL,
+    Stats,
+)
+from zaqar_lite.client.wire import Call, Request, Response
+
+JSON_TYPE = {"Content-Type": "application/json"}
+PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
+NO_QUEUE = {404: QueueNotFound}
+
+
+def nothing(_: Response) -> None:
+    """Read an answer that says nothing."""
+
+
+def create_queue(queue: str, metadata: Mapping[str, object] | None = None) -> Call[bool]:
+    """Make a queue; the result says whether it is new (an existing one is left as it is)."""
+    body = encoding.dumps(dict(metadata)) if metadata is not None else None
+    headers = JSON_TYPE if body is not None else {}
+    return Call(Request("PUT", queue_path(queue), headers, body), lambda r: r.status == 201)
+
+
+def get_queue(queue: str) -> Call[dict[str, Any]]:
+    """Read a queue's metadata, with the server's defaults for what was not set."""
+    return Call(Request("GET", queue_path(queue), {}), _object, NO_QUEUE)
+
+
+def update_queue(
+    queue: str, metadata: Mapping[str, object], remove: Iterable[str] = ()
+) -> Call[dict[str, Any]]:
+    """Set and remove keys of a queue's metadata, all or none; the result is what it is then."""
+    operations: list[dict[str, object]] = [
+        {"op": "add", "path": f"/metadata/{_pointer(key)}", "value": value}
+        for key, value in metadata.items()
+    ]
+    operations += [{"op": "remove", "path": f"/metadata/{_pointer(key)}"} for key in remove]
+    request = Request("PATCH", queue_path(queue), PATCH_TYPE, encoding.dumps(operations))
+    return Call(request, _object, NO_QUEUE)
+
+
+def delete_queue(queue: str) -> Call[None]:
+    """Delete a queue with its messages; an absent one is no error."""
+    return Call(Request("DELETE", queue_path(queue), {}), nothing)
+
+
+def list_queues(
+    *,
+    marker: str | None = None,
+    limit: int | None = None,
+    detailed: bool = False,
+    name: str | None = None,
+) -> Call[QueuePage]:
+    """Read one page of queues, by name; `name` keeps those that contain it."""
+    path = with_query(
+        "/v2/queues", marker=marker, limit=limit, detailed=detailed or None, name=name
+    )
+
+    def read(response: Response) -> QueuePage:
+        entries = encoding.objects(response, "queues")
+        queues = [
+            Queue(entry["name"], entry["href"], metadata=entry.get("metadata")) for entry in entries
+        ]
+        return QueuePage(queues, next_marker(encoding.document(response)) if queues else None)
+
+    return Call(Request("GET", path, {}), read)
+
+
+def stats(queue: str) -> Call[Stats]:
+    """Count a queue's messages; an absent queue has none."""
+
+    def read(response: Response) -> Stats:
+        found = _object(response)["messages"]
+        return Stats(
+            total=found["total"],
+            free=found["free"],
+            claimed=found["claimed"],
+            ready=found.get("ready"),
+            delayed=found.get("delayed"),
+            oldest=_age(found.get("oldest")),
+            newest=_age(found.get("newest")),
+        )
+
+    path = with_query(queue_path(queue, "stats"), details=True)
+    return Call(Request("GET", path, {}), read, NO_QUEUE)
+
+
+def purge(queue: str, resource_types: Iterable[str] | None = None) -> Call[None]:
+    """Delete a queue's messages and subscriptions, or only the types named; metadata stays."""
+    if resource_types is None:
+        return Call(Request("POST", queue_path(queue, "purge"), {}), nothing)
+    body = encoding.dumps({"resource_types": list(resource_types)})
+    return Call(Request("POST", queue_path(queue, "purge"), JSON_TYPE, body), nothing)
+
+
+def ranges(queue: str, count: int) -> Call[list[Range]]:
+    """Split what a queue holds now into at most `count` parts of about equal size."""
+
+    def read(response: Response) -> list[Range]:
+        entries = encoding.objects(response, "ranges")
+        return [Range(entry.get("marker"), entry.get("until")) for entry in entries]
+
+    path = with_query(queue_path(queue, "ranges"), count=count)
+    return Call(Request("GET", path, {}), read, NO_QUEUE)
+
+
+def history(
+    queue: str, *, state: str = "done", marker: str | None = None, limit: int | None = None
+) -> Call[DonePage]:
+    """Read one page of messages that were deleted (`done`) or that `failed` for good."""
+    path = with_query(queue_path(queue, "history"), state=state, marker=marker, limit=limit)
+
+    def read(response: Response) -> DonePage:
+        lines = [
+            Done(
+                line["id"], encoding.instant(line["at"]), line["attempts"], tuple(line["consumers"])
+            )
+            for line in encoding.objects(response, "messages")
+        ]
+        return DonePage(lines, next_marker(encoding.document(response)) if lines else None)
+
+    return Call(Request("GET", path, {}), read, NO_QUEUE)
+
+
+def share(
+    queue: str,
+    *,
+    paths: Iterable[str] = ("messages",),
+    methods: Iterable[str] = ("GET",),
+    expires: dt.datetime | None = None,
+) -> Call[SignedURL]:
+    """Ask for a pre-signed permission; it lasts a day when `expires` is not given."""
+    wanted: dict[str, object] = {"paths": list(paths), "methods": list(methods)}
+    if expires is not None:
+        if expires.tzinfo is None:
+            message = "expires needs a time zone, for example datetime.now(timezone.utc)"
+            raise ValueError(message)
+        at = expires.astimezone(dt.UTC)
+        wanted["expires"] = at.strftime("%Y-%m-%dT%H:%M:%S")
+
+    def read(response: Response) -> SignedURL:
+        found = _object(response)
+        return SignedURL(
+            project=found["project"],
+            paths=tuple(found["paths"]),
+            methods=tuple(found["methods"]),
+            expires=found["expires"],
+            signature=found["signature"],
+        )
+
+    body = encoding.dumps(wanted)
+    return Call(Request("POST", queue_path(queue, "share"), JSON_TYPE, body), read)
+
+
+def ping() -> Call[None]:
+    """Ask whether the server and its store are up."""
+    return Call(Request("GET", "/v2/ping", {}), nothing)
+
+
+def health() -> Call[dict[str, Any]]:
+    """Ask an operator's server (admin mode) to try every operation and tell how they went."""
+    return Call(Request("GET", "/v2/health", {}), _object)
+
+
+def home() -> Call[dict[str, Any]]:
+    """Read the home document: which resources this server has."""
+    return Call(
+        Request("GET", "/v2/", {"Accept": "application/json-home, application/json"}), _object
+    )
+
+
+def _object(response: Response) -> dict[str, Any]:
+    found = encoding.document(response)
+    if not isinstance(found, dict):
+        raise encoding.bad_answer(response, "a JSON object was expected")
+    return found
+
+
+def _age(entry: Mapping[str, Any] | None) -> MessageAge | None:
+    if entry is None:
+        return None
+    return MessageAge(entry["href"], entry["age"], encoding.instant(entry.get("created")))
+
+
+def _pointer(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,189 @@
+"""What can go wrong, by meaning.
+
+::
+
+    ZaqarError                   catch this for everything below
+    ├── Unreachable              no answer: refused, reset or timed out, and retries did not help
+    ├── BadAnswer                an answer that is not Zaqar's protocol (a proxy's page, cut JSON)
+    └── StatusError              the server answered, and the answer was no
+        ├── Refused              4xx: sending it again will not help
+        │   ├── BadRequest       400: the description names the field
+        │   ├── Unauthenticated  401: no token, or one that is not accepted even after a new login
+        │   ├── Forbidden        403: this caller may not do that
+        │   │   └── MessageClaimed   someone holds the message: delete it with their claim id
+        │   ├── NotFound         404
+        │   │   ├── QueueNotFound
+        │   │   ├── MessageNotFound
+        │   │   └── SignatureRefused     a pre-signed URL that has expired or does not cover this
+        │   ├── Conflict         409
+        │   │   └── NotDelayed   too late to edit: the message is already claimable or claimed
+        │   └── ClaimLost        the claim has lapsed or was released; its messages may be someone
+        │                        else's by now (also raised without an answer, when renewal failed)
+        └── Unavailable          the server could not do it now
+            ├── Overloaded       429 or 503 after all retries; `retry_after` seconds, if it said so
+            └── ServerFault      500: a defect of the server; report it with the request id
+
+Each carries `title`, `description`, `status` and `request_id`; None where there was no answer.
+"""
+
+import json
+from collections.abc import Mapping
+
+from zaqar_lite.client.wire import Response
+
+
+class ZaqarError(Exception):
+    """Anything that this client raises about a request.
+
+    Attributes:
+        title: what happened, in the server's few words.
+        description: what was wrong and what to do, in the server's sentence.
+        status: the HTTP status.
+        request_id: the server's id of the request; its log knows more under it.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        description: str | None = None,
+        *,
+        status: int | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(title, description)
+        self.title = title
+        self.description = description
+        self.status = status
+        self.request_id = request_id
+
+    def __str__(self) -> str:
+        text = f"{self.title}: {self.description}" if self.description else self.title
+        facts = [str(fact) for fact in (self.status, self.request_id) if fact is not None]
+        return f"{text} ({', '.join(facts)})" if facts else text
+
+
+class Unreachable(ZaqarError):
+    """No answer came.
+
+    `sent` is False when the request certainly never left, for example when the connection was
+    refused; else the server may have done what was asked.
+    """
+
+    def __init__(self, title: str, description: str | None = None, *, sent: bool = True) -> None:
+        super().__init__(title, description)
+        self.sent = sent
+
+
+class BadAnswer(ZaqarError):
+    """The answer is not what Zaqar's protocol says."""
+
+
+class StatusError(ZaqarError):
+    """The server answered with an error."""
+
+
+class Refused(StatusError):
+    """The request is wrong as it stands; sending it again will not help."""
+
+
+class BadRequest(Refused):
+    """The request is malformed or beyond a limit (400, 413, 415 and alike)."""
+
+
+class Unauthenticated(Refused):
+    """No token was sent, or it is not accepted."""
+
+
+class Forbidden(Refused):
+    """This caller may not do that."""
+
+
+class MessageClaimed(Forbidden):
+    """The message is held by a claim, and the request did not bring that claim's id."""
+
+
+class NotFound(Refused):
+    """There is no such thing."""
+
+
+class QueueNotFound(NotFound):
+    """There is no such queue."""
+
+
+class MessageNotFound(NotFound):
+    """There is no such message: never posted here, deleted, or expired."""
+
+
+class SignatureRefused(NotFound):
+    """The pre-signed URL has expired, or does not cover this path or method."""
+
+
+class Conflict(Refused):
+    """The thing is not in a state that allows this."""
+
+
+class NotDelayed(Conflict):
+    """The message can no longer be edited: it is claimable or claimed already."""
+
+
+class ClaimLost(Refused):
+    """The claim has lapsed or was released; its messages may be someone else's by now."""
+
+
+class Unavailable(StatusError):
+    """The server could not do it now."""
+
+
+class Overloaded(Unavailable):
+    """The server asked to come back later (429 or 503), and retries did not help.
+
+    `retry_after` is the server's wish in seconds, None when it gave none.
+    """
+
+    retry_after: float | None = None
+
+
+class ServerFault(Unavailable):
+    """The server failed (500): a defect; report it with the request id."""
+
+
+BY_STATUS: Mapping[int, type[StatusError]] = {
+    401: Unauthenticated,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    429: Overloaded,
+    503: Overloaded,
+}
+
+
+def from_response(
+    response: Response, meanings: Mapping[int, type[StatusError]] | None = None
+) -> StatusError:
+    """Make the error that an answer stands for.
+
+    `meanings` says what a status means to the endpoint that was called, where that is more than
+    the status says by itself.
+    """
+    status = response.status
+    known = {**BY_STATUS, **(meanings or {})}
+    kind = known.get(status, BadRequest if 400 <= status < 500 else ServerFault)
+    title, description = _explanation(response)
+    error = kind(
+        title, description, status=status, request_id=response.headers.get("x-openstack-request-id")
+    )
+    if isinstance(error, Overloaded):
+        error.retry_after = response.retry_after()
+    return error
+
+
+def _explanation(response: Response) -> tuple[str, str | None]:
+    """Return title and description of an error's body, whoever wrote it."""
+    try:
+        document = json.loads(response.body)
+        title, description = document["title"], document.get("description")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        # Not the server's words: a proxy's page, or nothing at all. Quote its beginning.
+        text = response.body[:200].decode("utf-8", "replace").strip()
+        return f"HTTP {response.status}", text or None
+    return str(title), None if description is None else str(description)

@@ -1,0 +1,111 @@
+"""One call from request to result, over all its retries, without I/O.
+
+`exchange` is a generator: it yields what to do next (send this, sleep so long, log in) and is told
+the outcome. The sync and the async client drive the same one.
+"""
+
+import dataclasses
+import random
+from collections.abc import Callable, Generator, Mapping
+from typing import Final, TypeVar
+
+from zaqar_lite.client import encoding
+from zaqar_lite.client.auth import Auth
+from zaqar_lite.client.errors import Unreachable, ZaqarError, from_response
+from zaqar_lite.client.wire import Call, Request, Response
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When to send a request again, and after how long.
+
+    Sent again: what got no answer, 429 and 503. Never another 4xx, and never a pop whose answer
+    was lost. Before try n the client waits a random time between 0 and `base` * 2^(n-1) seconds,
+    at most `cap` (full jitter, so that clients that failed together do not come back together),
+    on top of what Retry-After asks for.
+
+    Attributes:
+        attempts: how often a request is sent at most; 1 switches retries off.
+        base: seconds.
+        cap: seconds.
+        patience: a Retry-After beyond this many seconds is not waited for, but raised.
+    """
+
+    attempts: int = 8
+    base: float = 0.1
+    cap: float = 10.0
+    patience: float = 60.0
+    uniform: Callable[[float, float], float] = random.uniform
+
+    def wait(self, attempt: int, retry_after: float | None = None) -> float | None:
+        """Return the seconds before the next try after `attempt` tries, None to give up."""
+        if attempt >= self.attempts or (retry_after or 0) > self.patience:
+            return None
+        jitter = self.uniform(0, min(self.cap, self.base * 2 ** (attempt - 1)))
+        return (retry_after or 0) + jitter
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait this many seconds."""
+
+    seconds: float
+
+
+class Login:
+    """Have the auth plug-in fetch a token; it may block."""
+
+
+LOGIN: Final = Login()
+Step = Request | Sleep | Login
+Outcome = Response | Unreachable | None
+
+
+def exchange(
+    call: Call[T], *, headers: Mapping[str, str], auth: Auth, retries: RetryPolicy
+) -> Generator[Step, Outcome, T]:
+    """Carry out a call; the generator's return value is its result.
+
+    Raises:
+        ZaqarError: what `zaqar_lite.client.errors` says.
+    """
+    attempt = 0
+    fresh_login = False
+    while True:
+        credentials = auth.headers()
+        if credentials is None:
+            yield LOGIN
+            fresh_login = True
+            credentials = auth.headers() or {}
+        wanted = call.request
+        all_headers = {**headers, **wanted.headers, **credentials}
+        request = Request(wanted.method, wanted.path, all_headers, wanted.body)
+        attempt += 1
+        outcome = yield request
+        if isinstance(outcome, Response):
+            if outcome.status < 300:
+                return _read(call, outcome)
+            if outcome.status == 401 and not fresh_login and auth.forget():
+                # The token ran out earlier than it said: one new login, then take no for an answer.
+                fresh_login = True
+                continue
+            failure: ZaqarError = from_response(outcome, call.meanings)
+            again = outcome.status in {429, 503}
+            wait = retries.wait(attempt, outcome.retry_after()) if again else None
+        else:
+            failure = outcome or Unreachable("The transport gave no outcome")
+            may_resend = call.resend or (outcome is not None and not outcome.sent)
+            wait = retries.wait(attempt) if may_resend else None
+        if wait is None:
+            raise failure
+        yield Sleep(wait)
+
+
+def _read(call: Call[T], response: Response) -> T:
+    """Read the result; whatever the reader stumbles over is the answer's fault."""
+    try:
+        return call.read(response)
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise encoding.bad_answer(response, f"the answer is not as expected ({error!r})") from error

@@ -1,0 +1,170 @@
+"""What the client takes and gives back: frozen values, seconds for durations, UTC for instants."""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class RawBody(bytes):
+    """A body that is JSON text already: sent, or handed over, byte for byte."""
+
+    __slots__ = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NewMessage:
+    """A message to post.
+
+    Attributes:
+        body: anything that JSON can hold, or a `RawBody`.
+        ttl: seconds until it expires; None for the queue's default.
+        delay: seconds until it becomes claimable. Only a delayed queue (one whose
+            `_default_message_delay` is not 0) looks at it; None for that default.
+        deliver_at: the instant it becomes claimable, instead of `delay`; it must have a time zone.
+        idempotency_key: the server stores one message per queue and key, however often it is
+            posted while it remembers the key.
+        headers: the message's own headers, strings.
+    """
+
+    body: Any
+    ttl: int | None = None
+    delay: int | None = None
+    deliver_at: dt.datetime | None = None
+    idempotency_key: str | None = None
+    headers: Mapping[str, str] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Where a message in a dead-letter queue came from."""
+
+    source: str
+    moved_at: dt.datetime | None
+    claim_count: int
+    last_claim_id: str | None
+    last_client_id: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Message:
+    """A message as the server shows it.
+
+    `claim_count`, `created`, `delay_expires`, `headers` and `dead_letter` are there only when
+    details were asked for.
+    """
+
+    queue: str
+    id: str
+    body: Any
+    ttl: int
+    age: float
+    href: str
+    claim_id: str | None = None
+    checksum: str | None = None
+    claim_count: int | None = None
+    created: dt.datetime | None = None
+    delay_expires: dt.datetime | None = None
+    headers: Mapping[str, str] | None = None
+    dead_letter: DeadLetter | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MessagePage:
+    """One page of a listing; `marker` leads to the next, None after the last."""
+
+    messages: Sequence[Message]
+    marker: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue in a listing; `metadata` only when details were asked for."""
+
+    name: str
+    href: str
+    metadata: Mapping[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueuePage:
+    """One page of queues; `marker` leads to the next, None after the last."""
+
+    queues: Sequence[Queue]
+    marker: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MessageAge:
+    """The oldest or newest message of a queue; `age` in seconds."""
+
+    href: str
+    age: float
+    created: dt.datetime | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stats:
+    """How many messages a queue holds.
+
+    `ready` and `delayed` are None on a server that does not tell them apart (Zaqar itself).
+    """
+
+    total: int
+    free: int
+    claimed: int
+    ready: int | None = None
+    delayed: int | None = None
+    oldest: MessageAge | None = None
+    newest: MessageAge | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Range:
+    """A part of a queue: the messages after `marker` up to and including `until`.
+
+    None at either end means the queue's own end.
+    """
+
+    marker: str | None = None
+    until: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """A claim as the server shows it: what it holds, and for how many seconds."""
+
+    id: str
+    queue: str
+    ttl: int
+    age: float
+    messages: Sequence[Message]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SignedURL:
+    """A pre-signed permission for one queue: give it to `SignedAuth`, or to anyone as JSON."""
+
+    project: str
+    paths: Sequence[str]
+    methods: Sequence[str]
+    expires: str
+    signature: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Done:
+    """One line of a queue's history: a message that was deleted or that failed for good."""
+
+    id: str
+    at: dt.datetime | None
+    attempts: int
+    consumers: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DonePage:
+    """One page of history; `marker` leads to the next, None after the last."""
+
+    messages: Sequence[Done]
+    marker: str | None

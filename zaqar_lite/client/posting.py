@@ -1,0 +1,311 @@
+"""Post any iterable: cut into batches by count and bytes, a bounded number of requests in flight.
+
+`Batcher`, `Batch` and `Pace` know no socket and no clock; `post_all` and `post_all_async` drive
+them with threads and with tasks.
+"""
+
+import asyncio
+import dataclasses
+import time
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from zaqar_lite.client import encoding
+from zaqar_lite.client.endpoints import messages
+from zaqar_lite.client.errors import BadRequest
+from zaqar_lite.client.models import NewMessage
+from zaqar_lite.client.wire import Call
+
+if TYPE_CHECKING:
+    from zaqar_lite.client.async_client import AsyncClient
+    from zaqar_lite.client.sync_client import Client
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rejected(Generic[T]):
+    """A message that was not posted: the how-manieth it was (from 0), and why."""
+
+    index: int
+    item: T
+    reason: Exception
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Posted(Generic[T]):
+    """Messages that are stored: the items and their ids, in order."""
+
+    items: Sequence[T]
+    ids: Sequence[str]
+
+
+@dataclasses.dataclass(slots=True)
+class PostSummary:
+    """What became of an iterable."""
+
+    messages: int = 0
+    batches: int = 0
+    bytes: int = 0
+    rejected: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PostOptions(Generic[T]):
+    """How to post many messages.
+
+    Attributes:
+        batch_size: messages per request, at most.
+        batch_bytes: bytes per request, at most; the server's `max_messages_post_size` and the
+            queue's `_max_messages_post_size` are the limit. A single larger message goes alone.
+        in_flight: requests under way at a time. Order between requests is kept only with 1.
+        rate: messages per second, at most; None for as fast as the server takes them.
+        key: makes a message's idempotency key from the item, so that posting the same items again
+            later stores nothing twice. Without it each request still has a key of its own, which
+            covers its retries.
+        on_posted: is told what was stored, in order.
+        on_rejected: is told about each message that cannot be encoded or that the server refuses
+            (400), and the others are posted; without it the first one raises.
+    """
+
+    batch_size: int = 100
+    batch_bytes: int = 262_144
+    in_flight: int = 8
+    rate: float | None = None
+    key: Callable[[T], str] | None = None
+    on_posted: Callable[[Posted[T]], None] | None = None
+    on_rejected: Callable[[Rejected[T]], None] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry(Generic[T]):
+    """One message on its way."""
+
+    index: int
+    item: T
+    encoded: bytes
+
+
+@dataclasses.dataclass(slots=True)
+class Outcome(Generic[T]):
+    """What became of one batch."""
+
+    posted: list[Posted[T]]
+    rejected: list[Rejected[T]]
+    requests: int
+    bytes: int
+
+
+class Batcher(Generic[T]):
+    """Cut items into batches within the limits of count and bytes, counted exactly."""
+
+    def __init__(self, options: PostOptions[T]) -> None:
+        self._options = options
+        self._entries: list[Entry[T]] = []
+        self._bytes = encoding.ENVELOPE_BYTES
+        self._index = 0
+        self.rejected: list[Rejected[T]] = []
+
+    def add(self, item: T) -> list[Entry[T]] | None:
+        """Take an item; return the batch that it completes or does not fit into any more."""
+        index, self._index = self._index, self._index + 1
+        try:
+            encoded = encoding.encode_message(self._keyed(item))
+        except (TypeError, ValueError) as error:
+            if self._options.on_rejected is None:
+                raise
+            self.rejected.append(Rejected(index, item, error))
+            return None
+        full: list[Entry[T]] | None = None
+        size = len(encoded) + 1  # the comma
+        if self._entries and self._bytes + size > self._options.batch_bytes:
+            full = self.flush()
+        self._entries.append(Entry(index, item, encoded))
+        self._bytes += size
+        if len(self._entries) >= self._options.batch_size and full is None:
+            full = self.flush()
+        return full
+
+    def flush(self) -> list[Entry[T]] | None:
+        """Return what is left, if anything is."""
+        entries, self._entries, self._bytes = self._entries, [], encoding.ENVELOPE_BYTES
+        return entries or None
+
+    def _keyed(self, item: T) -> object:
+        if self._options.key is None:
+            return item
+        key = self._options.key(item)
+        if isinstance(item, NewMessage):
+            return dataclasses.replace(item, idempotency_key=key)
+        return NewMessage(body=item, idempotency_key=key)
+
+
+class Pace:
+    """Spread messages evenly over time: no more than `rate` per second over any longer while."""
+
+    def __init__(self, rate: float | None) -> None:
+        if rate is not None and rate <= 0:
+            message = "rate must be above 0"
+            raise ValueError(message)
+        self._rate = rate
+        self._next = 0.0
+
+    def wait(self, now: float, count: int) -> float:
+        """Return how many seconds to wait before `count` messages may go."""
+        if self._rate is None:
+            return 0.0
+        begin = max(now, self._next)
+        self._next = begin + count / self._rate
+        return begin - now
+
+
+class Tally(Generic[T]):
+    """Add up outcomes and tell the callbacks."""
+
+    def __init__(self, options: PostOptions[T]) -> None:
+        self._options = options
+        self.summary = PostSummary()
+
+    def add(self, outcome: Outcome[T]) -> None:
+        """Count one batch's outcome."""
+        self.summary.batches += outcome.requests
+        self.summary.bytes += outcome.bytes
+        for posted in outcome.posted:
+            self.summary.messages += len(posted.ids)
+            if self._options.on_posted is not None:
+                self._options.on_posted(posted)
+        self.reject(outcome.rejected)
+
+    def reject(self, rejected: list[Rejected[T]]) -> None:
+        """Count messages that were not posted."""
+        self.summary.rejected += len(rejected)
+        for one in rejected:
+            if self._options.on_rejected is not None:
+                self._options.on_rejected(one)
+        rejected.clear()
+
+
+def _batches(items: Iterable[T], batcher: Batcher[T]) -> Iterator[list[Entry[T]]]:
+    for item in items:
+        if full := batcher.add(item):
+            yield full
+    if rest := batcher.flush():
+        yield rest
+
+
+async def _batches_async(
+    items: Iterable[T] | AsyncIterable[T], batcher: Batcher[T]
+) -> AsyncIterator[list[Entry[T]]]:
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            if full := batcher.add(item):
+                yield full
+        if rest := batcher.flush():
+            yield rest
+    else:
+        for batch in _batches(items, batcher):
+            yield batch
+
+
+def _stored(entries: Sequence[Entry[T]], ids: Sequence[str]) -> Outcome[T]:
+    size = sum(len(entry.encoded) + 1 for entry in entries) + encoding.ENVELOPE_BYTES
+    return Outcome([Posted([entry.item for entry in entries], ids)], [], 1, size)
+
+
+def _refused(entries: Sequence[Entry[T]], error: BadRequest) -> Outcome[T] | None:
+    """Return the outcome if the batch is a single message, None if it must be cut in two."""
+    if len(entries) > 1:
+        return None
+    return Outcome([], [Rejected(entries[0].index, entries[0].item, error)], 1, 0)
+
+
+def _joined(left: Outcome[T], right: Outcome[T]) -> Outcome[T]:
+    return Outcome(
+        left.posted + right.posted,
+        left.rejected + right.rejected,
+        left.requests + right.requests,
+        left.bytes + right.bytes,
+    )
+
+
+def _call(queue: str, entries: Sequence[Entry[T]]) -> Call[list[str]]:
+    return messages.post(queue, [entry.encoded for entry in entries])
+
+
+def post_all(
+    client: "Client", queue: str, items: Iterable[T], options: PostOptions[T]
+) -> PostSummary:
+    """Post every item, with threads; see `Client.post_all`."""
+
+    def send(entries: Sequence[Entry[T]]) -> Outcome[T]:
+        try:
+            return _stored(entries, client.call(_call(queue, entries)))
+        except BadRequest as error:
+            if options.on_rejected is None:
+                raise
+            # One bad message fails its whole request: halve until it stands alone.
+            outcome = _refused(entries, error)
+        if outcome is not None:
+            return outcome
+        middle = len(entries) // 2
+        return _joined(send(entries[:middle]), send(entries[middle:]))
+
+    batcher, pace, tally = Batcher(options), Pace(options.rate), Tally(options)
+    under_way: deque[Future[Outcome[T]]] = deque()
+    with ThreadPoolExecutor(options.in_flight, "zaqar-post") as threads:
+        try:
+            for entries in _batches(items, batcher):
+                tally.reject(batcher.rejected)
+                time.sleep(pace.wait(time.monotonic(), len(entries)))
+                if len(under_way) >= options.in_flight:
+                    tally.add(under_way.popleft().result())
+                under_way.append(threads.submit(send, entries))
+            while under_way:
+                tally.add(under_way.popleft().result())
+        finally:
+            for future in under_way:
+                future.cancel()
+    tally.reject(batcher.rejected)
+    return tally.summary
+
+
+async def post_all_async(
+    client: "AsyncClient",
+    queue: str,
+    items: Iterable[T] | AsyncIterable[T],
+    options: PostOptions[T],
+) -> PostSummary:
+    """Post every item, with tasks; see `AsyncClient.post_all`."""
+
+    async def send(entries: Sequence[Entry[T]]) -> Outcome[T]:
+        try:
+            return _stored(entries, await client.call(_call(queue, entries)))
+        except BadRequest as error:
+            if options.on_rejected is None:
+                raise
+            outcome = _refused(entries, error)
+        if outcome is not None:
+            return outcome
+        middle = len(entries) // 2
+        return _joined(await send(entries[:middle]), await send(entries[middle:]))
+
+    batcher, pace, tally = Batcher(options), Pace(options.rate), Tally(options)
+    under_way: deque[asyncio.Task[Outcome[T]]] = deque()
+    try:
+        async for entries in _batches_async(items, batcher):
+            tally.reject(batcher.rejected)
+            # Also without a rate: the tasks must run between two batches of a busy iterable.
+            await asyncio.sleep(pace.wait(time.monotonic(), len(entries)))
+            if len(under_way) >= options.in_flight:
+                tally.add(await under_way.popleft())
+            under_way.append(asyncio.create_task(send(entries)))
+        while under_way:
+            tally.add(await under_way.popleft())
+    finally:
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+    tally.reject(batcher.rejected)
+    return tally.summary

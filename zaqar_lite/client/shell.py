@@ -1,0 +1,94 @@
+"""What the sync and the async client have in common: where the server is, and who is asking."""
+
+import ssl
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
+
+from zaqar_lite import __version__
+from zaqar_lite.client.auth import Auth, NoAuth
+from zaqar_lite.client.errors import ZaqarError
+from zaqar_lite.client.exchange import RetryPolicy
+
+DEFAULT_URL = "http://127.0.0.1:8888"
+I = TypeVar("I")  # noqa: E741 - an item
+
+
+class Shell:
+    """The settings of a client.
+
+    Args:
+        url: the server; None asks the auth plug-in (Keystone's catalogue) or means this machine.
+        project: the tenant, where no token says it.
+        client_id: who is asking, a UUID; kept over restarts it lets `echo=False` hide one's own
+            messages. A fresh one by default.
+        auth: how to prove it.
+        retries: when to try again.
+        timeout: seconds to wait for an answer.
+        page_size: how many messages a page, a claim of a worker, or a bulk delete holds; the
+            server's `max_messages_per_page` (20 unless its operator raised it) is the most.
+        connections: how many to keep open.
+        ssl_context: for a server with a certificate of one's own.
+        release_on_sigterm: whether a claim held by the main thread (or by a task of the main
+            thread's loop) is given back before SIGTERM ends the process. Nothing is touched where
+            the program handles SIGTERM itself.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        project: str = "default",
+        client_id: str | uuid.UUID | None = None,
+        auth: Auth | None = None,
+        retries: RetryPolicy | None = None,
+        timeout: float = 60.0,
+        page_size: int = 20,
+        connections: int = 64,
+        ssl_context: ssl.SSLContext | None = None,
+        release_on_sigterm: bool = True,
+    ) -> None:
+        self.client_id = str(client_id or uuid.uuid4())
+        self.page_size = page_size
+        self.release_on_sigterm = release_on_sigterm
+        self._auth = auth or NoAuth()
+        self._retries = retries or RetryPolicy()
+        self._url = None if url is None else url.rstrip("/").removesuffix("/v2")
+        self._timeout = timeout
+        self._connections = connections
+        self._ssl_context = ssl_context
+        self._headers = {
+            "Accept": "application/json",
+            "Client-ID": self.client_id,
+            "X-Project-ID": project,
+            "User-Agent": f"zaqar-lite/{__version__}",
+        }
+        self._open()
+
+    def _open(self) -> None:
+        """Make the transport."""
+        raise NotImplementedError
+
+    @property
+    def url(self) -> str:
+        """Where the server is.
+
+        Raises:
+            ZaqarError: no address was given, and the catalogue has none either.
+        """
+        if self._url is None:
+            found = self._auth.url()
+            if found is None and not isinstance(self._auth, NoAuth):
+                raise ZaqarError(
+                    "No address", "the catalogue has no messaging service here; give url="
+                )
+            self._url = (found or DEFAULT_URL).rstrip("/").removesuffix("/v2")
+        return self._url
+
+
+def chunks(items: Iterable[I], size: int) -> Iterator[Sequence[I]]:
+    """Cut an iterable into lists of at most `size`."""
+    iterator = iter(items)
+    while part := list(islice(iterator, size)):
+        yield part

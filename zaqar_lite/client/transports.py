@@ -1,0 +1,136 @@
+"""The two sockets: urllib3 for the sync client, aiohttp for the async one.
+
+Each is one method and `close`, so that a user can bring another. Neither retries, follows a
+redirect or keeps a cookie: what is done when is decided in `exchange`.
+Why these libraries: tests/client/http_libraries.py measures them; see api-ref, "The SDK".
+"""
+
+import ssl
+from typing import TYPE_CHECKING, Protocol
+
+from zaqar_lite.client.errors import Unreachable
+from zaqar_lite.client.wire import Request, Response
+
+if TYPE_CHECKING:
+    import aiohttp
+
+
+class Transport(Protocol):
+    """Send one request and bring its answer."""
+
+    def send(self, base: str, request: Request) -> Response:
+        """Send it; raise `Unreachable` when no answer came."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+class AsyncTransport(Protocol):
+    """Send one request and bring its answer, on an event loop."""
+
+    async def send(self, base: str, request: Request) -> Response:
+        """Send it; raise `Unreachable` when no answer came."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+class Urllib3Transport:
+    """Keep-alive connections of urllib3; any number of threads may share it."""
+
+    def __init__(
+        self, *, timeout: float, connections: int, ssl_context: ssl.SSLContext | None
+    ) -> None:
+        import urllib3  # noqa: PLC0415 - the async client does not need it
+
+        self._errors = urllib3.exceptions
+        # A connection beyond `connections` is made when needed and closed after its answer.
+        self._pool = urllib3.PoolManager(
+            maxsize=connections, timeout=timeout, retries=False, ssl_context=ssl_context
+        )
+
+    def send(self, base: str, request: Request) -> Response:
+        """Send it; raise `Unreachable` when no answer came."""
+        errors = self._errors
+        try:
+            answer = self._pool.request(
+                request.method,
+                base + request.path,
+                body=request.body,
+                headers=dict(request.headers),
+                redirect=False,
+            )
+        except (errors.NewConnectionError, errors.ConnectTimeoutError) as error:
+            raise Unreachable(f"No connection to {base}", str(error), sent=False) from error
+        except (errors.HTTPError, OSError) as error:
+            raise Unreachable(f"No answer from {base}", str(error)) from error
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        return Response(answer.status, headers, answer.data)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.clear()
+
+
+class AiohttpTransport:
+    """Keep-alive connections of aiohttp, on the event loop that sends first."""
+
+    def __init__(
+        self, *, timeout: float, connections: int, ssl_context: ssl.SSLContext | None
+    ) -> None:
+        import aiohttp  # noqa: PLC0415 - the sync client does not need it
+        from yarl import URL  # noqa: PLC0415
+
+        self._timeout = timeout
+        self._connections = connections
+        self._ssl = ssl_context
+        self._session: aiohttp.ClientSession | None = None
+        self._url = URL
+        self._no_connection = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+        self._no_answer = (aiohttp.ClientError, TimeoutError, OSError)
+
+    async def send(self, base: str, request: Request) -> Response:
+        """Send it; raise `Unreachable` when no answer came."""
+        session = self._session or self._open()
+        try:
+            # encoded=True: the path is quoted already, and quoting twice would name another queue.
+            async with session.request(
+                request.method,
+                self._url(base + request.path, encoded=True),
+                data=request.body,
+                headers=request.headers,
+                allow_redirects=False,
+            ) as answer:
+                body = await answer.read()
+                headers = {name.lower(): value for name, value in answer.headers.items()}
+                return Response(answer.status, headers, body)
+        except self._no_connection as error:
+            raise Unreachable(f"No connection to {base}", str(error), sent=False) from error
+        except self._no_answer as error:
+            raise Unreachable(f"No answer from {base}", str(error) or repr(error)) from error
+
+    def _open(self) -> "aiohttp.ClientSession":
+        import aiohttp  # noqa: PLC0415
+
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=self._connections, ssl=self._ssl if self._ssl is not None else True
+            ),
+            timeout=aiohttp.ClientTimeout(total=self._timeout),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("User-Agent",),
+        )
+        # aiohttp sends a DELETE again by itself when a kept connection breaks, and a pop must not
+        # be. It has no public switch for this; a test holds ours to account.
+        self._session._retry_connection = False
+        return self._session
+
+    async def close(self) -> None:
+        """Close the connections."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()

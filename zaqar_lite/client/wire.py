@@ -1,0 +1,62 @@
+"""What goes over the wire, as values: no socket is known here."""
+
+import dataclasses
+import datetime as dt
+import email.utils
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from zaqar_lite.client.errors import StatusError
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """One HTTP request; `path` begins with /v2/ and carries the query."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Response:
+    """One HTTP answer; header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def retry_after(self) -> float | None:
+        """Return the seconds that Retry-After asks for (a number or a date), None without one."""
+        text = self.headers.get("retry-after", "").strip()
+        if text.isdecimal():
+            return float(text)
+        try:
+            at = email.utils.parsedate_to_datetime(text)
+        except (TypeError, ValueError):
+            return None
+        if at.tzinfo is None:
+            at = at.replace(tzinfo=dt.UTC)
+        return max(0.0, (at - dt.datetime.now(dt.UTC)).total_seconds())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call(Generic[T_co]):
+    """One call of an endpoint: the request, and how to read its answer.
+
+    Attributes:
+        request: method, path, the endpoint's own headers, body.
+        read: makes the result of a 2xx answer.
+        meanings: what a status means to this endpoint, where that is more than usual.
+        resend: whether it may be sent again after its answer was lost; False only where doing it
+            twice would lose something (pop).
+    """
+
+    request: Request
+    read: Callable[[Response], T_co]
+    meanings: "Mapping[int, type[StatusError]] | None" = None
+    resend: bool = True

@@ -1,0 +1,68 @@
+"""`zaqar-lite claim`: take messages for a while, keep them longer, give them back."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from zaqar_lite.commands.output import Output, as_row
+from zaqar_lite.commands.running import Leaves, add_leaf, add_noun
+
+if TYPE_CHECKING:
+    from zaqar_lite.client import Client
+
+
+def add_command(subparsers: Leaves) -> None:
+    """Declare the noun and its verbs."""
+    verbs = add_noun(subparsers, "claim", "claims: messages held for a while")
+    parser = add_leaf(verbs, "create", create, "claim messages")
+    parser.add_argument("queue")
+    parser.add_argument("--limit", type=int, default=10, help="messages at most (10)")
+    _times(parser)
+    for verb, handler, text in (
+        ("show", show, "show what a claim holds"),
+        ("renew", renew, "let a claim last longer"),
+        ("release", release, "give back what a claim holds"),
+    ):
+        parser = add_leaf(verbs, verb, handler, text)
+        parser.add_argument("queue")
+        parser.add_argument("claim")
+        if verb == "renew":
+            _times(parser)
+
+
+def create(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Claim messages."""
+    held = client.create_claim(
+        arguments.queue,
+        limit=arguments.limit,
+        ttl=arguments.ttl,
+        grace=arguments.grace,
+        details=True,
+    )
+    rows = [] if held is None else [as_row(message) for message in held.messages]
+    output.rows(rows, ("claim_id", "id", "claim_count", "body"))
+
+
+def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Show a claim."""
+    held = client.get_claim(arguments.queue, arguments.claim, details=True)
+    output.say(f"age {held.age} s of {held.ttl} s")
+    output.rows(map(as_row, held.messages), ("id", "claim_count", "body"))
+
+
+def renew(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Renew a claim."""
+    client.renew_claim(arguments.queue, arguments.claim, ttl=arguments.ttl, grace=arguments.grace)
+    output.record({"claim": arguments.claim, "ttl": arguments.ttl})
+
+
+def release(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Release a claim."""
+    client.release_claim(arguments.queue, arguments.claim)
+    output.record({"claim": arguments.claim, "released": True})
+
+
+def _times(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ttl", type=int, default=300, help="seconds (300)")
+    parser.add_argument(
+        "--grace", type=int, default=60, help="seconds that a message outlives the claim (60)"
+    )

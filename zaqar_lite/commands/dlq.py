@@ -1,0 +1,97 @@
+"""`zaqar-lite dlq`: look at dead letters and move them back."""
+
+import argparse
+import json
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from zaqar_lite.commands.output import Output, as_row
+from zaqar_lite.commands.running import FAILED, Leaves, add_leaf, add_noun, pairs
+
+if TYPE_CHECKING:
+    from zaqar_lite.client import Client, Message
+
+
+def add_command(subparsers: Leaves) -> None:
+    """Declare the noun and its verbs."""
+    verbs = add_noun(subparsers, "dlq", "dead-letter queues")
+    parser = add_leaf(verbs, "list", list_, "list dead letters with the queue they came from")
+    parser.add_argument("queue", help="the dead-letter queue")
+    parser.add_argument("--source", help="only letters of this queue")
+    parser.add_argument("--limit", type=int, help="letters at most")
+    parser = add_leaf(verbs, "count", count, "count dead letters by the queue they came from")
+    parser.add_argument("queue", help="the dead-letter queue")
+    parser = add_leaf(verbs, "redrive", redrive, "move dead letters back; may be killed and rerun")
+    parser.add_argument("queue", help="the dead-letter queue")
+    parser.add_argument("--to", metavar="QUEUE", help="the target; else each letter's own source")
+    parser.add_argument("--source", help="only letters of this queue")
+    parser.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="only letters whose body has this; a.b reaches inside, VALUE is JSON or a string",
+    )
+    parser.add_argument("--limit", type=int, help="letters at most")
+    parser.add_argument("--ttl", type=int, help="seconds that they live in the target")
+    parser.add_argument("--delay", type=int, help="seconds until they can be claimed there")
+    parser.add_argument("--dry-run", action="store_true", help="only count")
+
+
+def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    """List dead letters."""
+    letters = client.list_dead_letters(arguments.queue, source=arguments.source)
+    output.rows(
+        (_row(letter) for letter in islice(letters, arguments.limit)),
+        ("id", "source", "moved_at", "claim_count", "body"),
+    )
+
+
+def count(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Count dead letters by source."""
+    output.rows(
+        map(as_row, client.count_dead_letters(arguments.queue)),
+        ("queue", "letters", "claims", "oldest", "newest"),
+    )
+
+
+def redrive(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+    """Move dead letters back."""
+    result = client.redrive(
+        arguments.queue,
+        to=arguments.to,
+        source=arguments.source,
+        where=_where(pairs(arguments.where, "--where")),
+        limit=arguments.limit,
+        dry_run=arguments.dry_run,
+        ttl=arguments.ttl,
+        delay=arguments.delay,
+    )
+    output.record(as_row(result))
+    if result.homeless:
+        output.say(f"{result.homeless} letters name no source: give --to")
+    return FAILED if result.homeless or result.refused else None
+
+
+def _row(letter: "Message") -> dict[str, object]:
+    story = {} if letter.dead_letter is None else as_row(letter.dead_letter)
+    return as_row(letter) | story
+
+
+def _where(wanted: dict[str, str]) -> "Callable[[Message], bool] | None":
+    if not wanted:
+        return None
+
+    def matches(letter: "Message") -> bool:
+        for path, text in wanted.items():
+            value = letter.body
+            for key in path.split("."):
+                if not isinstance(value, dict) or key not in value:
+                    return False
+                value = value[key]
+            if value != text and json.dumps(value) != text:
+                return False
+        return True
+
+    return matches

@@ -1,0 +1,43 @@
+"""`zaqar-lite health`: is the server up, and, for its operator, how is every operation."""
+
+import argparse
+import time
+from typing import TYPE_CHECKING
+
+from zaqar_lite.commands.output import Output
+from zaqar_lite.commands.running import UNAVAILABLE, Leaves, add_leaf
+
+if TYPE_CHECKING:
+    from zaqar_lite.client import Client
+
+
+def add_command(subparsers: Leaves) -> None:
+    """Declare the command."""
+    parser = add_leaf(
+        subparsers,
+        "health",
+        health,
+        "ask whether the server and its store are up; exit code 4 if not",
+    )
+    parser.set_defaults(attempts=1)  # how it is now, not after a while
+    parser.add_argument(
+        "--operations",
+        action="store_true",
+        help="have the server try every operation (it must run with --admin-mode)",
+    )
+
+
+def health(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+    """Ask for the server's health."""
+    if not arguments.operations:
+        begin = time.monotonic()
+        client.ping()
+        milliseconds = round(1000 * (time.monotonic() - begin), 1)
+        output.record({"url": client.url, "up": True, "milliseconds": milliseconds})
+        return None
+    found = client.health()
+    operations = [
+        {"operation": name, **status} for name, status in found["operation_status"].items()
+    ]
+    output.rows(operations, ("operation", "succeeded", "seconds"))
+    return None if all(one["succeeded"] for one in operations) else UNAVAILABLE

@@ -1,0 +1,225 @@
+"""`zaqar-lite message`: post (one, or a file), list, show, edit, cancel, delete, pop."""
+
+import argparse
+import datetime as dt
+import json
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from zaqar_lite.commands.output import Output, as_row
+from zaqar_lite.commands.running import FAILED, Leaves, UsageError, add_leaf, add_noun, pairs
+
+if TYPE_CHECKING:
+    from zaqar_lite.client import Client, NewMessage
+
+COLUMNS = ("id", "age", "ttl", "body")
+
+
+def add_command(subparsers: Leaves) -> None:
+    """Declare the noun and its verbs."""
+    verbs = add_noun(subparsers, "message", "messages")
+    _declare_post(add_leaf(verbs, "post", post, "post messages: the words given, or a file"))
+    parser = add_leaf(verbs, "list", list_, "list messages, claiming none")
+    parser.add_argument("queue")
+    parser.add_argument("--marker", help="begin after it")
+    parser.add_argument("--until", help="end with it")
+    parser.add_argument("--limit", type=int, help="messages at most")
+    parser.add_argument("--no-echo", action="store_true", help="without one's own (--client-id)")
+    parser.add_argument("--include-claimed", action="store_true", help="those that are held too")
+    parser.add_argument("--include-delayed", action="store_true", help="those still delayed too")
+    _details(parser)
+    parser = add_leaf(verbs, "show", show, "show messages by id")
+    parser.add_argument("queue")
+    parser.add_argument("id", nargs="+")
+    _details(parser)
+    parser = add_leaf(verbs, "edit", edit, "change a message that is still delayed")
+    parser.add_argument("queue")
+    parser.add_argument("id")
+    parser.add_argument("--body", help="the new body: JSON, or else a string")
+    _times(parser)
+    parser = add_leaf(verbs, "cancel", cancel, "take back messages that nobody holds")
+    parser.add_argument("queue")
+    parser.add_argument("id", nargs="+")
+    parser = add_leaf(verbs, "delete", delete, "delete messages that a claim holds")
+    parser.add_argument("queue")
+    parser.add_argument("id", nargs="+")
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--claim", action="append", metavar="ID", help="the claim that holds them")
+    group.add_argument("--force", action="store_true", help="delete whatever anyone holds")
+    parser = add_leaf(verbs, "pop", pop, "take messages out at once; a lost answer loses them")
+    parser.add_argument("queue")
+    parser.add_argument("--count", type=int, default=1, help="messages at most (1)")
+
+
+def _declare_post(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("queue")
+    parser.add_argument("body", nargs="*", help="bodies: JSON, or else strings")
+    parser.add_argument("--text", action="store_true", help="bodies are strings, whatever they say")
+    parser.add_argument("--key", help="idempotency key of the message (one body only)")
+    parser.add_argument("--header", action="append", default=[], metavar="KEY=VALUE")
+    _times(parser)
+    group = parser.add_argument_group("posting a file")
+    group.add_argument("--file", metavar="FILE", help="a message per line or row; - reads stdin")
+    group.add_argument(
+        "--format", choices=("jsonl", "csv"), help="JSON lines or CSV with a header (by the name)"
+    )
+    group.add_argument(
+        "--body-column",
+        default="body",
+        metavar="NAME",
+        help="CSV: the column with the body, a string (body); columns ttl, delay, deliver_at and "
+        "idempotency_key are understood too",
+    )
+    group.add_argument(
+        "--run",
+        dest="run_name",
+        metavar="NAME",
+        help="name of this import: the same file under the same name stores nothing twice",
+    )
+    group.add_argument("--rejects", metavar="FILE", help="write what was refused, and go on")
+    group.add_argument("--batch-size", type=int, default=100, help="messages per request (100)")
+    group.add_argument(
+        "--batch-bytes", type=int, default=262_144, help="bytes per request (262144)"
+    )
+    group.add_argument("--in-flight", type=int, default=8, help="requests at a time (8)")
+    group.add_argument("--rate", type=float, help="messages per second at most")
+    group.add_argument("--dry-run", action="store_true", help="read and count, post nothing")
+
+
+def post(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+    """Post the words given, or a file."""
+    if bool(arguments.body) == (arguments.file is not None):
+        message = "give bodies, or --file"
+        raise UsageError(message)
+    if arguments.key is not None and len(arguments.body) != 1:
+        message = "--key goes with exactly one body"
+        raise UsageError(message)
+    if arguments.file is not None:
+        from zaqar_lite.commands import feed  # noqa: PLC0415 - loads what only a file needs
+
+        return feed.post_file(arguments, output)
+    messages = [_new_message(arguments, text) for text in arguments.body]
+    if arguments.dry_run:
+        output.record({"queue": arguments.queue, "messages": len(messages), "dry_run": True})
+        return None
+    ids = client.post_batch(arguments.queue, messages)
+    output.rows(({"id": one} for one in ids), ("id",))
+    return None
+
+
+def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    """List messages."""
+    found = client.list_messages(
+        arguments.queue,
+        marker=arguments.marker,
+        until=arguments.until,
+        echo=not arguments.no_echo,
+        include_claimed=arguments.include_claimed,
+        include_delayed=arguments.include_delayed,
+        details=arguments.details,
+    )
+    output.rows(map(as_row, islice(found, arguments.limit)), _columns(arguments))
+
+
+def show(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+    """Show messages by id."""
+    found = {
+        message.id: as_row(message)
+        for message in client.get_messages(arguments.queue, arguments.id, details=arguments.details)
+    }
+    output.rows((found[one] for one in arguments.id if one in found), _columns(arguments))
+    missing = [one for one in arguments.id if one not in found]
+    if missing:
+        from zaqar_lite.client import MessageNotFound  # noqa: PLC0415 - only once a command runs
+
+        raise MessageNotFound("Not found", f"no message {', '.join(missing)}")
+    return None
+
+
+def edit(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Change a delayed message."""
+    changed = client.edit(
+        arguments.queue,
+        arguments.id,
+        body=... if arguments.body is None else _body(arguments.body),
+        ttl=arguments.ttl,
+        delay=arguments.delay,
+        deliver_at=arguments.deliver_at,
+    )
+    output.record(as_row(changed))
+
+
+def cancel(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+    """Take messages back."""
+    from zaqar_lite.client import MessageClaimed  # noqa: PLC0415 - only once a command runs
+
+    code = None
+    for one in arguments.id:
+        try:
+            client.cancel(arguments.queue, one)
+        except MessageClaimed:
+            output.record({"id": one, "cancelled": False, "reason": "somebody holds it"})
+            code = FAILED
+        else:
+            output.record({"id": one, "cancelled": True})
+    return code
+
+
+def delete(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Delete messages."""
+    client.delete_messages(
+        arguments.queue, arguments.id, claim_ids=arguments.claim, force=arguments.force
+    )
+    output.record({"queue": arguments.queue, "deleted": len(arguments.id)})
+
+
+def pop(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Take messages out."""
+    output.rows(map(as_row, client.pop(arguments.queue, arguments.count)), COLUMNS)
+
+
+def instant(text: str) -> dt.datetime:
+    """Read a point in time; one without a zone is this machine's."""
+    at = dt.datetime.fromisoformat(text)
+    return at if at.tzinfo is not None else at.astimezone()
+
+
+def _times(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ttl", type=int, help="seconds that it lives")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--delay", type=int, help="seconds until it can be claimed")
+    group.add_argument(
+        "--deliver-at", type=instant, metavar="TIME", help="when it can be claimed (ISO 8601)"
+    )
+
+
+def _details(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--details", action="store_true", help="claim counts, times, headers, dead-letter source"
+    )
+
+
+def _columns(arguments: argparse.Namespace) -> tuple[str, ...]:
+    return (*COLUMNS, "claim_count", "delay_expires") if arguments.details else COLUMNS
+
+
+def _body(text: str) -> object:
+    """Return a word as JSON, or else as the string that it is."""
+    try:
+        found: object = json.loads(text)
+    except ValueError:
+        return text
+    return found
+
+
+def _new_message(arguments: argparse.Namespace, text: str) -> "NewMessage":
+    from zaqar_lite.client import NewMessage  # noqa: PLC0415 - only once a command runs
+
+    return NewMessage(
+        body=text if arguments.text else _body(text),
+        ttl=arguments.ttl,
+        delay=arguments.delay,
+        deliver_at=arguments.deliver_at,
+        idempotency_key=arguments.key,
+        headers=pairs(arguments.header, "--header") or None,
+    )

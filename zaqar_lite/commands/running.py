@@ -1,0 +1,167 @@
+"""What every command has: its options of connection and output, and its exit code.
+
+0   done
+1   refused, or only partly done
+2   wrong usage
+3   not found: no such queue, message or claim
+4   unavailable: no answer, overloaded, or a failure of the server
+130 interrupted
+141 whoever read the output went away
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from zaqar_lite.commands.output import Output
+
+if TYPE_CHECKING:
+    from zaqar_lite.client import AsyncClient, Auth, Client
+    from zaqar_lite.client.shell import Shell
+
+OK, FAILED, USAGE, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3, 4
+BROKEN_PIPE = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else FAILED
+
+Handler = Callable[["Client", argparse.Namespace, Output], int | None]
+Leaves: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+S = TypeVar("S", bound="Shell")
+
+
+class UsageError(Exception):
+    """The words of the command make no sense together; the text says which."""
+
+
+def add_noun(subparsers: Leaves, name: str, text: str) -> Leaves:
+    """Declare a noun; the result takes its verbs."""
+    parser = subparsers.add_parser(name, help=text, description=text)
+    return parser.add_subparsers(dest=f"{name}_verb", metavar="VERB", required=True)
+
+
+def add_leaf(subparsers: Leaves, name: str, handler: Handler, text: str) -> argparse.ArgumentParser:
+    """Declare a command that talks to the server."""
+    parser = subparsers.add_parser(name, help=text, description=text)
+    parser.set_defaults(run=lambda arguments: run(handler, arguments))
+    add_connection(parser)
+    return parser
+
+
+def add_connection(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of connection and output."""
+    group = parser.add_argument_group("connection and output")
+    group.add_argument("--url", help="the server (ZAQARLITE_URL, else http://127.0.0.1:8888)")
+    group.add_argument("--project", help="the project (ZAQARLITE_PROJECT, else default)")
+    group.add_argument(
+        "--client-id", metavar="UUID", help="who is asking (ZAQARLITE_CLIENT_ID, else a new one)"
+    )
+    group.add_argument(
+        "--os-cloud",
+        metavar="NAME",
+        help="log in as clouds.yaml says (OS_CLOUD, where no URL is given)",
+    )
+    group.add_argument("--signed", metavar="FILE", help="use a permission that `share` has printed")
+    group.add_argument("--timeout", type=float, default=60, metavar="S", help="seconds (60)")
+    group.add_argument(
+        "--attempts", type=int, default=8, metavar="N", help="times a request is sent at most (8)"
+    )
+    group.add_argument("--json", action="store_true", help="JSON lines, as in a pipe")
+
+
+def connect(kind: type[S], arguments: argparse.Namespace) -> S:
+    """Make a client as the options and the environment say."""
+    from zaqar_lite.client import RetryPolicy  # noqa: PLC0415 - only once a command runs
+
+    url = arguments.url or os.environ.get("ZAQARLITE_URL")
+    cloud = arguments.os_cloud or (os.environ.get("OS_CLOUD") if url is None else None)
+    return kind(
+        url,
+        project=arguments.project or os.environ.get("ZAQARLITE_PROJECT") or "default",
+        client_id=arguments.client_id or os.environ.get("ZAQARLITE_CLIENT_ID"),
+        auth=_auth(cloud, arguments.signed),
+        retries=RetryPolicy(attempts=arguments.attempts),
+        timeout=arguments.timeout,
+    )
+
+
+def async_client(arguments: argparse.Namespace) -> "AsyncClient":
+    """Make an async client as the options and the environment say."""
+    from zaqar_lite.client import AsyncClient  # noqa: PLC0415 - only once a command runs
+
+    return connect(AsyncClient, arguments)
+
+
+def run(handler: Handler, arguments: argparse.Namespace) -> int:
+    """Run a command with a client; errors become one line on standard error and an exit code."""
+    from zaqar_lite.client import Client  # noqa: PLC0415 - only once a command runs
+    from zaqar_lite.client import errors as client_errors  # noqa: PLC0415
+
+    output = Output(as_json=arguments.json)
+    try:
+        with connect(Client, arguments) as client:
+            code = handler(client, arguments, output)
+        sys.stdout.flush()
+    except (client_errors.NotFound, client_errors.ClaimLost) as error:
+        return _explain(error, NOT_FOUND)
+    except (client_errors.Unreachable, client_errors.Unavailable) as error:
+        return _explain(error, UNAVAILABLE)
+    except (client_errors.ZaqarError, ImportError) as error:
+        return _explain(error, FAILED)
+    except BrokenPipeError:
+        # `| head` is no error; without this the interpreter would complain while it ends.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except (UsageError, ValueError, OSError) as error:
+        return _explain(error, USAGE)
+    return code or OK
+
+
+def confirm(arguments: argparse.Namespace, question: str) -> None:
+    """Ask before something is destroyed, unless --yes was given.
+
+    Raises:
+        UsageError: the answer was no, or there is nobody to ask.
+    """
+    if arguments.yes:
+        return
+    if not sys.stdin.isatty():
+        message = f"{question} Give --yes to say so without a terminal."
+        raise UsageError(message)
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        message = "nothing was done"
+        raise UsageError(message)
+
+
+def pairs(words: list[str], option: str) -> dict[str, str]:
+    """Read KEY=VALUE words.
+
+    Raises:
+        UsageError: a word has no `=`.
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            message = f"{option} takes KEY=VALUE, not {word!r}"
+            raise UsageError(message)
+        found[key] = value
+    return found
+
+
+def _auth(cloud: str | None, signed: str | None) -> "Auth | None":
+    from zaqar_lite.client import KeystoneAuth, SignedAuth, SignedURL  # noqa: PLC0415
+
+    if signed is not None:
+        return SignedAuth(SignedURL(**json.loads(Path(signed).read_text(encoding="utf-8"))))
+    return KeystoneAuth.cloud(cloud) if cloud is not None else None
+
+
+def _explain(error: Exception, code: int) -> int:
+    print(f"zaqar-lite: {error}", file=sys.stderr)
+    return code

@@ -1,0 +1,43 @@
+"""`zaqar-lite share`: a pre-signed permission for one queue."""
+
+import argparse
+import datetime as dt
+from typing import TYPE_CHECKING
+
+from zaqar_lite.commands.output import Output, as_row
+from zaqar_lite.commands.running import Leaves, add_leaf
+
+if TYPE_CHECKING:
+    from zaqar_lite.client import Client
+
+
+def add_command(subparsers: Leaves) -> None:
+    """Declare the command."""
+    parser = add_leaf(
+        subparsers,
+        "share",
+        share,
+        "print a pre-signed permission for a queue; others use it with --signed FILE",
+    )
+    parser.add_argument("queue")
+    parser.add_argument(
+        "--path",
+        action="append",
+        choices=("messages", "claims", "subscriptions"),
+        help="what may be reached (messages); may be repeated",
+    )
+    parser.add_argument(
+        "--method", action="append", metavar="GET", help="what may be done (GET); may be repeated"
+    )
+    parser.add_argument("--hours", type=float, default=24, help="how long it lasts (24)")
+
+
+def share(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Print a permission."""
+    signed = client.share(
+        arguments.queue,
+        paths=arguments.path or ["messages"],
+        methods=arguments.method or ["GET"],
+        expires=dt.datetime.now(dt.UTC) + dt.timedelta(hours=arguments.hours),
+    )
+    output.record(as_row(signed))

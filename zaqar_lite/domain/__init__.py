@@ -1,0 +1,1 @@
+"""What a queue is: models, limits, errors and the clock. Standard library only."""

@@ -1,0 +1,63 @@
+"""The clock of the single-process stores, and the offset by which tests move every store's time."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+class Clock:
+    """Tell the time in milliseconds since 1970, never going back within one process.
+
+    Wall time at the start plus monotonic time: a wall clock that steps while the server runs
+    neither cuts a lease nor hands out a delayed message early. `offset_ms` is added to every
+    answer; it is 0 in production and moved by tests, so that they advance time and never sleep.
+    Drivers whose store has a clock of its own add `offset_ms` to that clock's answer.
+    """
+
+    def __init__(
+        self,
+        *,
+        offset_file: Path | None = None,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._offset_file = offset_file
+        self._offset_ms = 0
+        self._monotonic = monotonic
+        self._base = wall() - monotonic()
+
+    @property
+    def offset_ms(self) -> int:
+        """The injected offset in milliseconds; read from the offset file where one is set."""
+        if self._offset_file is not None:
+            return self._read_offset(self._offset_file)
+        return self._offset_ms
+
+    def now_ms(self) -> int:
+        """The time now, in milliseconds since 1970, with the offset added."""
+        return int((self._base + self._monotonic()) * 1000) + self.offset_ms
+
+    def now_us(self) -> int:
+        """The time now, in microseconds since 1970, with the offset added."""
+        return int((self._base + self._monotonic()) * 1_000_000) + self.offset_ms * 1000
+
+    def advance(self, milliseconds: int) -> None:
+        """Move this clock's time forward (tests only)."""
+        self._offset_ms += milliseconds
+
+    def not_before(self, instant_ms: int) -> None:
+        """Start from `instant_ms` where the wall clock is behind it.
+
+        A durable store calls this once, at open, with the last instant it has seen: a machine
+        whose clock was set back while the server was down must not re-open leases it gave.
+        """
+        behind_ms = instant_ms - self.now_ms()
+        if behind_ms > 0:
+            self._base += behind_ms / 1000
+
+    @staticmethod
+    def _read_offset(path: Path) -> int:
+        try:
+            return int(path.read_text(encoding="ascii").strip() or "0")
+        except FileNotFoundError:
+            return 0

@@ -1,0 +1,67 @@
+"""The one tree of errors: what a caller can do about them, not where they came from.
+
+    ZaqarLiteError
+    ├── Invalid               the request can never succeed as it is (400)
+    ├── Forbidden             somebody else holds what was asked for (403)
+    ├── NotFound              it does not exist, or does no longer (404)
+    ├── Conflict              it exists in a state that excludes the request (409)
+    │   └── QueueChanged      the queue's record is not the one the caller decided by: read again
+    ├── Unavailable           the store cannot serve now; the same request may succeed later (503)
+    │   └── LimitReached      a limit on what may pile up; it frees itself in time (503)
+    ├── Unsupported           this store does not have the capability (400)
+    └── ConfigurationError    the server cannot start as it was told to
+
+Drivers translate their backend's exceptions into this tree at their edge and nowhere else;
+`api/errors.py` alone maps it to HTTP. Any other exception is a bug.
+"""
+
+
+class ZaqarLiteError(Exception):
+    """Say what was wrong, where, and what to do; the text is shown to users."""
+
+
+class Invalid(ZaqarLiteError):
+    """The request can never succeed as it is."""
+
+
+class Forbidden(ZaqarLiteError):
+    """Somebody else holds what was asked for."""
+
+
+class NotFound(ZaqarLiteError):
+    """The queue, message or claim does not exist, or does no longer."""
+
+
+class Conflict(ZaqarLiteError):
+    """It exists, in a state that excludes the request."""
+
+
+class QueueChanged(Conflict):
+    """The queue's record is not at the version that the caller decided by.
+
+    Raised before anything was changed. The service reads the record again, decides anew and
+    repeats the call, so that no store and no process ever acts on metadata that is out of date.
+    """
+
+
+class Unavailable(ZaqarLiteError):
+    """The store cannot serve now; the same request may succeed after `retry_after` seconds.
+
+    When it is raised by an operation that writes, the write may or may not have happened.
+    """
+
+    def __init__(self, message: str, *, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class LimitReached(Unavailable):
+    """A limit on what a client may pile up; nothing was stored."""
+
+
+class Unsupported(ZaqarLiteError):
+    """The store does not have the capability that the request needs."""
+
+
+class ConfigurationError(ZaqarLiteError):
+    """The server cannot start as it was told to; the text names the setting and the way out."""

@@ -1,0 +1,72 @@
+"""Ids and markers: a fixed-width position that sorts as text, and randomness that makes it unique.
+
+A message id is 32 lower-case hex digits: 16 of the position it was given in the queue it was
+posted to, and 16 (64 bits) of randomness, so that ids are unique across queues and across a queue
+that was deleted and made again. A marker is the 16 digits of a position alone. Positions grow as
+max(last + 1, now in microseconds), so that losing a counter never repeats one.
+"""
+
+import os
+import re
+import uuid
+from typing import NamedTuple
+
+MAX_POSITION = (1 << 63) - 1
+_MARKER = re.compile(r"[0-9a-f]{16}")
+_MESSAGE_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class Marker(NamedTuple):
+    """A place in a queue: after `position`, or after the message `message_id` wherever it is now.
+
+    `message_id` is set when the client gave a bare message id. The driver resolves it to the
+    message's position in this queue; where that message is gone, `position` (the one inside the
+    id) holds.
+    """
+
+    position: int
+    message_id: str | None = None
+
+
+def new_message_id(position: int) -> str:
+    """Make the id of a message that is posted at `position`."""
+    return f"{position:016x}{os.urandom(8).hex()}"
+
+
+def new_message_ids(first: int, count: int) -> list[str]:
+    """Make the ids of `count` messages that are posted at positions in a row."""
+    randomness = os.urandom(8 * count).hex()
+    return [f"{first + n:016x}{randomness[16 * n : 16 * n + 16]}" for n in range(count)]
+
+
+def new_claim_id() -> str:
+    """Make a claim id: 32 hex digits, 122 of the bits random."""
+    return uuid.uuid4().hex
+
+
+def format_marker(position: int) -> str:
+    """Write a position as a marker."""
+    return f"{position:016x}"
+
+
+def parse_marker(text: str) -> Marker | None:
+    """Read a marker or a bare message id; None for anything else (an empty page, not an error)."""
+    if _MARKER.fullmatch(text):
+        return Marker(_bounded(text))
+    if _MESSAGE_ID.fullmatch(text):
+        return Marker(_bounded(text[:16]), text)
+    return None
+
+
+def is_message_id(text: str) -> bool:
+    """Tell whether `text` has the form of a message id."""
+    return _MESSAGE_ID.fullmatch(text) is not None
+
+
+def is_claim_id(text: str) -> bool:
+    """Tell whether `text` has the form of a claim id."""
+    return _MESSAGE_ID.fullmatch(text) is not None
+
+
+def _bounded(digits: str) -> int:
+    return min(int(digits, 16), MAX_POSITION)

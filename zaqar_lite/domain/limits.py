@@ -1,0 +1,41 @@
+"""Every limit of the API as one value: upstream's names and defaults, then ours."""
+
+from dataclasses import dataclass
+
+MIN_MESSAGE_TTL = 60
+MIN_CLAIM_TTL = 60
+MIN_CLAIM_GRACE = 60
+MAX_CLAIM_COUNT = 65_535
+MAX_QUEUE_NAME = 64
+MAX_PROJECT_ID = 256
+MAX_IDEMPOTENCY_KEY = 128
+MAX_BODY_DEPTH = 512
+INT64_MIN = -(1 << 63)
+INT64_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits and defaults of the transport (zaqar-behaviour, section 0); seconds and bytes."""
+
+    default_message_ttl: int = 3600
+    default_message_delay: int = 0
+    default_claim_ttl: int = 300
+    default_claim_grace: int = 60
+    max_queues_per_page: int = 20
+    max_messages_per_page: int = 20
+    max_messages_per_claim_or_pop: int = 20
+    max_queue_metadata: int = 65_536
+    max_messages_post_size: int = 262_144
+    max_message_ttl: int = 1_209_600
+    max_message_delay: int = 900
+    max_claim_ttl: int = 43_200
+    max_claim_grace: int = 43_200
+    message_delete_with_claim_id: bool = False
+    # Ours: limits on what a client can pile up.
+    max_queues_per_project: int = 100_000
+    max_message_headers: int = 32
+    max_message_headers_size: int = 8_192
+    max_ranges: int = 1_000
+    max_filters_per_project: int = 100
+    signed_url_max_expires: int = 604_800

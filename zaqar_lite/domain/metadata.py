@@ -1,0 +1,129 @@
+"""Queue metadata: the reserved attributes, what they may hold, and what they mean.
+
+Keys that begin with `_` are reserved; unknown ones are stored as they are. Zaqar's own attributes
+are matched exactly (zaqar-behaviour 2.1, 2.2) except where upstream crashes or accepts what cannot
+work: those are refused here (`""` for a number, a threshold below 1, a queue that is its own
+dead-letter queue).
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.limits import MAX_CLAIM_COUNT, MAX_QUEUE_NAME, MIN_MESSAGE_TTL, Limits
+from zaqar_lite.domain.models import DeadLetter, QueueRef
+
+_QUEUE_NAME = re.compile(r"[a-zA-Z0-9_\-.]+")
+
+FILTER = "_filter"
+PRIORITY = "_priority"
+DONE_RETENTION = "_done_retention"
+FAILED_RETENTION = "_failed_retention"
+FAN_OUT_ATTRIBUTES = (FILTER, PRIORITY)
+HISTORY_ATTRIBUTES = (DONE_RETENTION, FAILED_RETENTION)
+MAX_RETENTION = (1 << 32) - 1
+"""Seconds: the RFC stores a retention as u32; 0 means for ever."""
+
+
+def is_queue_name(name: str) -> bool:
+    """Tell whether `name` is a valid queue name: 1..64 of letters, digits, `_`, `-` and `.`."""
+    return len(name) <= MAX_QUEUE_NAME and _QUEUE_NAME.fullmatch(name) is not None
+
+
+def overlay(limits: Limits) -> dict[str, Any]:
+    """The reserved attributes that every queue shows, with the defaults of this server."""
+    return {
+        "_max_messages_post_size": limits.max_messages_post_size,
+        "_default_message_ttl": limits.default_message_ttl,
+        "_default_message_delay": limits.default_message_delay,
+        "_dead_letter_queue": None,
+        "_dead_letter_queue_messages_ttl": None,
+        "_max_claim_count": None,
+        "_enable_encrypt_messages": False,
+    }
+
+
+def with_overlay(metadata: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+    """Show metadata with the defaults filled in where a reserved value is absent or falsy."""
+    shown = dict(metadata)
+    for key, default in overlay(limits).items():
+        if not shown.get(key):
+            shown[key] = default
+    return shown
+
+
+def validate(ref: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> None:
+    """Check the reserved attributes of a queue.
+
+    Raises:
+        Invalid: names the attribute, what it may hold and what it held.
+    """
+    _whole(metadata, "_default_message_ttl", MIN_MESSAGE_TTL, limits.max_message_ttl)
+    _whole(metadata, "_max_messages_post_size", 1, limits.max_messages_post_size)
+    _whole(metadata, "_default_message_delay", 0, limits.max_message_delay)
+    _whole(metadata, "_max_claim_count", 1, MAX_CLAIM_COUNT)
+    _whole(metadata, "_dead_letter_queue_messages_ttl", MIN_MESSAGE_TTL, limits.max_message_ttl)
+    _whole(metadata, DONE_RETENTION, 0, MAX_RETENTION)
+    _whole(metadata, FAILED_RETENTION, 0, MAX_RETENTION)
+    _dead_letter_queue(ref, metadata.get("_dead_letter_queue"))
+    if metadata.get("_enable_encrypt_messages") not in (None, False):
+        raise Invalid(
+            "_enable_encrypt_messages must be false: this server does not encrypt messages, and "
+            "will not pretend to."
+        )
+    for key, kind, word in (
+        ("_retry_policy", dict, "an object"),
+        ("_flavor", str, "a string"),
+        (FILTER, str, "a string"),
+        (PRIORITY, str, "a string"),
+    ):
+        value = metadata.get(key)
+        if value is not None and not isinstance(value, kind):
+            raise Invalid(f"{key} must be {word}.")
+
+
+def dead_letter_target(metadata: Mapping[str, Any]) -> str | None:
+    """The name of the queue's dead-letter queue, whether or not the policy is active."""
+    target = metadata.get("_dead_letter_queue")
+    return target if isinstance(target, str) else None
+
+
+def dead_letter_policy(ref: QueueRef, metadata: Mapping[str, Any]) -> DeadLetter | None:
+    """The dead-letter policy of a queue: active when threshold and target are both set.
+
+    Without a target, `_failed_retention` makes the queue's own failed list the target.
+    """
+    max_claims = metadata.get("_max_claim_count")
+    if max_claims is None:
+        return None
+    target = dead_letter_target(metadata)
+    if target is not None:
+        ttl = metadata.get("_dead_letter_queue_messages_ttl")
+        return DeadLetter(
+            QueueRef(ref.project, target), max_claims, None if ttl is None else ttl * 1000
+        )
+    retention = metadata.get(FAILED_RETENTION)
+    return None if retention is None else DeadLetter(None, max_claims, retention * 1000)
+
+
+def _whole(metadata: Mapping[str, Any], key: str, least: int, most: int) -> None:
+    value = metadata.get(key)
+    if value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Invalid(f"{key} must be an integer.")
+    if not least <= value <= most:
+        raise Invalid(f"{key} must be between {least} and {most}; it is {value}.")
+
+
+def _dead_letter_queue(ref: QueueRef, name: Any) -> None:  # noqa: ANN401 - any JSON
+    if name is None:
+        return
+    if not isinstance(name, str) or not is_queue_name(name):
+        raise Invalid(
+            "_dead_letter_queue must be the name of a queue: 1 to 64 letters, digits, '_', '-' "
+            "or '.'."
+        )
+    if name == ref.name:
+        raise Invalid("_dead_letter_queue must be another queue than the queue itself.")

@@ -1,0 +1,283 @@
+"""The values that the service and the stores exchange.
+
+Durations and instants are integer milliseconds (instants since 1970); names end in `_ms` for a
+duration and in `_at` for an instant. Bodies are the posted JSON, byte for byte.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+DEFAULT_PRIORITY = 100
+
+
+class QueueRef(NamedTuple):
+    """Name a queue: its project (tenant) and its name are one value, so none can be forgotten."""
+
+    project: str
+    name: str
+
+
+class DelayMode(Enum):
+    """How a claim treats delayed messages.
+
+    IGNORE   a normal queue: `d` is neither read nor tested.
+    HONOUR   a delayed queue: a message is claimable once `d <= now`.
+    EXPOSE   a queue whose delay was switched off: what waits is claimable at once, and the sweep
+             drains it in bounded steps until the queue is normal.
+    """
+
+    IGNORE = "ignore"
+    HONOUR = "honour"
+    EXPOSE = "expose"
+
+
+class Capability(Enum):
+    """What a driver promises beyond the contract; shown in the README and in `/v2/health`.
+
+    ATOMIC_BATCH  a post stores all of its messages or none, even across a crash.
+    EXCLUSIVE     one message is never given to two claims, with any number of server processes.
+    DURABLE       what was acknowledged survives the loss of the server process.
+    SHARED        several server processes may use the store at once (`--workers` above 1).
+    FAN_OUT       filters, priorities and copies of one payload in several queues.
+    HISTORY       done and failed messages are kept for their retention.
+    """
+
+    ATOMIC_BATCH = "atomic_batch"
+    EXCLUSIVE = "exclusive"
+    DURABLE = "durable"
+    SHARED = "shared"
+    FAN_OUT = "fan_out"
+    HISTORY = "history"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRecord:
+    """A queue as it is stored: its metadata as the user wrote it, and what we add.
+
+    `version` is unique across all records a name ever had, and grows; a record that was deleted
+    and made again has another one. `exposing` is set while a delayed queue that was switched off
+    still has delayed messages to hand out.
+    """
+
+    ref: QueueRef
+    metadata: Mapping[str, Any]
+    version: int
+    exposing: bool = False
+
+    @property
+    def delay_mode(self) -> DelayMode:
+        """How claims on this queue treat delayed messages."""
+        if self.metadata.get("_default_message_delay"):
+            return DelayMode.HONOUR
+        return DelayMode.EXPOSE if self.exposing else DelayMode.IGNORE
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A queue's dead-letter policy, as an argument of `claim` and `pop`.
+
+    A message that was claimed `max_claims` times already is moved to `target` instead of being
+    handed out. Its ttl there is `ttl_ms` counted from the move, or what remained when None.
+    A `target` of None is the queue's own failed list (HISTORY stores only); `ttl_ms` is then how
+    long the list keeps it, 0 for ever.
+    """
+
+    target: QueueRef | None
+    max_claims: int
+    ttl_ms: int | None = None
+
+
+class Copy(NamedTuple):
+    """One more queue that receives a message by its filter (FAN_OUT): an entry of its own."""
+
+    queue: QueueRef
+    ttl_ms: int
+    delay_ms: int
+    priority: int
+
+
+class NewMessage(NamedTuple):
+    """A message to be stored. The service has validated it and resolved every default.
+
+    `body` is JSON, stored and returned byte for byte. `delay_ms` is 0 on a normal queue.
+    `priority`: lower is served first. `copies` is empty unless the store declares FAN_OUT.
+    """
+
+    body: bytes
+    ttl_ms: int
+    delay_ms: int = 0
+    idempotency_key: str | None = None
+    headers: Mapping[str, str] | None = None
+    priority: int = DEFAULT_PRIORITY
+    copies: tuple[Copy, ...] = ()
+
+
+class Posted(NamedTuple):
+    """What became of one posted message: its id, and whether that id stood for it already."""
+
+    id: str
+    duplicate: bool = False
+
+
+class Origin(NamedTuple):
+    """Where a dead letter comes from: the claim information the spec asks to keep.
+
+    `source` is the queue's name (the project is the letter's own). `claim_count` is the count
+    when it was moved.
+    """
+
+    source: str
+    moved_at: int
+    claim_count: int
+    last_claim_id: str | None
+    last_client_id: str | None
+
+
+@dataclass(slots=True)
+class Message:
+    """A stored message as a reader sees it at `now` (the store's clock when it was read).
+
+    `ttl_ms` is the current ttl; a claim may have raised it. `claim_id` is set only while a claim
+    on it is live. `delay_expires_at` is the field `d` of the spec, None where there was no delay.
+    """
+
+    id: str
+    position: int
+    body: bytes
+    ttl_ms: int
+    created_at: int
+    expires_at: int
+    now: int
+    claim_id: str | None = None
+    claim_count: int = 0
+    client_id: str | None = None
+    delay_expires_at: int | None = None
+    headers: Mapping[str, str] | None = None
+    origin: Origin | None = None
+
+    @property
+    def age_ms(self) -> int:
+        """How long ago the message was posted; never negative."""
+        return max(0, self.now - self.created_at)
+
+
+@dataclass(slots=True)
+class Page:
+    """One page of a listing: messages in order of position, and the marker of the next page.
+
+    `marker` is the position of the last entry that was examined, None only when nothing was.
+    An empty page means that the queue has no more, now.
+    """
+
+    messages: Sequence[Message]
+    marker: int | None
+
+
+@dataclass(slots=True)
+class Claimed:
+    """The answer to a claim or a pop.
+
+    `claim_id` is None when no message was handed out, and for a pop. `moved` counts the exhausted
+    messages that went to the dead-letter queue with it.
+    """
+
+    claim_id: str | None
+    messages: Sequence[Message] = ()
+    moved: int = 0
+
+
+@dataclass(slots=True)
+class Claim:
+    """A live claim: its age since it was made or last renewed, its ttl and what it still holds."""
+
+    id: str
+    ttl_ms: int
+    age_ms: int
+    messages: Sequence[Message]
+
+
+class RefusalReason(Enum):
+    """Why a message was not deleted: held by a live claim that was not named, or by none."""
+
+    CLAIMED = "claimed"
+    NOT_CLAIMED = "not_claimed"
+
+
+class Refusal(NamedTuple):
+    """A message that a delete left alone, and why."""
+
+    id: str
+    reason: RefusalReason
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counts of the live messages of a queue; `ready + delayed` is upstream's `free`."""
+
+    ready: int = 0
+    delayed: int = 0
+    claimed: int = 0
+    oldest: Message | None = None
+    newest: Message | None = None
+
+    @property
+    def total(self) -> int:
+        """All live messages."""
+        return self.ready + self.delayed + self.claimed
+
+
+class HistoryState(Enum):
+    """Which list of a queue's past: acknowledged, or exhausted without a dead-letter queue."""
+
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class HistoryEntry:
+    """A message that is over: when it ended, how often it was claimed and by which Client-IDs."""
+
+    id: str
+    ended_at: int
+    attempts: int
+    consumers: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class HistoryPage:
+    """One page of a queue's history, oldest first, and the marker of the next (opaque text)."""
+
+    entries: Sequence[HistoryEntry]
+    marker: str | None
+
+
+class Swept(NamedTuple):
+    """What one bounded sweep did; all zeros mean that there is nothing left to do now."""
+
+    expired: int = 0
+    promoted: int = 0
+    lapsed: int = 0
+    moved: int = 0
+
+    @property
+    def total(self) -> int:
+        """How many entries the sweep touched."""
+        return sum(self)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """What a store must know beyond its URI: the limits it enforces in its own atomic steps.
+
+    `idempotency_window_ms` is how long a key is remembered; `max_idempotency_keys` and
+    `max_messages` are per queue (LimitReached above them). `workers` is the number of server
+    processes that will use the store. `extra` holds the driver's own settings by name.
+    """
+
+    idempotency_window_ms: int = 600_000
+    max_idempotency_keys: int = 1_000_000
+    max_messages: int = 10_000_000
+    workers: int = 1
+    extra: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,52 @@
+"""Logging of the server: plain lines on a terminal, JSON lines elsewhere; never a body or token."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+_ACCESS_FIELDS = ("request_id", "project", "route", "status", "milliseconds")
+
+
+class JsonFormatter(logging.Formatter):
+    """Write a record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render time, level, logger, message, the fields of an access line, and a traceback."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name in _ACCESS_FIELDS:
+            if hasattr(record, name):
+                line[name] = getattr(record, name)
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+class AccessFormatter(logging.Formatter):
+    """Write a record as a plain line, with the fields of an access line behind it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render the line."""
+        fields = " ".join(
+            f"{name}={getattr(record, name)}" for name in _ACCESS_FIELDS if hasattr(record, name)
+        )
+        return f"{super().format(record)} {fields}".rstrip()
+
+
+def configure() -> None:
+    """Send all logs to standard error, as lines that suit whoever reads them."""
+    handler = logging.StreamHandler(sys.stderr)
+    if sys.stderr.isatty():
+        handler.setFormatter(AccessFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    else:
+        handler.setFormatter(JsonFormatter())
+    # The line before it has said why, in words that help.
+    handler.addFilter(lambda record: "startup failed" not in record.getMessage())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for noisy in ("httpx", "swiftclient", "pika", "uvicorn.access"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,0 +1,97 @@
+"""The composition root: settings -> stores -> services -> application, and the lifespan."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from zaqar_lite import __version__
+from zaqar_lite.api.app import HttpOptions, Services, build_app
+from zaqar_lite.api.checks import ClientIds
+from zaqar_lite.api.dispatch import Dispatcher
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.service.claims import Claims
+from zaqar_lite.service.health import Health
+from zaqar_lite.service.janitor import Janitor
+from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.routing import Router
+from zaqar_lite.service.sharing import Sharing
+from zaqar_lite.settings import Settings, load
+from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.registry import create_stores
+
+
+def create_app(settings: Settings | None = None) -> Dispatcher:
+    """Make the ASGI application (`uvicorn --factory zaqar_lite.main:create_app`).
+
+    Raises:
+        ConfigurationError: the settings or the store's URI are wrong.
+    """
+    settings = settings or load(environment=os.environ)
+    messages, management, one_store = _stores(settings)
+    services = _services(settings, messages, management, one_store=one_store)
+    janitor = Janitor(messages, management, interval=settings.sweep_interval)
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        async with messages, management:
+            janitor.start()
+            try:
+                yield
+            finally:
+                await janitor.stop()
+
+    options = HttpOptions(
+        version=__version__,
+        limits=settings.limits(),
+        client_ids=ClientIds(
+            strict=settings.client_id_uuid_safe == "strict",
+            shortest=settings.min_length_client_id,
+            longest=settings.max_length_client_id,
+        ),
+        admin_mode=settings.admin_mode,
+        checksum=settings.enable_checksum,
+        access_log=settings.access_log,
+    )
+    return build_app(services, options, lifespan)
+
+
+def _stores(settings: Settings) -> tuple[MessageStore, ManagementStore, bool]:
+    """The message store, the management store, and whether they are of one driver."""
+    clock = Clock(offset_file=settings.clock_offset_file)
+    extra = dict(settings.store_options)
+    if settings.coordination_url is not None:
+        extra["coordination_url"] = settings.coordination_url
+    options = StoreOptions(
+        idempotency_window_ms=settings.idempotency_window * 1000,
+        max_idempotency_keys=settings.max_idempotency_keys,
+        max_messages=settings.max_messages_per_queue,
+        workers=settings.workers,
+        extra=extra,
+    )
+    messages, management = create_stores(settings.store, clock=clock, options=options)
+    if settings.management_store in (None, settings.store):
+        return messages, management, True
+    _, management = create_stores(settings.management_store, clock=clock, options=options)
+    return messages, management, False
+
+
+def _services(
+    settings: Settings, messages: MessageStore, management: ManagementStore, *, one_store: bool
+) -> Services:
+    limits = settings.limits()
+    policies = Policies(management, limits, checked=one_store)
+    queues = Queues(management, messages, policies, limits)
+    service = Messages(messages, queues, policies, Router(messages, management, limits), limits)
+    claims = Claims(messages, queues, policies, limits)
+    return Services(
+        queues=queues,
+        messages=service,
+        claims=claims,
+        sharing=Sharing(
+            settings.signed_url_secret_key, max_expires=settings.signed_url_max_expires
+        ),
+        health=Health(messages, queues, service, claims),
+    )

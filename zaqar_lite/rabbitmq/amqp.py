@@ -1,0 +1,145 @@
+"""Carry a topology to a broker over AMQP. It computes nothing, and AMQP cannot list what is there.
+
+The library is aio-pika: of the two that are kept up it is the typed one, and its publisher
+confirms can be awaited many at a time, which the publisher and the relay live on.
+"""
+
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import aio_pika
+from aio_pika.abc import AbstractChannel, AbstractConnection
+from aio_pika.exceptions import (
+    AMQPError,
+    ChannelNotFoundEntity,
+    ChannelPreconditionFailed,
+)
+from aiormq.exceptions import ChannelAccessRefused, ChannelInvalidStateError
+from yarl import URL
+
+from zaqar_lite.domain.errors import Conflict, Forbidden, Unavailable
+from zaqar_lite.rabbitmq.topology import Binding, Topology
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT = 10.0  # seconds
+
+# What the library raises when the broker goes away, or has gone.
+LOST = (AMQPError, OSError, TimeoutError, ChannelInvalidStateError)
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[AbstractConnection]:
+    """Hold a connection to the broker; it is not restored when it breaks.
+
+    Raises:
+        Unavailable: nobody answers there, or not with AMQP, or the user is refused.
+    """
+    try:
+        connection = await aio_pika.connect(url, timeout=CONNECT_TIMEOUT)
+    except LOST as error:
+        where = URL(url).with_user(None)
+        raise Unavailable(f"no connection to the broker at {where}: {error}") from error
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def declare(connection: AbstractConnection, topology: Topology) -> None:
+    """Declare every entity of a topology; what is there already stays as it is.
+
+    Exchanges come first, the parking one before all, so that whatever the bindings already let in
+    cannot be lost.
+
+    Raises:
+        Conflict: an entity of that name exists with other properties.
+        Forbidden: the user may not declare it.
+    """
+    async with connection.channel() as channel:
+        for exchange in topology.exchanges:
+            declaring = channel.declare_exchange(
+                exchange.name, exchange.type, durable=True, arguments=dict(exchange.arguments)
+            )
+            await _told(declaring, f"exchange {exchange.name}")
+        for queue in topology.queues:
+            opening = channel.declare_queue(
+                queue.name, durable=True, arguments=dict(queue.arguments)
+            )
+            await _told(opening, f"queue {queue.name}")
+        for binding in topology.bindings:
+            await _bind(channel, binding)
+
+
+async def _bind(channel: AbstractChannel, binding: Binding) -> None:
+    what = f"binding {binding.source} -> {binding.destination}"
+    if binding.destination_type == "queue":
+        queue = await channel.get_queue(binding.destination, ensure=False)
+        await _told(queue.bind(binding.source, binding.routing_key), what)
+    else:
+        exchange = await channel.get_exchange(binding.destination, ensure=False)
+        await _told(exchange.bind(binding.source, binding.routing_key), what)
+
+
+async def _told(work: Awaitable[T], what: str) -> T:
+    """Await a declaration; say in our words why the broker refused it."""
+    try:
+        return await work
+    except ChannelPreconditionFailed as error:
+        raise Conflict(
+            f"{what} exists with other properties, which RabbitMQ cannot change: {error}. "
+            "Remove the topology, or choose another prefix"
+        ) from error
+    except ChannelAccessRefused as error:
+        raise Forbidden(f"{what}: {error}") from error
+
+
+async def waiting(connection: AbstractConnection, topology: Topology) -> dict[str, int]:
+    """Return queue -> messages ready in it, for the queues that exist and are not empty.
+
+    AMQP does not count messages held by a consumer, nor those a quorum queue is handing on.
+    """
+    found: dict[str, int] = {}
+    for queue in topology.queues:
+        async with connection.channel() as channel:  # a missing queue closes the channel
+            try:
+                there = await channel.declare_queue(queue.name, passive=True)
+            except ChannelNotFoundEntity:
+                continue
+            if there.declaration_result.message_count:
+                found[queue.name] = there.declaration_result.message_count
+    return found
+
+
+async def remove(
+    connection: AbstractConnection, topology: Topology, *, force: bool = False
+) -> None:
+    """Delete every entity of a topology; what is gone already is no error.
+
+    The ingest exchange goes first, so that nothing new can enter while the rest is looked at; it
+    comes back if something had entered in the meantime.
+
+    Raises:
+        Conflict: messages wait in a queue, and `force` was not given. Nothing was removed.
+    """
+    if not force:
+        _refuse_full(await waiting(connection, topology))
+    async with connection.channel() as channel:
+        await channel.exchange_delete(topology.ingest)
+        if not force:
+            try:
+                _refuse_full(await waiting(connection, topology))
+            except Conflict:
+                await declare(connection, topology)
+                raise
+        for queue in topology.queues:
+            await channel.queue_delete(queue.name)
+        for exchange in reversed(topology.exchanges):
+            await channel.exchange_delete(exchange.name)
+
+
+def _refuse_full(counts: dict[str, int]) -> None:
+    if counts:
+        listed = ", ".join(f"{name}: {count}" for name, count in counts.items())
+        raise Conflict(f"messages wait in {listed}; let them leave, or remove them with --force")

@@ -1,0 +1,286 @@
+"""`zaqar-lite delay ...`: plan, apply, verify, remove, export, publish, relay, explain.
+
+Exit codes: 0 done, 1 it failed, 2 drift was found or the words of the command make no sense.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from zaqar_lite.domain.errors import Invalid, ZaqarLiteError
+from zaqar_lite.rabbitmq import pictures, terraform
+from zaqar_lite.rabbitmq.definitions import definitions
+from zaqar_lite.rabbitmq.keys import seconds
+from zaqar_lite.rabbitmq.topology import (
+    Anchor,
+    Head,
+    QueueType,
+    Topology,
+    Unroutable,
+    bits_for,
+)
+
+OK, FAILED, DRIFT = 0, 1, 2
+
+_SUFFIXES = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
+
+Command = Callable[[argparse.Namespace, Topology], int]
+
+
+def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register `delay` and its sub-commands."""
+    delay = subparsers.add_parser("delay", help="delays of any length on plain RabbitMQ")
+    commands = delay.add_subparsers(dest="delay_command", metavar="COMMAND", required=True)
+    shape, amqp, management = _shape(), _amqp(), _management()
+
+    def add(
+        name: str, run: Command, text: str, *parents: argparse.ArgumentParser
+    ) -> argparse.ArgumentParser:
+        parser = commands.add_parser(name, help=text, description=text, parents=[shape, *parents])
+        parser.set_defaults(run=lambda arguments: _run(run, arguments))
+        return parser
+
+    add("plan", _plan, "print what a topology consists of")
+    apply = add("apply", _apply, "make what is missing on the broker", amqp, management)
+    apply.add_argument("--via", choices=["management", "amqp"], default="management")
+    apply.add_argument("--prune", action="store_true", help="delete what is extra (management)")
+    verify = add("verify", _verify, "compare the broker with the topology", management)
+    verify.add_argument("--json", action="store_true", help="print the findings as JSON")
+    remove = add("remove", _remove, "delete the topology, if no messages wait", amqp)
+    remove.add_argument("--force", action="store_true", help="also with messages in it: lose them")
+    export = add("export", _export, "write the topology in another tool's form")
+    export.add_argument("format", choices=["definitions", "terraform", "mermaid", "dot"])
+    export.add_argument("--output", type=Path, help="a file; for terraform a directory")
+    publish = add("publish", _publish, "publish a message for a Zaqar queue", amqp)
+    publish.add_argument("queue", help="the Zaqar queue")
+    publish.add_argument("body", help="JSON, or '-' to read it from standard input")
+    publish.add_argument("--delay", type=duration, default=0.0, help="for example 90, 36h, 31d")
+    publish.add_argument("--message-id", help="a new one is made up and printed by default")
+    publish.add_argument("--ttl", type=duration, default=3600.0, help="counted from delivery")
+    publish.add_argument("--project", default="default")
+    publish.add_argument("--destination", default="zaqar")
+    relay = add("relay", _relay, "post due messages to Zaqar until SIGTERM", amqp)
+    relay.add_argument("--zaqar-url", default="http://127.0.0.1:8888")
+    relay.add_argument("--client-id", help="a UUID for this relay; a new one by default")
+    relay.add_argument("--destination", default="zaqar")
+    relay.add_argument("--prefetch", type=int, default=32, help="messages held at most")
+    relay.add_argument("--metrics-port", type=int, help="serve Prometheus' metrics on 127.0.0.1")
+    explain = add("explain", _explain, "show the key and the way of one delay")
+    explain.add_argument("delay", type=duration, help="for example 13, 36h, 31d")
+    explain.add_argument("--destination", default="zaqar")
+
+
+def duration(text: str) -> float:
+    """Read seconds: a number, or one with ms, s, m, h, d, w or y (365 days) behind it."""
+    digits = text.rstrip("mshdwy")
+    suffix = text[len(digits) :] or "s"
+    try:
+        return float(digits) * _SUFFIXES[suffix]
+    except (ValueError, KeyError) as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no duration: use seconds, or 500ms, 15m, 36h, 31d, 2w, 4y"
+        ) from error
+
+
+def _secret(text: str) -> str:
+    """Return an argument, or the content of the file that `@FILE` names.
+
+    A URL with a password in it would show in the list of processes.
+    """
+    return Path(text[1:]).read_text(encoding="utf-8").strip() if text.startswith("@") else text
+
+
+def _shape() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--max-delay", type=duration, default=15.0, help="default 15 s; e.g. 31d")
+    size.add_argument("--bits", type=int, help="instead of --max-delay")
+    parser.add_argument("--unit-ms", type=int, default=1000, help="precision in milliseconds")
+    parser.add_argument("--prefix", default="delay", help="what all names begin with")
+    parser.add_argument("--queue-type", type=QueueType, choices=[*QueueType], default="quorum")
+    parser.add_argument("--anchor", type=Anchor, choices=[*Anchor], default="right")
+    parser.add_argument("--head", type=Head, choices=[*Head], default="#")
+    parser.add_argument(
+        "--unroutable", type=Unroutable, choices=[*Unroutable], default="park", help="at ingest"
+    )
+    parser.add_argument(
+        "--target",
+        action="append",
+        metavar="DESTINATION=QUEUE",
+        help="where messages lie when due; default zaqar=PREFIX.zaqar",
+    )
+    parser.add_argument("--draining-bits", type=int, help="the number of bits before it grew")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    return parser
+
+
+def _amqp() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument(
+        "--amqp-url", type=_secret, default="amqp://guest:guest@127.0.0.1:5672/", help="or @FILE"
+    )
+    return parser
+
+
+def _management() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument(
+        "--management-url",
+        type=_secret,
+        default="http://guest:guest@127.0.0.1:15672",
+        help="or @FILE",
+    )
+    parser.add_argument("--vhost", default="/")
+    return parser
+
+
+def _topology(arguments: argparse.Namespace) -> Topology:
+    targets = None
+    if arguments.target:
+        pairs = [text.partition("=") for text in arguments.target]
+        if any(not sign for _, sign, _ in pairs):
+            raise Invalid("--target is DESTINATION=QUEUE")
+        targets = {destination: queue for destination, _, queue in pairs}
+    bits = arguments.bits
+    if bits is None:
+        bits = bits_for(arguments.max_delay, unit_ms=arguments.unit_ms)
+    return Topology(
+        bits,
+        unit_ms=arguments.unit_ms,
+        prefix=arguments.prefix,
+        queue_type=arguments.queue_type,
+        anchor=arguments.anchor,
+        head=arguments.head,
+        unroutable=arguments.unroutable,
+        destinations=targets,
+        draining_bits=arguments.draining_bits,
+    )
+
+
+def _run(command: Command, arguments: argparse.Namespace) -> int:
+    try:
+        return command(arguments, _topology(arguments))
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("zaqar_lite"):
+            raise
+        _complain(f"this needs the package {error.name}: pip install 'zaqar-lite[rabbitmq]'")
+        return DRIFT
+    except Invalid as error:
+        _complain(str(error))
+        return DRIFT
+    except (ZaqarLiteError, OSError) as error:
+        _complain(str(error))
+        return FAILED
+
+
+def _say(*lines: str) -> None:
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"zaqar-lite delay: {text}\n")
+
+
+def _plan(_: argparse.Namespace, topology: Topology) -> int:
+    longest = seconds(topology.maximum, topology.unit_ms)
+    _say(
+        f"{topology.bits} bits of {topology.unit_ms} ms: delays of 0..{longest} s, "
+        f"{topology.queue_type} queues, {topology.anchor}-anchored keys",
+        f"{len(topology.exchanges)} exchanges, {len(topology.queues)} queues, "
+        f"{len(topology.bindings)} bindings",
+        "",
+        f"{'exchange':<24}{'decides':>8}{'bindings':>10}  queue before it, and its time to live",
+    )
+    sources = [binding.source for binding in topology.bindings]
+    _say(f"{topology.ingest:<24}{topology.bits:>8}{sources.count(topology.ingest):>10}")
+    for level in topology.levels:
+        name = topology.level_exchange(level)
+        wait = seconds(2**level, topology.unit_ms)
+        before = f"{topology.level_queue(level)}, {wait} s"
+        _say(f"{name:<24}{level:>8}{sources.count(name):>10}  {before}")
+    _say(f"{topology.end:<24}{'-':>8}{sources.count(topology.end):>10}", "")
+    for destination, queue in topology.targets.items():
+        _say(f"destination {destination!r} -> queue {queue}")
+    _say(f"no route -> queue {topology.parking}", f"never to be posted -> queue {topology.failed}")
+    return OK
+
+
+def _explain(arguments: argparse.Namespace, topology: Topology) -> int:
+    key = topology.routing_key(arguments.delay, arguments.destination)
+    path = topology.path(arguments.delay)
+    units = topology.units(arguments.delay)
+    exact = seconds(units, topology.unit_ms)
+    _say(
+        f"delay        {exact} s = {units} units of {topology.unit_ms} ms = binary {units:b}",
+        f"publish to   {topology.ingest}",
+        f"routing key  {key}",
+        f"path         {len(path)} hops",
+    )
+    waited = 0
+    for hop in path:
+        waited += hop.wait_ms
+        until = seconds(waited, 1)
+        _say(
+            f"  {hop.exchange} -> queue {hop.queue}, {seconds(hop.wait_ms, 1)} s (until {until} s)"
+        )
+    last = f"{path[-1].queue}.done" if path else topology.ingest
+    _say(f"  {last} -> {topology.end} -> queue {topology.targets[arguments.destination]}")
+    return OK
+
+
+def _export(arguments: argparse.Namespace, topology: Topology) -> int:
+    output: Path | None = arguments.output
+    if arguments.format == "terraform":
+        directory = output or Path("rabbitmq-delay")
+        for name in terraform.write(directory, topology, dry_run=arguments.dry_run):
+            _say(str(directory / name))
+        return OK
+    texts: dict[str, Callable[[], str]] = {
+        "definitions": lambda: json.dumps(definitions(topology), indent=2) + "\n",
+        "mermaid": lambda: pictures.mermaid(topology),
+        "dot": lambda: pictures.dot(topology),
+    }
+    text = texts[arguments.format]()
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        if not arguments.dry_run:
+            output.write_text(text, encoding="utf-8")
+        _say(str(output))
+    return OK
+
+
+# The commands below speak to a broker; its libraries are only imported when one of them runs.
+
+
+def _apply(arguments: argparse.Namespace, topology: Topology) -> int:
+    from zaqar_lite.rabbitmq import broker_commands  # noqa: PLC0415
+
+    return broker_commands.apply(arguments, topology, _say)
+
+
+def _verify(arguments: argparse.Namespace, topology: Topology) -> int:
+    from zaqar_lite.rabbitmq import broker_commands  # noqa: PLC0415
+
+    return DRIFT if broker_commands.verify(arguments, topology, _say) else OK
+
+
+def _remove(arguments: argparse.Namespace, topology: Topology) -> int:
+    from zaqar_lite.rabbitmq import broker_commands  # noqa: PLC0415
+
+    return broker_commands.remove(arguments, topology, _say)
+
+
+def _publish(arguments: argparse.Namespace, topology: Topology) -> int:
+    from zaqar_lite.rabbitmq import broker_commands  # noqa: PLC0415
+
+    return broker_commands.publish(arguments, topology, _say)
+
+
+def _relay(arguments: argparse.Namespace, topology: Topology) -> int:
+    from zaqar_lite.rabbitmq import broker_commands  # noqa: PLC0415
+
+    return broker_commands.relay(arguments, topology, _say)

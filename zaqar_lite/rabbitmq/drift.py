@@ -1,0 +1,274 @@
+"""Compare a topology with what a broker has, and say for each difference what would mend it.
+
+Pure: `management` reads the snapshot and carries out the calls.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from urllib.parse import quote
+
+from zaqar_lite.rabbitmq import definitions
+from zaqar_lite.rabbitmq.topology import Binding, Topology
+
+Entry = Mapping[str, Any]
+
+# What a policy may not say about our queues: each ends waits early, drops or redirects messages.
+HARMFUL = frozenset(
+    {
+        "message-ttl",
+        "expires",
+        "max-length",
+        "max-length-bytes",
+        "max-in-memory-length",
+        "overflow",
+        "delivery-limit",
+        "dead-letter-exchange",
+        "dead-letter-routing-key",
+        "dead-letter-strategy",
+    }
+)
+
+
+class Kind(StrEnum):
+    """What sort of finding it is. All but NOTICE are drift."""
+
+    MISSING = "missing"
+    EXTRA = "extra"
+    DIFFERENT = "different"
+    POLICY = "policy"
+    CONSUMER = "consumer"
+    BROKER = "broker"
+    NOTICE = "notice"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of the management API."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be.
+
+    Attributes:
+        subject: the entity, for example `queue delay.8`.
+        detail: what is wrong with it, and what it does to delays.
+        mend: the call that mends it; None where only a person can.
+    """
+
+    kind: Kind
+    subject: str
+    detail: str
+    mend: Call | None = None
+
+    @property
+    def is_drift(self) -> bool:
+        """Whether delays may be wrong because of it."""
+        return self.kind is not Kind.NOTICE
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a virtual host has, as the management API lists it."""
+
+    vhost: str
+    exchanges: Sequence[Entry]
+    queues: Sequence[Entry]
+    bindings: Sequence[Entry]
+    policies: Sequence[Entry] = ()
+    operator_policies: Sequence[Entry] = ()
+    consumers: Sequence[Entry] = ()
+    feature_flags: Sequence[Entry] = ()
+
+
+def path(*words: str) -> str:
+    """Return a path of the API; every word is quoted whole, slashes too."""
+    return "/".join(["/api", *(quote(word, safe="") for word in words)])
+
+
+def compare(topology: Topology, found: Snapshot) -> list[Finding]:
+    """Return every finding, in an order in which the missing can be made."""
+    return [
+        *_exchanges(topology, found),
+        *_queues(topology, found),
+        *_bindings(topology, found),
+        *_policies(topology, found),
+        *_consumers(topology, found),
+        *_broker(topology, found),
+        *_notices(topology, found),
+    ]
+
+
+def _is_ours(topology: Topology, name: str) -> bool:
+    """Say whether a name is one that a topology of this prefix, of any size, would have."""
+    own = name.removeprefix(f"{topology.prefix}.")
+    return (
+        own != name and re.fullmatch(r"ingest|done|unroutable|failed|\d+(\.done)?", own) is not None
+    )
+
+
+def _exchanges(topology: Topology, found: Snapshot) -> Iterator[Finding]:
+    there = {entry["name"]: entry for entry in found.exchanges}
+    for exchange in topology.exchanges:
+        want = definitions.exchange_body(exchange)
+        where = path("exchanges", found.vhost, exchange.name)
+        yield from _entity(f"exchange {exchange.name}", want, there.get(exchange.name), where)
+    names = {exchange.name for exchange in topology.exchanges}
+    for name in there:
+        if name not in names and _is_ours(topology, name):
+            call = Call("DELETE", path("exchanges", found.vhost, name))
+            yield Finding(Kind.EXTRA, f"exchange {name}", "this topology has none such", call)
+
+
+def _queues(topology: Topology, found: Snapshot) -> Iterator[Finding]:
+    there = {entry["name"]: entry for entry in found.queues}
+    for queue in topology.queues:
+        want = definitions.queue_body(queue)
+        where = path("queues", found.vhost, queue.name)
+        yield from _entity(f"queue {queue.name}", want, there.get(queue.name), where)
+    names = {queue.name for queue in topology.queues}
+    for name in there:
+        if name not in names and _is_ours(topology, name):
+            call = Call("DELETE", path("queues", found.vhost, name))
+            yield Finding(Kind.EXTRA, f"queue {name}", "this topology has none such", call)
+
+
+def _entity(subject: str, want: Entry, have: Entry | None, where: str) -> Iterator[Finding]:
+    if have is None:
+        yield Finding(Kind.MISSING, subject, "is not there", Call("PUT", where, want))
+        return
+    wrong = [
+        f"{name} is {have.get(name)!r}, not {value!r}"
+        for name, value in want.items()
+        if have.get(name) != value
+    ]
+    if wrong:
+        yield Finding(
+            Kind.DIFFERENT,
+            subject,
+            "; ".join(wrong) + ". RabbitMQ cannot change that: remove it when it is empty and "
+            "apply again, or use another prefix",
+        )
+
+
+def _bindings(topology: Topology, found: Snapshot) -> Iterator[Finding]:
+    there: dict[Binding, Entry] = {}
+    for entry in found.bindings:
+        ends = (entry["source"], entry["destination"], entry["destination_type"])
+        if entry["source"] and not entry["arguments"]:  # "" is the default exchange
+            there[Binding(*ends, entry["routing_key"])] = entry
+    for want in topology.bindings:
+        if want not in there:
+            call = Call("POST", _between(found, want), definitions.binding_body(want))
+            yield Finding(Kind.MISSING, _named(want), "is not there", call)
+    wanted = set(topology.bindings)
+    for entry in found.bindings:
+        ends = (entry["source"], entry["destination"], entry["destination_type"])
+        have = Binding(*ends, entry["routing_key"])
+        if (have not in wanted or entry["arguments"]) and (harm := _harm(topology, have)):
+            call = Call("DELETE", _between(found, have, entry["properties_key"]))
+            yield Finding(Kind.EXTRA, _named(have), harm, call)
+
+
+def _between(found: Snapshot, binding: Binding, *key: str) -> str:
+    """Return the path of the bindings between two ends, or of the one with that key."""
+    ends = (binding.source, binding.destination_type[0], binding.destination)
+    return path("bindings", found.vhost, "e", *ends, *key)
+
+
+def _named(binding: Binding) -> str:
+    return f"binding {binding.source} -> {binding.destination} {binding.routing_key!r}"
+
+
+def _harm(topology: Topology, binding: Binding) -> str | None:
+    """Say what a binding that we did not compute does; None where it is nobody's business.
+
+    Others may bind queues of their own to the end exchange and to the parking exchange.
+    """
+    if not binding.source:
+        return None
+    deciding = {topology.ingest, *map(topology.level_exchange, topology.levels)}
+    levels = {topology.level_queue(level) for level in topology.levels}
+    if binding.source in deciding:
+        return "every message that matches is delivered twice, or too early"
+    if binding.destination_type == "queue" and binding.destination in levels:
+        return "lets messages into the middle of the delay"
+    if binding.destination_type == "exchange" and binding.destination in deciding:
+        return "lets messages in past the ingest exchange"
+    if binding.source == topology.end and binding.destination in topology.targets.values():
+        return "is for keys of another length or another destination"
+    return None
+
+
+def _policies(topology: Topology, found: Snapshot) -> Iterator[Finding]:
+    for title, policies in (
+        ("policy", found.policies),
+        ("operator policy", found.operator_policies),
+    ):
+        ranked = sorted(policies, key=lambda policy: -int(policy["priority"]))
+        for queue in topology.queues:
+            applied = next((each for each in ranked if _applies(each, queue.name)), None)
+            if applied is not None and (keys := HARMFUL & applied["definition"].keys()):
+                says = ", ".join(f"{key} {applied['definition'][key]}" for key in sorted(keys))
+                yield Finding(
+                    Kind.POLICY,
+                    f"queue {queue.name}",
+                    f"the {title} {applied['name']!r} says {says}: it shortens waits, or drops or "
+                    "redirects messages. Narrow its pattern",
+                )
+
+
+def _applies(policy: Entry, queue: str) -> bool:
+    if policy["apply-to"] == "exchanges" or policy["apply-to"] == "streams":
+        return False
+    try:
+        return re.search(policy["pattern"], queue) is not None
+    except re.error:  # the broker's dialect is not quite Python's: better a false alarm
+        return True
+
+
+def _consumers(topology: Topology, found: Snapshot) -> Iterator[Finding]:
+    levels = {topology.level_queue(level) for level in topology.levels}
+    for entry in found.consumers:
+        if (name := entry["queue"]["name"]) in levels:
+            details = entry.get("channel_details")
+            peer = details.get("connection_name", "?") if isinstance(details, dict) else "?"
+            yield Finding(
+                Kind.CONSUMER,
+                f"queue {name}",
+                f"consumer {entry['consumer_tag']!r} from {peer} takes messages out of their wait",
+            )
+
+
+def _broker(topology: Topology, found: Snapshot) -> Iterator[Finding]:
+    if topology.queue_type != "quorum":
+        return
+    for flag in found.feature_flags:
+        if flag["name"] in {"quorum_queue", "stream_queue"} and flag["state"] == "disabled":
+            yield Finding(
+                Kind.BROKER,
+                f"feature flag {flag['name']}",
+                "is disabled: dead-lettering falls back to at most once. Enable it",
+            )
+
+
+def _notices(topology: Topology, found: Snapshot) -> Iterator[Finding]:
+    for entry in found.queues:
+        name, count = entry["name"], entry.get("messages", 0)
+        if name == topology.parking and count:
+            detail = f"{count} messages that no binding wanted; look at their keys and x-death"
+            yield Finding(Kind.NOTICE, f"queue {name}", detail)
+        if name == topology.failed and count:
+            detail = f"{count} messages that could not be posted; the reason is in a header"
+            yield Finding(Kind.NOTICE, f"queue {name}", detail)
+        if entry.get("messages_dlx") and _is_ours(topology, name):
+            count = entry["messages_dlx"]
+            detail = f"{count} messages are being handed on; if that stays, a route is missing"
+            yield Finding(Kind.NOTICE, f"queue {name}", detail)

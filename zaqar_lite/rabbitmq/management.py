@@ -1,0 +1,152 @@
+"""Carry a topology to a broker over its management API, which can also list what is there."""
+
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
+from zaqar_lite.rabbitmq.drift import Call, Finding, Kind, Snapshot, compare, path
+from zaqar_lite.rabbitmq.topology import Topology
+
+SETTLE = 11.0  # seconds; a queue counts every five, and its figures are gathered every five
+
+
+class Management:
+    """The management API of one virtual host.
+
+    Args:
+        url: for example `http://user:password@127.0.0.1:15672`.
+        vhost: the virtual host; it must exist.
+        timeout: seconds to wait for an answer.
+    """
+
+    def __init__(self, url: str, *, vhost: str = "/", timeout: float = 30.0) -> None:
+        self.vhost = vhost
+        self._http = httpx.Client(base_url=url, timeout=timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._http.close()
+
+    def verify(self, topology: Topology) -> list[Finding]:
+        """Return what is not as it should be; those with `is_drift` break delays.
+
+        Raises:
+            Unavailable: the API does not answer.
+            Forbidden: the user may not read the virtual host.
+            NotFound: there is no such virtual host.
+        """
+        return compare(topology, self._snapshot())
+
+    def apply(
+        self,
+        topology: Topology,
+        *,
+        prune: bool = False,
+        dry_run: bool = False,
+        settle: float = SETTLE,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> list[Finding]:
+        """Make what is missing and, with `prune`, delete what is extra; return what was mended.
+
+        A queue is only ever deleted empty: its bindings go first, then the broker's counts are
+        given `settle` seconds to tell the truth.
+
+        Raises:
+            Conflict: an entity exists with other properties (nothing was changed), or messages
+                wait in a queue to be pruned (the queue stays).
+        """
+        findings = self.verify(topology)
+        if wrong := [each for each in findings if each.kind is Kind.DIFFERENT]:
+            raise Conflict("; ".join(f"{each.subject}: {each.detail}" for each in wrong))
+        kinds = {Kind.MISSING, Kind.EXTRA} if prune else {Kind.MISSING}
+        chosen = [each for each in findings if each.kind in kinds]
+        if not dry_run:
+            self._mend(each for each in chosen if each.kind is Kind.MISSING)
+            self._prune([each for each in chosen if each.kind is Kind.EXTRA], settle, sleep)
+        return chosen
+
+    def load(self, definitions: dict[str, Any]) -> None:
+        """Import definitions into the virtual host; an import adds and never deletes."""
+        self._send(Call("POST", path("definitions", self.vhost), definitions))
+
+    def waiting(self, topology: Topology) -> dict[str, int]:
+        """Return queue -> messages in it, ready, held and being handed on; up to 10 s old."""
+        names = {queue.name for queue in topology.queues}
+        counts = {
+            entry["name"]: entry.get("messages", 0) + entry.get("messages_dlx", 0)
+            for entry in self._list("queues", self.vhost)
+        }
+        return {name: count for name, count in counts.items() if count and name in names}
+
+    def _prune(self, extra: list[Finding], settle: float, sleep: Callable[[float], None]) -> None:
+        """Delete bindings, then queues that are empty, then exchanges."""
+        by_word: dict[str, list[Finding]] = {"binding": [], "queue": [], "exchange": []}
+        for each in extra:
+            by_word[each.subject.split()[0]].append(each)
+        self._mend(by_word["binding"])
+        if by_word["queue"]:
+            sleep(settle)
+            doomed = {each.subject.split()[1] for each in by_word["queue"]}
+            full = [
+                entry["name"]
+                for entry in self._list("queues", self.vhost)
+                if entry["name"] in doomed
+                and (entry.get("messages", 0) or entry.get("messages_dlx", 0))
+            ]
+            if full:
+                raise Conflict(f"messages still wait in {', '.join(full)}; prune again later")
+        self._mend(by_word["queue"])
+        self._mend(by_word["exchange"])
+
+    def _mend(self, findings: Iterable[Finding]) -> None:
+        for each in findings:
+            if each.mend is not None:
+                self._send(each.mend)
+
+    def _snapshot(self) -> Snapshot:
+        vhost = self.vhost
+        return Snapshot(
+            vhost,
+            exchanges=self._list("exchanges", vhost),
+            queues=self._list("queues", vhost),
+            bindings=self._list("bindings", vhost),
+            policies=self._list("policies", vhost),
+            operator_policies=self._list("operator-policies", vhost),
+            consumers=self._list("consumers", vhost),
+            feature_flags=self._list("feature-flags", optional=True),
+        )
+
+    def _list(self, *words: str, optional: bool = False) -> list[dict[str, Any]]:
+        try:
+            listed: list[dict[str, Any]] = self._send(Call("GET", path(*words))).json()
+        except (Forbidden, NotFound):
+            if optional:  # only administrators may read it, and old brokers do not have it
+                return []
+            raise
+        return listed
+
+    def _send(self, call: Call) -> httpx.Response:
+        try:
+            # The path is built quoted; httpx must not unquote `%2F`, the default virtual host.
+            answer = self._http.request(call.method, call.path, json=call.body)
+        except httpx.HTTPError as error:
+            where = self._http.base_url.copy_with(username=None, password=None)
+            raise Unavailable(f"no answer from the management API at {where}: {error}") from error
+        if answer.is_success:
+            return answer
+        text = f"{call.method} {call.path}: {answer.status_code} {answer.text[:300]}"
+        kinds = {401: Forbidden, 403: Forbidden, 404: NotFound, 400: Invalid, 405: Invalid}
+        if call.method == "DELETE" and answer.status_code == 404:
+            return answer  # gone already
+        raise kinds.get(answer.status_code, Unavailable)(text)

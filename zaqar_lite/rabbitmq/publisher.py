@@ -1,0 +1,203 @@
+"""Publish messages that the broker keeps until they are due.
+
+A publish is persistent, mandatory and confirmed: when it returns, the first level queue has the
+message on disk. The message id is required, because it is what removes duplicates at the end.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Self
+
+import aio_pika
+from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange
+from aio_pika.exceptions import DeliveryError, PublishError
+
+from zaqar_lite.domain.errors import Invalid, Unavailable
+from zaqar_lite.domain.limits import MAX_IDEMPOTENCY_KEY, MIN_MESSAGE_TTL, Limits
+from zaqar_lite.rabbitmq import headers as names
+from zaqar_lite.rabbitmq.amqp import LOST
+from zaqar_lite.rabbitmq.keys import seconds
+from zaqar_lite.rabbitmq.topology import Topology
+
+LIMITS = Limits()
+
+Wall = Callable[[], float]
+
+
+class Publisher:
+    """Publishes into one topology, over a connection that the caller keeps.
+
+    Any number of tasks may publish at once. Use it in an `async with`.
+
+    Args:
+        connection: to the broker.
+        topology: the one that was applied there.
+        maximum: the longest delay to accept, in seconds, where that is less than the topology's;
+            while a topology grows, the old maximum.
+        timeout: seconds to wait for the broker's confirm.
+        now: the wall clock, in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        connection: AbstractConnection,
+        topology: Topology,
+        *,
+        maximum: float | None = None,
+        timeout: float = 30.0,
+        now: Wall = time.time,
+    ) -> None:
+        self.topology = topology
+        self._connection = connection
+        self._maximum = topology.maximum if maximum is None else topology.units(maximum)
+        self._timeout = timeout
+        self._now = now
+        self._channel: AbstractChannel | None = None
+        self._ingest: AbstractExchange | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Open the channel, with confirms, and with returned messages as errors."""
+        self._channel = await self._connection.channel(
+            publisher_confirms=True, on_return_raises=True
+        )
+        self._ingest = await self._channel.get_exchange(self.topology.ingest, ensure=False)
+
+    async def close(self) -> None:
+        """Close the channel, not the connection."""
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = self._ingest = None
+
+    async def publish(
+        self,
+        message: aio_pika.Message,
+        *,
+        delay: float = 0,
+        at: datetime | None = None,
+        destination: str = "zaqar",
+    ) -> None:
+        """Publish a message that is due in `delay` seconds, or `at` an instant.
+
+        The message is made persistent and gets the header `due-ms`. The `x-death` headers of an
+        earlier trip are stripped: with them the broker takes a second trip for a loop, and drops
+        the message. An instant in the past is due now.
+
+        Raises:
+            Invalid: the delay is none, is negative or beyond the maximum; the message has no id,
+                or has an `expiration`, which would end its waits early; `at` has no time zone.
+            Unavailable: the broker did not confirm in time, or had no queue for it. Publish again
+                under the same message id.
+        """
+        if at is not None:
+            if at.tzinfo is None:
+                raise Invalid("a time to deliver at needs a time zone")
+            delay = max(0.0, at.timestamp() - self._now())
+        units = self.topology.units(delay)
+        if units > self._maximum:
+            most = seconds(self._maximum, self.topology.unit_ms)
+            raise Invalid(f"a delay of {delay} s is beyond this publisher's maximum, {most} s")
+        if not message.message_id:
+            raise Invalid("a message needs a message_id: redeliveries are told apart by it")
+        if message.expiration is not None:
+            raise Invalid("expiration would end the wait early; give a ttl to its destination")
+        key = self.topology.routing_key(delay, destination)
+        message.headers = {
+            **{name: value for name, value in message.headers.items() if not names.is_trace(name)},
+            names.DUE: math.ceil(self._now() * 1000) + units * self.topology.unit_ms,
+        }
+        message.delivery_mode = aio_pika.DeliveryMode.PERSISTENT
+        await self._send(message, key)
+
+    async def _send(self, message: aio_pika.Message, key: str) -> None:
+        if self._ingest is None:
+            raise Unavailable("the publisher is not open; use it in an `async with`")
+        try:
+            await self._ingest.publish(message, key, mandatory=True, timeout=self._timeout)
+        except PublishError as error:
+            raise Unavailable(
+                f"the broker has no queue for {key!r}: is the topology applied, with as many bits?"
+            ) from error
+        except DeliveryError as error:
+            raise Unavailable(f"the broker refused {message.message_id!r}: {error}") from error
+        except LOST as error:
+            raise Unavailable(
+                f"{message.message_id!r} may or may not be stored: {error!r}"
+            ) from error
+
+    async def publish_to_zaqar(
+        self,
+        queue: str,
+        body: object,
+        *,
+        message_id: str,
+        delay: float = 0,
+        at: datetime | None = None,
+        ttl: int = LIMITS.default_message_ttl,
+        project: str = "default",
+        headers: Mapping[str, str] | None = None,
+        destination: str = "zaqar",
+    ) -> None:
+        """Publish a message that the relay posts to a Zaqar queue when it is due.
+
+        Args:
+            queue: the Zaqar queue.
+            body: anything that JSON can say.
+            message_id: 1..128 printable ASCII characters; posting it twice stores it once.
+            delay: seconds from now; or `at`, an instant with a time zone.
+            at: see `delay`.
+            ttl: seconds that the message lives in Zaqar, counted from its delivery there.
+            project: the tenant.
+            headers: for the message in Zaqar.
+            destination: the topology's word for the relay's queue.
+
+        Raises:
+            Invalid: as `publish`, or Zaqar could never take the message: found now, not in years.
+            Unavailable: as `publish`.
+        """
+        _check_for_zaqar(project, queue, message_id, ttl)
+        try:
+            data = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+        except (TypeError, ValueError) as error:
+            raise Invalid(f"the body is not JSON: {error}") from error
+        # The rest of the envelope that it is posted in takes some bytes too.
+        if len(data) > LIMITS.max_messages_post_size - names.ENVELOPE:
+            raise Invalid(
+                f"the body is {len(data)} bytes; Zaqar takes {LIMITS.max_messages_post_size} "
+                f"in a request, {names.ENVELOPE} of them for what is around the body"
+            )
+        message = aio_pika.Message(
+            data,
+            content_type="application/json",
+            message_id=message_id,
+            headers={
+                names.PROJECT: project,
+                names.QUEUE: queue,
+                names.TTL: ttl,
+                **{names.FORWARD + name: value for name, value in (headers or {}).items()},
+            },
+        )
+        await self.publish(message, delay=delay, at=at, destination=destination)
+
+
+def _check_for_zaqar(project: str, queue: str, message_id: str, ttl: int) -> None:
+    """Refuse what the server would refuse when the message is due."""
+    if not names.is_project(project):
+        raise Invalid(f"a project is up to 256 printable ASCII characters, not {project!r}")
+    if not names.is_queue(queue):
+        raise Invalid(f"a queue's name is 1..64 letters, digits, '_' and '-', not {queue!r}")
+    if not names.is_key(message_id):
+        raise Invalid(f"a message id is 1..{MAX_IDEMPOTENCY_KEY} printable ASCII characters")
+    if type(ttl) is not int or not MIN_MESSAGE_TTL <= ttl <= LIMITS.max_message_ttl:
+        raise Invalid(
+            f"a ttl is {MIN_MESSAGE_TTL}..{LIMITS.max_message_ttl} seconds from delivery, not {ttl}"
+        )

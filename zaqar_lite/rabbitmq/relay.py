@@ -1,0 +1,369 @@
+"""Hand due messages to Zaqar: consume the end queue, post, and acknowledge after the 201.
+
+At least once from end to end: a message leaves RabbitMQ only when Zaqar has stored it, or when
+the queue `failed` has confirmed it with the reason. The AMQP message id is the idempotency key,
+so a redelivery (a crash between 201 and acknowledgement, a broker's restart) stores nothing
+twice. Any number of relays may consume one queue.
+
+While Zaqar is overloaded or away the relay holds what it has and asks for no more: the prefetch
+is the bound. It never rejects in a loop, since every return to the queue counts against the
+delivery limit that newer brokers set.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import aio_pika
+import aiormq
+from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
+from aio_pika.exceptions import DeliveryError
+
+from zaqar_lite.client import AsyncClient, RawBody
+from zaqar_lite.client.errors import (
+    BadAnswer,
+    Refused,
+    ServerFault,
+    ZaqarError,
+)
+from zaqar_lite.domain.errors import Invalid, Unavailable
+from zaqar_lite.domain.limits import MAX_BODY_DEPTH
+from zaqar_lite.rabbitmq import headers as names
+from zaqar_lite.rabbitmq.amqp import LOST, connected
+from zaqar_lite.rabbitmq.metrics import RelayMetrics
+from zaqar_lite.rabbitmq.topology import Topology
+
+LOG = logging.getLogger(__name__)
+
+ClientFor = Callable[[str], AsyncClient]
+
+# 4xx that another try may mend: a new token, a timeout, a queue that was being changed.
+_COME_BACK = frozenset({401, 408, 409, 425})
+
+
+@dataclass(frozen=True, slots=True)
+class RelayOptions:
+    """How a relay behaves; times in seconds.
+
+    Attributes:
+        prefetch: how many messages it holds at most, and posts at once.
+        base: the first back-off; it doubles with every failure.
+        cap: the longest back-off.
+        hold: how long one message is held before it goes back to the queue. It must be less than
+            the broker's consumer_timeout, 1800 unless its operator changed it.
+        faults: how many answers 500 a message may cause before it is parked: it may be the cause.
+        drain: how long to wait at the end for posts under way.
+        check: how often to look whether the broker has cancelled this consumer.
+    """
+
+    prefetch: int = 32
+    base: float = 0.2
+    cap: float = 30.0
+    hold: float = 900.0
+    faults: int = 8
+    drain: float = 30.0
+    check: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """What an AMQP message asks to be posted."""
+
+    project: str
+    queue: str
+    body: RawBody
+    ttl: int | None
+    key: str
+    headers: dict[str, str] | None
+
+    @classmethod
+    def read(cls, message: AbstractIncomingMessage) -> "Letter":
+        """Read it from headers and body.
+
+        Raises:
+            Invalid: something that can never be posted; the text says what.
+        """
+        queue = str(message.headers.get(names.QUEUE, ""))
+        if not names.is_queue(queue):
+            raise Invalid(f"the header {names.QUEUE} names no queue: {queue!r}")
+        project = str(message.headers.get(names.PROJECT, "default"))
+        if not names.is_project(project):
+            raise Invalid(f"the header {names.PROJECT} is no project: {project!r}")
+        if not message.message_id:
+            raise Invalid("the message has no message id")
+        forward = {
+            name.removeprefix(names.FORWARD): str(value)
+            for name, value in message.headers.items()
+            if name.startswith(names.FORWARD)
+        }
+        key = message.message_id
+        if not names.is_key(key):
+            key = hashlib.sha256(key.encode()).hexdigest()
+        return cls(
+            project=project,
+            queue=queue,
+            body=_checked(message.body),
+            ttl=_ttl(message.headers.get(names.TTL)),
+            key=key,
+            headers=forward or None,
+        )
+
+
+def _checked(body: bytes) -> RawBody:
+    """Return a body as it is, known to be one JSON value: nothing in it can break the envelope."""
+    try:
+        text = body.decode("utf-8")
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Invalid(f"the body is not JSON (at most {MAX_BODY_DEPTH} deep): {error}") from error
+    return RawBody(body)
+
+
+def _ttl(value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not str(value).isascii() or not str(value).isdigit():
+        raise Invalid(f"the header {names.TTL} is not a whole number of seconds: {value!r}")
+    return int(str(value))
+
+
+class Relay:
+    """One consumer of a destination's queue.
+
+    Args:
+        url: the broker, `amqp://...`.
+        topology: the one that was applied there.
+        client_for: returns the SDK client of a project. Give the clients
+            `RetryPolicy(attempts=1)`: the relay itself decides when to post again.
+        destination: whose queue to consume.
+        options: how to behave.
+        metrics: where to count.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        topology: Topology,
+        client_for: ClientFor,
+        *,
+        destination: str = "zaqar",
+        options: RelayOptions | None = None,
+        metrics: RelayMetrics | None = None,
+    ) -> None:
+        if destination not in topology.targets:
+            raise Invalid(f"the topology has no destination {destination!r}")
+        self.metrics = metrics or RelayMetrics()
+        self._url = url
+        self._topology = topology
+        self._source = topology.targets[destination]
+        self._client_for = client_for
+        self._options = options or RelayOptions()
+        self._resume_at = 0.0  # monotonic; nobody posts before
+        self._strain = 0  # failures in a row, of any message
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Relay until `stop` is set, then drain. A lost broker is looked for until it is back."""
+        failures = 0
+        while not stop.is_set():
+            started = time.monotonic()
+            try:
+                async with connected(self._url) as connection:
+                    self.metrics.connections += 1
+                    await self._session(connection, stop)
+            except (Unavailable, *LOST) as error:
+                lasted = time.monotonic() - started > self._options.cap
+                failures = 1 if lasted else failures + 1
+                pause = self._backoff(failures)
+                LOG.warning("broker lost, trying again in %.1f s: %s", pause, error)
+                await _wait(stop, pause)
+
+    def _backoff(self, failures: int) -> float:
+        longest = min(self._options.cap, self._options.base * 2 ** min(failures, 20))
+        return random.uniform(longest / 2, longest)  # noqa: S311 - jitter, not a secret
+
+    async def _session(self, connection: AbstractConnection, stop: asyncio.Event) -> None:
+        """Consume over one connection until it breaks or the relay stops."""
+        ending = asyncio.Event()
+        tasks: set[asyncio.Task[None]] = set()
+        channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
+        channel.close_callbacks.add(lambda *_: ending.set())
+        await channel.set_qos(prefetch_count=self._options.prefetch)
+        queue = await channel.get_queue(self._source, ensure=True)
+
+        async def take(message: AbstractIncomingMessage) -> None:
+            task = asyncio.create_task(self._handle(message, channel, ending))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+        tag = await queue.consume(take)
+        watches = [
+            asyncio.create_task(_until_set(stop, ending)),
+            asyncio.create_task(self._check(channel, tag, ending)),
+        ]
+        try:
+            await ending.wait()
+            if stop.is_set() and not channel.is_closed:
+                await queue.cancel(tag)
+        finally:
+            if tasks:
+                # What waits gives its message back; what is being posted is posted.
+                await asyncio.wait(tasks, timeout=self._options.drain)
+            for task in (*tasks, *watches):
+                task.cancel()
+            await asyncio.gather(*tasks, *watches, return_exceptions=True)
+        if not stop.is_set():
+            raise Unavailable(f"the consumer of {self._source} was ended by the broker")
+
+    async def _check(self, channel: AbstractChannel, tag: str, ending: asyncio.Event) -> None:
+        """End the session when the broker has cancelled our consumer.
+
+        It does so when the queue is deleted, and leaves the channel open; the library then only
+        forgets the tag.
+        """
+        underlay = cast(aiormq.Channel, await channel.get_underlay_channel())
+        while not ending.is_set():
+            await _wait(ending, self._options.check)
+            if tag not in underlay.consumers:
+                ending.set()
+
+    async def _handle(
+        self, message: AbstractIncomingMessage, channel: AbstractChannel, ending: asyncio.Event
+    ) -> None:
+        """Bring one message to its end: acknowledged, parked, or given back."""
+        self.metrics.in_flight += 1
+        self.metrics.redelivered += bool(message.redelivered)
+        try:
+            try:
+                letter = Letter.read(message)
+                if await self._deliver(letter, ending):
+                    await message.ack()
+                    self._note_lateness(message)
+                elif not channel.is_closed:
+                    await message.nack(requeue=True)
+            except Invalid as error:
+                await self._park(message, channel, "400", str(error))
+            except (Refused, ServerFault, BadAnswer) as error:
+                await self._park(message, channel, str(error.status or "none"), str(error))
+        except Unavailable as error:
+            LOG.error("message %s cannot even be parked: %s", message.message_id, error)
+            await _wait(ending, self._options.cap)
+            if not channel.is_closed:
+                await message.nack(requeue=True)
+        except LOST as error:
+            # Neither acknowledged nor parked for sure: the broker will deliver it again.
+            LOG.warning("message %s comes again: %s", message.message_id, error)
+        finally:
+            self.metrics.in_flight -= 1
+
+    async def _deliver(self, letter: Letter, ending: asyncio.Event) -> bool:
+        """Post until it is stored; False when it should be given back.
+
+        Raises:
+            Refused: it can never be posted.
+            ServerFault, BadAnswer: it was tried often, and may itself be the cause.
+        """
+        give_up = time.monotonic() + self._options.hold
+        faults = 0
+        while not ending.is_set() and time.monotonic() < give_up:
+            await _wait(ending, self._resume_at - time.monotonic())
+            if ending.is_set():
+                break
+            try:
+                await self._post(letter)
+            except (ServerFault, BadAnswer) as error:
+                faults += 1
+                if faults >= self._options.faults:
+                    raise
+                LOG.warning("answer %s to a post to %s", error.status, letter.queue)
+                await _wait(ending, self._backoff(faults))
+            except Refused as error:
+                if error.status not in _COME_BACK:
+                    raise
+                self._pause(error)
+            except ZaqarError as error:  # overloaded, away, or not to be found
+                self._pause(error)
+            else:
+                self._strain = 0
+                return True
+        return False
+
+    async def _post(self, letter: Letter) -> None:
+        status = "none"
+        try:
+            await self._client_for(letter.project).post(
+                letter.queue,
+                letter.body,
+                ttl=letter.ttl,
+                delay=0,  # the wait is over, whatever the queue's default delay is
+                idempotency_key=letter.key,
+                headers=letter.headers,
+            )
+            status = "201"
+        except ZaqarError as error:
+            status = str(error.status or "none")
+            raise
+        finally:
+            self.metrics.posts[status] += 1
+
+    def _pause(self, error: ZaqarError) -> None:
+        """Let nobody post for a while; a pause that runs already is not made longer."""
+        now = time.monotonic()
+        if now < self._resume_at:
+            return
+        self._strain += 1
+        asked = getattr(error, "retry_after", None) or 0.0
+        pause = asked + self._backoff(self._strain)
+        self._resume_at = now + pause
+        LOG.warning("Zaqar cannot take messages now, pausing %.1f s: %s", pause, error.title)
+
+    async def _park(
+        self, message: AbstractIncomingMessage, channel: AbstractChannel, status: str, reason: str
+    ) -> None:
+        """Put a message that can never be posted where a person finds it, and acknowledge it."""
+        parked = aio_pika.Message(
+            message.body,
+            headers={
+                **{k: v for k, v in message.headers.items() if not names.is_trace(k)},
+                names.FAILED_STATUS: status,
+                names.FAILED_REASON: reason[:1000],
+            },
+            content_type=message.content_type,
+            message_id=message.message_id,
+            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+        )
+        try:
+            await channel.default_exchange.publish(
+                parked, self._topology.failed, mandatory=True, timeout=30
+            )
+        except (DeliveryError, TimeoutError) as lost:
+            raise Unavailable(f"the queue {self._topology.failed} took nothing") from lost
+        await message.ack()
+        self.metrics.parked[status] += 1
+        LOG.warning("message %s parked: %s", message.message_id, reason)
+
+    def _note_lateness(self, message: AbstractIncomingMessage) -> None:
+        due = message.headers.get(names.DUE)
+        if isinstance(due, int):
+            self.metrics.late(time.time() - due / 1000)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Wait so long, or until the event."""
+    if seconds > 0:
+        try:
+            async with asyncio.timeout(seconds):
+                await event.wait()
+        except TimeoutError:
+            pass
+
+
+async def _until_set(one: asyncio.Event, other: asyncio.Event) -> None:
+    """Hand an event on."""
+    await one.wait()
+    other.set()

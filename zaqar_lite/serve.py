@@ -1,0 +1,190 @@
+"""Run the server: uvicorn with uvloop and httptools, one process or several."""
+
+import argparse
+import http.client
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from zaqar_lite import logs
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.main import create_app
+from zaqar_lite.settings import PREFIX, Settings, load
+
+logger = logging.getLogger("zaqar_lite")
+_BACKLOG = 2_048
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT; then finish requests, close the stores and answer 0.
+
+    A wrong configuration is one line on standard error and exit code 2.
+    """
+    try:
+        settings = load(
+            environment=os.environ, config=arguments.config, overrides=_overrides(arguments)
+        )
+        logs.configure()
+        app = create_app(settings)
+    except ConfigurationError as exc:
+        print(f"zaqar-lite: {exc}", file=sys.stderr)
+        return 2
+    if not settings.is_loopback:
+        logger.warning(
+            "listening on %s with trusted headers: every client may act for any project",
+            settings.host,
+        )
+    try:
+        listener = _listen(settings)
+    except OSError as exc:
+        print(
+            f"zaqar-lite: can't listen on {settings.host}:{settings.port}: {exc.strerror}.",
+            file=sys.stderr,
+        )
+        return 2
+    if settings.workers > 1:
+        return _run_workers(settings, arguments, listener)
+    server = _Server(_config(settings, app), _announce(settings, listener))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn raises the signal again once it has drained; without this the exit code is not 0.
+        signal.signal(number, _ignore)
+    server.run(sockets=[listener])
+    return 0 if server.started else 3
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that tells when it is ready, and says in one line why it is not."""
+
+    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and not self.should_exit:
+            self._announce()
+
+
+def _config(settings: Settings, app: object) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        factory=isinstance(app, str),
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        workers=settings.workers,
+        timeout_graceful_shutdown=settings.shutdown_timeout,
+    )
+
+
+def _run_workers(settings: Settings, arguments: argparse.Namespace, listener: socket.socket) -> int:
+    """Run several processes on one socket; each reads its settings from the environment."""
+    from uvicorn.supervisors import Multiprocess  # noqa: PLC0415 - only needed here
+
+    for name, value in _overrides(arguments).items():
+        os.environ[PREFIX + name.upper()] = str(value)
+    if arguments.config is not None:
+        os.environ[PREFIX + "CONFIG"] = str(arguments.config)
+    config = _config(settings, "zaqar_lite.serve:create_worker_app")
+    announce = _announce(settings, listener)
+    address = listener.getsockname()[:2]
+    threading.Thread(target=_wait_for_a_worker, args=(address, announce), daemon=True).start()
+    Multiprocess(config, sockets=[listener]).run()
+    return 0
+
+
+def _wait_for_a_worker(address: tuple[str, int], announce: Callable[[], None]) -> None:
+    """Announce the server once a worker answers: the socket accepts long before that."""
+    while True:
+        try:
+            connection = http.client.HTTPConnection(*address, timeout=1)
+            connection.request("GET", "/")
+            connection.getresponse().read()
+        except (OSError, http.client.HTTPException):
+            time.sleep(0.05)
+        else:
+            announce()
+            return
+
+
+def create_worker_app() -> object:
+    """Make the application of one of several processes."""
+    logs.configure()
+    return create_app()
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((settings.host, settings.port))
+    listener.listen(_BACKLOG)
+    listener.set_inheritable(True)
+    return listener
+
+
+def _announce(settings: Settings, listener: socket.socket) -> Callable[[], None]:
+    port = listener.getsockname()[1]
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+
+    def announce() -> None:
+        logger.info("listening on http://%s:%s (store %s)", host, port, _shown(settings.store))
+
+    return announce
+
+
+def _shown(uri: str) -> str:
+    """A store's URI without the user and password that it may hold."""
+    scheme, separator, rest = uri.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}" if separator else uri
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    pass
+
+
+def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
+    names = (
+        "host",
+        "port",
+        "store",
+        "management_store",
+        "workers",
+        "admin_mode",
+        "trust_headers",
+        "access_log",
+    )
+    given = {name: getattr(arguments, name) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Declare `serve`; an option that is not given comes from the file or the environment."""
+    parser = subparsers.add_parser("serve", help="run the server")
+    parser.set_defaults(run=run)
+    parser.add_argument("--host", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on (8888)")
+    parser.add_argument("--store", metavar="URI", help="the message store")
+    parser.add_argument("--management-store", metavar="URI", help="the store of queue records")
+    parser.add_argument("--workers", type=int, metavar="N", help="server processes (1)")
+    parser.add_argument("--admin-mode", action="store_true", default=None)
+    parser.add_argument("--trust-headers", action="store_true", default=None)
+    parser.add_argument("--access-log", action="store_true", default=None)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")

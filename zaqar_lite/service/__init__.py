@@ -1,0 +1,1 @@
+"""The rules: what each operation of the API means, over any store."""

@@ -1,0 +1,118 @@
+"""The rules of claims: create, read, renew and release."""
+
+from collections.abc import Sequence
+
+from zaqar_lite.domain.errors import Invalid, NotFound
+from zaqar_lite.domain.ids import is_claim_id
+from zaqar_lite.domain.limits import MIN_CLAIM_GRACE, MIN_CLAIM_TTL, Limits
+from zaqar_lite.domain.models import Claim, Claimed, Message, QueueRef
+from zaqar_lite.service.policy import Policies, Policy
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.storage.base import MessageStore
+
+
+class Claims:
+    """What a user may do with claims."""
+
+    def __init__(
+        self, messages: MessageStore, queues: Queues, policies: Policies, limits: Limits
+    ) -> None:
+        self._messages = messages
+        self._queues = queues
+        self._policies = policies
+        self._limits = limits
+
+    async def create(
+        self,
+        queue: QueueRef,
+        *,
+        limit: int,
+        ttl: int | None,
+        grace: int | None,
+        client_id: str,
+    ) -> tuple[str, Sequence[Message]] | None:
+        """Claim up to `limit` messages for `ttl` seconds; None when there is nothing to claim.
+
+        Exhausted messages are in the dead-letter queue, which exists, before this returns.
+
+        Raises:
+            Invalid: a value is out of range.
+        """
+        limits = self._limits
+        if not 1 <= limit <= limits.max_messages_per_claim_or_pop:
+            raise Invalid(
+                "Limit must be at least 1 and no greater than "
+                f"{limits.max_messages_per_claim_or_pop}."
+            )
+        ttl = self._ttl(ttl)
+        grace = limits.default_claim_grace if grace is None else grace
+        if not MIN_CLAIM_GRACE <= grace <= limits.max_claim_grace:
+            raise Invalid(
+                f"The grace of a claim must be between {MIN_CLAIM_GRACE} and "
+                f"{limits.max_claim_grace} seconds; it is {grace}."
+            )
+
+        async def act(policy: Policy) -> Claimed:
+            claimed = await self._messages.claim(
+                queue,
+                limit=limit,
+                ttl_ms=ttl * 1000,
+                grace_ms=grace * 1000,
+                client_id=client_id,
+                delay_mode=policy.delay_mode,
+                dead_letter=policy.dead_letter,
+                version=policy.version,
+            )
+            if claimed.moved and policy.dead_letter and policy.dead_letter.target:
+                await self._queues.ensure(policy.dead_letter.target)
+            return claimed
+
+        claimed = await self._policies.decide(queue, act)
+        if claimed.claim_id is None or not claimed.messages:
+            return None
+        return claimed.claim_id, claimed.messages
+
+    async def get(self, queue: QueueRef, claim_id: str) -> Claim:
+        """Read a live claim.
+
+        Raises:
+            NotFound: unknown, released or lapsed.
+        """
+        _check_id(claim_id)
+        return await self._messages.get_claim(queue, claim_id)
+
+    async def renew(
+        self, queue: QueueRef, claim_id: str, *, ttl: int | None, grace: int | None
+    ) -> None:
+        """Let a live claim live `ttl` seconds from now; what it does not say is the default.
+
+        The grace is bounded, not refused, because upstream does not check it here.
+
+        Raises:
+            Invalid: the ttl is out of range.
+            NotFound: unknown, released or lapsed.
+        """
+        ttl = self._ttl(ttl)
+        grace = self._limits.default_claim_grace if grace is None else grace
+        grace = min(max(grace, 0), self._limits.max_claim_grace)
+        _check_id(claim_id)
+        await self._messages.renew(queue, claim_id, ttl_ms=ttl * 1000, grace_ms=grace * 1000)
+
+    async def release(self, queue: QueueRef, claim_id: str) -> None:
+        """End a claim at once; no error when it has ended already."""
+        if is_claim_id(claim_id):
+            await self._messages.release(queue, claim_id)
+
+    def _ttl(self, ttl: int | None) -> int:
+        ttl = self._limits.default_claim_ttl if ttl is None else ttl
+        if not MIN_CLAIM_TTL <= ttl <= self._limits.max_claim_ttl:
+            raise Invalid(
+                f"The ttl of a claim must be between {MIN_CLAIM_TTL} and "
+                f"{self._limits.max_claim_ttl} seconds; it is {ttl}."
+            )
+        return ttl
+
+
+def _check_id(claim_id: str) -> None:
+    if not is_claim_id(claim_id):
+        raise NotFound(f"Claim {claim_id!r} does not exist.")

@@ -1,0 +1,158 @@
+"""Health: operations really executed on a queue of their own, timed one by one."""
+
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from zaqar_lite.domain.errors import ZaqarLiteError
+from zaqar_lite.domain.ids import new_claim_id
+from zaqar_lite.domain.models import QueueRef, Stats
+from zaqar_lite.service.claims import Claims
+from zaqar_lite.service.messages import Draft, Messages
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.storage.base import MessageStore
+
+logger = logging.getLogger(__name__)
+_POSTED = 100
+_CLAIMED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one operation went; `reference` names the line in the log that tells why it failed."""
+
+    succeeded: bool
+    seconds: float
+    reference: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The health of the store: reachable, each operation's outcome, the probe's own counts."""
+
+    reachable: bool
+    operations: dict[str, Outcome]
+    volume: Stats
+    capabilities: Sequence[str]
+
+
+class Health:
+    """Find out whether the store works, by working with it."""
+
+    def __init__(
+        self, store: MessageStore, queues: Queues, messages: Messages, claims: Claims
+    ) -> None:
+        self._store = store
+        self._queues = queues
+        self._messages = messages
+        self._claims = claims
+
+    async def ping(self) -> None:
+        """Return when the store answers.
+
+        Raises:
+            Unavailable: it does not.
+        """
+        await self._store.ping()
+
+    @property
+    def capabilities(self) -> list[str]:
+        """What the message store promises beyond the contract."""
+        return sorted(capability.value for capability in self._store.capabilities)
+
+    async def report(self) -> Report:
+        """Post, list, claim and delete on a random queue and time each.
+
+        Raises:
+            Unavailable: the store does not answer at all.
+        """
+        await self._store.ping()
+        probe = _Probe(
+            QueueRef(uuid.uuid4().hex, uuid.uuid4().hex),
+            self._queues,
+            self._messages,
+            self._claims,
+        )
+        operations: dict[str, Outcome] = {}
+        volume = Stats()
+        for name, operation in probe.operations():
+            operations[name] = await _timed(name, operation)
+            if name == "claim_messages" and operations[name].succeeded:
+                volume = await self._store.stats(probe.queue)
+        return Report(True, operations, volume, self.capabilities)
+
+
+class _Probe:
+    """The operations of a report, in order, each on what the ones before it left."""
+
+    def __init__(self, queue: QueueRef, queues: Queues, messages: Messages, claims: Claims) -> None:
+        self.queue = queue
+        self._queues = queues
+        self._messages = messages
+        self._claims = claims
+        self._client_id = new_claim_id()
+        self._ids: list[str] = []
+        self._claim_id = ""
+
+    def operations(self) -> Sequence[tuple[str, Callable[[], Awaitable[None]]]]:
+        return (
+            ("create_queue", self._create),
+            ("post_messages", self._post),
+            ("claim_messages", self._claim),
+            ("list_messages", self._list),
+            ("delete_messages", self._delete),
+            ("delete_claim", self._release),
+            ("bulk_delete_messages", self._delete_many),
+            ("delete_queue", self._drop),
+        )
+
+    async def _create(self) -> None:
+        await self._queues.create(self.queue, {})
+
+    async def _post(self) -> None:
+        drafts = [Draft(b'"probe"', ttl=60)] * _POSTED
+        posted = await self._messages.post(self.queue, drafts, size=0, client_id=self._client_id)
+        self._ids = [entry.id for entry in posted]
+
+    async def _claim(self) -> None:
+        claimed = await self._claims.create(
+            self.queue, limit=_CLAIMED, ttl=60, grace=60, client_id=self._client_id
+        )
+        if claimed is not None:
+            self._claim_id = claimed[0]
+
+    async def _list(self) -> None:
+        await self._messages.list_messages(
+            self.queue,
+            marker=None,
+            until=None,
+            limit=_CLAIMED,
+            exclude_client_id=None,
+            include_claimed=True,
+            include_delayed=True,
+        )
+
+    async def _delete(self) -> None:
+        await self._messages.delete(self.queue, self._ids[-1], None)
+
+    async def _release(self) -> None:
+        await self._claims.release(self.queue, self._claim_id)
+
+    async def _delete_many(self) -> None:
+        await self._messages.delete_many(self.queue, self._ids[:_CLAIMED], None)
+
+    async def _drop(self) -> None:
+        await self._queues.delete(self.queue)
+
+
+async def _timed(name: str, operation: Callable[[], Awaitable[None]]) -> Outcome:
+    started = time.perf_counter()
+    try:
+        await operation()
+    except (ZaqarLiteError, IndexError) as exc:
+        reference = str(uuid.uuid4())
+        logger.warning("health: %s failed, ref %s: %s", name, reference, exc)
+        return Outcome(False, time.perf_counter() - started, reference)
+    return Outcome(True, time.perf_counter() - started, None)

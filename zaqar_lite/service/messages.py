@@ -1,0 +1,348 @@
+"""The rules of messages: post, list, get, edit, delete and pop."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
+from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id, parse_marker
+from zaqar_lite.domain.limits import MAX_IDEMPOTENCY_KEY, MIN_MESSAGE_TTL, Limits
+from zaqar_lite.domain.models import (
+    Claimed,
+    DelayMode,
+    Message,
+    NewMessage,
+    Page,
+    Posted,
+    QueueRef,
+    RefusalReason,
+)
+from zaqar_lite.service.policy import Policies, Policy
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.routing import Router
+from zaqar_lite.storage.base import MessageStore
+
+
+class Draft(NamedTuple):
+    """A message as it was posted; None where the client gave nothing (seconds)."""
+
+    body: bytes
+    ttl: int | None = None
+    delay: int | None = None
+    idempotency_key: str | None = None
+    headers: Mapping[str, str] | None = None
+
+
+class Messages:
+    """What a user may do with messages."""
+
+    def __init__(
+        self,
+        messages: MessageStore,
+        queues: Queues,
+        policies: Policies,
+        router: Router,
+        limits: Limits,
+    ) -> None:
+        self._messages = messages
+        self._queues = queues
+        self._policies = policies
+        self._router = router
+        self._limits = limits
+        self._ttl_range = range(MIN_MESSAGE_TTL, limits.max_message_ttl + 1)
+        self._delay_range = range(limits.max_message_delay + 1)
+
+    async def check_size(self, queue: QueueRef, size: int) -> None:
+        """Refuse a post of `size` bytes before it is read.
+
+        Raises:
+            Invalid: larger than the queue or the server allows.
+        """
+        self._check_size((await self._policies.get(queue)).max_post_size, size)
+
+    async def post(
+        self,
+        queue: QueueRef,
+        drafts: Sequence[Draft],
+        *,
+        size: int,
+        client_id: str,
+        batch_key: str | None = None,
+    ) -> Sequence[Posted]:
+        """Store messages; create the queue, with empty metadata, once they are known to be good.
+
+        `delay` is ignored on a normal queue (delayed queues, scenario 3). `size` is that of the
+        request in bytes.
+
+        Raises:
+            Invalid: a message breaks a rule; names it by its index. Nothing was stored.
+            LimitReached: the queue holds too many messages or keys. Nothing was stored.
+        """
+        self._check_drafts(drafts, batch_key)
+
+        async def act(policy: Policy) -> Sequence[Posted]:
+            self._check_size(policy.max_post_size, size)
+            if not policy.exists:
+                await self._queues.ensure(queue)
+                policy = await self._policies.get(queue)
+            new = await self._router.route(queue, self._resolve(drafts, policy), policy.route)
+            return await self._messages.post(
+                queue, new, client_id=client_id, batch_key=batch_key, version=policy.version
+            )
+
+        return await self._policies.decide(queue, act)
+
+    async def list_messages(
+        self,
+        queue: QueueRef,
+        *,
+        marker: str | None,
+        until: str | None,
+        limit: int,
+        exclude_client_id: str | None,
+        include_claimed: bool,
+        include_delayed: bool,
+    ) -> tuple[Page, bool]:
+        """List a page of messages; answer also whether delayed ones were included.
+
+        On a queue without a delay they always are (zaqar-behaviour 3.3). A marker that can't be
+        read gives an empty page.
+
+        Raises:
+            Invalid: the limit is out of range.
+        """
+        if not 1 <= limit <= self._limits.max_messages_per_page:
+            raise Invalid(
+                "Limit must be at least 1 and no greater than "
+                f"{self._limits.max_messages_per_page}."
+            )
+        after, bound = self._marker(marker), self._marker(until)
+
+        async def act(policy: Policy) -> tuple[Page, bool]:
+            delayed = include_delayed or policy.delay_mode is not DelayMode.HONOUR
+            if (marker is not None and after is None) or (until is not None and bound is None):
+                return Page((), None), delayed
+            page = await self._messages.list_messages(
+                queue,
+                marker=after,
+                until=bound,
+                limit=limit,
+                exclude_client_id=exclude_client_id,
+                include_claimed=include_claimed,
+                include_delayed=delayed,
+                version=policy.version,
+            )
+            return page, delayed
+
+        return await self._policies.decide(queue, act)
+
+    async def get(self, queue: QueueRef, ids: Sequence[str]) -> Sequence[Message]:
+        """Fetch messages by id, delayed and claimed ones too; those not there are left out.
+
+        Raises:
+            Invalid: too many ids.
+        """
+        self._check_ids(ids)
+        known = [message_id for message_id in ids if is_message_id(message_id)]
+        return await self._messages.get_messages(queue, known) if known else ()
+
+    async def edit(
+        self,
+        queue: QueueRef,
+        message_id: str,
+        *,
+        body: bytes | None,
+        ttl: int | None,
+        delay: int | None,
+        size: int,
+    ) -> Message:
+        """Change a message that is still delayed; `ttl` and `delay` (seconds) count from now.
+
+        Raises:
+            Invalid: a value is out of range, or the ttl would end before the delay.
+            NotFound: no such message.
+            Conflict: it can be claimed by now, or is on a normal queue.
+        """
+        self._check_times("The message", ttl, delay)
+        if ttl is not None and delay is not None and ttl < delay:
+            raise Invalid(
+                f"The ttl ({ttl}) must not be smaller than the delay ({delay}): the message "
+                "would expire before anybody could claim it."
+            )
+
+        async def act(policy: Policy) -> Message:
+            self._check_size(policy.max_post_size, size)
+            if not is_message_id(message_id):
+                raise NotFound(f"Message {message_id!r} does not exist.")
+            if policy.delay_mode is not DelayMode.HONOUR:
+                if not await self._messages.get_messages(queue, (message_id,)):
+                    raise NotFound(f"Message {message_id} does not exist.")
+                raise Conflict("Only a message of a delayed queue can be edited.")
+            return await self._messages.edit(
+                queue,
+                message_id,
+                body=body,
+                ttl_ms=None if ttl is None else ttl * 1000,
+                delay_ms=None if delay is None else delay * 1000,
+                version=policy.version,
+            )
+
+        return await self._policies.decide(queue, act)
+
+    async def delete(self, queue: QueueRef, message_id: str, claim_id: str | None) -> None:
+        """Delete one message, by its claim if it is claimed (zaqar-behaviour 3.5).
+
+        Raises:
+            Invalid: the claim does not exist (any more), or the message is not claimed.
+            Forbidden: somebody's claim holds it.
+        """
+        if not is_message_id(message_id):
+            return
+        claim_ids = () if claim_id is None else (claim_id,)
+        refused = await self._messages.delete(queue, (message_id,), claim_ids=claim_ids)
+        if not refused:
+            return
+        if claim_id is None:
+            raise Forbidden(f"Message {message_id} is claimed; delete it with its claim_id.")
+        if refused[0].reason is RefusalReason.NOT_CLAIMED:
+            raise Invalid(f"Message {message_id} is not currently claimed.")
+        if not is_claim_id(claim_id) or not await self._is_live(queue, claim_id):
+            raise Invalid("The specified claim does not exist or has expired.")
+        raise Forbidden(f"Message {message_id} is held by another claim.")
+
+    async def delete_many(
+        self, queue: QueueRef, ids: Sequence[str], claim_ids: Sequence[str] | None
+    ) -> None:
+        """Delete messages; with `claim_ids`, only what those claims hold, all or none.
+
+        Raises:
+            Invalid: the number of ids is out of range, or claim ids are required and missing.
+            Forbidden: an id is not held by a listed live claim; nothing was deleted.
+        """
+        self._check_ids(ids)
+        if self._limits.message_delete_with_claim_id and not claim_ids:
+            raise Invalid("The parameters 'ids' and 'claim_ids' must both be given.")
+        known = [message_id for message_id in ids if is_message_id(message_id)]
+        if not known:
+            return
+        refused = await self._messages.delete(queue, known, claim_ids=claim_ids or None)
+        if refused:
+            held = ", ".join(refusal.id for refusal in refused)
+            raise Forbidden(f"Nothing was deleted: not held by the claims given are {held}.")
+
+    async def pop(self, queue: QueueRef, limit: int) -> Sequence[Message]:
+        """Remove and hand out up to `limit` messages; none goes to two callers.
+
+        Raises:
+            Invalid: the limit is out of range.
+        """
+        most = self._limits.max_messages_per_claim_or_pop
+        if not 1 <= limit <= most:
+            raise Invalid(f"'pop' must be at least 1 and no greater than {most}.")
+
+        async def act(policy: Policy) -> Claimed:
+            return await self._messages.pop(
+                queue,
+                limit=limit,
+                delay_mode=policy.delay_mode,
+                dead_letter=policy.dead_letter,
+                version=policy.version,
+            )
+
+        popped = await self._policies.decide(queue, act)
+        return popped.messages
+
+    async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
+        """Cut a queue into at most `count` ranges of about equal size (see the store's `split`).
+
+        Raises:
+            Invalid: the count is out of range.
+        """
+        if not 1 <= count <= self._limits.max_ranges:
+            raise Invalid(f"'count' must be between 1 and {self._limits.max_ranges}.")
+        return await self._messages.split(queue, count)
+
+    async def _is_live(self, queue: QueueRef, claim_id: str) -> bool:
+        try:
+            await self._messages.get_claim(queue, claim_id)
+        except NotFound:
+            return False
+        return True
+
+    def _resolve(self, drafts: Sequence[Draft], policy: Policy) -> list[NewMessage]:
+        default_ttl_ms, default_delay_ms = policy.default_ttl_ms, policy.default_delay_ms
+        if not default_delay_ms:
+            return [
+                NewMessage(body, default_ttl_ms if ttl is None else ttl * 1000, 0, key, headers)
+                for body, ttl, _, key, headers in drafts
+            ]
+        return [
+            NewMessage(
+                body,
+                default_ttl_ms if ttl is None else ttl * 1000,
+                default_delay_ms if delay is None else delay * 1000,
+                key,
+                headers,
+            )
+            for body, ttl, delay, key, headers in drafts
+        ]
+
+    def _check_drafts(self, drafts: Sequence[Draft], batch_key: str | None) -> None:
+        if not drafts:
+            raise Invalid("No messages to post.")
+        if batch_key is not None:
+            _check_key("The Idempotency-Key header", batch_key)
+        for index, (_, ttl, delay, key, headers) in enumerate(drafts):
+            if ttl is not None or delay is not None:
+                self._check_times(f"Message {index}", ttl, delay)
+            if key is not None:
+                _check_key(f"Message {index}: the idempotency_key", key)
+            if headers is not None:
+                self._check_headers(index, headers)
+
+    def _check_times(self, what: str, ttl: int | None, delay: int | None) -> None:
+        if ttl is not None and ttl not in self._ttl_range:
+            raise Invalid(
+                f"{what}: the ttl must be between {MIN_MESSAGE_TTL} and "
+                f"{self._limits.max_message_ttl} seconds; it is {ttl}."
+            )
+        if delay is not None and delay not in self._delay_range:
+            raise Invalid(
+                f"{what}: the delay must be between 0 and {self._limits.max_message_delay} "
+                f"seconds; it is {delay}."
+            )
+
+    def _check_headers(self, index: int, headers: Mapping[str, str]) -> None:
+        limits = self._limits
+        if len(headers) > limits.max_message_headers:
+            raise Invalid(
+                f"Message {index} has {len(headers)} headers; {limits.max_message_headers} are "
+                "allowed."
+            )
+        size = sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+        if size > limits.max_message_headers_size:
+            raise Invalid(
+                f"Message {index} has {size} bytes of headers; {limits.max_message_headers_size} "
+                "are allowed."
+            )
+
+    def _check_ids(self, ids: Collection[str]) -> None:
+        most = self._limits.max_messages_per_page
+        if not 1 <= len(ids) <= most:
+            raise Invalid(
+                f"The number of ids must be at least 1 and no greater than {most}; it is "
+                f"{len(ids)}."
+            )
+
+    @staticmethod
+    def _check_size(most: int, size: int) -> None:
+        if size > most:
+            raise Invalid(f"The messages have {size} bytes; this queue takes at most {most}.")
+
+    @staticmethod
+    def _marker(text: str | None) -> Marker | None:
+        return None if text is None else parse_marker(text)
+
+
+def _check_key(what: str, key: str) -> None:
+    if not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY:
+        raise Invalid(f"{what} must have 1 to {MAX_IDEMPOTENCY_KEY} characters.")

@@ -1,0 +1,110 @@
+"""What a queue's record means for its messages, computed once per version of the record."""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from zaqar_lite.domain.errors import QueueChanged, Unavailable
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.metadata import dead_letter_policy
+from zaqar_lite.domain.models import DeadLetter, DelayMode, QueueRecord, QueueRef
+from zaqar_lite.service.routing import Route, compile_route
+from zaqar_lite.storage.base import ManagementStore
+
+_MAX_CACHED = 10_000
+_MAX_ROUNDS = 20
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A queue's rules at one version: milliseconds and bytes.
+
+    `version` is what the message store compares (see `storage/base.py`): 0 for a queue without a
+    record, None where the records live in another store.
+    """
+
+    exists: bool
+    version: int | None
+    default_ttl_ms: int
+    default_delay_ms: int
+    delay_mode: DelayMode
+    max_post_size: int
+    dead_letter: DeadLetter | None
+    route: Route
+
+
+class Policies:
+    """Answer the policy of a queue, and repeat what was decided by one that changed meanwhile.
+
+    Where one store keeps records and messages, a policy is cached by version and every operation
+    carries the version: the store compares it in its own atomic step, so that no process acts on
+    metadata that is out of date, and no request pays a second call. The absence of a queue is
+    never cached. Where the records live in another store they are read for every request.
+    """
+
+    def __init__(self, management: ManagementStore, limits: Limits, *, checked: bool) -> None:
+        self._management = management
+        self._limits = limits
+        self._checked = checked
+        self._cache: OrderedDict[QueueRef, Policy] = OrderedDict()
+
+    async def get(self, queue: QueueRef) -> Policy:
+        """The policy of a queue; that of an empty record when it has none."""
+        cached = self._cache.get(queue)
+        if cached is not None:
+            return cached
+        record = await self._management.get_queue(queue)
+        policy = self._compile(queue, record)
+        if self._checked and record is not None:
+            self._cache[queue] = policy
+            if len(self._cache) > _MAX_CACHED:
+                self._cache.popitem(last=False)
+        return policy
+
+    def forget(self, queue: QueueRef) -> None:
+        """Read the queue's record again at the next call."""
+        self._cache.pop(queue, None)
+
+    async def decide(self, queue: QueueRef, act: Callable[[Policy], Awaitable[T]]) -> T:
+        """Run `act` with the queue's policy, again with a fresh one whenever it changed.
+
+        Raises:
+            Unavailable: the record changed at every one of 20 tries.
+        """
+        for _ in range(_MAX_ROUNDS):
+            policy = await self.get(queue)
+            try:
+                return await act(policy)
+            except QueueChanged:
+                self.forget(queue)
+        raise Unavailable(f"The queue {queue.name!r} is being changed too often.")
+
+    def _compile(self, queue: QueueRef, record: QueueRecord | None) -> Policy:
+        limits = self._limits
+        if record is None:
+            return Policy(
+                exists=False,
+                version=0 if self._checked else None,
+                default_ttl_ms=limits.default_message_ttl * 1000,
+                default_delay_ms=0,
+                delay_mode=DelayMode.IGNORE,
+                max_post_size=limits.max_messages_post_size,
+                dead_letter=None,
+                route=compile_route({}),
+            )
+        metadata = record.metadata
+        size = metadata.get("_max_messages_post_size") or limits.max_messages_post_size
+        return Policy(
+            exists=True,
+            version=record.version if self._checked else None,
+            default_ttl_ms=(metadata.get("_default_message_ttl") or limits.default_message_ttl)
+            * 1000,
+            default_delay_ms=(metadata.get("_default_message_delay") or 0) * 1000,
+            delay_mode=record.delay_mode,
+            max_post_size=min(size, limits.max_messages_post_size),
+            dead_letter=dead_letter_policy(queue, metadata),
+            route=compile_route(metadata),
+        )

@@ -1,0 +1,230 @@
+"""The rules of queues: create, read, patch, delete, list, count and purge."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from zaqar_lite.domain import metadata as rules
+from zaqar_lite.domain.errors import Invalid, NotFound, QueueChanged, Unavailable
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.metadata_patch import Operation
+from zaqar_lite.domain.metadata_patch import apply as apply_patch
+from zaqar_lite.domain.models import (
+    Capability,
+    DelayMode,
+    HistoryPage,
+    HistoryState,
+    QueueRecord,
+    QueueRef,
+    Stats,
+)
+from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.routing import compile_route
+from zaqar_lite.storage.base import ManagementStore, MessageStore
+
+_MAX_ROUNDS = 20
+
+
+class Queues:
+    """What a user may do with queues as such."""
+
+    def __init__(
+        self,
+        management: ManagementStore,
+        messages: MessageStore,
+        policies: Policies,
+        limits: Limits,
+    ) -> None:
+        self._management = management
+        self._messages = messages
+        self._policies = policies
+        self._limits = limits
+
+    async def create(self, ref: QueueRef, metadata: Mapping[str, Any]) -> bool:
+        """Create a queue; False when it exists, whose metadata then stay as they are.
+
+        Raises:
+            Invalid: a reserved attribute is wrong, or would chain dead-letter queues.
+            LimitReached: the project has too many queues.
+        """
+        rules.validate(ref, metadata, self._limits)
+        await self._check_relations(ref, metadata)
+        _, created = await self._management.create_queue(
+            ref, metadata, max_queues=self._limits.max_queues_per_project
+        )
+        return created
+
+    async def ensure(self, ref: QueueRef) -> None:
+        """Create a queue with empty metadata unless it exists (lazy queues, dead letters)."""
+        await self._management.create_queue(ref, {}, max_queues=self._limits.max_queues_per_project)
+        self._policies.forget(ref)
+
+    async def metadata(self, ref: QueueRef) -> dict[str, Any]:
+        """The metadata of a queue with the defaults filled in, also of one that is not there."""
+        record = await self._management.get_queue(ref)
+        return rules.with_overlay(record.metadata if record else {}, self._limits)
+
+    async def patch(self, ref: QueueRef, operations: Sequence[Operation]) -> dict[str, Any]:
+        """Change metadata, all operations or none, exclusive against other patches.
+
+        Switching a delay off makes the queue exposing (architecture, section 3): O(1).
+
+        Raises:
+            NotFound: no such queue.
+            Conflict: an operation on a key that the queue does not have.
+            Invalid: the outcome breaks a rule of `create`.
+        """
+        for _ in range(_MAX_ROUNDS):
+            record = await self._management.get_queue(ref)
+            if record is None:
+                raise NotFound(f"Queue {ref.name} does not exist.")
+            patched = apply_patch(operations, record.metadata, rules.overlay(self._limits))
+            rules.validate(ref, patched, self._limits)
+            await self._check_relations(ref, patched)
+            changed = QueueRecord(ref, patched, record.version)
+            if record.delay_mode is not DelayMode.IGNORE:
+                changed = QueueRecord(
+                    ref,
+                    patched,
+                    record.version,
+                    exposing=not patched.get("_default_message_delay"),
+                )
+            try:
+                await self._management.update_queue(changed)
+            except QueueChanged:
+                continue  # somebody else's patch came first: apply ours to its outcome
+            finally:
+                self._policies.forget(ref)
+            return rules.with_overlay(patched, self._limits)
+        raise Unavailable(f"The queue {ref.name!r} is being changed too often.")
+
+    async def delete(self, ref: QueueRef) -> None:
+        """Delete a queue with all it holds; no error when it is not there.
+
+        Messages first, the record last: a crash in between leaves an empty queue, which the
+        repeated call removes, and never messages that would come back with a new queue. The
+        second drop removes what was posted in between where the two stores are not one.
+        """
+        for _ in range(_MAX_ROUNDS):
+            record = await self._management.get_queue(ref)
+            await self._messages.drop(ref)
+            self._policies.forget(ref)
+            if record is None:
+                return
+            try:
+                await self._management.delete_queue(ref, version=record.version)
+            except QueueChanged:
+                continue  # made again or patched meanwhile: that one is ours to delete too
+            return
+        raise Unavailable(f"The queue {ref.name!r} is being changed too often.")
+
+    async def list_queues(
+        self,
+        project: str,
+        *,
+        marker: str | None,
+        limit: int,
+        name_contains: str | None,
+        metadata: Mapping[str, Any],
+    ) -> Sequence[QueueRecord]:
+        """List a project's queues by name, after `marker`."""
+        if not 1 <= limit <= self._limits.max_queues_per_page:
+            raise Invalid(
+                f"Limit must be at least 1 and no greater than {self._limits.max_queues_per_page}."
+            )
+        return await self._management.list_queues(
+            project,
+            marker=marker,
+            limit=limit,
+            name_contains=name_contains,
+            metadata=metadata,
+        )
+
+    def shown(self, record: QueueRecord) -> dict[str, Any]:
+        """A listed queue's metadata with the defaults filled in."""
+        return rules.with_overlay(record.metadata, self._limits)
+
+    async def count(self, project: str) -> int:
+        """Count a project's queues."""
+        return await self._management.count_queues(project)
+
+    async def stats(self, ref: QueueRef) -> Stats:
+        """Count a queue's messages by state; zeros for a queue that is not there."""
+        return await self._messages.stats(ref)
+
+    async def purge(self, ref: QueueRef, resource_types: Collection[str]) -> None:
+        """Remove all messages, claimed and delayed ones too, if they are among the types.
+
+        Raises:
+            Invalid: an unknown resource type.
+        """
+        if set(resource_types) - {"messages", "subscriptions"}:
+            raise Invalid("Resource types must be a sub set of ['messages', 'subscriptions'].")
+        if "messages" in resource_types:
+            await self._messages.purge(ref)
+
+    async def history(
+        self, ref: QueueRef, state: HistoryState, *, marker: str | None, limit: int
+    ) -> HistoryPage:
+        """List what was acknowledged or failed, where the store keeps it.
+
+        Raises:
+            Unsupported: the store keeps no history.
+        """
+        if not 1 <= limit <= self._limits.max_messages_per_page:
+            raise Invalid(
+                "Limit must be at least 1 and no greater than "
+                f"{self._limits.max_messages_per_page}."
+            )
+        return await self._messages.history(ref, state, marker=marker, limit=limit)
+
+    async def _check_relations(self, ref: QueueRef, metadata: Mapping[str, Any]) -> None:
+        self._check_capabilities(metadata)
+        await self._check_chain(ref, metadata)
+        await self._check_filters(ref, metadata)
+
+    def _check_capabilities(self, metadata: Mapping[str, Any]) -> None:
+        for capability, keys in (
+            (Capability.FAN_OUT, rules.FAN_OUT_ATTRIBUTES),
+            (Capability.HISTORY, rules.HISTORY_ATTRIBUTES),
+        ):
+            for key in keys:
+                if metadata.get(key) is not None and capability not in self._messages.capabilities:
+                    raise Invalid(
+                        f"{key} needs a message store with the capability {capability.value}; "
+                        "the embedded store has it, this server's store does not."
+                    )
+
+    async def _check_chain(self, ref: QueueRef, metadata: Mapping[str, Any]) -> None:
+        """A dead-letter queue may not have one itself (the spec, proposed change 1).
+
+        Two racing writes may both pass, which is harmless: a move is one hop.
+        """
+        target = rules.dead_letter_target(metadata)
+        if target is None:
+            return
+        sources = await self._management.dead_letter_sources(ref, limit=1)
+        if sources:
+            raise Invalid(
+                f"_dead_letter_queue can't be set: {ref.name!r} is the dead-letter queue of "
+                f"{sources[0]!r}, and dead-letter queues do not chain."
+            )
+        record = await self._management.get_queue(QueueRef(ref.project, target))
+        if record is not None and rules.dead_letter_target(record.metadata) is not None:
+            raise Invalid(
+                f"_dead_letter_queue can't be {target!r}: it has a dead-letter queue itself, and "
+                "dead-letter queues do not chain."
+            )
+
+    async def _check_filters(self, ref: QueueRef, metadata: Mapping[str, Any]) -> None:
+        if metadata.get(rules.FILTER) is None and metadata.get(rules.PRIORITY) is None:
+            return
+        compile_route(metadata)  # raises Invalid with the position of the error
+        others = [
+            record
+            for record in await self._management.filtered_queues(ref.project)
+            if record.ref != ref
+        ]
+        if len(others) >= self._limits.max_filters_per_project:
+            raise Invalid(
+                f"A project may have {self._limits.max_filters_per_project} queues with a filter."
+            )

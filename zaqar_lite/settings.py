@@ -1,0 +1,180 @@
+"""One typed value with all settings; nothing else reads the environment.
+
+Sources, the later ones winning: the defaults, a TOML file (`--config` or ZAQAR_CONFIG), environment
+variables with the prefix ZAQAR_, the command line. Limits have upstream's names and defaults.
+"""
+
+import difflib
+import ipaddress
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.limits import Limits
+
+PREFIX = "ZAQAR_"
+_TEST_PREFIX = "ZAQAR_TEST_"
+_CONFIG = "ZAQAR_CONFIG"
+
+
+class Settings(BaseModel):
+    """Everything that can be set; seconds and bytes unless the name says otherwise."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8888, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
+    workers: int = Field(1, ge=1, le=256, description="Server processes.")
+    store: str = Field("embedded:zaqar-lite-data", description="URI of the message store.")
+    management_store: str | None = Field(
+        None, description="URI of the store of queue records; the message store's when not set."
+    )
+    store_options: dict[str, Any] = Field({}, description="Options of the store's driver, by name.")
+    coordination_url: str | None = Field(
+        None, description="tooz URL of the lock service that several Swift workers share."
+    )
+    admin_mode: bool = Field(False, description="Serve the admin routes (health).")
+    trust_headers: bool = Field(
+        False, description="Accept unauthenticated clients on an address that is not loopback."
+    )
+    access_log: bool = Field(False, description="Log a line for each request.")
+    enable_checksum: bool = Field(False, description="Show an MD5 checksum with each message.")
+    signed_url_secret_key: str | None = Field(
+        None, repr=False, description="Key that signs pre-signed URLs; none can be made without."
+    )
+    signed_url_max_expires: int = Field(604_800, ge=1, description="Longest life of a signed URL.")
+    client_id_uuid_safe: Literal["strict", "off"] = Field(
+        "strict", description="Whether a Client-ID must be a UUID."
+    )
+    min_length_client_id: int = Field(10, ge=1, description="Shortest Client-ID when off.")
+    max_length_client_id: int = Field(36, ge=1, description="Longest Client-ID when off.")
+    sweep_interval: float = Field(1.0, gt=0, description="Pause between two sweeps.")
+    shutdown_timeout: int = Field(25, ge=1, description="How long a stop waits for requests.")
+    clock_offset_file: Path | None = Field(
+        None, description="File with milliseconds to add to the clock; for tests, loopback only."
+    )
+    idempotency_window: int = Field(600, ge=1, description="How long a key is remembered.")
+    max_idempotency_keys: int = Field(
+        1_000_000, ge=1, description="Remembered keys per queue; 503 above."
+    )
+    max_messages_per_queue: int = Field(
+        10_000_000, ge=1, description="Messages waiting in a queue; 503 above."
+    )
+    max_queues_per_project: int = Field(100_000, ge=1, description="Queues per project.")
+    max_message_headers: int = Field(32, ge=0, description="Headers of one message.")
+    max_message_headers_size: int = Field(8_192, ge=0, description="Bytes of a message's headers.")
+    max_ranges: int = Field(1_000, ge=1, description="Most ranges that a queue is cut into.")
+    max_filters_per_project: int = Field(100, ge=0, description="Queues with a filter.")
+    default_message_ttl: int = Field(3600, ge=60, description="Ttl of a message without one.")
+    default_message_delay: int = Field(0, ge=0, description="Shown as a queue's default delay.")
+    default_claim_ttl: int = Field(300, ge=60, description="Ttl of a claim without one.")
+    default_claim_grace: int = Field(60, ge=60, description="Grace of a claim without one.")
+    max_queues_per_page: int = Field(20, ge=1, description="Most queues on a page.")
+    max_messages_per_page: int = Field(20, ge=1, description="Most messages on a page.")
+    max_messages_per_claim_or_pop: int = Field(20, ge=1, description="Most messages of a claim.")
+    max_queue_metadata: int = Field(65_536, ge=1, description="Bytes of a queue's metadata.")
+    max_messages_post_size: int = Field(262_144, ge=1, description="Bytes of a post.")
+    max_message_ttl: int = Field(1_209_600, ge=60, description="Longest ttl of a message.")
+    max_message_delay: int = Field(900, ge=0, description="Longest delay of a message.")
+    max_claim_ttl: int = Field(43_200, ge=60, description="Longest ttl of a claim.")
+    max_claim_grace: int = Field(43_200, ge=60, description="Longest grace of a claim.")
+    message_delete_with_claim_id: bool = Field(
+        False, description="Whether a bulk delete needs claim ids."
+    )
+
+    def limits(self) -> Limits:
+        """The limits as the domain's value: every field of it is a setting of the same name."""
+        return Limits(**{field.name: getattr(self, field.name) for field in fields(Limits)})
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def load(
+    *,
+    environment: Mapping[str, str],
+    config: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Read the settings from file, environment and command line.
+
+    Raises:
+        ConfigurationError: unknown name (the nearest is named), wrong value, or values that
+            exclude each other.
+    """
+    path = config or (Path(environment[_CONFIG]) if environment.get(_CONFIG) else None)
+    values: dict[str, Any] = {}
+    if path is not None:
+        values.update(_checked(_read_file(path), f"in {path}"))
+    from_environment = {
+        name.removeprefix(PREFIX).lower(): value
+        for name, value in environment.items()
+        if name.startswith(PREFIX) and not name.startswith(_TEST_PREFIX) and name != _CONFIG
+    }
+    values.update(_checked(from_environment, "in the environment, with the prefix ZAQAR_"))
+    values.update(overrides or {})
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False)[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise ConfigurationError(f"The setting {name} is wrong: {first['msg']}.") from None
+    _check_together(settings)
+    return settings
+
+
+def _read_file(path: Path) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise ConfigurationError(f"Can't read the configuration {path}: {exc.strerror}.") from exc
+    except tomllib.TOMLDecodeError as exc:
+        raise ConfigurationError(f"The configuration {path} is not TOML: {exc}.") from exc
+
+
+def _checked(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    for name in values:
+        if name not in Settings.model_fields:
+            near = difflib.get_close_matches(name, Settings.model_fields, n=1, cutoff=0.0)
+            raise ConfigurationError(f"Unknown setting {name!r} {where}; did you mean {near[0]!r}?")
+    return values
+
+
+def _check_together(settings: Settings) -> None:
+    for smaller, larger in (
+        ("max_message_delay", "max_message_ttl"),
+        ("default_message_ttl", "max_message_ttl"),
+        ("default_message_delay", "max_message_delay"),
+        ("default_claim_ttl", "max_claim_ttl"),
+        ("default_claim_grace", "max_claim_grace"),
+        ("min_length_client_id", "max_length_client_id"),
+    ):
+        low, high = getattr(settings, smaller), getattr(settings, larger)
+        if low > high:
+            raise ConfigurationError(
+                f"{smaller} ({low}) must not be above {larger} ({high}): change one of them."
+            )
+    if settings.is_loopback:
+        return
+    if not settings.trust_headers:
+        raise ConfigurationError(
+            f"The address {settings.host} is not loopback, and nobody authenticates yet: whoever "
+            "reaches it may act for any project. Put a gateway that authenticates in front and "
+            "start with --trust-headers, or listen on 127.0.0.1."
+        )
+    if settings.clock_offset_file is not None:
+        raise ConfigurationError(
+            "clock_offset_file is for tests: it is refused on an address that is not loopback."
+        )

@@ -1,0 +1,206 @@
+"""The command `zaqar-lite-spark`: the jobs, each with one JSON summary on standard output.
+
+Exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, but some rows were refused or letters lost;
+130 interrupted. spark-submit works too: `spark-submit --master ... path/to/cli.py publish ...`.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from zaqar_lite.client import ZaqarError
+from zaqar_lite.spark import jobs, register
+from zaqar_lite.spark.jobs.progress import Progress
+from zaqar_lite.spark.jobs.publish import FORMATS, Publication
+from zaqar_lite.spark.jobs.redrive import Redrive
+from zaqar_lite.spark.jobs.target import Summary, Target
+from zaqar_lite.spark.session import session
+
+Job = Callable[[SparkSession, Target, argparse.Namespace], Summary]
+DONE, FAILED, USAGE, INCOMPLETE, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a job and answer its exit code."""
+    arguments = parser().parse_args(argv)
+    target = Target(arguments.endpoint, arguments.queue, arguments.project, arguments.page_size)
+    started = time.monotonic()
+    try:
+        spark = _session(arguments)
+        with Progress(spark, arguments.job, shown=arguments.progress):
+            summary = arguments.run(spark, target, arguments)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (PySparkException, ZaqarError, OSError, ValueError) as error:
+        _print({"job": arguments.job, "error": _last_line(error)})
+        return FAILED
+    seconds = round(time.monotonic() - started, 3)
+    _print({"job": arguments.job, "queue": target.queue, "seconds": seconds, **summary})
+    return INCOMPLETE if summary.get("rejected") or summary.get("lost") else DONE
+
+
+def parser() -> argparse.ArgumentParser:
+    """Make the parser."""
+    made = argparse.ArgumentParser(
+        prog="zaqar-lite-spark", description="Publish, archive and inspect queues with Spark."
+    )
+    subparsers = made.add_subparsers(dest="job", metavar="JOB", required=True)
+    publish = _add(subparsers, "publish", "publish files as messages", _publish)
+    publish.add_argument("path", help="file or directory")
+    publish.add_argument("--format", choices=FORMATS, default="parquet")
+    publish.add_argument("--body", default="to_json(struct(*))", metavar="SQL")
+    for name in ("ttl", "delay", "key", "where"):
+        publish.add_argument(f"--{name}", metavar="SQL")
+    publish.add_argument("--run-id", help="a repetition with the same id posts nothing twice")
+    publish.add_argument("--rate", type=float, help="messages a second")
+    publish.add_argument("--rejects", metavar="DIR", help="write refused rows here and go on")
+    publish.add_argument("--partitions", type=int, default=4)
+
+    archive = _add(subparsers, "archive", "archive a queue as Parquet", _archive)
+    archive.add_argument("path", help="where the files go")
+    archive.add_argument("--state", required=True, help="a directory that remembers the progress")
+    archive.add_argument("--remove", action="store_true", help="delete what is archived")
+    archive.add_argument("--batch", type=int, default=10_000)
+
+    report = _add(subparsers, "dlq-report", "find patterns in a dead-letter queue", _dlq_report)
+    report.add_argument("output", help="a directory for the tables and report.html")
+    report.add_argument("--samples", choices=("none", "keys", "full"), default="keys")
+    report.add_argument("--letters", metavar="PATH", help="read an archive, not the queue")
+
+    redrive = _add(subparsers, "redrive", "move dead letters back", _redrive)
+    redrive.add_argument("--to", help="the target; by default each letter's source")
+    redrive.add_argument("--where", metavar="SQL", help="which letters")
+    redrive.add_argument("--body", metavar="SQL", help="the new body, JSON text")
+    redrive.add_argument("--rate", type=float, help="messages a second")
+    redrive.add_argument("--run-id", default="redrive")
+    redrive.add_argument("--batch", type=int, default=10_000)
+    redrive.add_argument("--ttl", type=int, help="seconds to live in the target")
+
+    backfill = _add(subparsers, "backfill", "fill a queue from an archive", _backfill)
+    backfill.add_argument("path", help="the archive")
+    backfill.add_argument("--where", metavar="SQL")
+    backfill.add_argument("--rate", type=float, help="messages a second")
+
+    stats = _add(subparsers, "stats", "count a queue by the hour", _stats)
+    stats.add_argument("--archive", metavar="PATH", help="read an archive, not the queue")
+    stats.add_argument("--output", metavar="PATH", help="write the rollup here as Parquet")
+
+    generate = _add(subparsers, "generate", "post synthetic messages", _generate)
+    generate.add_argument("count", type=int)
+    generate.add_argument("--bytes", type=int, default=200)
+    generate.add_argument("--delay", type=int, default=0, help="spread over so many seconds")
+    return made
+
+
+def _add(subparsers: Any, name: str, text: str, job: Job) -> argparse.ArgumentParser:  # noqa: ANN401
+    added: argparse.ArgumentParser = subparsers.add_parser(name, help=text, description=text)
+    added.set_defaults(run=job)
+    added.add_argument("--queue", required=True)
+    added.add_argument("--endpoint", default="http://127.0.0.1:8888", metavar="URL")
+    added.add_argument("--project", default="default")
+    added.add_argument("--page-size", type=int, default=20, help="at most what the server allows")
+    added.add_argument("--master", help="where Spark runs; by default here, on all cores")
+    added.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE")
+    added.add_argument("--progress", action=argparse.BooleanOptionalAction, default=_watched())
+    added.add_argument("--dry-run", action="store_true", help="change nothing, count only")
+    return added
+
+
+def _publish(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:
+    names = [
+        "path",
+        "format",
+        "body",
+        "ttl",
+        "delay",
+        "key",
+        "where",
+        "run_id",
+        "rate",
+        "rejects",
+        "partitions",
+    ]
+    publication = Publication(**{name: getattr(given, name) for name in names})
+    return jobs.publish(spark, target, publication, dry_run=given.dry_run)
+
+
+def _archive(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:
+    return jobs.archive(
+        spark,
+        target,
+        given.path,
+        given.state,
+        remove=given.remove,
+        batch=given.batch,
+        dry_run=given.dry_run,
+    )
+
+
+def _dlq_report(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:
+    if given.dry_run:
+        return {"dry_run": True, "letters": target.read(spark, includeBody="false").count()}
+    return jobs.dlq_report(
+        spark, target, given.output, samples=given.samples, letters=given.letters
+    )
+
+
+def _redrive(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:
+    names = ["to", "where", "body", "rate", "run_id", "batch", "ttl"]
+    plan = Redrive(**{name: getattr(given, name) for name in names})
+    return jobs.redrive(spark, target, plan, dry_run=given.dry_run)
+
+
+def _backfill(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:
+    return jobs.backfill(
+        spark, target, given.path, where=given.where, rate=given.rate, dry_run=given.dry_run
+    )
+
+
+def _stats(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:
+    return jobs.stats(spark, target, archive=given.archive, output=given.output)
+
+
+def _generate(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:
+    return jobs.generate(
+        spark,
+        target,
+        given.count,
+        body_bytes=given.bytes,
+        delay=given.delay,
+        dry_run=given.dry_run,
+    )
+
+
+def _session(given: argparse.Namespace) -> SparkSession:
+    settings = dict(one.split("=", 1) for one in given.conf)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # then spark-submit says where
+    made = session(given.master or (None if submitted else "local[*,3]"), **settings)
+    made.sparkContext.setLogLevel("ERROR")
+    register(made)
+    return made
+
+
+def _watched() -> bool:
+    return sys.stderr.isatty()
+
+
+def _last_line(error: Exception) -> str:
+    """The line that says what was wrong; Spark puts two traces around it."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    told = [line for line in lines if line.startswith("zaqar_lite.")]
+    return told[-1].split(": ", 1)[-1] if told else next(filter(None, lines), repr(error))
+
+
+def _print(document: Summary) -> None:
+    sys.stdout.write(json.dumps(document, default=str) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

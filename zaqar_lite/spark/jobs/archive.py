@@ -1,0 +1,48 @@
+"""Archive a queue as Parquet files by queue and date."""
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from zaqar_lite.spark.jobs.target import Summary, Target
+
+
+def archive(
+    spark: SparkSession,
+    target: Target,
+    path: str,
+    state: str,
+    *,
+    remove: bool = False,
+    batch: int = 10_000,
+    dry_run: bool = False,
+) -> Summary:
+    """Append what is in the queue now, and was not archived yet, to `path`.
+
+    `state` is a directory that remembers what is archived; keep one per queue and path. The files
+    are written exactly once. With `remove` messages are claimed, and deleted only after their
+    files are complete; delayed messages and those that others hold are left.
+    """
+    if dry_run:
+        return {"dry_run": True, "rows": target.read(spark, includeBody="false").count()}
+    options = {**target.options(), "maxMessagesPerTrigger": str(batch)}
+    if remove:
+        options |= {"mode": "claim", "stateDir": str(Path(state) / "ledger")}
+    else:
+        options |= {"failOnDataLoss": "false"}
+    rows = spark.readStream.format("zaqar").options(**options).load()
+    query = (
+        rows.selectExpr("*", "current_timestamp() as archived", "to_date(created) as date")
+        .writeStream.format("parquet")
+        .partitionBy("queue", "date")
+        .option("checkpointLocation", str(Path(state) / f"checkpoint-{options.get('mode')}"))
+        .trigger(availableNow=True)
+        .start(path)
+    )
+    query.awaitTermination()
+    progress = [dict(one) for one in query.recentProgress]
+    return {
+        "rows": sum(one["numInputRows"] for one in progress),
+        "batches": sum(one["numInputRows"] > 0 for one in progress),
+        "removed": remove,
+    }

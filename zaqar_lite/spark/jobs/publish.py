@@ -1,0 +1,76 @@
+"""Publish files as messages."""
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import expr
+
+from zaqar_lite.spark.jobs.target import Summary, Target
+
+FORMATS = ("parquet", "csv", "json", "orc")
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What to publish; `body`, `ttl`, `delay`, `key` and `queue` are columns or SQL expressions.
+
+    `body` by default is the whole row as a JSON object. `run_id` makes a repetition harmless.
+    `rate` is in messages a second over the whole job. Rows that can't be messages are written to
+    the directory `rejects`, and stop the job where there is none.
+    """
+
+    path: str
+    format: str = "parquet"
+    body: str = "to_json(struct(*))"
+    ttl: str | None = None
+    delay: str | None = None
+    key: str | None = None
+    where: str | None = None
+    run_id: str | None = None
+    rate: float | None = None
+    rejects: str | None = None
+    partitions: int = 4
+    batch_size: int = 100
+
+
+def publish(
+    spark: SparkSession, target: Target, publication: Publication, *, dry_run: bool = False
+) -> Summary:
+    """Post a message for every row of some files; a dry run counts rows and bytes only."""
+    rows = _rows(spark, publication)
+    if dry_run:
+        found = rows.selectExpr(
+            "count(*) as rows",
+            "coalesce(sum(octet_length(body)), 0) as bytes",
+            "coalesce(max(octet_length(body)), 0) as largest",
+        ).collect()[0]
+        return {"dry_run": True, **found.asDict()}
+    if publication.key:
+        # Only rows with keys of their own may be dealt out anew: other keys go by partition.
+        rows = rows.repartition(publication.partitions)
+    return target.write(
+        rows,
+        runId=publication.run_id,
+        rate=publication.rate,
+        numPartitions=rows.rdd.getNumPartitions(),
+        batchSize=publication.batch_size,
+        onInvalidRow="skip" if publication.rejects else "fail",
+        rejectPath=publication.rejects,
+    )
+
+
+def _rows(spark: SparkSession, publication: Publication) -> DataFrame:
+    reader = spark.read.format(publication.format)
+    if publication.format == "csv":
+        reader = reader.option("header", "true").option("inferSchema", "true")
+    rows = reader.load(publication.path)
+    if publication.where:
+        rows = rows.where(publication.where)
+    columns = [expr(publication.body).cast("string").alias("body")]
+    if publication.ttl:
+        columns.append(expr(publication.ttl).cast("int").alias("ttl"))
+    if publication.delay:
+        columns.append(expr(publication.delay).cast("int").alias("delay"))
+    if publication.key:
+        columns.append(expr(publication.key).cast("string").alias("key"))
+    return rows.select(*columns)

@@ -1,0 +1,45 @@
+"""Count a queue, or an archive of it, by the hour."""
+
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import expr
+
+from zaqar_lite.spark.jobs.target import Summary, Target
+
+
+def stats(
+    spark: SparkSession, target: Target, *, archive: str | None = None, output: str | None = None
+) -> Summary:
+    """Roll messages up by queue and hour: counts, bytes, ages and claims.
+
+    The rows come from the live queue, or from the Parquet files of `archive`. The rollup goes to
+    Parquet at `output`, where one is given, and its totals into the summary.
+    """
+    rows = spark.read.parquet(archive) if archive else target.read(spark)
+    rollup = (
+        rows.groupBy("queue", expr("date_format(created, 'yyyy-MM-dd HH:00')").alias("hour"))
+        .agg(
+            expr("count(*)").alias("messages"),
+            expr("coalesce(sum(octet_length(body)), 0)").alias("bytes"),
+            expr("percentile_approx(age, 0.5)").alias("age_median"),
+            expr("percentile_approx(age, 0.99)").alias("age_p99"),
+            expr("coalesce(sum(claim_count), 0)").alias("claims"),
+            expr("max(claim_count)").alias("most_claims"),
+        )
+        .orderBy("queue", "hour")
+        .cache()
+    )
+    if output is not None:
+        rollup.write.mode("overwrite").parquet(output)
+    hours = [row.asDict() for row in rollup.limit(1000).collect()]
+    rollup.unpersist()
+    summary: Summary = {"messages": sum(one["messages"] for one in hours), "hours": hours}
+    if archive is None:
+        with target.client() as client:
+            now = client.stats(target.queue)
+        summary["now"] = {
+            "total": now.total,
+            "claimed": now.claimed,
+            "ready": now.ready,
+            "delayed": now.delayed,
+        }
+    return summary

@@ -1,0 +1,54 @@
+"""The server and queue that a job works on."""
+
+import json
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from zaqar_lite.client import Client
+
+Summary = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a queue is; `page_size` is at most what the server allows on a page."""
+
+    endpoint: str
+    queue: str
+    project: str = "default"
+    page_size: int = 20
+
+    def options(self) -> dict[str, str]:
+        """The options of the data source that say this."""
+        return {
+            "endpoint": self.endpoint,
+            "project": self.project,
+            "queue": self.queue,
+            "pageSize": str(self.page_size),
+        }
+
+    def client(self) -> Client:
+        """Open a client."""
+        return Client(self.endpoint, project=self.project, page_size=self.page_size)
+
+    def read(self, spark: SparkSession, **options: object) -> DataFrame:
+        """Browse the queue."""
+        given = {name: str(value) for name, value in options.items()}
+        return spark.read.format("zaqar").options(**{**self.options(), **given}).load()
+
+    def write(self, rows: DataFrame, **options: object) -> Summary:
+        """Post rows; return what the tasks did, added up."""
+        given = {name: str(value) for name, value in options.items() if value is not None}
+        with tempfile.TemporaryDirectory() as place:
+            report = Path(place) / "report"
+            writer = rows.write.format("zaqar").mode("append").options(**self.options())
+            writer.options(**given).option("reportPath", str(report)).save()
+            totals: Counter[str] = Counter()
+            for line in report.read_text().splitlines() if report.exists() else ():
+                totals.update(json.loads(line))
+        return {name: totals[name] for name in ("rows", "rejected", "batches", "bytes", "retries")}

@@ -1,0 +1,200 @@
+"""Every option of the data source in one place: parsed, checked, with its default.
+
+Spark gives option names in lower case and all values as text. Names here are those of the guide.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from zaqar_lite.client import Client, RetryPolicy
+
+InvalidRows = Literal["fail", "skip", "deadletter"]
+KNOWN = (
+    "endpoint", "project", "queue", "queues", "clientId", "pageSize", "timeout",
+    "includeClaimed", "includeDelayed", "includeBody", "numPartitions", "pushdown",
+    "batchSize", "batchBytes", "concurrency", "rate", "ttl", "delay", "bodyFormat",
+    "onInvalidRow", "deadLetterQueue", "runId", "keys", "reportPath", "rejectPath",
+    "mode", "stateDir", "startingPosition", "failOnDataLoss", "maxMessagesPerTrigger",
+    "claimTtl", "claimGrace", "path",
+)  # fmt: skip
+
+
+class OptionError(ValueError):
+    """An option is unknown, missing or out of range; the text says which and what it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the source was told; durations in seconds, sizes in bytes, the rate in messages/s."""
+
+    endpoint: str
+    project: str = "default"
+    queues: tuple[str, ...] = ()
+    client_id: str | None = None
+    page_size: int = 20
+    timeout: float = 60.0
+    include_claimed: bool = True
+    include_delayed: bool = True
+    include_body: bool = True
+    num_partitions: int = 2
+    pushdown: bool = False
+    batch_size: int = 100
+    batch_bytes: int = 262_144
+    concurrency: int = 8
+    rate: float | None = None
+    ttl: int | None = None
+    delay: int | None = None
+    body_format: Literal["json", "text"] = "json"
+    on_invalid_row: InvalidRows = "fail"
+    dead_letter_queue: str | None = None
+    run_id: str | None = None
+    keys: bool = True
+    report_path: str | None = None
+    reject_path: str | None = None
+    mode: Literal["browse", "claim"] = "browse"
+    state_dir: str | None = None
+    starting_position: Literal["earliest", "latest"] = "earliest"
+    fail_on_data_loss: bool = True
+    max_messages_per_trigger: int = 10_000
+    claim_ttl: int = 600
+    claim_grace: int = 60
+
+    def client(self) -> Client:
+        """Open a client; it belongs to the process that opened it, never to a pickled object."""
+        return Client(
+            self.endpoint,
+            project=self.project,
+            client_id=self.client_id,
+            timeout=self.timeout,
+            page_size=self.page_size,
+            retries=RetryPolicy(),
+            release_on_sigterm=False,
+        )
+
+    @property
+    def queue(self) -> str:
+        """The one queue that was named.
+
+        Raises:
+            OptionError: none was, or several.
+        """
+        if len(self.queues) != 1:
+            raise OptionError("Name exactly one queue with the option 'queue'.")
+        return self.queues[0]
+
+
+def parse(given: Mapping[str, str]) -> Options:
+    """Read the options of a query.
+
+    Raises:
+        OptionError: says which option is wrong, and what it may be.
+    """
+    names = {name.lower(): name for name in KNOWN}
+    values: dict[str, str] = {}
+    for name, value in given.items():
+        if name.lower() == "checkpointlocation":
+            continue  # Spark's own
+        if name.lower() not in names:
+            raise OptionError(f"Unknown option {name!r}; there are {', '.join(KNOWN)}.")
+        values[names[name.lower()]] = str(value)
+    reader = _Reader(values)
+    endpoint = values.get("endpoint") or os.environ.get("ZAQAR_ENDPOINT")
+    if not endpoint:
+        raise OptionError("Say where the server is: the option 'endpoint', a URL.")
+    queues = values.get("queues") or values.get("queue") or values.get("path") or ""
+    options = Options(
+        endpoint=endpoint,
+        project=values.get("project", "default"),
+        queues=tuple(name.strip() for name in queues.split(",") if name.strip()),
+        client_id=values.get("clientId"),
+        page_size=reader.whole("pageSize", 20, 1, 10_000),
+        timeout=reader.number("timeout", 60.0),
+        include_claimed=reader.flag("includeClaimed", default=True),
+        include_delayed=reader.flag("includeDelayed", default=True),
+        include_body=reader.flag("includeBody", default=True),
+        num_partitions=reader.whole("numPartitions", 2, 1, 1_000),
+        pushdown=reader.flag("pushdown", default=False),
+        batch_size=reader.whole("batchSize", 100, 1, 10_000),
+        batch_bytes=reader.whole("batchBytes", 262_144, 1_024, 1 << 30),
+        concurrency=reader.whole("concurrency", 8, 1, 256),
+        rate=reader.number("rate", 0.0) or None,
+        ttl=reader.optional("ttl", 60),
+        delay=reader.optional("delay", 0),
+        body_format=reader.choice("bodyFormat", "json", "text"),  # type: ignore[arg-type]
+        on_invalid_row=reader.choice(  # type: ignore[arg-type]
+            "onInvalidRow", "fail", "skip", "deadletter"
+        ),
+        dead_letter_queue=values.get("deadLetterQueue"),
+        run_id=values.get("runId"),
+        keys=reader.flag("keys", default=True),
+        report_path=values.get("reportPath"),
+        reject_path=values.get("rejectPath"),
+        mode=reader.choice("mode", "browse", "claim"),  # type: ignore[arg-type]
+        state_dir=values.get("stateDir"),
+        starting_position=reader.choice(  # type: ignore[arg-type]
+            "startingPosition", "earliest", "latest"
+        ),
+        fail_on_data_loss=reader.flag("failOnDataLoss", default=True),
+        max_messages_per_trigger=reader.whole("maxMessagesPerTrigger", 10_000, 1, 10_000_000),
+        claim_ttl=reader.whole("claimTtl", 600, 60, 43_200),
+        claim_grace=reader.whole("claimGrace", 60, 60, 43_200),
+    )
+    if options.rate and "numPartitions" not in values:
+        raise OptionError(
+            "The option 'rate' is for the whole job: say with 'numPartitions' how many tasks "
+            "write at a time, each gets its share."
+        )
+    if options.on_invalid_row == "deadletter" and not options.dead_letter_queue:
+        raise OptionError("onInvalidRow=deadletter needs the option 'deadLetterQueue'.")
+    if options.mode == "claim" and not options.state_dir:
+        raise OptionError(
+            "mode=claim needs the option 'stateDir': a directory beside the checkpoint that the "
+            "driver finds again after a restart."
+        )
+    return options
+
+
+class _Reader:
+    """Typed access to option values; errors name the option."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def whole(self, name: str, default: int, least: int, most: int) -> int:
+        text = self._values.get(name)
+        if text is None:
+            return default
+        try:
+            value = int(text)
+        except ValueError:
+            raise OptionError(f"The option {name!r} must be an integer, not {text!r}.") from None
+        if not least <= value <= most:
+            raise OptionError(f"The option {name!r} must be between {least} and {most}.")
+        return value
+
+    def optional(self, name: str, least: int) -> int | None:
+        return self.whole(name, least, least, 1 << 31) if name in self._values else None
+
+    def number(self, name: str, default: float) -> float:
+        text = self._values.get(name)
+        try:
+            value = default if text is None else float(text)
+        except ValueError:
+            raise OptionError(f"The option {name!r} must be a number, not {text!r}.") from None
+        if value < 0:
+            raise OptionError(f"The option {name!r} must not be negative.")
+        return value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        text = self._values.get(name, str(default)).lower()
+        if text not in ("true", "false"):
+            raise OptionError(f"The option {name!r} must be 'true' or 'false', not {text!r}.")
+        return text == "true"
+
+    def choice(self, name: str, *allowed: str) -> str:
+        text = self._values.get(name, allowed[0])
+        if text not in allowed:
+            raise OptionError(f"The option {name!r} must be one of {', '.join(allowed)}.")
+        return text

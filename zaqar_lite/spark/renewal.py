@@ -1,0 +1,65 @@
+"""Renew the claims of the batches under way, from a thread of the driver."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from zaqar_lite.client import ClaimLost, Client, ZaqarError
+from zaqar_lite.spark.options import Options
+
+logger = logging.getLogger(__name__)
+
+
+class Renewal:
+    """Keep claims alive from `add` to `remove`, every third of their ttl.
+
+    Pickled without its thread: an object without a batch has none.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._claims: dict[int, tuple[str, ...]] = {}
+        self._ended: threading.Event | None = None
+
+    def add(self, number: int, claims: Sequence[dict[str, Any]]) -> None:
+        """Renew a batch's claims from now on."""
+        self._claims[number] = tuple(claim["id"] for claim in claims)
+        if self._ended is None:
+            self._ended = threading.Event()
+            threading.Thread(
+                target=self._run, args=(self._ended,), name="zaqar-renewal", daemon=True
+            ).start()
+
+    def remove(self, number: int) -> None:
+        """Renew a batch no more."""
+        self._claims.pop(number, None)
+        if not self._claims:
+            self.stop()
+
+    def stop(self) -> None:
+        """Renew nothing more."""
+        self._claims.clear()
+        if self._ended is not None:
+            self._ended.set()
+            self._ended = None
+
+    def _run(self, ended: threading.Event) -> None:
+        with self._options.client() as client:
+            while not ended.wait(self._options.claim_ttl / 3):
+                for claims in list(self._claims.values()):
+                    for claim_id in claims:
+                        renew(client, self._options, claim_id)
+
+
+def renew(client: Client, options: Options, claim_id: str) -> bool:
+    """Renew one claim; tell whether it is held. Trouble is logged: the next round tries again."""
+    try:
+        client.renew_claim(
+            options.queue, claim_id, ttl=options.claim_ttl, grace=options.claim_grace
+        )
+    except ClaimLost:
+        return False
+    except ZaqarError as error:
+        logger.warning("a claim was not renewed: %s", error)
+    return True

@@ -1,0 +1,1 @@
+"""The stores: the contract (`base`), the choice by URI (`registry`) and one package a driver."""

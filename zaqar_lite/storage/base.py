@@ -1,0 +1,402 @@
+"""The storage seam: what every driver promises, in prose and in types.
+
+A driver is one package with a `MessageStore` and a `ManagementStore`; `storage/registry.py` finds
+it by the scheme of a URI. Operations are intentions: each is one thing that a backend can do in one
+atomic step (a script, a transaction, a guarded update). The rules - defaults, limits, statuses,
+who may do what - live in `service`; a driver only keeps these promises. `tests/contract` holds
+every driver to them.
+
+Time: durations go in, the store turns them into absolute deadlines by its own clock, and those
+deadlines alone decide what is visible. An expired message, a lapsed claim and a due delay are so
+from their instant on, whether or not anything has swept. A delayed message is never handed out
+early. Native expiry (Redis EXPIRE, a TTL index, X-Delete-At) is only the broom.
+
+Versions: an operation that takes `version` was decided by a queue record at that version.
+0 means that the queue had no record; None means that the store need not check. Where the store
+keeps queue records itself it compares in the same atomic step and raises QueueChanged, before
+anything is changed, when the record is another one by now.
+
+States of a message: delayed (`d` > now), ready, claimed (its claim's deadline > now); and beside
+them expired (its deadline <= now: gone for every reader). Each state has its own index, so that a
+claim costs O(limit * log n) whatever else is in the queue.
+
+Order: every queue hands out ready messages by (priority, position), and lists by position; only
+FAN_OUT stores are given other priorities than the default. A position is taken when a message
+enters a queue (posted or moved there) and never changes; a message that is promoted, released or
+lapsed re-enters at its own. The positions of a queue that was purged, or dropped and made again,
+are above all that it ever had. What an exposing queue hands out first is not promised.
+
+Exposed for good: a message that EXPOSE handed out or `expose` made ready is not delayed any more,
+for claims, counts, listings and edits alike, whatever its `d` said, even when a delay is switched
+on again.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from zaqar_lite.domain.errors import Unsupported
+from zaqar_lite.domain.ids import Marker
+from zaqar_lite.domain.models import (
+    Capability,
+    Claim,
+    Claimed,
+    DeadLetter,
+    DelayMode,
+    HistoryPage,
+    HistoryState,
+    Message,
+    NewMessage,
+    Page,
+    Posted,
+    QueueRecord,
+    QueueRef,
+    Refusal,
+    Stats,
+    Swept,
+)
+
+MAX_EXAMINED = 1_000
+"""The most entries that one step of a driver may examine (one script, one page of a scan)."""
+
+
+class Store(ABC):
+    """What both kinds of store have in common: an async context manager that can be pinged."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Connect, check and prepare; idempotent.
+
+        Raises:
+            ConfigurationError: the store can never work as configured; says why and what to do.
+            Unavailable: the backend does not answer.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what is under way and release everything; idempotent."""
+
+    @abstractmethod
+    async def ping(self) -> None:
+        """Return when the backend answers.
+
+        Raises:
+            Unavailable: it does not.
+        """
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class MessageStore(Store):
+    """Messages and claims together, because they change together in one atomic step.
+
+    Every operation on a queue that holds nothing succeeds and finds nothing; a queue need not
+    have a record for its messages to be read. All methods raise Unavailable when the backend
+    cannot serve.
+    """
+
+    capabilities: frozenset[Capability] = frozenset()
+
+    @abstractmethod
+    async def post(
+        self,
+        queue: QueueRef,
+        messages: Sequence[NewMessage],
+        *,
+        client_id: str,
+        batch_key: str | None = None,
+        version: int | None,
+    ) -> Sequence[Posted]:
+        """Store messages, keeping the order of the batch; answer their ids in that order.
+
+        A reader that pages by marker (with echo, claimed and delayed included) never misses one:
+        a position becomes visible only after every lower one of the queue is. All or none where
+        ATOMIC_BATCH is declared; elsewhere a crash may leave an unacknowledged part, which a
+        retry with keys completes.
+
+        Idempotency: `batch_key` stands for the whole call, `NewMessage.idempotency_key` for one
+        message; both are scoped to this queue, live in separate name spaces, and are remembered
+        for `StoreOptions.idempotency_window_ms`, whatever became of the messages. A known
+        `batch_key` stores nothing and answers the first call's ids, all of them as duplicates,
+        whatever this call holds. A replay does not lengthen the window. A known message key stores
+        nothing in its place and answers the first id; equal keys in one batch collapse to the
+        first. Another body under a known key still answers the first id. Purge keeps the keys,
+        `drop` forgets them. Duplicates are answered with `Posted.duplicate`.
+
+        Raises:
+            QueueChanged: the record is not at `version`.
+            LimitReached: over `max_messages` (live ones of every state, also in a queue that would
+                get a copy) or `max_idempotency_keys` (of both kinds together); nothing was stored,
+                no key either. A known key needs no room.
+        """
+
+    @abstractmethod
+    async def list_messages(
+        self,
+        queue: QueueRef,
+        *,
+        marker: Marker | None = None,
+        until: Marker | None = None,
+        limit: int,
+        exclude_client_id: str | None = None,
+        include_claimed: bool = False,
+        include_delayed: bool = False,
+        version: int | None = None,
+    ) -> Page:
+        """List up to `limit` live messages after `marker`, up to and including `until`.
+
+        In order of position. `exclude_client_id` leaves out what that client posted (echo off).
+        One step examines at most MAX_EXAMINED entries, and the driver repeats until the page has
+        a message or the queue ends, because an empty page means the end to clients.
+        """
+
+    @abstractmethod
+    async def get_messages(self, queue: QueueRef, ids: Collection[str]) -> Sequence[Message]:
+        """Fetch the live ones of `ids` in this queue: ready, delayed and claimed alike.
+
+        Malformed ids, and ids of another queue or project, are simply not found.
+        """
+
+    @abstractmethod
+    async def edit(
+        self,
+        queue: QueueRef,
+        message_id: str,
+        *,
+        body: bytes | None = None,
+        ttl_ms: int | None = None,
+        delay_ms: int | None = None,
+        version: int | None = None,
+    ) -> Message:
+        """Change body, ttl or delay of a message that is still delayed; id and position stay.
+
+        `ttl_ms` and `delay_ms` count from now; what is None stays as it is. `delay_ms` of 0 makes
+        it ready at once. Exclusive against a racing claim: exactly one of the two happens first,
+        and a claim that comes second hands out the edited message. The ttl must not end before
+        the delay does, whichever of them the edit changed: the store checks the outcome.
+
+        Raises:
+            NotFound: no such live message in this queue.
+            Conflict: it is claimable or claimed, or belongs to a normal queue; or the body of a
+                message that more than one queue holds (FAN_OUT).
+            Invalid: the ttl would end before the delay.
+        """
+
+    @abstractmethod
+    async def delete(
+        self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
+    ) -> Sequence[Refusal]:
+        """Delete messages; answer the ones refused. When any is refused, none is deleted.
+
+        `claim_ids` None deletes regardless of claims. Otherwise a message is deleted only when
+        it is held by one of these live claims, or, when `claim_ids` is empty, by none. Absent
+        ids are no error and are not refused. A message refused with NOT_CLAIMED is held by
+        nobody; with CLAIMED, by a live claim that is not in `claim_ids`. What was acknowledged
+        with a lapsed claim is never deleted: another may hold it by now.
+        """
+
+    @abstractmethod
+    async def pop(
+        self,
+        queue: QueueRef,
+        *,
+        limit: int,
+        delay_mode: DelayMode,
+        dead_letter: DeadLetter | None = None,
+        version: int | None,
+    ) -> Claimed:
+        """Remove and hand out up to `limit` ready messages in one step, in the order of claims.
+
+        No message goes to two callers. Exhausted messages are moved as by `claim`. Popped
+        messages carry no claim id and their count stays.
+        """
+
+    @abstractmethod
+    async def claim(
+        self,
+        queue: QueueRef,
+        *,
+        limit: int,
+        ttl_ms: int,
+        grace_ms: int,
+        client_id: str,
+        delay_mode: DelayMode,
+        dead_letter: DeadLetter | None = None,
+        version: int | None,
+    ) -> Claimed:
+        """Hand out up to `limit` ready messages under one new claim that lives for `ttl_ms`.
+
+        * No message is held by two live claims.
+        * Every claim counts: `claim_count` + 1 on each message handed out, on every queue.
+        * A message that would expire before the claim does gets the ttl `ttl_ms + grace_ms`,
+          and expires `grace_ms` after the claim.
+        * delay_mode: IGNORE neither reads nor tests `d`; HONOUR promotes what is due first;
+          EXPOSE also takes delayed messages, without comparing `d`.
+        * dead_letter: a message with `claim_count >= max_claims` is moved instead: same id, age,
+          count and body, a new position, unclaimed and ready at once in the target, with its
+          `Origin`. The move has happened before the answer leaves: atomically where the backend
+          can, else crash-safe (repeatable; in between it is visible in neither queue, claimable
+          in neither, never lost). Moved messages do not use up `limit`, and `max_messages` of
+          the target does not stop them. A delay that is over does not delay them anew.
+
+        Raises:
+            QueueChanged: the record is not at `version`.
+        """
+
+    @abstractmethod
+    async def get_claim(self, queue: QueueRef, claim_id: str) -> Claim:
+        """Read a live claim and the live messages it still holds, in order of position.
+
+        Raises:
+            NotFound: unknown, malformed, released or lapsed. A claim whose messages are all
+                deleted stays until it lapses.
+        """
+
+    @abstractmethod
+    async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
+        """Let a live claim, and what it holds, live `ttl_ms` from now; its age starts anew.
+
+        The messages' own ttl is raised by the rule of `claim`. Counts stay.
+
+        Raises:
+            NotFound: as `get_claim`.
+        """
+
+    @abstractmethod
+    async def release(self, queue: QueueRef, claim_id: str) -> None:
+        """End a claim: what it still holds is ready at once. Idempotent; counts stay.
+
+        Never frees a message that another claim holds by now.
+        """
+
+    @abstractmethod
+    async def purge(self, queue: QueueRef) -> None:
+        """Remove all messages, delayed and claimed ones too, and all claims; keep idempotency."""
+
+    @abstractmethod
+    async def drop(self, queue: QueueRef) -> None:
+        """Remove all that this store has of a queue: messages, claims, idempotency keys.
+
+        Where the store keeps queue records too, the record goes in the same step, so that no
+        message outlives its queue.
+        """
+
+    @abstractmethod
+    async def stats(self, queue: QueueRef) -> Stats:
+        """Count the live messages by state; find the oldest and the newest by position."""
+
+    @abstractmethod
+    async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
+        """Cut the live messages into at most `count` ranges of about equal size.
+
+        Answers ascending positions p1 < p2 < ... < pn, n <= count: the ranges are
+        (.., p1], (p1, p2], ..., and pn is the position of the last message. Empty when there is
+        none.
+        """
+
+    @abstractmethod
+    async def expose(self, queue: QueueRef, limit: int) -> int:
+        """Make up to `limit` delayed messages ready, whatever their `d`; answer how many.
+
+        The second half of switching a delayed queue off; fewer than `limit` means all are done.
+        """
+
+    @abstractmethod
+    async def sweep(self, limit: int) -> Swept:
+        """Tidy up at most about `limit` entries over all queues: bounded, safe on every node.
+
+        Removes what has expired, promotes what is due whatever its queue is by now, re-admits
+        what has lapsed, finishes moves to dead-letter queues that a crash cut short.
+        """
+
+    async def history(
+        self, queue: QueueRef, state: HistoryState, *, marker: str | None, limit: int
+    ) -> HistoryPage:
+        """List acknowledged or failed messages, oldest first (HISTORY).
+
+        Raises:
+            Unsupported: this store keeps no history.
+        """
+        raise Unsupported(f"This store keeps no {state.value} messages; the embedded store does.")
+
+
+class ManagementStore(Store):
+    """Queue records: small documents, read by key, listed by name.
+
+    A driver's two stores may share a connection; a server may also take them from two drivers.
+    """
+
+    @abstractmethod
+    async def create_queue(
+        self, ref: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
+    ) -> tuple[QueueRecord, bool]:
+        """Create a queue unless it exists; answer its record, and whether it was created.
+
+        An existing record stays as it is. Of racing creators exactly one is told True.
+
+        Raises:
+            LimitReached: the project has `max_queues` queues already.
+        """
+
+    @abstractmethod
+    async def get_queue(self, ref: QueueRef) -> QueueRecord | None:
+        """Read a queue's record."""
+
+    @abstractmethod
+    async def update_queue(self, record: QueueRecord) -> QueueRecord:
+        """Replace metadata and `exposing` of the record at `record.version`; answer the new one.
+
+        Raises:
+            QueueChanged: it is at another version, or gone.
+        """
+
+    @abstractmethod
+    async def delete_queue(self, ref: QueueRef, *, version: int) -> None:
+        """Delete the record at `version`; no error when it is gone.
+
+        Raises:
+            QueueChanged: it is at another version.
+        """
+
+    @abstractmethod
+    async def list_queues(
+        self,
+        project: str,
+        *,
+        marker: str | None = None,
+        limit: int,
+        name_contains: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Sequence[QueueRecord]:
+        """List a project's queues after `marker`, by name in code point order.
+
+        `name_contains` is a literal part of the name; `metadata` holds top-level keys that must
+        be equal (`1` and `True` differ). A page shorter than `limit` is the end.
+        """
+
+    @abstractmethod
+    async def count_queues(self, project: str) -> int:
+        """Count a project's queues."""
+
+    @abstractmethod
+    async def dead_letter_sources(self, target: QueueRef, *, limit: int) -> Sequence[str]:
+        """Name up to `limit` queues whose `_dead_letter_queue` is `target`, by an index."""
+
+    @abstractmethod
+    async def exposing_queues(self, *, limit: int) -> Sequence[QueueRecord]:
+        """Find up to `limit` records with `exposing` set, in any project."""
+
+    async def filtered_queues(self, project: str) -> Sequence[QueueRecord]:
+        """Find a project's records that have a `_filter` (FAN_OUT stores; asked on every post)."""
+        return ()

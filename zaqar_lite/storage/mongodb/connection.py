@@ -1,0 +1,146 @@
+"""One pool of connections for the two stores of a `create`, and the server's clock."""
+
+import asyncio
+import warnings
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from bson.codec_options import CodecOptions, DatetimeConversion
+from pymongo import AsyncMongoClient, ReadPreference
+from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.read_concern import ReadConcern
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.mongodb import indexes
+from zaqar_lite.storage.mongodb.configuration import Configuration
+from zaqar_lite.storage.mongodb.errors import translated
+from zaqar_lite.storage.mongodb.indexes import Document
+
+_CODEC: CodecOptions[Document] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
+
+
+class Connection:
+    """The collections, opened by the first store that needs them, closed by the last.
+
+    `queues`, `messages` and `keys` read from the primary: they decide who gets a message.
+    `listed_queues` and `listed` follow the URI's read preference and read concern: they only show.
+    """
+
+    def __init__(self, configuration: Configuration, clock: Clock) -> None:
+        self._configuration = configuration
+        self._clock = clock
+        self._owners: set[int] = set()
+        self._client: AsyncMongoClient[Document] | None = None
+        self.queues: AsyncCollection[Document]
+        self.messages: AsyncCollection[Document]
+        self.keys: AsyncCollection[Document]
+        self.listed: AsyncCollection[Document]
+        self.listed_queues: AsyncCollection[Document]
+
+    async def open(self, owner: object) -> None:
+        """Connect, create and check the indexes, for the first owner."""
+        if self._client is None:
+            client = self._connect()
+            with translated():
+                try:
+                    await self._prepare(client)
+                except BaseException:
+                    await _close(client)
+                    raise
+            self._client = client
+        self._owners.add(id(owner))
+
+    async def close(self, owner: object) -> None:
+        """Close the pool when no owner is left."""
+        self._owners.discard(id(owner))
+        if not self._owners and self._client is not None:
+            client, self._client = self._client, None
+            await _close(client)
+
+    async def ping(self) -> None:
+        """Ask the primary for its time."""
+        await self.now_ms()
+
+    async def now_ms(self) -> int:
+        """The server's clock, in milliseconds since 1970, with the offset added."""
+        with translated():
+            answer = await self.queues.database.client.admin.command("hello", codec_options=_CODEC)
+        return int(answer["localTime"]) + self._clock.offset_ms
+
+    @asynccontextmanager
+    async def one_view(self) -> AsyncIterator[AsyncClientSession | None]:
+        """Let the reads of a listing follow one another, whatever members they go to.
+
+        A secondary may lag behind the member that told the counter, and then a reader would pass
+        what is missing there. In a causally consistent session it waits. The primary needs none.
+        """
+        if self.listed.read_preference == ReadPreference.PRIMARY:
+            yield None
+            return
+        async with self.listed.database.client.start_session(causal_consistency=True) as session:
+            yield session
+
+    @property
+    def now(self) -> Document:
+        """An expression for the server's clock as a date, with the offset added.
+
+        By way of a number: a stand-in for mongod compares its own `$$NOW` with no stored date.
+        """
+        return {"$toDate": {"$add": [{"$toLong": "$$NOW"}, self._clock.offset_ms]}}
+
+    @property
+    def now_us(self) -> Document:
+        """An expression for the server's clock in microseconds, with the offset added."""
+        return {"$multiply": [{"$add": [{"$toLong": "$$NOW"}, self._clock.offset_ms]}, 1000]}
+
+    def _connect(self) -> AsyncMongoClient[Document]:
+        """Make the client; pymongo only warns of an option it can't read, and we refuse it."""
+        try:
+            with translated(), warnings.catch_warnings():
+                warnings.simplefilter("error", UserWarning)
+                return AsyncMongoClient(
+                    self._configuration.uri, **self._configuration.client_options
+                )
+        except (ValueError, UserWarning) as exc:
+            raise ConfigurationError(f"The MongoDB URI is wrong: {exc}") from exc
+
+    async def _prepare(self, client: AsyncMongoClient[Document]) -> None:
+        database = client.get_database(self._configuration.database, codec_options=_CODEC)
+
+        def collection(kind: str, *, decides: bool = True) -> AsyncCollection[Document]:
+            name = self._configuration.prefix + kind
+            if not decides:
+                return database[name]
+            return database.get_collection(
+                name, read_preference=ReadPreference.PRIMARY, read_concern=ReadConcern("local")
+            )
+
+        self.queues, self.messages = collection("queues"), collection("messages")
+        self.keys = collection("keys")
+        self.listed = collection("messages", decides=False)
+        self.listed_queues = collection("queues", decides=False)
+        create = self._configuration.create_indexes
+        await indexes.prepare(self.queues, indexes.QUEUES, create=create)
+        await indexes.prepare(self.messages, indexes.MESSAGES, create=create)
+        await indexes.prepare(self.keys, indexes.KEYS, create=create)
+
+
+async def _close(client: AsyncMongoClient[Document]) -> None:
+    await client.close()
+    await asyncio.sleep(0)  # asyncio closes the sockets in its next round
+
+
+async def read_all(
+    collection: AsyncCollection[Document],
+    pipeline: Sequence[Mapping[str, Any]],
+    *,
+    hint: str,
+    session: AsyncClientSession | None = None,
+) -> list[Document]:
+    """Run an aggregation and fetch all of its answer."""
+    cursor = await collection.aggregate(list(pipeline), session, hint=hint, batchSize=MAX_EXAMINED)
+    return await cursor.to_list()

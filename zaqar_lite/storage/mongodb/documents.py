@@ -1,0 +1,78 @@
+"""Messages as documents: their states, and how a reader sees one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bson import Int64
+from bson.datetime_ms import DatetimeMS
+
+from zaqar_lite.domain.models import Message, NewMessage, Origin
+from zaqar_lite.storage.mongodb.indexes import Document
+from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, READY, QueueState
+
+
+def new_document(
+    message: NewMessage,
+    state: QueueState,
+    *,
+    message_id: str,
+    client_id: str,
+    keys: Sequence[str] = (),
+) -> Document:
+    """Make the document of a message that is posted at `state.now`; its position comes later."""
+    document: Document = {
+        "_id": message_id,
+        "q": state.key,
+        "k": None,
+        "s": READY,
+        "p": message.priority,
+        "n": 0,
+        "b": message.body,
+        "u": client_id,
+        "t": Int64(message.ttl_ms),
+        "c": state.date,
+        "e": DatetimeMS(state.now + message.ttl_ms),
+    }
+    if message.delay_ms:
+        document["s"] = DELAYED
+        document["d"] = document["w"] = DatetimeMS(state.now + message.delay_ms)
+    if message.headers is not None:
+        # Pairs: a header's name may hold a dot or begin with a dollar sign.
+        document["h"] = [[name, text] for name, text in message.headers.items()]
+    if keys:
+        document["y"] = list(keys)
+    return document
+
+
+def to_message(document: Document, now: int) -> Message:
+    """Show a document to a reader at `now`; one that was read without `d` shows no delay."""
+    held = document["s"] == CLAIMED and int(document["w"]) > now
+    delayed_until = document.get("d")
+    headers = document.get("h")
+    return Message(
+        document["_id"],
+        document["k"],
+        document["b"],
+        document["t"],
+        int(document["c"]),
+        int(document["e"]),
+        now,
+        document["cid"] if held else None,
+        document["n"],
+        document["u"],
+        None if delayed_until is None else int(delayed_until),
+        None if headers is None else dict(headers),
+        _origin(document.get("o")),
+    )
+
+
+def _origin(stored: dict[str, Any] | None) -> Origin | None:
+    if stored is None:
+        return None
+    return Origin(
+        stored["source"],
+        int(stored["at"]),
+        stored["n"],
+        stored.get("cid"),
+        stored.get("cu"),
+    )

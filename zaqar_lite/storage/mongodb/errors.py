@@ -1,0 +1,78 @@
+"""The driver's edge: pymongo's exceptions become the domain's here and nowhere else."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from pymongo import errors
+
+from zaqar_lite.domain.errors import ConfigurationError, Invalid, Unavailable, ZaqarLiteError
+
+T = TypeVar("T")
+
+_REFUSED = frozenset({13, 18, 8000})
+"""Unauthorized, AuthenticationFailed, AtlasError."""
+_TOO_LARGE = frozenset({10334, 17280, 17419, 17420})
+_ATTEMPTS = 4
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise the domain's errors instead of pymongo's; texts name no host, user or document."""
+    try:
+        yield
+    except errors.PyMongoError as exc:
+        raise translate(exc) from exc
+
+
+def translate(exc: errors.PyMongoError) -> ZaqarLiteError:  # noqa: PLR0911 - a table of cases
+    """Find the domain's error for one of pymongo's."""
+    code = _code(exc)
+    if isinstance(exc, errors.ConfigurationError | errors.InvalidURI | errors.InvalidName):
+        return ConfigurationError(f"The MongoDB URI or an option in it is wrong: {exc}")
+    if isinstance(exc, errors.DocumentTooLarge) or code in _TOO_LARGE:
+        return Invalid("The message is larger than a MongoDB document may be (16 MiB).")
+    if code in _REFUSED:
+        return ConfigurationError(
+            "MongoDB refused the credentials, or the user lacks the role readWrite on the "
+            "database: check the URI's user, password and authSource."
+        )
+    if isinstance(exc, errors.WTimeoutError) or code == 64:
+        return Unavailable(
+            "MongoDB wrote, but too few members confirmed it in time; it may or may not last."
+        )
+    if isinstance(exc, errors.NotPrimaryError):
+        return Unavailable("MongoDB is electing a primary.")
+    if isinstance(exc, errors.ServerSelectionTimeoutError):
+        return Unavailable("No MongoDB server that can serve this was found in time.")
+    if isinstance(exc, errors.ConnectionFailure):
+        return Unavailable("The connection to MongoDB was lost.")
+    return Unavailable(f"MongoDB could not serve the request ({type(exc).__name__}, code {code}).")
+
+
+async def repeated(operation: Callable[[], Awaitable[T]]) -> T:
+    """Run a write that may safely run twice, again after a lost connection or a stepdown.
+
+    pymongo retries single-document writes and reads by itself; updates and deletes of many
+    documents are the ones it can't, and ours are guarded so that a second run changes nothing.
+    """
+    for attempt in range(1, _ATTEMPTS):
+        try:
+            return await operation()
+        except errors.AutoReconnect:
+            await asyncio.sleep(0.05 * 2**attempt)
+    return await operation()
+
+
+def is_duplicate(exc: errors.PyMongoError) -> bool:
+    """Tell whether a write failed at a unique index."""
+    return _code(exc) == 11000
+
+
+def _code(exc: errors.PyMongoError) -> int | None:
+    if isinstance(exc, errors.BulkWriteError):
+        details = exc.details or {}
+        found = [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]
+        return found[0].get("code") if found else exc.code
+    return exc.code if isinstance(exc, errors.OperationFailure) else None

@@ -1,0 +1,219 @@
+"""Queue records: part of the queue's document, which every operation reads anyway."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+from pymongo import ReturnDocument
+from pymongo.errors import CursorNotFound, DuplicateKeyError
+
+from zaqar_lite.domain.errors import LimitReached, QueueChanged, Unavailable
+from zaqar_lite.domain.json_values import is_same
+from zaqar_lite.domain.metadata import dead_letter_target
+from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.storage.base import ManagementStore
+from zaqar_lite.storage.mongodb.connection import Connection
+from zaqar_lite.storage.mongodb.errors import translated
+from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
+from zaqar_lite.storage.mongodb.queues import Queues, key_of
+
+_HAS_RECORD = {"m": {"$exists": True}}
+_BATCH = 1_000
+_ATTEMPTS = 5
+
+
+class MongoManagementStore(ManagementStore):
+    """Queue records in MongoDB."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._queues = Queues(connection)
+
+    async def open(self) -> None:
+        """Connect, create and check the indexes; see the seam."""
+        await self._connection.open(self)
+
+    async def close(self) -> None:
+        """Close the connections unless the other store uses them; see the seam."""
+        await self._connection.close(self)
+
+    async def ping(self) -> None:
+        """Ask the server for its time; see the seam."""
+        await self._connection.ping()
+
+    async def create_queue(
+        self, ref: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
+    ) -> tuple[QueueRecord, bool]:
+        """Create a queue in one guarded upsert; see the seam.
+
+        The limit is counted before it: racing creators may pass it by as many as they are.
+        """
+        maker = uuid4().hex
+        for _ in range(_ATTEMPTS):
+            known = await self.get_queue(ref)
+            if known is not None:
+                return known, False
+            with translated():
+                await self._check_limit(ref, max_queues)
+                document = await self._upsert_record(ref, metadata, maker)
+            if document is not None:
+                return _record(document), document["i"] == maker
+        raise Unavailable(f"The queue {ref.name!r} is being created and deleted too often.")
+
+    async def _check_limit(self, ref: QueueRef, max_queues: int) -> None:
+        count = await self._connection.queues.count_documents(
+            {"p": ref.project, **_HAS_RECORD}, limit=max_queues, hint="name"
+        )
+        if count >= max_queues:
+            raise LimitReached(f"The project has {max_queues} queues, as many as it may have.")
+
+    async def _upsert_record(
+        self, ref: QueueRef, metadata: Mapping[str, Any], maker: str
+    ) -> Document | None:
+        """Write a record where there is none; None when another's upsert came first."""
+        is_new = {"$eq": [{"$type": "$m"}, "missing"]}
+        fields = {**self._record_fields(ref, metadata, exposing=False), "i": maker}
+        created = {name: {"$cond": [is_new, value, f"${name}"]} for name, value in fields.items()}
+        try:
+            return await self._connection.queues.find_one_and_update(
+                {"_id": key_of(ref)},
+                [*self._queues.birth_pipeline(ref), {"$set": created}],
+                upsert=True,
+                return_document=ReturnDocument.AFTER,
+            )
+        except DuplicateKeyError:
+            return None
+
+    async def get_queue(self, ref: QueueRef) -> QueueRecord | None:
+        """Read a queue's record from the primary; see the seam."""
+        with translated():
+            document = await self._connection.queues.find_one({"_id": key_of(ref)}, hint=BY_ID)
+        return None if document is None or "m" not in document else _record(document)
+
+    async def update_queue(self, record: QueueRecord) -> QueueRecord:
+        """Replace a record at its version; see the seam."""
+        fields = self._record_fields(record.ref, record.metadata, exposing=record.exposing)
+        absent = [name for name in ("x", "t") if name not in fields]
+        update: list[Document] = [{"$set": fields}]
+        if absent:
+            update.append({"$unset": absent})
+        with translated():
+            document = await self._connection.queues.find_one_and_update(
+                {"_id": key_of(record.ref), "v": record.version, **_HAS_RECORD},
+                update,
+                return_document=ReturnDocument.AFTER,
+                hint=BY_ID,
+            )
+        if document is None:
+            raise QueueChanged(f"The queue {record.ref.name!r} changed or was deleted meanwhile.")
+        return _record(document)
+
+    async def delete_queue(self, ref: QueueRef, *, version: int) -> None:
+        """Delete a record at its version; counter and version stay, messages too; see the seam."""
+        with translated():
+            result = await self._connection.queues.update_one(
+                {"_id": key_of(ref), "v": version, **_HAS_RECORD},
+                {"$unset": {"m": True, "x": True, "t": True, "i": True}},
+                hint=BY_ID,
+            )
+        if not result.matched_count and await self.get_queue(ref) is not None:
+            raise QueueChanged(f"The queue {ref.name!r} changed meanwhile.")
+
+    async def list_queues(
+        self,
+        project: str,
+        *,
+        marker: str | None = None,
+        limit: int,
+        name_contains: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Sequence[QueueRecord]:
+        """List a project's queues by name; see the seam."""
+        wanted = metadata or {}
+        found: list[QueueRecord] = []
+        if limit < 1:
+            return found
+        with translated():
+            for _ in range(_ATTEMPTS):
+                cursor = self._connection.listed_queues.find(
+                    queue_filter(project, marker, name_contains),
+                    sort=[("n", 1)],
+                    hint="name",
+                    limit=0 if wanted else limit,
+                    batch_size=min(limit, _BATCH),
+                )
+                try:
+                    async with cursor:
+                        async for document in cursor:
+                            record = _record(document)
+                            marker = record.ref.name
+                            if _has(record.metadata, wanted):
+                                found.append(record)
+                                if len(found) == limit:
+                                    return found
+                except CursorNotFound:
+                    continue  # the server lost it, by a failover say: go on after the last name
+                return found
+        raise Unavailable("MongoDB lost the cursor of the listing again and again.")
+
+    async def count_queues(self, project: str) -> int:
+        """Count a project's queues; see the seam."""
+        with translated():
+            return await self._connection.listed_queues.count_documents(
+                {"p": project, **_HAS_RECORD}, hint="name"
+            )
+
+    async def dead_letter_sources(self, target: QueueRef, *, limit: int) -> Sequence[str]:
+        """Name the queues with this dead-letter queue; see the seam."""
+        with translated():
+            cursor = self._connection.listed_queues.find(
+                {"t": key_of(target)}, {"n": 1}, sort=[("n", 1)], limit=limit, hint="source"
+            )
+            return [document["n"] for document in await cursor.to_list()]
+
+    async def exposing_queues(self, *, limit: int) -> Sequence[QueueRecord]:
+        """Find the exposing queues; see the seam."""
+        with translated():
+            cursor = self._connection.queues.find(
+                {"x": True, **_HAS_RECORD}, limit=limit, hint="exposing"
+            )
+            return [_record(document) for document in await cursor.to_list()]
+
+    def _record_fields(
+        self, ref: QueueRef, metadata: Mapping[str, Any], *, exposing: bool
+    ) -> Document:
+        """The fields of a record as a pipeline sets them, under the next version."""
+        newer = {"$add": [{"$ifNull": ["$v", 0]}, 1]}
+        fields: Document = {
+            "m": {"$literal": json.dumps(metadata)},
+            "v": {"$max": [newer, self._connection.now_us]},
+        }
+        target = dead_letter_target(metadata)
+        if target is not None:
+            fields["t"] = {"$literal": key_of(QueueRef(ref.project, target))}
+        if exposing:
+            fields["x"] = True
+        return fields
+
+
+def queue_filter(project: str, marker: str | None, name_contains: str | None) -> Document:
+    """The filter of a page of queues."""
+    name: Document = {"$gt": marker or ""}
+    if name_contains is not None:
+        name["$regex"] = re.escape(name_contains)
+    return {"p": project, "n": name, **_HAS_RECORD}
+
+
+def _record(document: Document) -> QueueRecord:
+    return QueueRecord(
+        QueueRef(document["p"], document["n"]),
+        json.loads(document["m"]),
+        document["v"],
+        document.get("x", False),
+    )
+
+
+def _has(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return all(key in metadata and is_same(metadata[key], wanted[key]) for key in wanted)

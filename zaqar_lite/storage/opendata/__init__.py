@@ -1,0 +1,92 @@
+"""The embedded driver: OpenData-Queue RFC 0001 over a small key-value engine.
+
+    embedded:///path          SQLite in a local directory; embedded:path is relative
+    opendata+sqlite:///path   the same
+    opendata+slatedb:///path  SlateDB in a local directory (extra `slatedb`)
+    opendata+s3://bucket/prefix  SlateDB in an object store (extra `slatedb`)
+
+The records are listed in `keys.py`, their values in `records.py`. Queues live in memory
+(`queue.py`); pages of 256 entries are their checkpoint; a message's payload and its entry of the
+metadata log are written once. Every operation changes the memory in one step of the event loop and
+is answered when the batch it is in is durable (`committer.py`).
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.engine import Engine
+from zaqar_lite.storage.opendata.management import OpenDataManagementStore
+from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
+from zaqar_lite.storage.opendata.sqlite_engine import FILE_NAME, SqliteEngine
+
+if TYPE_CHECKING:
+    from zaqar_lite.storage.opendata.slatedb_engine import SlateDbEngine
+
+
+def create(
+    uri: str, *, clock: Clock, options: StoreOptions
+) -> tuple[MessageStore, ManagementStore]:
+    """Make the two stores over one database, not yet opened.
+
+    Raises:
+        ConfigurationError: the URI is wrong, or its library is not installed.
+    """
+    db = Database(create_engine(uri), clock, options)
+    return OpenDataMessageStore(db), OpenDataManagementStore(db)
+
+
+def create_engine(uri: str) -> Engine:
+    """Make the engine of a URI, not yet opened.
+
+    Raises:
+        ConfigurationError: the URI is wrong, or its library is not installed.
+    """
+    parts = urlsplit(uri)
+    scheme = parts.scheme.lower()
+    if parts.query or parts.fragment:
+        raise ConfigurationError(f"The store's URI takes no query: {uri!r}.")
+    if scheme == "opendata+s3":
+        if not parts.netloc:
+            raise ConfigurationError(f"Name a bucket: opendata+s3://bucket/prefix, not {uri!r}.")
+        return _slatedb().in_bucket(parts.netloc, unquote(parts.path).strip("/"))
+    directory = _directory(uri)
+    if scheme == "opendata+slatedb":
+        if (directory / FILE_NAME).exists():
+            raise ConfigurationError(
+                f"{directory} holds a SQLite store: open it with embedded://{directory}, or give "
+                "the SlateDB store a directory of its own."
+            )
+        return _slatedb().in_directory(directory)
+    if (directory / "slatedb").exists():
+        raise ConfigurationError(
+            f"{directory} holds a SlateDB store: open it with opendata+slatedb://{directory}, or "
+            "give the SQLite store a directory of its own."
+        )
+    return SqliteEngine(directory)
+
+
+def _directory(uri: str) -> Path:
+    parts = urlsplit(uri)
+    path = unquote(parts.path)
+    if parts.netloc or not path or path == "/":
+        raise ConfigurationError(
+            f"Name a directory: {parts.scheme}:///absolute/path or {parts.scheme}:relative/path, "
+            f"not {uri!r}."
+        )
+    return Path(path)
+
+
+def _slatedb() -> "type[SlateDbEngine]":
+    try:
+        from zaqar_lite.storage.opendata.slatedb_engine import SlateDbEngine  # noqa: PLC0415
+    except ModuleNotFoundError as exc:
+        raise ConfigurationError(
+            "This store needs the Python package 'slatedb': pip install 'zaqar-lite[slatedb]'."
+        ) from exc
+    return SlateDbEngine

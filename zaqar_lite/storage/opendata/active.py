@@ -1,0 +1,214 @@
+"""Active pages: the RFC's available and in-flight messages, and what ours have beyond them."""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from zaqar_lite.storage.opendata.encoding import (
+    MAX_U16,
+    CodecError,
+    count,
+    finish,
+    pack,
+    read_array,
+    read_count,
+    read_utf8,
+    take,
+    unpack,
+    utf8,
+)
+from zaqar_lite.storage.opendata.records import encode_consumer, read_consumer
+
+_U64 = struct.Struct("<Q")
+_I64 = struct.Struct("<q")
+_MILLISECONDS = struct.Struct("<qq")
+_CACHED_COUNT = 512
+
+
+class Available(NamedTuple):
+    """A message that waits."""
+
+    message_id: int
+    priority: int
+    visible_at: int
+    retention_deadline: int
+    attempts: int
+
+
+class InFlight(NamedTuple):
+    """A message that is claimed."""
+
+    message_id: int
+    priority: int
+    claimed_at: int
+    lease_deadline: int
+    attempts: int
+
+
+@cache
+def _active_layout(number: int) -> struct.Struct:
+    return struct.Struct("<H" + "QBqqH" * number)
+
+
+def encode_entries(fields: Sequence[int]) -> bytes:
+    """Encode an array of available or in-flight messages, given as their fields in one row.
+
+    Raises:
+        CodecError: more than 65,535 elements, or a field out of range.
+    """
+    number = len(fields) // 5
+    if number > MAX_U16:
+        raise CodecError(f"{number} messages are more than the 65535 that a u16 count holds")
+    layout = (
+        _active_layout(number)
+        if number <= _CACHED_COUNT
+        else struct.Struct("<H" + "QBqqH" * number)
+    )
+    return pack(layout, number, *fields)
+
+
+def encode_active(available: Sequence[int], in_flight: Sequence[int], extras: bytes = b"") -> bytes:
+    """Encode an active page: the RFC's two arrays, then our extras, absent where there are none."""
+    return encode_entries(available) + encode_entries(in_flight) + extras
+
+
+@dataclass(slots=True)
+class Extra:
+    """What an entry of a queue has beyond the RFC's fields; written only where it differs.
+
+    visible_at, deadline  of a message in flight, whose element has no room for them
+    ttl_ms                where it is not the deadline minus the creation
+    position              where it is not the message id: the entry was moved here
+    renamed               its id in this queue is its position, because the id was taken
+    last_claim            the 16 bytes of the claim that held it last
+    shared                more than one queue was given the message
+    source, moved_at, moved_count, moved_client    of a dead letter
+    """
+
+    visible_at: int | None = None
+    deadline: int | None = None
+    ttl_ms: int | None = None
+    position: int | None = None
+    renamed: bool = False
+    last_claim: bytes | None = None
+    shared: bool = False
+    source: str | None = None
+    moved_at: int = 0
+    moved_count: int = 0
+    moved_client: str | None = None
+    moved_claim: bytes | None = None
+
+
+_EXTRA = struct.Struct("<QH")
+_HELD, _TTL, _POSITION, _RENAMED, _LAST_CLAIM, _SHARED, _ORIGIN, _ORIGIN_CLAIM, _ORIGIN_CLIENT = (
+    1, 2, 4, 8, 16, 32, 64, 128, 256,
+)  # fmt: skip
+_ORIGIN_FIELDS = struct.Struct("<qI")
+
+
+def encode_extra(message_id: int, extra: Extra) -> bytes:
+    """Encode one entry's extras: id, flags, and the fields that the flags name."""
+    flags = 0
+    parts: list[bytes] = []
+    if extra.deadline is not None:
+        flags |= _HELD
+        parts.append(_MILLISECONDS.pack(extra.visible_at or 0, extra.deadline))
+    if extra.ttl_ms is not None:
+        flags |= _TTL
+        parts.append(_I64.pack(extra.ttl_ms))
+    if extra.position is not None:
+        flags |= _POSITION
+        parts.append(_U64.pack(extra.position))
+    if extra.last_claim is not None:
+        flags |= _LAST_CLAIM
+        parts.append(extra.last_claim)
+    if extra.source is not None:
+        flags |= _ORIGIN
+        parts.append(_ORIGIN_FIELDS.pack(extra.moved_at, extra.moved_count))
+        parts.append(utf8(extra.source))
+        if extra.moved_claim is not None:
+            flags |= _ORIGIN_CLAIM
+            parts.append(extra.moved_claim)
+        if extra.moved_client is not None:
+            flags |= _ORIGIN_CLIENT
+            parts.append(encode_consumer(extra.moved_client))
+    flags |= _RENAMED * extra.renamed | _SHARED * extra.shared
+    return _EXTRA.pack(message_id, flags) + b"".join(parts)
+
+
+def _read_extra(data: bytes, offset: int) -> tuple[tuple[int, Extra], int]:
+    (message_id, flags), offset = unpack(_EXTRA, data, offset)
+    extra = Extra(renamed=bool(flags & _RENAMED), shared=bool(flags & _SHARED))
+    if flags & _HELD:
+        (extra.visible_at, extra.deadline), offset = unpack(_MILLISECONDS, data, offset)
+    if flags & _TTL:
+        (extra.ttl_ms,), offset = unpack(_I64, data, offset)
+    if flags & _POSITION:
+        (extra.position,), offset = unpack(_U64, data, offset)
+    if flags & _LAST_CLAIM:
+        extra.last_claim, offset = take(data, offset, 16)
+    if flags & _ORIGIN:
+        (extra.moved_at, extra.moved_count), offset = unpack(_ORIGIN_FIELDS, data, offset)
+        extra.source, offset = read_utf8(data, offset)
+        if flags & _ORIGIN_CLAIM:
+            extra.moved_claim, offset = take(data, offset, 16)
+        if flags & _ORIGIN_CLIENT:
+            extra.moved_client, offset = read_consumer(data, offset)
+    return (message_id, extra), offset
+
+
+def encode_extras(extras: Sequence[bytes]) -> bytes:
+    """Encode the extras of a page from those of its entries; nothing where there are none."""
+    return count(len(extras), "extras") + b"".join(extras) if extras else b""
+
+
+class Active(NamedTuple):
+    """An active page."""
+
+    available: list[Available]
+    in_flight: list[InFlight]
+    extras: Mapping[int, Extra]
+
+
+def _read_entries(data: bytes, offset: int) -> tuple[Sequence[int], int]:
+    layout = (
+        _active_layout(number)
+        if (number := read_count(data, offset)) <= _CACHED_COUNT
+        else (struct.Struct("<H" + "QBqqH" * number))
+    )
+    fields, offset = unpack(layout, data, offset)
+    return fields[1:], offset
+
+
+def read_active(data: bytes) -> tuple[Sequence[int], Sequence[int], Mapping[int, Extra]]:
+    """Read an active page: the fields of the available and of the in-flight ones, and the extras.
+
+    Raises:
+        CodecError: cut short or bytes left over.
+    """
+    available, offset = _read_entries(data, 0)
+    in_flight, offset = _read_entries(data, offset)
+    extras: Mapping[int, Extra] = {}
+    if offset < len(data):
+        pairs, offset = read_array(data, offset, _read_extra)
+        extras = dict(pairs)
+    finish(data, offset, "active page")
+    return available, in_flight, extras
+
+
+def decode_active(data: bytes) -> Active:
+    """Read an active page; see `read_active`."""
+    available, in_flight, extras = read_active(data)
+    return Active(
+        [Available(*row) for row in rows_of_five(available)],
+        [InFlight(*row) for row in rows_of_five(in_flight)],
+        extras,
+    )
+
+
+def rows_of_five(fields: Sequence[int]) -> "zip[tuple[int, int, int, int, int]]":
+    """Cut the fields of a page's array into its elements."""
+    rows = iter(fields)
+    return zip(rows, rows, rows, rows, rows, strict=True)

@@ -1,0 +1,139 @@
+"""Group commit: what all callers did meanwhile becomes durable in one batch."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.storage.opendata.engine import Batch, Engine
+
+logger = logging.getLogger(__name__)
+_BACK_OFF = 1.0
+
+
+class Committer:
+    """One coroutine takes what is waiting, commits it, and then answers those who waited.
+
+    While a batch is being written the next one gathers. An operation changes the memory first and
+    waits then; so what it was decided by is in its own batch or in an earlier one. When a batch
+    fails, everything that was applied since the last good one is forgotten: all who wait get the
+    error, `recover` brings the memory back to what the engine holds, and writes are refused for a
+    moment.
+    """
+
+    def __init__(
+        self, engine: Engine, take: Callable[[], Batch], recover: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._engine = engine
+        self._take = take
+        self._recover = recover
+        self._waiting: list[asyncio.Future[None]] = []
+        self._writing: list[asyncio.Future[None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._recovering = False
+        self._refused: Unavailable | None = None
+        self._refused_until = 0.0
+        self.epoch = 1
+        """The number of the batch that gathers."""
+        self.committed = 0
+        """The number of the last batch that is durable."""
+
+    def check_readable(self) -> None:
+        """Refuse to read while the memory differs from the engine.
+
+        Raises:
+            Unavailable: a write failed, and what it had changed in memory is being undone.
+        """
+        if self._recovering:
+            raise Unavailable("A write failed; the store returns to its last good state.")
+
+    def check_writable(self) -> None:
+        """Refuse to write shortly after a write failed.
+
+        Raises:
+            Unavailable: says why that write failed.
+        """
+        self.check_readable()
+        if self._refused is not None:
+            if asyncio.get_running_loop().time() < self._refused_until:
+                raise Unavailable(str(self._refused), retry_after=self._refused.retry_after)
+            self._refused = None
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a batch is on its way."""
+        return self._task is not None
+
+    def durable(self) -> "asyncio.Future[None]":
+        """Wait until everything applied so far is durable."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(future)
+        if self._task is None:
+            self._task = loop.create_task(self._run(), name="opendata-committer")
+        return future
+
+    async def visible(self, epoch: int) -> None:
+        """Wait until the batch `epoch` is durable: what a reader saw must not go away again."""
+        if epoch <= self.committed:
+            return
+        if epoch == self.epoch:
+            await self.durable()
+        else:
+            future = asyncio.get_running_loop().create_future()
+            self._writing.append(future)
+            await future
+
+    async def finish(self) -> None:
+        """Wait until nothing is being written; used before closing."""
+        while self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                self._writing, self._waiting = self._waiting, []
+                batch = self._take()
+                writing = self.epoch
+                self.epoch += 1
+                try:
+                    await self._engine.commit(batch)
+                except Unavailable as exc:
+                    await self._fail(exc)
+                else:
+                    self.committed = writing
+                    _settle(self._writing, None)
+        except BaseException as exc:
+            _settle([*self._writing, *self._waiting], exc)
+            self._waiting = []
+            raise
+        finally:
+            self._task = None
+
+    async def _fail(self, exc: Unavailable) -> None:
+        logger.error("a batch was not written: %s", exc)
+        self._recovering = True
+        self._refused = exc
+        failed, self._waiting = [*self._writing, *self._waiting], []
+        self._writing = []
+        try:
+            await self._recover()
+        except Unavailable as again:
+            logger.error("the last good state can't be read: %s", again)
+        else:
+            self._recovering = False
+        finally:
+            self._refused_until = asyncio.get_running_loop().time() + _BACK_OFF
+            self.committed = self.epoch
+            self.epoch += 1
+            _settle(failed, exc)
+
+
+def _settle(futures: "list[asyncio.Future[None]]", exc: BaseException | None) -> None:
+    for future in futures:
+        if future.done():
+            continue  # its caller went away
+        if exc is None:
+            future.set_result(None)
+        else:
+            future.set_exception(exc)

@@ -1,0 +1,111 @@
+"""The engine under the records: five calls over sorted keys, the same bytes whatever is below."""
+
+import fcntl
+import os
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.storage.opendata.keys import describe
+
+
+class Damage(NamedTuple):
+    """A record, or with `until` a range of them, that the engine cannot read any more."""
+
+    key: bytes
+    why: str
+    until: bytes | None = None
+
+    def __str__(self) -> str:
+        if self.until is None:
+            return f"{describe(self.key)}: {self.why}"
+        last = "the last record" if not self.until else describe(self.until)
+        return f"everything after {describe(self.key)} and before {last}: {self.why}"
+
+
+Stored: TypeAlias = bytes | Damage
+Row: TypeAlias = tuple[bytes, Stored]
+
+
+class Batch(NamedTuple):
+    """Changes that are made together or not at all."""
+
+    puts: Mapping[bytes, bytes]
+    deletes: Sequence[bytes]
+
+
+class Engine(ABC):
+    """A sorted key-value store with one writer. All calls may raise Unavailable."""
+
+    damages: list[str]
+    """What was found broken at opening, outside of any record."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Become the only writer of this place, or refuse.
+
+        Raises:
+            ConfigurationError: another server has it, or it cannot be used; says what to do.
+        """
+
+    @abstractmethod
+    async def get(self, keys: Sequence[bytes]) -> dict[bytes, Stored]:
+        """Read records by key; absent ones are left out."""
+
+    @abstractmethod
+    def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
+        """Read the records from `start` up to, not including, `end`, in order, in chunks."""
+
+    @abstractmethod
+    async def commit(self, batch: Batch) -> None:
+        """Make changes durable: when this returns, they survive the loss of power.
+
+        Raises:
+            Unavailable: they were not made, or it is not known whether they were.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Release everything; idempotent."""
+
+
+class DirectoryLock:
+    """One server at a time in a directory: an flock, which ends with the process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._file: int | None = None
+
+    def acquire(self) -> None:
+        """Create the directory and take its lock.
+
+        Raises:
+            ConfigurationError: another process has it, or the directory can't be made.
+        """
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            file = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise ConfigurationError(
+                f"The store's directory {self._directory} can't be used: {exc.strerror}."
+            ) from exc
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            holder = os.read(file, 20).decode(errors="replace").strip() or "unknown"
+            os.close(file)
+            raise ConfigurationError(
+                f"Another server (process {holder}) uses the store in {self._directory}: stop it, "
+                "or give this one a directory of its own (--store embedded:///path)."
+            ) from exc
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        self._file = file
+
+    def release(self) -> None:
+        """Let the directory go; idempotent."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None

@@ -1,0 +1,249 @@
+"""What a queue is made of in memory: entries, the pages that checkpoint them, and claims."""
+
+from collections.abc import Mapping
+
+from zaqar_lite.domain.models import Message, Origin
+from zaqar_lite.storage.opendata.active import (
+    Extra,
+    encode_active,
+    encode_extra,
+    encode_extras,
+)
+from zaqar_lite.storage.opendata.records import (
+    Metadata,
+)
+
+PAGE_SIZE = 256
+"""Entries of a page: below it the cost of a commit dominates, above it the bytes do."""
+MAX_ATTEMPTS = 0xFFFF
+MAX_CONSUMERS = 64
+NEVER = 1 << 63
+UNKNOWN = -1
+"""`Entry.created_at` of an entry whose metadata has not been read from the log yet."""
+
+
+class Claim:
+    """A claim and what it holds, by position; empty once it is released or has lapsed."""
+
+    __slots__ = (
+        "client_id", "created_at", "deadline", "grace_ms", "held", "id", "raw", "ttl_ms",
+    )  # fmt: skip
+
+    def __init__(self, claim_id: str, client_id: str) -> None:
+        self.id = claim_id
+        self.raw = bytes.fromhex(claim_id)
+        self.client_id = client_id
+        self.created_at = self.deadline = 0
+        self.ttl_ms = self.grace_ms = 0
+        self.held: dict[int, Entry] = {}
+
+
+class Past:
+    """What an entry went through; most entries have none.
+
+    consumers   who held it in the attempts that have ended, the oldest first
+    last_claim  the claim of the last of them
+    shared      more than one queue was given the message
+    renamed     its id here is its position, because this queue held its own id already
+    damaged     its payload or metadata can't be read: it is never handed out
+    """
+
+    __slots__ = ("consumers", "damaged", "last_claim", "origin", "renamed", "shared")
+
+    def __init__(self) -> None:
+        self.consumers: list[str] = []
+        self.last_claim: bytes | None = None
+        self.origin: Origin | None = None
+        self.shared = False
+        self.renamed = False
+        self.damaged = False
+
+
+class Page:
+    """Up to 256 entries of a queue, one record of the store; `number` None is the root."""
+
+    __slots__ = ("cold", "entries", "first", "min_expires", "number")
+
+    def __init__(self, number: int | None, first: int) -> None:
+        self.number = number
+        self.first = first
+        self.entries: dict[int, Entry] = {}
+        self.min_expires = NEVER
+        self.cold = 0  # how many entries are only in the record (`cold.py`)
+
+    def encode(self) -> bytes:
+        """Encode the page as it is now."""
+        available: list[int] = []
+        in_flight: list[int] = []
+        extras: list[bytes] = []
+        for entry in self.entries.values():
+            claim = entry.claim
+            if claim is None:
+                available += (
+                    entry.id, entry.priority, entry.visible_at, entry.expires_at, entry.attempts,
+                )  # fmt: skip
+                if entry.past is None and entry.is_plain:
+                    continue
+            else:
+                in_flight += (
+                    entry.id, entry.priority, claim.created_at, claim.deadline, entry.attempts,
+                )  # fmt: skip
+            extra = entry.extra()
+            if extra is not None:
+                extras.append(extra)
+        return encode_active(available, in_flight, encode_extras(extras))
+
+
+class Entry:
+    """One message in one queue.
+
+    id          of the payload and of the metadata: the message id of RFC 0001
+    position    its place in this queue: the id, unless it was moved here
+    visible_at  the instant its delay ends; 0 when it had none
+    ttl_ms      0 stands for `expires_at - created_at`
+    """
+
+    __slots__ = (
+        "attempts", "claim", "client_id", "created_at", "delayed", "expires_at", "headers", "id",
+        "page", "past", "position", "priority", "ttl_ms", "visible_at",
+    )  # fmt: skip
+
+    def __init__(  # noqa: PLR0917 - one call a message: positional costs least
+        self,
+        message_id: int,
+        position: int,
+        page: Page,
+        priority: int,
+        visible_at: int,
+        expires_at: int,
+        ttl_ms: int,
+        created_at: int,
+        client_id: str | None,
+        headers: Mapping[str, str] | None,
+    ) -> None:
+        self.id = message_id
+        self.position = position
+        self.page = page
+        self.priority = priority
+        self.visible_at = visible_at
+        self.expires_at = expires_at
+        self.ttl_ms = ttl_ms
+        self.created_at = created_at
+        self.client_id = client_id
+        self.headers = headers
+        self.attempts = 0
+        self.delayed = False
+        self.claim: Claim | None = None
+        self.past: Past | None = None
+
+    @property
+    def name(self) -> int:
+        """The number that its id shows in this queue."""
+        past = self.past
+        return self.position if past is not None and past.renamed else self.id
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the RFC's fields say all there is to say of an entry that waits."""
+        ttl = self.ttl_ms
+        return self.position == self.id and (
+            not ttl or (self.created_at >= 0 and ttl == self.expires_at - self.created_at)
+        )
+
+    def remember(self) -> Past:
+        """The entry's past, to write to."""
+        past = self.past
+        if past is None:
+            past = self.past = Past()
+        return past
+
+    def attempt_ended(self, claim: Claim) -> None:
+        """Note that `claim` holds the entry no more."""
+        past = self.remember()
+        past.last_claim = claim.raw
+        past.consumers.append(claim.client_id)
+        if len(past.consumers) > MAX_CONSUMERS:
+            del past.consumers[0]
+
+    def learn(self, metadata: Metadata, client_id: str | None, headers: dict[str, str]) -> None:
+        """Take over what the log says of the message."""
+        self.created_at = metadata.received_at
+        self.client_id = client_id
+        self.headers = headers or None
+
+    def view(self, name: str, now: int, *, with_delay: bool = True) -> Message:
+        """Show the entry to a reader, but for its body."""
+        past = self.past
+        claim = self.claim
+        return Message(
+            name,
+            self.position,
+            b"",
+            self.ttl_ms or self.expires_at - self.created_at,
+            self.created_at,
+            self.expires_at,
+            now,
+            None if claim is None else claim.id,
+            self.attempts,
+            self.client_id,
+            (self.visible_at or None) if with_delay else None,
+            self.headers,
+            None if past is None else past.origin,
+        )
+
+    def extra(self) -> bytes | None:
+        """Encode what the entry has beyond the RFC's fields."""
+        extra = Extra()
+        if self.claim is not None:
+            extra.visible_at, extra.deadline = self.visible_at, self.expires_at
+        moved = self.position != self.id
+        if not self.is_plain and self.ttl_ms:
+            extra.ttl_ms = self.ttl_ms
+        if moved:
+            extra.position = self.position
+        past = self.past
+        if past is not None:
+            extra.renamed, extra.shared, extra.last_claim = (
+                past.renamed, past.shared, past.last_claim,
+            )  # fmt: skip
+            origin = past.origin
+            if origin is not None:
+                extra.source, extra.moved_at = origin.source, origin.moved_at
+                extra.moved_count = origin.claim_count
+                extra.moved_client = origin.last_client_id
+                if origin.last_claim_id is not None:
+                    extra.moved_claim = bytes.fromhex(origin.last_claim_id)
+        return None if extra == _NO_EXTRA else encode_extra(self.id, extra)
+
+    @classmethod
+    def restore(
+        cls, page: Page, message_id: int, priority: int, attempts: int, extra: Extra | None
+    ) -> "Entry":
+        """Make an entry from a page's record; deadlines and metadata are the caller's to add."""
+        extra = extra or _NO_EXTRA
+        position = message_id if extra.position is None else extra.position
+        entry = cls(
+            message_id, position, page, priority, 0, 0, extra.ttl_ms or 0, UNKNOWN, None, None
+        )
+        entry.attempts = attempts
+        if extra.last_claim or extra.shared or extra.renamed or extra.source is not None:
+            past = entry.remember()
+            past.last_claim, past.shared = extra.last_claim, extra.shared
+            past.renamed = extra.renamed
+            if extra.source is not None:
+                past.origin = Origin(
+                    extra.source,
+                    extra.moved_at,
+                    extra.moved_count,
+                    None if extra.moved_claim is None else extra.moved_claim.hex(),
+                    extra.moved_client,
+                )
+        return entry
+
+
+def is_damaged(entry: Entry) -> bool:
+    """Whether an entry is set aside because it can't be read."""
+    return entry.past is not None and entry.past.damaged
+
+
+_NO_EXTRA = Extra()

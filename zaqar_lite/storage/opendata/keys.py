@@ -1,0 +1,269 @@
+"""Keys of the records: RFC 0001's literal bytes, and beside them the metadata log's.
+
+    01 01 id                     payload                    (id: u64, big-endian)
+    01 02 TB(queue) [page]       active messages            (page: u64, big-endian; none: the root)
+    01 03 TB(queue) [page]       done messages
+    01 04 TB(queue) [page]       failed messages
+    01 05 id TB(queue)           consumers of ended attempts
+    01 06 TB(queue)              queue configuration
+    01 07                        block of message ids
+    01 08                        format marker
+    01 09 TB(queue) uuid         claim
+    01 0b TB(queue) kind digest  idempotency key
+    01 0c                        state of the store
+    01 0d number                 messages that nobody holds any more, to be deleted in steps
+    03 01 segment 10 TB(log) var_u64(sequence - start of the segment)     entry of the log
+    03 01 segment 40 log         listing of the log's keys
+    03 01 00000000 20            block of the log's sequences
+    03 01 00000000 30 segment    segment
+
+The first bytes 01 and 03 never meet, so one database holds both. Types 07 and above, the page
+numbers and the queue in the attempts key are additions; type 0a stays free for a journal. A
+queue's id is `project/name`. Readers step over types they do not know.
+"""
+
+import struct
+from enum import Enum
+from typing import NamedTuple
+
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.storage.opendata.encoding import (
+    CodecError,
+    read_terminated,
+    read_var_u64,
+    terminated,
+    var_u64,
+)
+
+LOG_KEY = b"opendata-queue/messages/metadata"
+SUBSYSTEM = 0x05
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+
+
+class RecordType(Enum):
+    """Type discriminators; 07 and above are additions."""
+
+    PAYLOAD = 0x01
+    ACTIVE = 0x02
+    DONE = 0x03
+    FAILED = 0x04
+    ATTEMPTS = 0x05
+    CONFIG = 0x06
+    ID_BLOCK = 0x07
+    FORMAT = 0x08
+    CLAIM = 0x09
+    IDEMPOTENCY = 0x0B
+    STATE = 0x0C
+    GARBAGE = 0x0D
+
+
+class Profile(Enum):
+    """How the two bytes before a key are laid out; the store writes SEED.
+
+    SEED        version 01 and the type as it is: the RFC's literal bytes.
+    TAG_2026_01 the type in the high nibble: the key-prefix RFC of January 2026.
+    SUBSYSTEM   a subsystem byte (05) before SEED: the key-prefix RFC's later form.
+    """
+
+    SEED = "seed"
+    TAG_2026_01 = "tag2026_01"
+    SUBSYSTEM = "subsystem"
+
+
+class LogLayout(Enum):
+    """How an entry of the log is keyed; the store writes HEAD, importers meet the others."""
+
+    HEAD = "head"
+    TEXT = "text"
+    SOURCE_2026_01 = "2026_01"
+
+
+def prefix(kind: RecordType, profile: Profile = Profile.SEED) -> bytes:
+    """The bytes before every key of a type."""
+    if profile is Profile.TAG_2026_01:
+        return bytes((1, kind.value << 4))
+    literal = bytes((1, kind.value))
+    return bytes((SUBSYSTEM,)) + literal if profile is Profile.SUBSYSTEM else literal
+
+
+def read_prefix(key: bytes, profile: Profile = Profile.SEED) -> tuple[int, int]:
+    """Read version and type; answer the raw type and the offset after it.
+
+    Raises:
+        CodecError: too short, another subsystem, or a version that is not 1.
+    """
+    start = 0
+    if profile is Profile.SUBSYSTEM:
+        if key[:1] != bytes((SUBSYSTEM,)):
+            raise CodecError(f"key of another subsystem: {key.hex()}")
+        start = 1
+    if len(key) < start + 2:
+        raise CodecError(f"key too short: {key.hex()}")
+    version, kind = key[start], key[start + 1]
+    if version != 1:
+        raise CodecError(f"key of version {version}; this reads version 1")
+    return (kind >> 4 if profile is Profile.TAG_2026_01 else kind), start + 2
+
+
+def queue_id(ref: QueueRef) -> bytes:
+    """A queue's id in keys. A name holds no '/', so the last one ends the project."""
+    return f"{ref.project}/{ref.name}".encode()
+
+
+def read_queue_id(raw: bytes) -> QueueRef:
+    """Read a queue's id.
+
+    Raises:
+        CodecError: no `project/name`.
+    """
+    try:
+        project, slash, name = raw.decode().rpartition("/")
+    except UnicodeDecodeError as exc:
+        raise CodecError(f"queue id that is no UTF-8: {raw.hex()}") from exc
+    if not slash:
+        raise CodecError(f"queue id without a project: {raw!r}")
+    return QueueRef(project, name)
+
+
+def message_key(kind: RecordType, message_id: int, profile: Profile = Profile.SEED) -> bytes:
+    """Key of a payload, or of a message's attempts as the RFC has it."""
+    return prefix(kind, profile) + _U64.pack(message_id)
+
+
+def queue_key(
+    kind: RecordType, queue: bytes, page: int | None = None, profile: Profile = Profile.SEED
+) -> bytes:
+    """Key of a record of a queue: active, done, failed, configuration; None is the root page."""
+    key = prefix(kind, profile) + terminated(queue)
+    return key if page is None else key + _U64.pack(page)
+
+
+def attempts_key(message_id: int, queue: bytes) -> bytes:
+    """Key of the attempts of a message in one queue: the RFC's key, then the queue."""
+    return prefix(RecordType.ATTEMPTS) + _U64.pack(message_id) + terminated(queue)
+
+
+def claim_key(queue: bytes, claim: bytes, profile: Profile = Profile.SEED) -> bytes:
+    """Key of a claim; `claim` is the 16 bytes of its UUID."""
+    return queue_key(RecordType.CLAIM, queue, profile=profile) + claim
+
+
+def idempotency_key(queue: bytes, kind: bytes, digest: bytes) -> bytes:
+    """Key of a remembered idempotency key; `kind` is b"b" for a batch's, b"m" for a message's."""
+    return queue_key(RecordType.IDEMPOTENCY, queue) + kind + digest
+
+
+class QueueKey(NamedTuple):
+    """What a key of a queue's record says: the queue, and the bytes after it."""
+
+    queue: bytes
+    rest: bytes
+
+
+def read_queue_key(key: bytes, start: int = 2) -> QueueKey:
+    """Read the queue of a key, and what follows (a page, a claim, a digest).
+
+    Raises:
+        CodecError: no terminator.
+    """
+    queue, end = read_terminated(key, start)
+    return QueueKey(queue, key[end:])
+
+
+def read_page(rest: bytes) -> int | None:
+    """Read the page number behind a queue; None is the root.
+
+    Raises:
+        CodecError: neither nothing nor a u64.
+    """
+    if not rest:
+        return None
+    if len(rest) != 8:
+        raise CodecError(f"page number of {len(rest)} bytes")
+    return int.from_bytes(rest, "big")
+
+
+def read_message_id(key: bytes, start: int = 2) -> int:
+    """Read the message id that begins at `start`.
+
+    Raises:
+        CodecError: cut short.
+    """
+    if len(key) < start + 8:
+        raise CodecError(f"key cut short: {key.hex()}")
+    return int.from_bytes(key[start : start + 8], "big")
+
+
+def log_prefix(segment: int, log: bytes = LOG_KEY) -> bytes:
+    """The bytes before every entry of a log in one segment."""
+    return b"\x03\x01" + _U32.pack(segment) + b"\x10" + terminated(log)
+
+
+def log_entry_key(
+    segment: int, sequence: int, log: bytes = LOG_KEY, layout: LogLayout = LogLayout.HEAD
+) -> bytes:
+    """Key of a log entry; `sequence` counts from the segment's start (TEXT: from zero)."""
+    if layout is LogLayout.TEXT:
+        return b"\x01\x01" + terminated(log) + _U64.pack(sequence)
+    if layout is LogLayout.SOURCE_2026_01:
+        return b"\x01\x10" + _U32.pack(segment) + terminated(log) + var_u64(sequence)
+    return log_prefix(segment, log) + var_u64(sequence)
+
+
+def read_log_entry_key(key: bytes) -> tuple[int, bytes, int]:
+    """Read segment, log and sequence (relative to the segment) of an entry in HEAD's layout.
+
+    Raises:
+        CodecError: no entry of a log.
+    """
+    if key[:2] != b"\x03\x01" or key[6:7] != b"\x10":
+        raise CodecError(f"no log entry: {key.hex()}")
+    log, end = read_terminated(key, 7)
+    sequence, end = read_var_u64(key, end)
+    if end != len(key):
+        raise CodecError(f"log entry with bytes left over: {key.hex()}")
+    return int.from_bytes(key[2:6], "big"), log, sequence
+
+
+def log_listing_key(segment: int, log: bytes = LOG_KEY) -> bytes:
+    """Key of a log's listing in a segment; the log's key is raw here."""
+    return b"\x03\x01" + _U32.pack(segment) + b"\x40" + log
+
+
+def log_segment_key(segment: int) -> bytes:
+    """Key of a segment's start."""
+    return b"\x03\x01\x00\x00\x00\x00\x30" + _U32.pack(segment)
+
+
+LOG_SEGMENTS = b"\x03\x01\x00\x00\x00\x00\x30"
+LOG_BLOCK = b"\x03\x01\x00\x00\x00\x00\x20"
+ID_BLOCK = prefix(RecordType.ID_BLOCK)
+FORMAT = prefix(RecordType.FORMAT)
+STATE = prefix(RecordType.STATE)
+
+
+def describe(key: bytes) -> str:
+    """Name a record for people: its type, its queue or message, and its key in hex."""
+    try:
+        return f"{_describe(key)} (key {key.hex()})"
+    except (CodecError, ValueError):
+        return f"record of an unknown type (key {key.hex()})"
+
+
+def _describe(key: bytes) -> str:
+    if key[:2] == b"\x03\x01":
+        segment, _, sequence = read_log_entry_key(key)
+        return f"metadata entry {sequence} of segment {segment}"
+    kind = RecordType(read_prefix(key)[0])
+    name = kind.name.lower().replace("_", " ")
+    if kind in (RecordType.PAYLOAD, RecordType.ATTEMPTS, RecordType.GARBAGE):
+        return f"{name} of message {read_message_id(key)}"
+    if len(key) == 2:
+        return name
+    queue, rest = read_queue_key(key)
+    where = f"{name} of queue {queue.decode(errors='replace')!r}"
+    if kind in (RecordType.ACTIVE, RecordType.DONE, RecordType.FAILED):
+        page = read_page(rest)
+        return f"{where}, {'root page' if page is None else f'page {page}'}"
+    return f"{where}, {rest.hex()}" if rest else where

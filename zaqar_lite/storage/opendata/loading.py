@@ -1,0 +1,398 @@
+"""From the engine's records to the working state: at open, and for some queues after a failure."""
+
+import gc
+import logging
+import os
+from collections.abc import AsyncIterator, Sequence
+
+from zaqar_lite.domain.errors import ConfigurationError, Invalid
+from zaqar_lite.domain.filters import compile_filter, parse_filter
+from zaqar_lite.domain.ids import new_claim_id
+from zaqar_lite.domain.metadata import FILTER
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef
+from zaqar_lite.storage.opendata import keys
+from zaqar_lite.storage.opendata.active import read_active, rows_of_five
+from zaqar_lite.storage.opendata.cold import summary
+from zaqar_lite.storage.opendata.configuration import decode_record
+from zaqar_lite.storage.opendata.database import Database, split_headers
+from zaqar_lite.storage.opendata.encoding import CodecError, after_prefix, utf8
+from zaqar_lite.storage.opendata.engine import Batch, Damage
+from zaqar_lite.storage.opendata.entries import NEVER, UNKNOWN, Claim, Entry, Page
+from zaqar_lite.storage.opendata.ids import Ids, Names
+from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.records import (
+    FORMAT_MARKER,
+    ClaimRecord,
+    Metadata,
+    decode_attempts,
+    decode_block,
+    decode_claim,
+    decode_ended,
+    decode_metadata,
+    decode_remembered,
+    decode_segment,
+    decode_state,
+    encode_block,
+    encode_segment,
+    encode_state,
+)
+
+logger = logging.getLogger(__name__)
+_FIRST_SEGMENT = 1
+_PER_QUEUE = (
+    RecordType.CONFIG,
+    RecordType.ACTIVE,
+    RecordType.CLAIM,
+    RecordType.DONE,
+    RecordType.FAILED,
+    RecordType.IDEMPOTENCY,
+)
+
+
+async def load(db: Database) -> None:
+    """Load everything; make the records of a new store.
+
+    Raises:
+        ConfigurationError: the store is of another format.
+    """
+    await _load_store(db)
+    gc_was_on = gc.isenabled()
+    gc.disable()  # millions of objects that stay: looking through them again and again is wasted
+    try:
+        records = [
+            record for kind in _PER_QUEUE async for record in _records(db, keys.prefix(kind), kind)
+        ]
+        await _build(db, records)
+    finally:
+        if gc_was_on:
+            gc.enable()
+    gc.freeze()
+    await _route(db)
+
+
+async def reload(db: Database, refs: Sequence[QueueRef]) -> None:
+    """Bring these queues back to what the engine holds."""
+    records = []
+    for ref in refs:
+        db.queues.discard(ref)
+        raw = keys.queue_id(ref)
+        for kind in _PER_QUEUE:
+            prefix = keys.queue_key(kind, raw)
+            records += [record async for record in _records(db, prefix, kind)]
+    await _build(db, records)
+    _count_shared(db)
+
+
+async def _load_store(db: Database) -> None:
+    wanted = [keys.FORMAT, keys.STATE, keys.ID_BLOCK]
+    found = await db.engine.get(wanted)
+    for value in found.values():
+        if isinstance(value, Damage):
+            raise ConfigurationError(
+                f"The store can't be opened: {value}. Restore it from a backup."
+            )
+    if keys.FORMAT not in found:
+        async for chunk in db.engine.scan(b"", b"\xff"):
+            if chunk:
+                raise ConfigurationError(
+                    "The store can't be opened: it holds records and no format marker, so it is "
+                    "not one of this server's. Give the server a directory of its own."
+                )
+        await _create(db)
+        found = await db.engine.get(wanted)
+    marker = found[keys.FORMAT]
+    if marker != utf8(FORMAT_MARKER):
+        raise ConfigurationError(
+            f"The store can't be opened: its format is {marker!r}, this server reads "
+            f"{FORMAT_MARKER!r}. Use the version that wrote it, and `zaqar-lite store export`."
+        )
+    state = decode_state(_bytes(found[keys.STATE]))
+    base, size = decode_block(_bytes(found[keys.ID_BLOCK]))
+    db.ids = Ids(base + size)
+    db.secret, db.names = state.secret, Names(state.secret)
+    db.clock.not_before(state.last_instant)
+    db.routed = state.routed
+    db.segments = []
+    async for chunk in db.engine.scan(keys.LOG_SEGMENTS, after_prefix(keys.LOG_SEGMENTS)):
+        for key, value in chunk:
+            segment = int.from_bytes(key[-4:], "big")
+            db.segments.append((decode_segment(_bytes(value))[0], segment))
+    db.segments.sort()
+    db.log_start, segment = db.segments[-1]
+    db.log_prefix = keys.log_prefix(segment)
+    garbage = keys.prefix(RecordType.GARBAGE)
+    async for chunk in db.engine.scan(garbage, after_prefix(garbage)):
+        db.garbage.extend(key for key, _ in chunk)
+    db.next_garbage = 1 + max(map(keys.read_message_id, db.garbage), default=0)
+
+
+def _bytes(value: bytes | Damage) -> bytes:
+    if isinstance(value, Damage):
+        raise ConfigurationError(f"The store can't be opened: {value}. Restore it from a backup.")
+    return value
+
+
+async def _create(db: Database) -> None:
+    """Write the records of a new store.
+
+    Ids begin at the time in microseconds: a reader's marker from a store that was lost lies
+    before them, not behind.
+    """
+    start, now = db.clock.now_us(), db.clock.now_ms()
+    block = encode_block(start, 0)
+    puts = {
+        keys.FORMAT: utf8(FORMAT_MARKER),
+        keys.STATE: encode_state(start, now, os.urandom(16)),
+        keys.ID_BLOCK: block,
+        keys.LOG_BLOCK: block,
+        keys.log_segment_key(_FIRST_SEGMENT): encode_segment(start, now),
+        keys.log_listing_key(_FIRST_SEGMENT): b"",
+    }
+    await db.engine.commit(Batch(puts, ()))
+
+
+async def _records(
+    db: Database, prefix: bytes, kind: RecordType
+) -> AsyncIterator[tuple[RecordType, keys.QueueKey, bytes]]:
+    """Read the records of a type; damaged ones are named and kept as they are."""
+    async for chunk in db.engine.scan(prefix, after_prefix(prefix)):
+        for key, value in chunk:
+            try:
+                where = keys.read_queue_key(key)
+            except CodecError as exc:
+                _damaged(db, Damage(key, str(exc)))
+                continue
+            if isinstance(value, Damage):
+                _damaged(db, value, kind, where)
+            else:
+                yield kind, where, value
+
+
+def _damaged(
+    db: Database,
+    damage: Damage,
+    kind: RecordType | None = None,
+    where: keys.QueueKey | None = None,
+) -> None:
+    logger.error("damaged: %s; the record is left as it is", damage)
+    db.damages.append(damage)
+    if kind is RecordType.ACTIVE and where is not None:
+        try:
+            queue = db.queues.make(keys.read_queue_id(where.queue))
+            queue.damaged_page(keys.read_page(where.rest))
+        except CodecError:
+            logger.error("damaged: %s belongs to no queue", damage)
+
+
+class _Parts:
+    """The records of one queue that are put together at the end."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.claims: dict[str, ClaimRecord] = {}
+        self.in_flight: list[tuple[Entry, int, int]] = []
+        self.pages: list[Page] = []
+        self.cold: dict[int, tuple[int, int]] = {}  # by the page's first position
+        self.hot = 0
+        self.keys: list[tuple[bytes, int, tuple[int, ...]]] = []
+
+
+async def _build(db: Database, records: Sequence[tuple[RecordType, keys.QueueKey, bytes]]) -> None:
+    parts: dict[bytes, _Parts] = {}
+    for kind, where, value in records:
+        try:
+            part = parts.get(where.queue)
+            if part is None:
+                queue = db.queues.make(keys.read_queue_id(where.queue))
+                part = parts[where.queue] = _Parts(queue)
+            _read_record(db, part, kind, where, value)
+        except CodecError as exc:
+            key = keys.queue_key(kind, where.queue) + where.rest
+            _damaged(db, Damage(key, str(exc)), kind, where)
+    for part in parts.values():
+        _assemble(db, part)
+    await _read_attempts(db, [part.queue for part in parts.values()])
+    _count_shared(db)
+
+
+def _read_record(
+    db: Database, part: _Parts, kind: RecordType, where: keys.QueueKey, value: bytes
+) -> None:
+    queue = part.queue
+    if kind is RecordType.CONFIG:
+        db.queues.set_record(queue, decode_record(queue.ref, value))
+    elif kind is RecordType.ACTIVE:
+        _read_page(db, part, keys.read_page(where.rest), value)
+    elif kind is RecordType.CLAIM:
+        part.claims[where.rest.hex()] = decode_claim(value)
+    elif kind is RecordType.IDEMPOTENCY:
+        part.keys.append((where.rest, *decode_remembered(value)))
+    else:
+        history = queue.done if kind is RecordType.DONE else queue.failed
+        history.restore_page(keys.read_page(where.rest), decode_ended(value))
+
+
+def _read_page(db: Database, part: _Parts, number: int | None, value: bytes) -> None:
+    available, in_flight, extras = read_active(value)
+    page = Page(number, 0)
+    if part.hot >= db.hot_limit and available and not in_flight and not extras:
+        found = summary(available, db.clock.now_ms())
+        if found is not None:
+            count, page.first, priority, page.min_expires = found
+            part.pages.append(page)
+            part.cold[page.first] = count, priority
+            return
+    part.hot += (len(available) + len(in_flight)) // 5
+    entries: list[Entry] = []
+    for message_id, priority, visible_at, deadline, attempts in rows_of_five(available):
+        extra = extras.get(message_id) if extras else None
+        if extra is None and not attempts:
+            entry = Entry(
+                message_id, message_id, page, priority, visible_at, deadline, 0, UNKNOWN, None, None
+            )
+        else:
+            entry = Entry.restore(page, message_id, priority, attempts, extra)
+            entry.visible_at, entry.expires_at = visible_at, deadline
+        entries.append(entry)
+    for message_id, priority, claimed_at, lease, attempts in rows_of_five(in_flight):
+        extra = extras.get(message_id)
+        entry = Entry.restore(page, message_id, priority, attempts, extra)
+        if extra is not None and extra.deadline is not None:
+            entry.visible_at, entry.expires_at = extra.visible_at or 0, extra.deadline
+        else:  # a literal record of the RFC keeps no deadline here: it lives at least so long
+            entry.expires_at = lease + 1
+        entries.append(entry)
+        part.in_flight.append((entry, claimed_at, lease))
+    entries.sort(key=lambda entry: entry.position)
+    page.entries = {entry.position: entry for entry in entries}
+    if entries:
+        page.first = entries[0].position
+        part.pages.append(page)
+
+
+def _assemble(db: Database, part: _Parts) -> None:
+    """Put a queue's pages in order, give the claims what they hold, and fill the indexes."""
+    queue, now = part.queue, db.clock.now_ms()
+    holders: dict[int, Claim] = {}
+    for claim_id, record in part.claims.items():
+        claim = Claim(claim_id, record.client_id)
+        claim.created_at, claim.ttl_ms, claim.grace_ms = (
+            record.created_at, record.ttl_ms, record.grace_ms,
+        )  # fmt: skip
+        claim.deadline = record.created_at + record.ttl_ms
+        queue.claims[claim_id] = claim
+        queue.index_claim(claim)
+        holders.update(dict.fromkeys(record.message_ids, claim))
+    for entry, claimed_at, lease in part.in_flight:
+        holder = holders.get(entry.name)
+        if holder is None:  # its claim's record is lost, or of a store without any
+            holder = Claim(new_claim_id(), "unknown")
+            holder.created_at, holder.deadline = claimed_at, lease
+            holder.ttl_ms = lease - claimed_at
+            queue.claims[holder.id] = holder
+            queue.index_claim(holder)
+        entry.claim = holder
+        holder.held[entry.position] = entry
+    for page in sorted(part.pages, key=lambda page: page.first):
+        if page.first in part.cold:
+            queue.adopt_cold(page, *part.cold[page.first])
+            continue
+        queue.adopt(page)
+        for entry in page.entries.values():
+            entry.delayed = entry.claim is None and entry.visible_at > now
+            if entry.position != entry.id:
+                queue.names[entry.name] = entry.position
+            queue.index(entry)
+    queue.keys.restore(part.keys)
+
+
+async def _read_attempts(db: Database, queues: Sequence[Queue]) -> None:
+    """Read who held the entries whose attempts have ended."""
+    wanted = {
+        keys.attempts_key(entry.id, queue.raw): entry
+        for queue in queues
+        for page in queue.pages
+        for entry in page.entries.values()
+        if entry.attempts > (entry.claim is not None) or entry.past is not None
+    }
+    stored = await db.engine.get(list(wanted)) if wanted else {}
+    for key, value in stored.items():
+        try:
+            if isinstance(value, Damage):
+                raise CodecError(value.why)
+            wanted[key].remember().consumers = decode_attempts(value)
+        except CodecError as exc:
+            _damaged(db, Damage(key, str(exc)))
+
+
+def _count_shared(db: Database) -> None:
+    holders: dict[int, int] = {}
+    for queue in db.queues:
+        for page in queue.pages:
+            for entry in page.entries.values():
+                if entry.past is not None and entry.past.shared:
+                    holders[entry.id] = holders.get(entry.id, 0) + 1
+    db.shared = {message_id: count for message_id, count in holders.items() if count > 1}
+
+
+async def _route(db: Database) -> None:
+    """Replay the log above the "routed up to" mark: what another writer published there."""
+    segment_start, segment = db.segments[-1]
+    start = keys.log_entry_key(segment, max(0, db.routed - segment_start))
+    routed = 0
+    async for chunk in db.engine.scan(start, after_prefix(keys.log_prefix(segment))):
+        for key, value in chunk:
+            try:
+                if isinstance(value, Damage):
+                    raise CodecError(value.why)
+                metadata = decode_metadata(value)
+            except CodecError as exc:
+                _damaged(db, Damage(key, str(exc)))
+                continue
+            routed += 1
+            db.ids.reserve(metadata.message_id)
+            _route_one(db, metadata)
+    if routed:
+        logger.info("routed %d messages of the metadata log into their queues", routed)
+        await db.committer.durable()
+
+
+def _route_one(db: Database, metadata: Metadata) -> None:
+    own, client_id, headers = split_headers(metadata)
+    if own is None:
+        return
+    try:
+        ref = keys.read_queue_id(own.encode())
+    except CodecError:
+        return
+    targets = {ref: DEFAULT_PRIORITY}
+    for record in db.queues.filtered(ref.project):
+        try:
+            matches = compile_filter(parse_filter(record.metadata[FILTER]))
+        except Invalid as exc:
+            logger.warning("the filter of %s is not used: %s", record.ref, exc)
+            continue
+        if matches({"queue": ref.name, **headers}):
+            targets[record.ref] = DEFAULT_PRIORITY
+    deadline = (
+        metadata.received_at + metadata.retention_s * 1000 if metadata.retention_s else NEVER - 1
+    )
+    now = db.clock.now_ms()
+    for target, priority in targets.items():
+        queue = db.queues.make(target)
+        if queue.find(metadata.message_id) is not None:
+            continue
+        page = queue.tail(metadata.message_id)
+        visible = metadata.visible_at if metadata.visible_at != metadata.received_at else 0
+        entry = Entry(
+            metadata.message_id, metadata.message_id, page, priority, visible, deadline, 0,
+            metadata.received_at, client_id, headers or None,
+        )  # fmt: skip
+        entry.delayed = visible > now
+        if len(targets) > 1:
+            entry.remember().shared = True
+        queue.add(entry)
+        db.changed(queue)
+    if len(targets) > 1:
+        db.shared[metadata.message_id] = len(targets)

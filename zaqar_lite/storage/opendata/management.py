@@ -1,0 +1,163 @@
+"""Queue records of the embedded store: in memory, with RFC 0001's configuration as checkpoint."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+from zaqar_lite.domain.errors import LimitReached, QueueChanged
+from zaqar_lite.domain.json_values import is_same
+from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.storage.base import ManagementStore
+from zaqar_lite.storage.opendata import keys
+from zaqar_lite.storage.opendata.configuration import encode_record
+from zaqar_lite.storage.opendata.database import EMPTY_ACTIVE, EMPTY_ENDED, Database
+from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.queue import Queue
+
+
+class OpenDataManagementStore(ManagementStore):
+    """The management store over RFC 0001's records."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def open(self) -> None:
+        """Open the database; see the seam."""
+        await self._db.open()
+
+    async def close(self) -> None:
+        """Close the database; see the seam."""
+        await self._db.close()
+
+    async def ping(self) -> None:
+        """Return when the store can be written; see the seam."""
+        self._db.committer.check_writable()
+
+    async def create_queue(
+        self, ref: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
+    ) -> tuple[QueueRecord, bool]:
+        """Create a queue unless it exists, with the RFC's empty records; see the seam."""
+        db = self._db
+        db.committer.check_readable()
+        queue = db.queues.get(ref)
+        if queue is not None and queue.record is not None:
+            record = queue.record
+            await db.committer.visible(queue.epoch)
+            return record, False
+        db.committer.check_writable()
+        if len(db.queues.names(ref.project)) >= max_queues:
+            raise LimitReached(f"The project has {max_queues} queues, as many as it may have.")
+        stored = self._version(QueueRecord(ref, metadata, 0))
+        config = encode_record(stored)
+        queue = db.queues.make(ref)
+        self._put(queue, stored, config)
+        if None not in queue.numbered and None not in queue.damaged_pages:
+            db.puts[keys.queue_key(RecordType.ACTIVE, queue.raw)] = EMPTY_ACTIVE
+        for kind, history in ((RecordType.DONE, queue.done), (RecordType.FAILED, queue.failed)):
+            if not history:
+                key = keys.queue_key(kind, queue.raw)
+                db.puts[key] = EMPTY_ENDED
+                db.deletes.pop(key, None)
+        await db.committer.durable()
+        return stored, True
+
+    async def get_queue(self, ref: QueueRef) -> QueueRecord | None:
+        """Read a queue's record; see the seam."""
+        queue = self._db.queue(ref, None)
+        if queue is None:
+            return None
+        record = queue.record
+        await self._db.committer.visible(queue.epoch)
+        return record
+
+    async def update_queue(self, record: QueueRecord) -> QueueRecord:
+        """Replace a record at its version; see the seam."""
+        db = self._db
+        queue = db.queue_to_change(record.ref, None)
+        if queue is None or queue.record is None or queue.record.version != record.version:
+            raise QueueChanged(f"The queue {record.ref.name!r} changed or was deleted meanwhile.")
+        stored = self._version(record)
+        self._put(queue, stored, encode_record(stored))
+        await db.committer.durable()
+        return stored
+
+    async def delete_queue(self, ref: QueueRef, *, version: int) -> None:
+        """Delete a record at its version; see the seam."""
+        db = self._db
+        queue = db.queue_to_change(ref, None)
+        if queue is None or queue.record is None:
+            return
+        if queue.record.version != version:
+            raise QueueChanged(f"The queue {ref.name!r} changed meanwhile.")
+        db.remove_record(queue)
+        db.changed(queue)
+        await db.committer.durable()
+
+    async def list_queues(
+        self,
+        project: str,
+        *,
+        marker: str | None = None,
+        limit: int,
+        name_contains: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Sequence[QueueRecord]:
+        """List a project's queues by name; see the seam."""
+        db = self._db
+        db.committer.check_readable()
+        wanted = metadata or {}
+        found: list[QueueRecord] = []
+        epoch = 0
+        for name in db.queues.names_after(project, marker):
+            if name_contains is not None and name_contains not in name:
+                continue
+            queue = db.queues.get(QueueRef(project, name))
+            if queue is None or queue.record is None or not _has(queue.record.metadata, wanted):
+                continue
+            found.append(queue.record)
+            epoch = max(epoch, queue.epoch)
+            if len(found) == limit:
+                break
+        await db.committer.visible(epoch)
+        return found
+
+    async def count_queues(self, project: str) -> int:
+        """Count a project's queues; see the seam."""
+        self._db.committer.check_readable()
+        return len(self._db.queues.names(project))
+
+    async def dead_letter_sources(self, target: QueueRef, *, limit: int) -> Sequence[str]:
+        """Name the queues with this dead-letter queue; see the seam."""
+        self._db.committer.check_readable()
+        return self._db.queues.sources(target)[:limit]
+
+    async def exposing_queues(self, *, limit: int) -> Sequence[QueueRecord]:
+        """Find the exposing queues; see the seam."""
+        self._db.committer.check_readable()
+        return self._db.queues.exposing()[:limit]
+
+    async def filtered_queues(self, project: str) -> Sequence[QueueRecord]:
+        """Find the queues with a filter; see the seam."""
+        self._db.committer.check_readable()
+        return self._db.queues.filtered(project)
+
+    def _version(self, record: QueueRecord) -> QueueRecord:
+        """Give a record the next version; later changes of the caller's metadata are his."""
+        return QueueRecord(
+            record.ref,
+            deepcopy(dict(record.metadata)),
+            self._db.ids.take(1, self._db.puts),
+            record.exposing,
+        )
+
+    def _put(self, queue: Queue, record: QueueRecord, config: bytes) -> None:
+        db = self._db
+        db.queues.set_record(queue, record)
+        key = keys.queue_key(RecordType.CONFIG, queue.raw)
+        db.puts[key] = config
+        db.deletes.pop(key, None)
+        db.changed(queue)
+
+
+def _has(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return all(key in metadata and is_same(metadata[key], wanted[key]) for key in wanted)

@@ -1,0 +1,186 @@
+"""What becomes of messages that are over: dead letters, and the done and failed lists."""
+
+from collections.abc import Sequence
+
+from zaqar_lite.domain.metadata import DONE_RETENTION, FAILED_RETENTION
+from zaqar_lite.domain.models import DeadLetter, HistoryEntry, HistoryPage, HistoryState, Origin
+from zaqar_lite.storage.opendata import keys
+from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.encoding import CodecError
+from zaqar_lite.storage.opendata.engine import Damage
+from zaqar_lite.storage.opendata.entries import Entry
+from zaqar_lite.storage.opendata.history import History
+from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.records import (
+    Ended,
+    decode_attempts,
+    decode_ended,
+    encode_attempts,
+)
+
+_RETENTIONS = {RecordType.DONE: DONE_RETENTION, RecordType.FAILED: FAILED_RETENTION}
+
+
+def move(db: Database, queue: Queue, entry: Entry, policy: DeadLetter, now: int) -> None:
+    """Move an exhausted entry, just taken from the ready index, to where its policy says.
+
+    Source and target change in one batch.
+    """
+    queue.leave(entry)
+    db.changed(queue)
+    if policy.target is None:
+        _record(db, queue, queue.failed, entry, now)
+        return
+    queue.removed.pop()  # the payload goes along
+    before = entry.remember()
+    if before.consumers:
+        key = keys.attempts_key(entry.id, queue.raw)
+        db.puts.pop(key, None)
+        db.deletes[key] = None
+    before.origin = Origin(
+        queue.ref.name,
+        now,
+        entry.attempts,
+        None if before.last_claim is None else before.last_claim.hex(),
+        before.consumers[-1] if before.consumers else None,
+    )
+    if policy.ttl_ms is not None:
+        entry.ttl_ms, entry.expires_at = policy.ttl_ms, now + policy.ttl_ms
+    target = db.queues.make(policy.target)
+    # A message that was copied may be here already: then this one gets a name of its own.
+    name, entry.position = entry.name, db.ids.take(1, db.puts)
+    before.renamed = before.renamed or target.find_named(name) is not None
+    entry.page = target.tail(entry.position)
+    target.add(entry)
+    target.ended.append(entry)
+    db.changed(target)
+
+
+def keeps_done(queue: Queue) -> bool:
+    """Whether acknowledged messages go to the queue's done list."""
+    return queue.record is not None and queue.record.metadata.get(DONE_RETENTION) is not None
+
+
+def record_done(db: Database, queue: Queue, entry: Entry, now: int, client_id: str | None) -> None:
+    """Append an entry that is acknowledged now to the done list; the caller removes it."""
+    if client_id is not None:
+        entry.remember().consumers.append(client_id)
+    _record(db, queue, queue.done, entry, now)
+
+
+def _record(db: Database, queue: Queue, history: History, entry: Entry, now: int) -> None:
+    history.append(Ended(entry.name, now, entry.attempts))
+    if entry.past is not None and entry.past.consumers:
+        db.puts[keys.attempts_key(entry.name, queue.raw)] = encode_attempts(entry.past.consumers)
+
+
+async def read(
+    db: Database, queue: Queue, state: HistoryState, marker: str | None, limit: int
+) -> HistoryPage:
+    """List done or failed messages that are within their retention, the oldest first.
+
+    A marker is `page-message`: it goes on after that message, or with what is left of the page.
+    """
+    history = queue.done if state is HistoryState.DONE else queue.failed
+    cutoff = _cutoff(queue, history, db.clock.now_ms())
+    page, after = _read_marker(marker)
+    found: list[tuple[int | None, Ended]] = []
+    for number in history.numbers(page):
+        items = await _items(db, queue, history, number)
+        if (number or 0) == page:
+            behind = [index for index, item in enumerate(items) if item.message_id == after]
+            items = items[behind[-1] + 1 :] if behind else items
+        found += [(number, item) for item in items if item.ended_at > cutoff]
+        if len(found) >= limit:
+            break
+    found = found[:limit]
+    wanted = [keys.attempts_key(item.message_id, queue.raw) for _, item in found]
+    stored = await db.engine.get(wanted) if wanted else {}
+    entries = []
+    for key, (_, item) in zip(wanted, found, strict=True):
+        consumers = db.puts.get(key) or stored.get(key)
+        entries.append(
+            HistoryEntry(
+                db.names.write(item.message_id),
+                item.ended_at,
+                item.attempts,
+                decode_attempts(consumers) if isinstance(consumers, bytes) else (),
+            )
+        )
+    if not found:
+        return HistoryPage((), None)
+    number, last = found[-1]
+    return HistoryPage(entries, f"{number or 0}-{last.message_id}")
+
+
+def _read_marker(marker: str | None) -> tuple[int | None, int]:
+    if marker is None:
+        return None, 0
+    page, _, message_id = marker.partition("-")
+    if not (page.isascii() and page.isdigit() and message_id.isascii() and message_id.isdigit()):
+        return 1 << 62, 0  # no marker of ours: an empty page
+    return int(page), int(message_id)
+
+
+async def _items(
+    db: Database, queue: Queue, history: History, number: int | None
+) -> Sequence[Ended]:
+    if number == history.number:
+        return list(history.tail)
+    if number in history.filled:
+        return history.filled[number]
+    key = keys.queue_key(history.kind, queue.raw, number)
+    value = db.puts.get(key) or db.written.puts.get(key)
+    if value is None:
+        stored = (await db.engine.get([key])).get(key)
+        if stored is None:
+            return ()
+        if isinstance(stored, Damage):
+            raise CodecError(str(stored))
+        value = stored
+    return decode_ended(value)
+
+
+def _cutoff(queue: Queue, history: History, now: int) -> int:
+    """What ended up to this instant is over; -1 while everything is kept."""
+    retention = None
+    if queue.record is not None:
+        retention = queue.record.metadata.get(_RETENTIONS[history.kind])
+    if retention is None:
+        return now
+    return now - retention * 1000 if retention else -1
+
+
+async def trim(db: Database, queue: Queue, now: int) -> int:
+    """Remove from the lists what is over its retention: whole pages, then of the last page."""
+    trimmed = 0
+    for history in (queue.done, queue.failed):
+        cutoff = _cutoff(queue, history, now)
+        while history.full and history.full[0].last_ended_at <= cutoff:
+            gone = await _items(db, queue, history, history.full[0].number)
+            history.drop_first()
+            trimmed += _forget(db, queue, gone)
+        if not history.full:
+            trimmed += _forget(db, queue, history.trim_tail(cutoff))
+    return trimmed
+
+
+def _forget(db: Database, queue: Queue, gone: Sequence[Ended]) -> int:
+    for item in gone:
+        key = keys.attempts_key(item.message_id, queue.raw)
+        db.puts.pop(key, None)
+        db.deletes[key] = None
+    if gone:
+        db.changed(queue)
+    return len(gone)
+
+
+async def clear(db: Database, queue: Queue) -> None:
+    """Remove both lists."""
+    for history in (queue.done, queue.failed):
+        while history.full:
+            gone = await _items(db, queue, history, history.full[0].number)
+            history.drop_first()
+            _forget(db, queue, gone)
+        _forget(db, queue, history.trim_tail(1 << 62))

@@ -1,0 +1,157 @@
+"""Posting: limits, idempotency keys, and a payload stored once for every queue that gets it."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from zaqar_lite.domain.errors import LimitReached
+from zaqar_lite.domain.models import Copy, NewMessage, Posted, QueueRef
+from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.entries import Entry
+from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, digest
+from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.records import encode_payload
+
+
+def post(
+    db: Database,
+    queue: Queue,
+    messages: Sequence[NewMessage],
+    client_id: str,
+    batch_key: str | None,
+) -> Sequence[Posted]:
+    """Store messages in the queue and in those that get copies; answer their ids.
+
+    Raises:
+        LimitReached: over a limit; nothing was stored.
+    """
+    now = db.clock.now_ms()
+    db.settle(queue, now)
+    queue.keys.forget(now)
+    batch = None if batch_key is None else BATCH + digest(batch_key)
+    if batch is not None:
+        known = queue.keys.get(batch)
+        if known is not None:
+            return [Posted(db.names.write(number), duplicate=True) for number in known[1]]
+    if batch is None and not any(message.idempotency_key for message in messages):
+        new = messages
+        keyed: list[bytes | None] | None = None
+    else:
+        keyed = [
+            None if message.idempotency_key is None else MESSAGE + digest(message.idempotency_key)
+            for message in messages
+        ]
+        new = _new(queue, messages, keyed)
+    _check_limits(db, queue, new, batch is not None, now)
+    first = db.ids.take(len(new), db.puts)
+    if keyed is None:
+        _store(db, queue, new, first, client_id, now)
+        posted = [Posted(db.names.write(number)) for number in range(first, first + len(new))]
+    else:
+        posted = _store_keyed(db, queue, keyed, new, first, client_id, now)
+        if batch is not None:
+            ids = tuple(int(entry.id[:16], 16) for entry in posted)
+            queue.keys.put(batch, now + db.options.idempotency_window_ms, ids)
+    db.changed(queue)
+    return posted
+
+
+def _new(
+    queue: Queue, messages: Sequence[NewMessage], keyed: Sequence[bytes | None]
+) -> list[NewMessage]:
+    """The messages that will be stored: without a key, or the first of a key not known yet."""
+    seen: set[bytes] = set()
+    new = []
+    for message, key in zip(messages, keyed, strict=True):
+        if key is not None:
+            if key in seen or queue.keys.get(key) is not None:
+                continue
+            seen.add(key)
+        new.append(message)
+    return new
+
+
+def _check_limits(
+    db: Database, queue: Queue, new: Sequence[NewMessage], has_batch_key: bool, now: int
+) -> None:
+    most, most_keys = db.options.max_messages, db.options.max_idempotency_keys
+    if queue.total + len(new) > most:
+        raise LimitReached(f"The queue {queue.ref.name!r} may hold {most} messages.")
+    copies: Counter[QueueRef] = Counter(c.queue for m in new if m.copies for c in m.copies)
+    for ref, count in copies.items():
+        target = db.queues.get(ref)
+        if target is None:
+            continue
+        db.settle(target, now)
+        if target.total + count > most:
+            raise LimitReached(f"The queue {ref.name!r} may hold {most} messages.")
+    keys = sum(m.idempotency_key is not None for m in new) + has_batch_key
+    if keys and len(queue.keys) + keys > most_keys:
+        raise LimitReached(f"The queue {queue.ref.name!r} may remember {most_keys} keys.")
+
+
+def _store_keyed(  # noqa: PLR0917 - the hot loop's values, passed on as they are
+    db: Database,
+    queue: Queue,
+    keyed: Sequence[bytes | None],
+    new: Sequence[NewMessage],
+    first: int,
+    client_id: str,
+    now: int,
+) -> list[Posted]:
+    _store(db, queue, new, first, client_id, now)
+    window_ends = now + db.options.idempotency_window_ms
+    posted: list[Posted] = []
+    number = first
+    for key in keyed:
+        known = None if key is None else queue.keys.get(key)
+        if known is not None:
+            posted.append(Posted(db.names.write(known[1][0]), duplicate=True))
+            continue
+        if key is not None:
+            queue.keys.put(key, window_ends, (number,))
+        posted.append(Posted(db.names.write(number)))
+        number += 1
+    return posted
+
+
+def _store(  # noqa: PLR0917 - as above
+    db: Database, queue: Queue, new: Sequence[NewMessage], number: int, client_id: str, now: int
+) -> None:
+    tail, add, log = queue.tail, queue.add, db.log(queue, client_id, None)
+    for body, ttl_ms, delay_ms, _, headers, priority, copies in new:
+        visible_at = now + delay_ms if delay_ms else 0
+        entry = Entry(
+            number, number, tail(number), priority, visible_at, now + ttl_ms, ttl_ms, now,
+            client_id, headers,
+        )  # fmt: skip
+        if delay_ms:
+            entry.delayed = True
+        if copies:
+            _copy(db, entry, copies, now)
+        add(entry)
+        db.store(number, body, encode_payload(body))
+        db.put_metadata(
+            number, now, visible_at or now, ttl_ms,
+            db.log(queue, client_id, headers) if headers else log,
+        )  # fmt: skip
+        number += 1
+
+
+def _copy(db: Database, entry: Entry, copies: Sequence[Copy], now: int) -> None:
+    """Let other queues hold the message too, each as an entry of its own."""
+    holders = 1
+    for ref, ttl_ms, delay_ms, priority in copies:
+        target = db.queues.make(ref)
+        visible_at = now + delay_ms if delay_ms else 0
+        copied = Entry(
+            entry.id, entry.id, target.tail(entry.id), priority, visible_at, now + ttl_ms, ttl_ms,
+            now, entry.client_id, entry.headers,
+        )  # fmt: skip
+        copied.delayed = bool(delay_ms)
+        copied.remember().shared = True
+        target.add(copied)
+        db.changed(target)
+        holders += 1
+    if holders > 1:
+        entry.remember().shared = True
+        db.shared[entry.id] = holders

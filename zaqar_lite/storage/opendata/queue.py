@@ -1,0 +1,542 @@
+"""One queue in memory: its entries by position, and what is ready, delayed, claimed or expiring.
+
+    pages, firsts   all entries, by position: a page is found by bisection, an entry by its page
+    ready           heap of priority << 64 | position
+    delayed         heap of visible_at << 64 | position
+    lapses          heap of (deadline, n, claim)
+    expiries        heap of (earliest deadline in a page, first position, page)
+
+Keys of entries that have left a state stay in its heap until they come up, and are passed over
+then; a heap with more of those than of others is built anew. Every key is examined once, so a claim
+costs O(limit * log n) whatever else is in the queue.
+
+Nothing here writes: `changed` collects the pages and claims that differ from their records.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import islice
+
+from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.storage.opendata.cold import ColdPages, candidates, may_be_cold
+from zaqar_lite.storage.opendata.entries import (
+    NEVER,
+    PAGE_SIZE,
+    Claim,
+    Entry,
+    Page,
+    is_damaged,
+)
+from zaqar_lite.storage.opendata.history import History
+from zaqar_lite.storage.opendata.idempotency import Keys
+from zaqar_lite.storage.opendata.keys import RecordType, queue_id
+
+_POSITION_BITS = 64
+_POSITION_MASK = (1 << _POSITION_BITS) - 1
+_SLACK = 1_000
+_SPARE_PAGES = 8
+_FOLDED = PAGE_SIZE * 3 // 4
+UNBOUNDED = 1 << 62
+
+
+class Queue:
+    """The messages, claims, keys and history of one queue, and the moves between states."""
+
+    def __init__(self, ref: QueueRef) -> None:
+        self.ref = ref
+        self.raw = queue_id(ref)
+        self.record: QueueRecord | None = None
+        self.pages: list[Page] = []
+        self.firsts: list[int] = []
+        self.numbered: dict[int | None, Page] = {}
+        self.names: dict[int, int] = {}  # name -> position of the entries that were moved here
+        self.ready: list[int] = []
+        self.delayed: list[int] = []
+        self.claims: dict[str, Claim] = {}
+        self.lapses: list[tuple[int, int, Claim]] = []
+        self.expiries: list[tuple[int, int, Page]] = []
+        self.total = self.ready_count = self.delayed_count = 0
+        self.keys = Keys()
+        self.done = History(RecordType.DONE)
+        self.failed = History(RecordType.FAILED)
+        self.cold = ColdPages()
+        self.due_pages: list[Page] = []  # cold ones that hold something that has expired
+        self.examined = 0
+        self.epoch = 0
+        self.changed_pages: set[int | None] = set()  # by number
+        self.changed_claims: dict[str, Claim | None] = {}
+        self.ended: list[Entry] = []  # whose attempts record is out of date
+        self.exhaustible: list[Entry] = []  # whose last attempt may have ended
+        self.removed: list[Entry] = []
+        self.damaged_pages: set[int | None] = set()
+        self._last_page = 0
+        self._lapse_count = 0
+
+    # -- finding --
+
+    @property
+    def claimed_count(self) -> int:
+        """How many entries are claimed."""
+        return self.total - self.ready_count - self.delayed_count
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing at all is left to remember."""
+        return not (
+            self.record or self.total or self.claims or self.keys or self.done or self.failed
+        )
+
+    def find(self, position: int) -> Entry | None:
+        """The entry at a position."""
+        index = bisect_right(self.firsts, position) - 1
+        return self.pages[index].entries.get(position) if index >= 0 else None
+
+    def find_named(self, name: int) -> Entry | None:
+        """The entry whose id shows this number."""
+        entry = self.find(self.names.get(name, name))
+        return entry if entry is not None and entry.name == name else None
+
+    def after(self, position: int) -> Iterator[Entry]:
+        """The entries after a position, in order; the queue must not change meanwhile."""
+        index = max(0, bisect_right(self.firsts, position) - 1)
+        for page in self.pages[index : index + 1]:
+            for entry in page.entries.values():
+                if entry.position > position:
+                    yield entry
+        for page in islice(self.pages, index + 1, None):
+            yield from page.entries.values()
+
+    def at(self, index: int) -> tuple[Page, int]:
+        """The page of the entry with this index, from 0, and the entry's index in it."""
+        for page in self.pages:
+            count = page.cold or len(page.entries)
+            if index < count:
+                return page, index
+            index -= count
+        raise IndexError(index)
+
+    def nth(self, index: int) -> int:
+        """The position of the entry with this index, from 0."""
+        page, within = self.at(index)
+        return list(page.entries)[within]
+
+    def ends(self) -> list[Entry]:
+        """The first and the last entry; empty when there is none."""
+        filled = [page for page in (*self.pages[:2], *self.pages[-2:]) if page.entries]
+        if not filled:
+            return []
+        return [
+            next(iter(filled[0].entries.values())),
+            next(reversed(filled[-1].entries.values())),
+        ]
+
+    # -- cold pages that an operation needs: it loads them and asks again --
+
+    def cold_for_names(self, names: Iterable[int]) -> list[Page]:
+        """The cold pages in which entries of these names may be."""
+        if not self.cold.count:
+            return []
+        found = {}
+        for name in names:
+            index = bisect_right(self.firsts, self.names.get(name, name)) - 1
+            if index >= 0 and self.pages[index].cold:
+                found[index] = self.pages[index]
+        return list(found.values())
+
+    def cold_at_head(self, limit: int) -> list[Page]:
+        """The cold page that holds what is next to be claimed, or will be before `limit`."""
+        first = self.cold.first() if self.cold.count else None
+        if first is None:
+            return []
+        ready = self.ready
+        before: set[int] = set()
+        while len(before) < limit and ready and ready[0] < first[0]:
+            key = heappop(ready)
+            if self._is_ready(key):
+                before.add(key)
+        for key in before:
+            heappush(ready, key)
+        return [] if len(before) >= limit else [first[1]]
+
+    def cold_after(self, position: int, count: int) -> list[Page]:
+        """The cold pages among those that hold the next `count` entries after a position."""
+        if not self.cold.count:
+            return []
+        found = []
+        index = max(0, bisect_right(self.firsts, position) - 1)
+        for number, page in enumerate(islice(self.pages, index, None)):
+            if page.cold:
+                found.append(page)
+            if number:  # of the first page, all may lie before the position
+                count -= page.cold or len(page.entries)
+            if count <= 0:
+                break
+        return found
+
+    def cold_at(self, indexes: Iterable[int]) -> list[Page]:
+        """The cold pages that hold the entries with these indexes."""
+        found = {page.first: page for index in indexes for page, _ in (self.at(index),)}
+        return [page for page in found.values() if page.cold]
+
+    def cold_ends(self) -> list[Page]:
+        """The cold pages among the first and the last that hold anything."""
+        return [page for page in (*self.pages[:2], *self.pages[-2:]) if page.cold]
+
+    def install(self, page: Page, entries: dict[int, Entry]) -> None:
+        """Let the entries of a cold page in."""
+        self.total -= page.cold
+        self.ready_count -= page.cold
+        self.cold.remove(page)
+        page.entries = entries
+        for entry in entries.values():
+            self.index(entry)
+        if entries:
+            heappush(self.expiries, (page.min_expires, page.first, page))
+        self.cold.loaded.append(page)
+
+    def adopt_cold(self, page: Page, count: int, priority: int) -> None:
+        """Append a page whose entries stay in its record."""
+        self.adopt(page)
+        self.cold.add(page, count, priority)
+        self.total += count
+        self.ready_count += count
+        heappush(self.expiries, (page.min_expires, page.first, page))
+
+    def cool(self, limit: int, is_saved: Callable[[Page], bool], *, all_pages: bool) -> None:
+        """Forget entries of saved pages until at most about `limit` are in memory."""
+        head = limit // PAGE_SIZE // 2
+        pages = self.pages[head:-1][::-1] if all_pages else candidates(self.pages, self.cold.loaded)
+        for page in pages:
+            if self.total - self.cold.count <= limit:
+                break
+            if page.cold or page is self.pages[-1] or self.numbered.get(page.number) is not page:
+                continue
+            if is_saved(page) and may_be_cold(page):
+                first = next(iter(page.entries.values()))
+                self.cold.add(page, len(page.entries), first.priority)
+        while self.cold.loaded and (
+            self.cold.loaded[0].cold
+            or self.numbered.get(self.cold.loaded[0].number) is not self.cold.loaded[0]
+        ):
+            self.cold.loaded.popleft()
+        self._forget_stale_keys()
+
+    # -- entering and leaving --
+
+    def tail(self, position: int) -> Page:
+        """The page that takes an entry at `position`, above every other position."""
+        if self.pages:
+            page = self.pages[-1]
+            if page.entries or page.number is None or None in self.damaged_pages:
+                if len(page.entries) < PAGE_SIZE:
+                    return page
+            else:
+                self._drop_page(page)  # the queue is empty: begin with the root again
+        return self._new_page(position)
+
+    def _new_page(self, position: int) -> Page:
+        number: int | None = None
+        if self.pages or None in self.damaged_pages:
+            self._last_page += 1
+            number = self._last_page
+        page = Page(number, position)
+        self.adopt(page)
+        return page
+
+    def adopt(self, page: Page) -> None:
+        """Append a page; its positions are above all others."""
+        self.pages.append(page)
+        self.firsts.append(page.first)
+        self.numbered[page.number] = page
+        if page.number is not None:
+            self._last_page = max(self._last_page, page.number)
+
+    def damaged_page(self, number: int | None) -> None:
+        """Never write over a page that can't be read."""
+        self.damaged_pages.add(number)
+        self._last_page = max(self._last_page, number or 0)
+
+    def add(self, entry: Entry) -> None:
+        """Let an entry in at its position: delayed while it has a `visible_at` and `delayed`."""
+        page = entry.page
+        page.entries[entry.position] = entry
+        self.changed_pages.add(page.number)
+        if entry.position != entry.id:
+            self.names[entry.name] = entry.position
+        self.index(entry)
+
+    def index(self, entry: Entry) -> None:
+        """Enter an entry that is in its page into the heaps and counts."""
+        self.total += 1
+        page = entry.page
+        if entry.expires_at < page.min_expires:
+            page.min_expires = entry.expires_at
+            heappush(self.expiries, (entry.expires_at, page.first, page))
+        if entry.delayed:
+            self.delayed_count += 1
+            heappush(self.delayed, entry.visible_at << _POSITION_BITS | entry.position)
+        elif entry.claim is None:
+            self.ready_count += 1
+            heappush(self.ready, entry.priority << _POSITION_BITS | entry.position)
+
+    def remove(self, entry: Entry) -> None:
+        """Take an entry out of the queue, whatever its state."""
+        if entry.claim is not None:
+            del entry.claim.held[entry.position]
+        elif entry.delayed:
+            self.delayed_count -= 1
+        elif entry.past is None or not entry.past.damaged:
+            self.ready_count -= 1
+        self.leave(entry)
+
+    def leave(self, entry: Entry) -> None:
+        """Let an entry that is in no state's index leave the queue."""
+        self.total -= 1
+        page = entry.page
+        del page.entries[entry.position]
+        self.names.pop(entry.name, None)
+        self.changed_pages.add(page.number)
+        self.removed.append(entry)
+        if not page.entries and page is not self.pages[-1]:
+            self._drop_page(page)
+        self._forget_stale_keys()
+
+    def _forget_stale_keys(self) -> None:
+        if len(self.ready) > 2 * (self.ready_count - self.cold.count) + _SLACK:
+            self.ready = [key for key in self.ready if self._is_ready(key)]
+            heapify(self.ready)
+        if len(self.delayed) > 2 * self.delayed_count + _SLACK:
+            self.delayed = [key for key in self.delayed if self._is_delayed(key)]
+            heapify(self.delayed)
+
+    def discard_page(self, page: Page) -> None:
+        """Forget a page whose record can't be read, and never write over it."""
+        self._drop_page(page)
+        self.damaged_page(page.number)
+
+    def _drop_page(self, page: Page) -> None:
+        index = bisect_right(self.firsts, page.first) - 1
+        del self.pages[index]
+        del self.firsts[index]
+        del self.numbered[page.number]
+
+    def fold(self) -> None:
+        """Join neighbouring pages that are nearly empty, once there are many of them.
+
+        Stragglers would otherwise keep a page each, in memory and on disk.
+        """
+        if len(self.pages) <= 2 * (self.total // PAGE_SIZE) + _SPARE_PAGES:
+            return
+        left = self.pages[0]
+        for right in self.pages[1:]:
+            if left.cold or right.cold or len(left.entries) + len(right.entries) > _FOLDED:
+                left = right
+                continue
+            for entry in right.entries.values():
+                entry.page = left
+            left.entries.update(right.entries)
+            right.entries = {}
+            if right.min_expires < left.min_expires:
+                left.min_expires = right.min_expires
+                heappush(self.expiries, (left.min_expires, left.first, left))
+            self.changed_pages.update((left.number, right.number))
+            self._drop_page(right)
+
+    def clear(self) -> None:
+        """Remove all entries and claims; keep the idempotency keys and the history."""
+        for page in self.pages:
+            self.changed_pages.add(page.number)
+            self.removed.extend(page.entries.values())
+            page.entries = {}
+        for claim_id in self.claims:
+            self.changed_claims[claim_id] = None
+        for collection in (
+            self.pages, self.firsts, self.numbered, self.names, self.ready, self.delayed,
+            self.claims, self.lapses, self.expiries,
+        ):  # fmt: skip
+            collection.clear()
+        self.cold.clear()
+        self.due_pages.clear()
+        self.total = self.ready_count = self.delayed_count = 0
+
+    # -- states --
+
+    def _is_ready(self, key: int) -> bool:
+        entry = self.find(key & _POSITION_MASK)
+        return (
+            entry is not None
+            and entry.claim is None
+            and not entry.delayed
+            and (entry.past is None or not entry.past.damaged)
+        )
+
+    def _is_delayed(self, key: int) -> bool:
+        entry = self.find(key & _POSITION_MASK)
+        return entry is not None and entry.delayed and entry.visible_at == key >> _POSITION_BITS
+
+    def take_first(self) -> Entry | None:
+        """Take the first ready entry out of the index; `hold` it or let it `leave` at once."""
+        ready = self.ready
+        while ready:
+            self.examined += 1
+            key = heappop(ready)
+            while ready and ready[0] == key:
+                heappop(ready)  # of an entry that was only on disk meanwhile: twice in the heap
+            position = key & _POSITION_MASK
+            entry = self.find(position)
+            if entry is None or entry.claim is not None or entry.delayed or is_damaged(entry):
+                continue
+            cold = self.cold.first() if self.cold.count else None
+            if cold is not None and cold[0] < key:
+                heappush(ready, key)  # a cold page is first: whoever comes next loads it
+                return None
+            self.ready_count -= 1
+            return entry
+        return None
+
+    def hold(self, entry: Entry, claim: Claim) -> None:
+        """Let `claim` hold an entry that `take_first` took."""
+        entry.claim = claim
+        if entry.attempts < 0xFFFF:
+            entry.attempts += 1
+        claim.held[entry.position] = entry
+        self.changed_pages.add(entry.page.number)
+
+    def make_ready(self, entry: Entry) -> None:
+        """Enter an entry into the ready index at its own place."""
+        self.ready_count += 1
+        heappush(self.ready, entry.priority << _POSITION_BITS | entry.position)
+
+    def extend(self, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
+        """Let a claim live `ttl_ms` from now, and what it holds at least as long.
+
+        A message that would expire before its claim gets the claim's ttl and the grace.
+        """
+        claim.created_at, claim.ttl_ms, claim.grace_ms = now, ttl_ms, grace_ms
+        deadline = claim.deadline = now + ttl_ms
+        self.claims[claim.id] = claim
+        self.changed_claims[claim.id] = claim
+        self.index_claim(claim)
+        for entry in claim.held.values():
+            self.changed_pages.add(entry.page.number)
+            if entry.expires_at < deadline:
+                self.set_ttl(entry, ttl_ms + grace_ms, now)
+
+    def index_claim(self, claim: Claim) -> None:
+        """Enter a claim's deadline into its heap."""
+        self._lapse_count += 1
+        heappush(self.lapses, (claim.deadline, self._lapse_count, claim))
+
+    def end(self, claim: Claim) -> None:
+        """End a claim: what it still holds is ready again, each at its own position."""
+        del self.claims[claim.id]
+        self.changed_claims[claim.id] = None
+        for entry in claim.held.values():
+            entry.claim = None
+            entry.attempt_ended(claim)
+            self.ended.append(entry)
+            self.exhaustible.append(entry)
+            self.changed_pages.add(entry.page.number)
+            self.make_ready(entry)
+        claim.held.clear()
+
+    def set_ttl(self, entry: Entry, ttl_ms: int, now: int) -> None:
+        """Let an entry live `ttl_ms` from now."""
+        entry.ttl_ms = ttl_ms
+        entry.expires_at = now + ttl_ms
+        page = entry.page
+        self.changed_pages.add(page.number)
+        if entry.expires_at < page.min_expires:
+            page.min_expires = entry.expires_at
+            heappush(self.expiries, (entry.expires_at, page.first, page))
+
+    def set_delay(self, entry: Entry, visible_at: int) -> None:
+        """Let a delayed entry wait until another instant."""
+        entry.visible_at = visible_at
+        self.changed_pages.add(entry.page.number)
+        heappush(self.delayed, visible_at << _POSITION_BITS | entry.position)
+
+    # -- time --
+
+    def settle(self, now: int) -> None:
+        """Bring expiry and lapses up to `now`."""
+        if self.expiries and self.expiries[0][0] <= now:
+            self.expire(now)
+        if self.lapses and self.lapses[0][0] <= now:
+            self.lapse(now)
+
+    def expire(self, now: int, limit: int = UNBOUNDED) -> int:
+        """Remove up to `limit` entries whose deadline has come; answer how many."""
+        count = 0
+        while count < limit and self.expiries and self.expiries[0][0] <= now:
+            least, _, page = heappop(self.expiries)
+            if page.cold:
+                self.due_pages.append(page)
+                continue
+            if least != page.min_expires or not page.entries:
+                continue
+            self.examined += len(page.entries)
+            expired = (entry for entry in page.entries.values() if entry.expires_at <= now)
+            gone = list(islice(expired, limit - count))
+            for entry in gone:
+                self.remove(entry)
+            count += len(gone)
+            page.min_expires = min(
+                (entry.expires_at for entry in page.entries.values()), default=NEVER
+            )
+            if page.entries:
+                heappush(self.expiries, (page.min_expires, page.first, page))
+        return count
+
+    def lapse(self, now: int, limit: int = UNBOUNDED) -> int:
+        """End up to `limit` claims whose deadline has come; answer how many."""
+        count = 0
+        while count < limit and self.lapses and self.lapses[0][0] <= now:
+            deadline, _, claim = heappop(self.lapses)
+            if self.claims.get(claim.id) is not claim or claim.deadline != deadline:
+                continue  # released, or renewed since
+            self.examined += len(claim.held)
+            self.end(claim)
+            count += 1
+        return count
+
+    def promote(self, now: int, limit: int = UNBOUNDED) -> int:
+        """Make up to `limit` entries ready whose delay is over; answer how many."""
+        delayed = self.delayed
+        bound = (now + 1) << _POSITION_BITS
+        count = 0
+        while count < limit and delayed and delayed[0] < bound:
+            if self._end_delay(heappop(delayed)) is not None:
+                count += 1
+        return count
+
+    def expose(self, now: int, limit: int) -> int:
+        """Make up to `limit` delayed entries ready, whatever their delay; answer how many."""
+        count = 0
+        while count < limit and self.delayed:
+            entry = self._end_delay(heappop(self.delayed))
+            if entry is not None:
+                entry.visible_at = min(entry.visible_at, now)
+                self.changed_pages.add(entry.page.number)
+                count += 1
+        return count
+
+    def _end_delay(self, key: int) -> Entry | None:
+        self.examined += 1
+        entry = self.find(key & _POSITION_MASK)
+        if entry is None or not entry.delayed or entry.visible_at != key >> _POSITION_BITS:
+            return None  # removed, or delayed until another instant
+        entry.delayed = False
+        self.delayed_count -= 1
+        self.make_ready(entry)
+        return entry
+
+    def next_due(self) -> int:
+        """The earliest instant at which something here may be due."""
+        return min(
+            self.expiries[0][0] if self.expiries else NEVER,
+            self.lapses[0][0] if self.lapses else NEVER,
+            self.delayed[0] >> _POSITION_BITS if self.delayed else NEVER,
+            self.keys.next_due(),
+        )

@@ -1,0 +1,98 @@
+"""All queues in memory, and the indexes over their records."""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+
+from zaqar_lite.domain.metadata import FILTER, dead_letter_target
+from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.storage.opendata.queue import Queue
+
+
+class Queues:
+    """Queues by name; the names of a project in order; records by what is asked about them."""
+
+    def __init__(self) -> None:
+        self._queues: dict[QueueRef, Queue] = {}
+        self._names: dict[str, list[str]] = {}
+        self._sources: dict[QueueRef, set[str]] = {}
+        self._filtered: dict[str, set[str]] = {}
+        self._exposing: dict[QueueRef, None] = {}
+
+    def __iter__(self) -> Iterator[Queue]:
+        return iter(list(self._queues.values()))
+
+    def get(self, ref: QueueRef) -> Queue | None:
+        """The queue of this name, whether or not it has a record."""
+        return self._queues.get(ref)
+
+    def make(self, ref: QueueRef) -> Queue:
+        """The queue of this name; made when there is none."""
+        queue = self._queues.get(ref)
+        if queue is None:
+            queue = self._queues[ref] = Queue(ref)
+        return queue
+
+    def put(self, queue: Queue) -> None:
+        """Put a queue in the place of the one of its name."""
+        self.discard(queue.ref)
+        record, queue.record = queue.record, None
+        self._queues[queue.ref] = queue
+        self.set_record(queue, record)
+
+    def discard(self, ref: QueueRef) -> None:
+        """Forget a queue; no error when there is none."""
+        queue = self._queues.pop(ref, None)
+        if queue is not None:
+            self.set_record(queue, None)
+
+    def set_record(self, queue: Queue, record: QueueRecord | None) -> None:
+        """Replace a queue's record and its places in the indexes."""
+        ref, project = queue.ref, queue.ref.project
+        if queue.record is not None:
+            self._unindex(queue.record)
+        if record is not None:
+            if queue.record is None:
+                insort(self._names.setdefault(project, []), ref.name)
+            target = dead_letter_target(record.metadata)
+            if target is not None:
+                self._sources.setdefault(QueueRef(project, target), set()).add(ref.name)
+            if record.metadata.get(FILTER) is not None:
+                self._filtered.setdefault(project, set()).add(ref.name)
+            if record.exposing:
+                self._exposing[ref] = None
+        elif queue.record is not None:
+            names = self._names[project]
+            del names[bisect_left(names, ref.name)]
+        queue.record = record
+
+    def _unindex(self, record: QueueRecord) -> None:
+        ref = record.ref
+        target = dead_letter_target(record.metadata)
+        if target is not None:
+            self._sources[QueueRef(ref.project, target)].discard(ref.name)
+        self._filtered.get(ref.project, set()).discard(ref.name)
+        self._exposing.pop(ref, None)
+
+    def names(self, project: str) -> list[str]:
+        """The names of a project's queues that have a record, in order."""
+        return self._names.get(project, [])
+
+    def names_after(self, project: str, marker: str | None) -> list[str]:
+        """The names of a project's queues after `marker`, in order."""
+        names = self._names.get(project, [])
+        return names if marker is None else names[bisect_right(names, marker) :]
+
+    def sources(self, target: QueueRef) -> list[str]:
+        """The queues whose dead-letter queue this is."""
+        return sorted(self._sources.get(target, ()))
+
+    def filtered(self, project: str) -> list[QueueRecord]:
+        """The records of a project's queues that have a filter."""
+        names = self._filtered.get(project, ())
+        records = (self._queues[QueueRef(project, name)].record for name in names)
+        return [record for record in records if record is not None]
+
+    def exposing(self) -> list[QueueRecord]:
+        """The records that are exposing."""
+        records = (self._queues[ref].record for ref in self._exposing)
+        return [record for record in records if record is not None]

@@ -1,0 +1,447 @@
+"""Values of the records, each with its encoder and decoder; pure functions over bytes.
+
+What RFC 0001 defines is encoded exactly so. Additions are fields behind the RFC's own (a reader
+that knows only the RFC stops before them), and record types of their own (`keys.py`). Instants are
+i64 milliseconds since 1970; retentions stay seconds.
+"""
+
+import struct
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
+
+from zaqar_lite.domain.filters import Expression
+from zaqar_lite.storage.opendata.encoding import (
+    MAX_U16,
+    CodecError,
+    array,
+    count,
+    finish,
+    pack,
+    read_array,
+    read_count,
+    read_utf8,
+    take,
+    unpack,
+    utf8,
+)
+from zaqar_lite.storage.opendata.filter_codec import decode_filter, encode_filter
+
+FORMAT_MARKER = "opendata-queue/2026-01-26+pages1"
+_BYTES, _URI, _RAW = 1, 2, 3
+_U8 = struct.Struct("<B")
+_U64 = struct.Struct("<Q")
+_BLOCK = struct.Struct(">QQ")
+_SEGMENT = struct.Struct(">Qq")
+_METADATA = struct.Struct("<QqqqIB")
+_ENDED = "QqH"
+_CONFIG = struct.Struct("<HI")
+_CLAIM = struct.Struct("<qII")
+_MILLISECONDS = struct.Struct("<qq")
+_STATE = struct.Struct("<Qq16s")
+_I64 = struct.Struct("<q")
+
+
+# -- payload ----------------------------------------------------------------------------------
+
+
+class Uri(NamedTuple):
+    """A payload that lies elsewhere. The server hands it out and never fetches it."""
+
+    uri: str
+    size: int
+    sha256: bytes | None = None
+
+
+def encode_payload(body: bytes) -> bytes:
+    """Encode a body: as Array<Byte> where its count fits in 16 bits, else as raw bytes."""
+    size = len(body)
+    if size <= MAX_U16:
+        return b"\x01" + size.to_bytes(2, "little") + body
+    return b"\x03" + body
+
+
+def encode_raw_payload(body: bytes) -> bytes:
+    """Encode a body as raw bytes to the end of the value."""
+    return b"\x03" + body
+
+
+def encode_uri(payload: Uri) -> bytes:
+    """Encode a payload that lies elsewhere."""
+    digest = b"\x00" if payload.sha256 is None else b"\x01" + payload.sha256
+    return b"\x02" + utf8(payload.uri) + pack(_U64, payload.size) + digest
+
+
+def decode_payload(data: bytes) -> bytes | Uri:
+    """Read a payload.
+
+    Raises:
+        CodecError: cut short, bytes left over, or of an unknown type.
+    """
+    kind = data[:1]
+    if kind == b"\x01":
+        body, end = take(data, 3, read_count(data, 1))
+        finish(data, end, "payload")
+        return body
+    if kind == b"\x03":
+        return data[1:]
+    if kind != b"\x02":
+        raise CodecError(f"payload of the unknown type {kind.hex() or 'none'}")
+    uri, end = read_utf8(data, 1)
+    (size,), end = unpack(_U64, data, end)
+    digest_kind, end = take(data, end, 1)
+    digest = None
+    if digest_kind == b"\x01":
+        digest, end = take(data, end, 32)
+    finish(data, end, "payload URI")
+    return Uri(uri, size, digest)
+
+
+# -- counters, segments, markers --------------------------------------------------------------
+
+
+def encode_block(base: int, size: int) -> bytes:
+    """Encode a block of ids or sequences, `[base, base + size)`; big-endian, though a value."""
+    return pack(_BLOCK, base, size)
+
+
+def decode_block(data: bytes) -> tuple[int, int]:
+    """Read a block: base and size.
+
+    Raises:
+        CodecError: not 16 bytes.
+    """
+    (base, size), end = unpack(_BLOCK, data, 0)
+    finish(data, end, "block")
+    return base, size
+
+
+def encode_segment(start_sequence: int, started_at: int) -> bytes:
+    """Encode the start of a segment of the log; big-endian, though a value."""
+    return pack(_SEGMENT, start_sequence, started_at)
+
+
+def decode_segment(data: bytes) -> tuple[int, int]:
+    """Read the start of a segment: sequence and instant.
+
+    Raises:
+        CodecError: not 16 bytes.
+    """
+    (sequence, started_at), end = unpack(_SEGMENT, data, 0)
+    finish(data, end, "segment")
+    return sequence, started_at
+
+
+class State(NamedTuple):
+    """The state of the store: all entries of the log below `routed` are in their queues.
+
+    `last_instant` is the store's clock at its last commit; `secret` makes message ids unguessable.
+    """
+
+    routed: int
+    last_instant: int
+    secret: bytes
+
+
+def encode_state(routed: int, last_instant: int, secret: bytes) -> bytes:
+    """Encode the state of the store."""
+    return _STATE.pack(routed, last_instant, secret)
+
+
+def decode_state(data: bytes) -> State:
+    """Read the state of the store.
+
+    Raises:
+        CodecError: of another size.
+    """
+    if len(data) != _STATE.size:
+        raise CodecError(f"state of {len(data)} bytes")
+    return State(*_STATE.unpack(data))
+
+
+# -- metadata ---------------------------------------------------------------------------------
+
+QUEUE_HEADER = "queue"
+CLIENT_HEADER = "sys.client"
+
+
+class Metadata(NamedTuple):
+    """An entry of the metadata log."""
+
+    message_id: int
+    created_at: int
+    received_at: int
+    visible_at: int
+    retention_s: int
+    headers: Sequence[tuple[str, str]]
+
+
+def encode_metadata(metadata: Metadata) -> bytes:
+    """Encode an entry of the metadata log.
+
+    Raises:
+        CodecError: more than 255 headers, or one longer than 65,535 bytes.
+    """
+    *fixed, headers = metadata
+    return pack(_METADATA, *fixed, len(headers)) + encode_headers(headers)
+
+
+def encode_headers(headers: Sequence[tuple[str, str]]) -> bytes:
+    """Encode headers without their count.
+
+    Raises:
+        CodecError: one is longer than 65,535 bytes.
+    """
+    return b"".join(utf8(name) + utf8(value) for name, value in headers)
+
+
+def encode_posted(  # noqa: PLR0917 - one call a message: positional costs least
+    message_id: int, now: int, visible_at: int, retention_s: int, number: int, headers: bytes
+) -> bytes:
+    """Encode the entry of a message posted now, from headers that are encoded already."""
+    return _METADATA.pack(message_id, now, now, visible_at, retention_s, number) + headers
+
+
+def decode_metadata(data: bytes) -> Metadata:
+    """Read an entry of the metadata log.
+
+    Raises:
+        CodecError: cut short or bytes left over.
+    """
+    fixed, offset = unpack(_METADATA, data, 0)
+    headers = []
+    for _ in range(fixed[5]):
+        name, offset = read_utf8(data, offset)
+        value, offset = read_utf8(data, offset)
+        headers.append((name, value))
+    finish(data, offset, "metadata")
+    return Metadata(fixed[0], fixed[1], fixed[2], fixed[3], fixed[4], headers)
+
+
+# -- done, failed, attempts -------------------------------------------------------------------
+
+
+class Ended(NamedTuple):
+    """A message in the list of done or of failed messages."""
+
+    message_id: int
+    ended_at: int
+    attempts: int
+
+
+def encode_ended(items: Sequence[Ended]) -> bytes:
+    """Encode a page of done or failed messages.
+
+    Raises:
+        CodecError: more than 65,535 elements, or a field out of range.
+    """
+    layout = struct.Struct("<" + _ENDED * len(items))
+    return count(len(items), "ended messages") + pack(
+        layout, *(value for item in items for value in item)
+    )
+
+
+def decode_ended(data: bytes) -> list[Ended]:
+    """Read a page of done or failed messages.
+
+    Raises:
+        CodecError: cut short or bytes left over.
+    """
+    layout = struct.Struct("<" + _ENDED * read_count(data, 0))
+    fields, end = unpack(layout, data, 2)
+    finish(data, end, "page of ended messages")
+    rows = iter(fields)
+    return [Ended(*row) for row in zip(rows, rows, rows, strict=True)]
+
+
+def encode_consumer(consumer: str | int) -> bytes:
+    """Encode a ConsumerID: a UUID as its 16 bytes, other text as Utf8, a number as u64.
+
+    Text that is a UUID in another spelling than the usual stays text, so that it reads back.
+    """
+    if isinstance(consumer, int):
+        return b"\x03" + pack(_U64, consumer)
+    return _encode_consumer_text(consumer)
+
+
+@cache
+def _cached_consumer(consumer: str) -> bytes:
+    try:
+        parsed = uuid.UUID(consumer)
+    except ValueError:
+        return b"\x02" + utf8(consumer)
+    return b"\x01" + parsed.bytes if str(parsed) == consumer else b"\x02" + utf8(consumer)
+
+
+def _encode_consumer_text(consumer: str) -> bytes:
+    if _cached_consumer.cache_info().currsize > 4096:
+        _cached_consumer.cache_clear()
+    return _cached_consumer(consumer)
+
+
+def read_consumer(data: bytes, offset: int = 0) -> tuple[str, int]:
+    """Read a ConsumerID as text; answer it and the offset after it.
+
+    Raises:
+        CodecError: cut short, or of an unknown kind.
+    """
+    kind, offset = take(data, offset, 1)
+    if kind == b"\x01":
+        raw, offset = take(data, offset, 16)
+        return str(uuid.UUID(bytes=raw)), offset
+    if kind == b"\x02":
+        return read_utf8(data, offset)
+    if kind == b"\x03":
+        (number,), offset = unpack(_U64, data, offset)
+        return str(number), offset
+    raise CodecError(f"ConsumerID of the unknown kind {kind.hex()}")
+
+
+def encode_attempts(consumers: Sequence[str | int]) -> bytes:
+    """Encode the consumers of a message's ended attempts, the oldest first."""
+    return array(consumers, encode_consumer)
+
+
+def decode_attempts(data: bytes) -> list[str]:
+    """Read the consumers of a message's ended attempts.
+
+    Raises:
+        CodecError: cut short or bytes left over.
+    """
+    consumers, end = read_array(data, 0, read_consumer)
+    finish(data, end, "attempts")
+    return consumers
+
+
+# -- configuration, claims, idempotency -------------------------------------------------------
+
+
+class Config(NamedTuple):
+    """A queue's configuration; `extensions` follow the RFC's fields, absent where empty."""
+
+    filter: Expression
+    max_attempts: int
+    done_retention_s: int
+    extensions: Sequence[tuple[str, str]] = ()
+
+
+def encode_config(config: Config) -> bytes:
+    """Encode a queue's configuration.
+
+    Raises:
+        CodecError: a field does not fit.
+    """
+    fixed = encode_filter(config.filter) + pack(
+        _CONFIG, config.max_attempts, config.done_retention_s
+    )
+    if not config.extensions:
+        return fixed
+    return fixed + count(len(config.extensions), "extensions") + encode_headers(config.extensions)
+
+
+def decode_config(data: bytes) -> Config:
+    """Read a queue's configuration.
+
+    Raises:
+        CodecError: cut short or bytes left over.
+    """
+    tree, offset = decode_filter(data)
+    (attempts, retention), offset = unpack(_CONFIG, data, offset)
+    pairs: list[tuple[str, str]] = []
+    if offset < len(data):
+        pairs, offset = read_array(data, offset, _read_pair)
+    finish(data, offset, "configuration")
+    return Config(tree, attempts, retention, pairs)
+
+
+def _read_pair(data: bytes, offset: int) -> tuple[tuple[str, str], int]:
+    name, offset = read_utf8(data, offset)
+    value, offset = read_utf8(data, offset)
+    return (name, value), offset
+
+
+@dataclass(slots=True)
+class ClaimRecord:
+    """A claim: made or last renewed at, how long it lives, who holds it, and what.
+
+    Ttl and grace are whole seconds in the fixed fields; where they are not, the milliseconds
+    follow behind.
+    """
+
+    created_at: int
+    ttl_ms: int
+    grace_ms: int
+    client_id: str
+    message_ids: Sequence[int] = field(default_factory=list)
+
+
+def encode_claim(claim: ClaimRecord) -> bytes:
+    """Encode a claim.
+
+    Raises:
+        CodecError: a field does not fit.
+    """
+    ttl_s, grace_s = -(-claim.ttl_ms // 1000), -(-claim.grace_ms // 1000)
+    ids = claim.message_ids
+    exact = ttl_s * 1000 == claim.ttl_ms and grace_s * 1000 == claim.grace_ms
+    return b"".join((
+        pack(_CLAIM, claim.created_at, ttl_s, grace_s),
+        encode_consumer(claim.client_id),
+        count(len(ids), "messages of a claim"),
+        struct.pack(f"<{len(ids)}Q", *ids),
+        b"" if exact else _MILLISECONDS.pack(claim.ttl_ms, claim.grace_ms),
+    ))  # fmt: skip
+
+
+def decode_claim(data: bytes) -> ClaimRecord:
+    """Read a claim.
+
+    Raises:
+        CodecError: cut short or bytes left over.
+    """
+    (created_at, ttl_s, grace_s), offset = unpack(_CLAIM, data, 0)
+    client_id, offset = read_consumer(data, offset)
+    number, offset = read_count(data, offset), offset + 2
+    ids, offset = unpack(struct.Struct(f"<{number}Q"), data, offset)
+    ttl_ms, grace_ms = ttl_s * 1000, grace_s * 1000
+    if offset < len(data):
+        (ttl_ms, grace_ms), offset = unpack(_MILLISECONDS, data, offset)
+    finish(data, offset, "claim")
+    return ClaimRecord(created_at, ttl_ms, grace_ms, client_id, list(ids))
+
+
+def encode_remembered(expires_at: int, ids: Sequence[int]) -> bytes:
+    """Encode what an idempotency key stands for: until when, and the ids it was answered with."""
+    return _I64.pack(expires_at) + count(len(ids), "ids") + struct.pack(f"<{len(ids)}Q", *ids)
+
+
+def decode_remembered(data: bytes) -> tuple[int, tuple[int, ...]]:
+    """Read what an idempotency key stands for.
+
+    Raises:
+        CodecError: cut short or bytes left over.
+    """
+    (expires_at,), offset = unpack(_I64, data, 0)
+    number, offset = read_count(data, offset), offset + 2
+    ids, offset = unpack(struct.Struct(f"<{number}Q"), data, offset)
+    finish(data, offset, "idempotency key")
+    return expires_at, ids
+
+
+def encode_garbage(ids: Sequence[int]) -> bytes:
+    """Encode ids of messages that no queue holds any more, to be deleted in steps."""
+    return count(len(ids), "ids") + struct.pack(f"<{len(ids)}Q", *ids)
+
+
+def decode_garbage(data: bytes) -> tuple[int, ...]:
+    """Read ids of messages to be deleted.
+
+    Raises:
+        CodecError: cut short or bytes left over.
+    """
+    number = read_count(data, 0)
+    ids, end = unpack(struct.Struct(f"<{number}Q"), data, 2)
+    finish(data, end, "garbage")
+    return ids

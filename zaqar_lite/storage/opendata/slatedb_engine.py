@@ -1,0 +1,300 @@
+"""The SlateDB engine: the same keys and values in an object store, or in a local directory.
+
+Locally SlateDB never calls fsync, so this engine does (`syncfs` on the directory, in a thread,
+before a commit returns), takes a lock that SlateDB has no notion of, and repairs what a loss of
+power can leave behind: trailing files of the write-ahead log or the manifest that are empty or full
+of zeros. Nothing acknowledged can be in them, because it was synced. Damage elsewhere is reported.
+
+A commit is one WriteBatch, an explicit flush of the log, and the wait for it; SlateDB's timer would
+be a floor under every answer. In an object store the flush is a paid request, so that commits wait
+for each other in the committer and share it.
+
+The binding's own copying of arguments costs Python a loop for every byte; `_copy_in_one_step`
+replaces it. It touches private names: the version is pinned, and the names are checked.
+"""
+
+import asyncio
+import ctypes
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+os.environ.setdefault("SLATEDB_UNIFFI_RUNTIME_THREADS", "2")  # read when the library is loaded
+
+from slatedb import uniffi as slatedb
+from slatedb.uniffi._slatedb_uniffi import slatedb as binding
+
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable
+from zaqar_lite.storage.opendata.engine import Batch, DirectoryLock, Engine, Row, Stored
+
+logger = logging.getLogger(__name__)
+FOLDER = "slatedb"
+_CHUNK = 1_000
+_PATIENCE_LOCAL = 10.0
+_PATIENCE_REMOTE = 60.0
+_MEMTABLE_SECONDS = 30.0
+_SETTINGS = {
+    "flush_interval": "null",
+    "garbage_collector_options.wal_options.interval": '"30s"',
+    "garbage_collector_options.wal_options.min_age": '"60s"',
+}
+_CLEAN = "clean-shutdown"
+# SlateDB's reads see what is not durable yet, unless they are told otherwise.
+_DURABLE = slatedb.ReadOptions(
+    durability_filter=slatedb.DurabilityLevel.REMOTE, dirty=False, cache_blocks=True
+)
+_DURABLE_SCAN = slatedb.ScanOptions(
+    durability_filter=slatedb.DurabilityLevel.REMOTE,
+    dirty=False,
+    read_ahead_bytes=1_048_576,
+    cache_blocks=False,
+    max_fetch_tasks=2,
+)
+
+T = TypeVar("T")
+
+
+def _copy_in_one_step() -> None:
+    """Let the binding build its buffers with one C copy instead of a loop in Python."""
+    builder = getattr(binding, "_UniffiRustBufferBuilder", None)
+    if builder is None or not hasattr(builder, "_reserve") or not hasattr(builder, "write"):
+        logger.warning("this release of slatedb has another binding: bytes are copied slowly")
+        return
+    move, cast, pointer = ctypes.memmove, ctypes.cast, ctypes.c_void_p
+
+    def write(self: Any, value: bytes) -> None:  # noqa: ANN401 - the binding's private class
+        size = len(value)
+        buffer = self.rbuf
+        if buffer.len + size > buffer.capacity:
+            buffer = self.rbuf = binding._UniffiRustBuffer.reserve(buffer, size)
+        if size:
+            move(cast(buffer.data, pointer).value + buffer.len, bytes(value), size)
+        buffer.len += size
+
+    def write_i32(self: Any, value: int) -> None:  # noqa: ANN401 - as above
+        write(self, value.to_bytes(4, "big", signed=True))
+
+    builder.write = write
+    builder.write_i32 = write_i32
+
+
+_copy_in_one_step()
+
+
+class SlateDbEngine(Engine):
+    """Records in SlateDB; `directory` is None in an object store."""
+
+    def __init__(self, directory: Path | None, url: str, path: str) -> None:
+        self._directory = directory
+        self._url = url
+        self._path = path
+        self._lock = None if directory is None else DirectoryLock(directory)
+        self._db: slatedb.Db | None = None
+        self._descriptor = -1
+        self._patience = _PATIENCE_REMOTE if directory is None else _PATIENCE_LOCAL
+        self._broken: str | None = None
+        self.damages: list[str] = []
+        self._flushed = 0.0
+        self._flushing: asyncio.Task[None] | None = None
+
+    @classmethod
+    def in_directory(cls, directory: Path) -> Self:
+        """A store in a local directory."""
+        return cls(directory, "file:///", str(directory.resolve() / FOLDER))
+
+    @classmethod
+    def in_bucket(cls, bucket: str, prefix: str) -> Self:
+        """A store in a bucket; credentials come from the usual AWS_* environment variables."""
+        return cls(None, f"s3://{bucket}", prefix or "zaqar-lite")
+
+    async def open(self) -> None:
+        """Lock, repair if the last shutdown was none, and open; see the interface."""
+        if self._lock is not None:
+            self._lock.acquire()
+        try:
+            self._db = await self._build()
+            await self._check_round_trip()
+        except ConfigurationError:
+            self._let_go()
+            raise
+        except slatedb.Error as exc:
+            self._let_go()
+            raise ConfigurationError(
+                f"The SlateDB store at {self._url}{self._path} can't be opened: {exc}. Restore it "
+                "from a backup, or give the server another place."
+            ) from exc
+        self._flushed = time.monotonic()
+
+    async def _build(self) -> slatedb.Db:
+        directory = self._directory
+        if directory is None:
+            return await self._build_once()
+        place = directory / FOLDER
+        place.mkdir(mode=0o700, exist_ok=True)
+        self._descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        clean = directory / _CLEAN
+        was_clean = clean.exists()
+        clean.unlink(missing_ok=True)
+        try:
+            db = await self._build_once()
+        except slatedb.Error:
+            if was_clean or not _repair(place):
+                raise
+            try:
+                db = await self._build_once()
+            except slatedb.Error:  # after a lost manifest the first try reports a fence
+                db = await self._build_once()
+        await self._sync()
+        return db
+
+    async def _build_once(self) -> slatedb.Db:
+        settings = slatedb.Settings.default()
+        for key, value in _SETTINGS.items():
+            settings.set(key, value)
+        builder = slatedb.DbBuilder(self._path, slatedb.ObjectStore.resolve(self._url))
+        builder.with_settings(settings)
+        return await builder.build()
+
+    async def _check_round_trip(self) -> None:
+        """Prove that bytes go through the binding unchanged."""
+        key, value = b"\x00self-check", bytes(range(256)) * 3
+        await self._write({key: value}, ())
+        found = await self._opened().get(key)
+        if found != value:
+            raise ConfigurationError(
+                "The installed slatedb does not store bytes as they are given; this server needs "
+                "the pinned release: pip install 'zaqar-lite[slatedb]'."
+            )
+        await self._write({}, (key,))
+
+    async def get(self, keys: Sequence[bytes]) -> dict[bytes, Stored]:
+        """Read records by key; see the interface."""
+        db = self._opened()
+        values = await self._translated(
+            asyncio.gather(*(db.get_with_options(key, _DURABLE) for key in keys))
+        )
+        return {key: value for key, value in zip(keys, values, strict=True) if value is not None}
+
+    async def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
+        """Read a range in chunks; see the interface."""
+        bounds = slatedb.KeyRange(
+            start=start, start_inclusive=True, end=end or None, end_inclusive=False
+        )
+        iterator = await self._translated(self._opened().scan_with_options(bounds, _DURABLE_SCAN))
+        while True:
+            found = await self._translated(iterator.next_batch(_CHUNK))
+            if found:
+                yield [(row.key, row.value) for row in found]
+            if len(found) < _CHUNK:
+                return
+
+    async def commit(self, batch: Batch) -> None:
+        """Write a batch and make it durable; see the interface.
+
+        After an error nothing is written any more until the server is started again: SlateDB
+        keeps the batch in memory and may still store it.
+        """
+        if self._broken:
+            raise Unavailable(self._broken, retry_after=60)
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._write(batch.puts, batch.deletes)
+        except (slatedb.Error, OSError, TimeoutError) as exc:
+            self._broken = (
+                f"Writing to SlateDB at {self._path} failed ({exc or 'no answer in time'}); "
+                "nothing is written until the server is started again."
+            )
+            logger.exception("a commit of SlateDB failed")
+            raise Unavailable(self._broken, retry_after=60) from exc
+        if time.monotonic() - self._flushed > _MEMTABLE_SECONDS and self._flushing is None:
+            self._flushed = time.monotonic()
+            self._flushing = asyncio.create_task(self._flush_memtable())
+
+    async def close(self) -> None:
+        """Shut SlateDB down, note that it was clean, let the directory go; idempotent."""
+        db, self._db = self._db, None
+        if db is None:
+            return
+        if self._flushing is not None:
+            await asyncio.gather(self._flushing, return_exceptions=True)
+        try:
+            await db.shutdown()
+            await self._sync()
+            if self._directory is not None and not self._broken:
+                (self._directory / _CLEAN).touch()
+        except (slatedb.Error, OSError):
+            logger.exception("SlateDB did not shut down cleanly")
+        finally:
+            self._let_go()
+
+    async def _write(self, puts: Any, deletes: Sequence[bytes]) -> None:  # noqa: ANN401 - a mapping
+        batch = slatedb.WriteBatch()
+        put, delete = batch.put, batch.delete
+        for key, value in puts.items():
+            put(key, value)
+        for key in deletes:
+            delete(key)
+        db = self._opened()
+        handle = await db.write(batch)
+        await db.flush_with_options(slatedb.FlushOptions(flush_type=slatedb.FlushType.WAL))
+        await handle.await_durable()
+        await self._sync()
+
+    async def _flush_memtable(self) -> None:
+        """Let the write-ahead log be collected: one file a commit would pile up."""
+        try:
+            await self._opened().flush_with_options(
+                slatedb.FlushOptions(flush_type=slatedb.FlushType.MEM_TABLE)
+            )
+            await self._sync()
+        except (slatedb.Error, OSError, Unavailable):
+            logger.exception("the memtable was not flushed; the log grows until it is")
+        finally:
+            self._flushing = None
+
+    async def _sync(self) -> None:
+        if self._descriptor >= 0:
+            await asyncio.get_running_loop().run_in_executor(None, _syncfs, self._descriptor)
+
+    async def _translated(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except slatedb.Error as exc:
+            raise Unavailable(f"SlateDB at {self._path} can't be read: {exc}.") from exc
+
+    def _opened(self) -> slatedb.Db:
+        if self._db is None:
+            raise Unavailable("The store is closed.")
+        return self._db
+
+    def _let_go(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        if self._lock is not None:
+            self._lock.release()
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _syncfs(descriptor: int) -> None:
+    if _libc.syncfs(descriptor) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def _repair(place: Path) -> bool:
+    """Move trailing files aside that a loss of power left empty or full of zeros."""
+    moved = False
+    for folder, pattern in (("wal", "*.sst"), ("manifest", "*.manifest")):
+        for file in sorted((place / folder).glob(pattern), reverse=True):
+            if file.read_bytes().strip(b"\x00"):
+                break
+            logger.warning("moved aside %s: it holds nothing but zeros", file)
+            file.rename(file.with_suffix(file.suffix + ".damaged"))
+            moved = True
+    return moved

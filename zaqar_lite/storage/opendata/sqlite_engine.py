@@ -1,0 +1,360 @@
+"""The SQLite engine: one table of key, value and checksum, one writer thread.
+
+    kv(k BLOB PRIMARY KEY, v BLOB, c INTEGER) WITHOUT ROWID     in DIRECTORY/queue.sqlite3
+
+Keys compare as bytes, so their order is that of every other engine. `c` is the crc32 of key and
+value: SQLite itself does not notice a flipped bit inside a value. WAL mode with synchronous=FULL:
+a commit returns after its fsync.
+
+Rows are written by statements of many rows at a time: Python takes the lock of the interpreter
+anew after every step of a statement, and while the event loop is busy that costs far more than the
+row. For the same reason the number of rows in a statement is a power of two: few statements, and
+all of them stay prepared.
+"""
+
+import asyncio
+import logging
+import queue
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, TypeVar
+from zlib import crc32
+
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable
+from zaqar_lite.storage.opendata.engine import Batch, Damage, DirectoryLock, Engine, Row, Stored
+from zaqar_lite.storage.opendata.sqlite_wal import find_damage
+
+logger = logging.getLogger(__name__)
+FILE_NAME = "queue.sqlite3"
+_CHUNK = 1_000
+_MOST_ROWS = 256
+_SQLITE_FULL, _SQLITE_IOERR = 13, 10
+
+T = TypeVar("T")
+
+
+class SqliteEngine(Engine):
+    """Records in a SQLite database of a local directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / FILE_NAME
+        self._lock = DirectoryLock(directory)
+        self._writer = _ConnectionThread("opendata-writer", self.path, _prepare)
+        self._reader = _ConnectionThread("opendata-reader", self.path, _prepare_reader)
+        self._broken: str | None = None
+        self.damages: list[str] = []
+        self._opened = False
+
+    async def open(self) -> None:
+        """Take the directory's lock and open the database; see the interface."""
+        self._lock.acquire()
+        try:
+            await self._writer.start()
+            await self._reader.start()
+        except sqlite3.Error as exc:
+            await self._release()
+            raise ConfigurationError(
+                f"The database {self.path} can't be opened: {exc}. Restore it from a backup, or "
+                "move it away to begin with an empty store."
+            ) from exc
+        except BaseException:
+            await self._release()
+            raise
+        self._opened = True
+        damage = await self._reader.run(lambda _: find_damage(self.path))
+        if damage is not None:
+            logger.error("damaged: %s", damage)
+            self.damages.append(damage)
+
+    async def get(self, keys: Sequence[bytes]) -> dict[bytes, Stored]:
+        """Read records by key; see the interface."""
+        return await self._reader.run(lambda connection: _get(connection, keys))
+
+    async def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
+        """Read a range in chunks; see the interface.
+
+        Where the database itself is damaged, what lies before and behind is still read.
+        """
+        while True:
+            after, chunk = start, _CHUNK
+            rows = await self._reader.run(partial(_scan, start=start, end=end))
+            if isinstance(rows, Damage):
+                before, damage, behind = await self._reader.run(
+                    partial(_salvage, start=start, end=end)
+                )
+                yield before
+                yield [(damage.key, damage)]
+                yield behind
+                return
+            if rows:
+                yield rows
+            if len(rows) < chunk:
+                return
+            start = rows[-1][0] + b"\x00"
+            if start <= after:
+                return
+
+    async def commit(self, batch: Batch) -> None:
+        """Write a batch in one transaction; see the interface.
+
+        After an I/O error nothing is written any more until the server is started again: what
+        the system still holds of a failed write is unknown, and a second fsync may lie.
+        """
+        if self._broken:
+            raise Unavailable(self._broken)
+        try:
+            await self._writer.run(lambda connection: _write(connection, batch))
+        except sqlite3.Error as exc:
+            raise self._translate(exc) from exc
+
+    async def close(self) -> None:
+        """Close the database and let the directory go; see the interface."""
+        if self._opened:
+            self._opened = False
+            await self._release()
+
+    async def _release(self) -> None:
+        await self._reader.stop()
+        await self._writer.stop()
+        self._lock.release()
+
+    def _translate(self, exc: sqlite3.Error) -> Unavailable:
+        code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+        if code == _SQLITE_FULL:
+            return Unavailable(f"The disk of {self.path} is full: free some space.", retry_after=5)
+        logger.error("writing to %s failed: %s", self.path, exc)
+        if code == _SQLITE_IOERR:
+            self._broken = (
+                f"Writing to {self.path} failed ({exc}); nothing is written until the disk is "
+                "mended and the server started again."
+            )
+            return Unavailable(self._broken, retry_after=60)
+        return Unavailable(f"The store can't write now: {exc}.")
+
+
+class _ConnectionThread:
+    """A thread with a connection of its own; calls run in it one after the other."""
+
+    def __init__(
+        self, name: str, path: Path, prepare: Callable[[Path], sqlite3.Connection]
+    ) -> None:
+        self._name = name
+        self.path = path
+        self._prepare = prepare
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._connection: sqlite3.Connection | None = None
+
+    async def start(self) -> None:
+        self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+        self._thread.start()
+        self._connection = await self._call(lambda: self._prepare(self.path))
+
+    async def stop(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            self._calls.put(connection.close)
+        self._calls.put(None)
+        await asyncio.get_running_loop().run_in_executor(None, thread.join)
+
+    def run(self, call: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
+        connection = self._connection
+        if connection is None:
+            raise Unavailable("The store is closed.")
+        return self._call(lambda: call(connection))
+
+    def _call(self, call: Callable[[], T]) -> "asyncio.Future[T]":
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def serve() -> None:
+            try:
+                result = call()
+            except BaseException as exc:  # noqa: BLE001 - it belongs to the caller, whatever it is
+                _notify(loop, future, _set_exception, exc)
+            else:
+                _notify(loop, future, _set_result, result)
+
+        self._calls.put(serve)
+        return future
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
+def _notify(
+    loop: asyncio.AbstractEventLoop,
+    future: "asyncio.Future[T]",
+    settle: Callable[["asyncio.Future[T]", Any], None],
+    value: Any,  # noqa: ANN401 - what `settle` takes
+) -> None:
+    try:
+        loop.call_soon_threadsafe(settle, future, value)
+    except RuntimeError:
+        logger.debug("the event loop ended before a call of the store")
+
+
+def _set_result(future: "asyncio.Future[T]", result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _set_exception(future: "asyncio.Future[T]", exc: BaseException) -> None:
+    if not future.done():
+        future.set_exception(exc)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, cached_statements=64
+    )
+
+
+def _prepare(path: Path) -> sqlite3.Connection:
+    connection = _connect(path)
+    try:
+        for pragma in (
+            "busy_timeout = 5000",
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "wal_autocheckpoint = 4000",
+            "cache_size = -32768",
+            "temp_store = MEMORY",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+        connection.execute(
+            "CREATE TABLE IF NOT EXISTS kv"
+            "(k BLOB PRIMARY KEY, v BLOB NOT NULL, c INTEGER NOT NULL) WITHOUT ROWID"
+        )
+    except BaseException:
+        connection.close()
+        raise
+    path.chmod(0o600)
+    return connection
+
+
+def _prepare_reader(path: Path) -> sqlite3.Connection:
+    connection = _connect(path)
+    connection.execute("PRAGMA query_only = ON")
+    connection.execute("PRAGMA cache_size = -32768")
+    return connection
+
+
+@cache
+def _insert(rows: int) -> str:
+    marks = ",".join(["(?,?,?)"] * rows)
+    return f"INSERT OR REPLACE INTO kv(k, v, c) VALUES {marks}"  # noqa: S608 - only marks
+
+
+@cache
+def _delete(rows: int) -> str:
+    return "DELETE FROM kv WHERE k IN (" + ",".join("?" * rows) + ")"  # noqa: S608 - only marks
+
+
+@cache
+def _select(rows: int) -> str:
+    marks = ",".join("?" * rows)
+    return f"SELECT k, v, c FROM kv WHERE k IN ({marks})"  # noqa: S608 - only marks
+
+
+def _write(connection: sqlite3.Connection, batch: Batch) -> None:
+    fields: list[bytes | int] = []
+    for key, value in batch.puts.items():
+        fields += (key, value, crc32(value, crc32(key)))
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        _in_powers(connection, _insert, fields, 3)
+        _in_powers(connection, _delete, batch.deletes, 1)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _in_powers(
+    connection: sqlite3.Connection,
+    statement: Callable[[int], str],
+    fields: Sequence[bytes | int],
+    width: int,
+) -> None:
+    """Execute a statement over all rows, in chunks of a power of two."""
+    offset, left = 0, len(fields) // width
+    rows = _MOST_ROWS
+    while left:
+        while rows > left:
+            rows >>= 1
+        end = offset + rows * width
+        connection.execute(statement(rows), fields[offset:end])
+        offset, left = end, left - rows
+
+
+def _checked(key: bytes, value: bytes, checksum: int) -> Stored:
+    if crc32(value, crc32(key)) == checksum:
+        return value
+    return Damage(key, "its checksum does not match")
+
+
+def _get(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, Stored]:
+    found: dict[bytes, Stored] = {}
+    for offset in range(0, len(keys), _MOST_ROWS):
+        chunk = keys[offset : offset + _MOST_ROWS]
+        try:
+            rows = connection.execute(_select(len(chunk)), chunk).fetchall()
+        except sqlite3.Error as exc:
+            if len(chunk) == 1:
+                found[chunk[0]] = Damage(chunk[0], str(exc))
+            else:
+                for key in chunk:
+                    found.update(_get(connection, (key,)))
+            continue
+        for key, value, checksum in rows:
+            found[key] = _checked(key, value, checksum)
+    return found
+
+
+_FORWARD = "SELECT k, v, c FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"
+_BACKWARD = "SELECT k, v, c FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT ?"
+
+
+def _scan(connection: sqlite3.Connection, start: bytes, end: bytes) -> list[Row] | Damage:
+    try:
+        rows = connection.execute(_FORWARD, (start, end, _CHUNK)).fetchall()
+    except sqlite3.Error as exc:
+        return Damage(start, str(exc), end)
+    return [(key, _checked(key, value, checksum)) for key, value, checksum in rows]
+
+
+def _salvage(
+    connection: sqlite3.Connection, start: bytes, end: bytes
+) -> tuple[list[Row], Damage, list[Row]]:
+    """Read a damaged range from both ends, row by row, up to where nothing can be read."""
+    before, why = _read_until_error(connection, _FORWARD, start, end)
+    first = before[-1][0] + b"\x00" if before else start
+    behind, _ = _read_until_error(connection, _BACKWARD, first, end)
+    until = behind[-1][0] if behind else b""
+    key = before[-1][0] if before else start
+    return before, Damage(key, why, until), behind[::-1]
+
+
+def _read_until_error(
+    connection: sqlite3.Connection, statement: str, start: bytes, end: bytes
+) -> tuple[list[Row], str]:
+    rows: list[Row] = []
+    cursor = connection.execute("SELECT 1 WHERE 0")
+    try:
+        cursor = connection.execute(statement, (start, end, -1))
+        for key, value, checksum in cursor:
+            rows.append((key, _checked(key, value, checksum)))
+    except sqlite3.Error as exc:
+        return rows, str(exc)
+    finally:
+        cursor.close()
+    return rows, ""

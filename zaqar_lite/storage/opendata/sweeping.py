@@ -1,0 +1,80 @@
+"""The sweep: bring queues up to now, move what is exhausted, delete what nobody holds any more."""
+
+from zaqar_lite.domain.metadata import dead_letter_policy
+from zaqar_lite.domain.models import Swept
+from zaqar_lite.storage.opendata import keys, past
+from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.engine import Damage
+from zaqar_lite.storage.opendata.entries import is_damaged
+from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.records import decode_garbage
+
+
+async def sweep(db: Database, limit: int) -> Swept:
+    """Tidy up about `limit` entries; what was changed is durable when this returns."""
+    db.committer.check_writable()
+    now = db.clock.now_ms()
+    expired = promoted = lapsed = moved = 0
+    for queue in db.queues:
+        left = limit - expired - promoted - lapsed - moved
+        if left <= 0:
+            break
+        if queue.next_due() <= now:
+            await db.prepare(queue, now, list)
+            gone = queue.expire(now, left)
+            free = queue.lapse(now, max(0, left - gone))
+            due = queue.promote(now, max(0, left - gone - free))
+            queue.keys.forget(now)
+            expired, lapsed, promoted = expired + gone, lapsed + free, promoted + due
+            db.touched.add(queue)
+        queue.fold()
+        db.cool(queue, all_pages=True)
+        if queue.changed_pages:
+            db.touched.add(queue)
+        if queue.exhaustible:
+            moved += _move_exhausted(db, queue, now, left)
+        if queue.done or queue.failed:
+            await past.trim(db, queue, now)
+        if queue.is_empty and queue not in db.touched and queue.epoch <= db.committer.committed:
+            db.queues.discard(queue.ref)
+    await _delete_garbage(db)
+    if db.touched or db.puts or db.deletes:
+        await db.committer.durable()
+    return Swept(expired, promoted, lapsed, moved)
+
+
+def _move_exhausted(db: Database, queue: Queue, now: int, limit: int) -> int:
+    """Move entries whose last attempt has ended, by the policy in the queue's own record."""
+    record = queue.record
+    policy = None if record is None else dead_letter_policy(queue.ref, record.metadata)
+    waiting, queue.exhaustible = queue.exhaustible, []
+    moved = 0
+    for entry in waiting:
+        if policy is None or entry.claim is not None or queue.find(entry.position) is not entry:
+            continue
+        if is_damaged(entry) or entry.attempts < policy.max_claims:
+            continue
+        if moved >= limit:
+            queue.exhaustible.append(entry)
+            continue
+        queue.ready_count -= 1  # its key in the ready index is passed over from now on
+        past.move(db, queue, entry, policy, now)
+        moved += 1
+    return moved
+
+
+async def _delete_garbage(db: Database) -> None:
+    """Delete one step of what was left behind by a purge."""
+    if not db.garbage:
+        return
+    key = db.garbage[0]
+    value = db.puts.get(key) or db.written.puts.get(key)
+    if value is None:
+        stored = (await db.engine.get([key])).get(key)
+        value = None if isinstance(stored, Damage) else stored
+    db.garbage.popleft()
+    db.deletes[key] = None
+    db.puts.pop(key, None)
+    for message_id in () if value is None else decode_garbage(value):
+        db.deletes[keys.message_key(keys.RecordType.PAYLOAD, message_id)] = None
+        db.deletes[db.log_key(message_id)] = None

@@ -1,0 +1,74 @@
+"""The connection that the two stores of one URI share."""
+
+import asyncio
+
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.storage.redis.address import Address
+from zaqar_lite.storage.redis.faults import Fault
+from zaqar_lite.storage.redis.link import Link
+from zaqar_lite.storage.redis.router import make_router
+
+_LEAST_VERSION = (7, 0)
+
+
+class Connection:
+    """Links to Redis, open as long as one of its stores is."""
+
+    def __init__(self, address: Address) -> None:
+        self.router = make_router(address)
+        self._users: set[object] = set()
+        self._checking = asyncio.Lock()
+        self._checked = False
+
+    async def open(self, user: object) -> None:
+        """Connect and check every node; idempotent.
+
+        Raises:
+            ConfigurationError: Redis is too old, or would throw messages away when it is full.
+            Unavailable: Redis does not answer.
+        """
+        async with self._checking:
+            if not self._checked:
+                for info in await self.router.on_every_node(_info):
+                    _check(info)
+                self._checked = True
+        self._users.add(user)
+
+    async def close(self, user: object) -> None:
+        """Close the links when the last user goes; idempotent."""
+        self._users.discard(user)
+        if not self._users:
+            self._checked = False
+            await self.router.close()
+
+    async def ping(self) -> None:
+        """Return when every node answers.
+
+        Raises:
+            Unavailable: one does not.
+        """
+        await self.router.on_every_node(_ping)
+
+
+async def _ping(link: Link) -> object:
+    return await link.send("PING")
+
+
+async def _info(link: Link) -> dict[str, str] | Fault:
+    reply = await link.send("INFO")
+    if isinstance(reply, Fault):
+        return reply
+    lines = (line.partition(":") for line in reply.decode("utf-8", "replace").splitlines())
+    return {name: value for name, _, value in lines}
+
+
+def _check(info: dict[str, str]) -> None:
+    version = info.get("redis_version", "0")
+    if tuple(int(part) for part in version.split(".")[:2]) < _LEAST_VERSION:
+        raise ConfigurationError(f"Redis {version} is too old: the store needs 7.0 or later.")
+    policy = info.get("maxmemory_policy", "noeviction")
+    if info.get("maxmemory", "0") != "0" and policy != "noeviction":
+        raise ConfigurationError(
+            f"Redis would throw messages away when it is full (maxmemory-policy {policy}): set "
+            "maxmemory-policy noeviction, or no maxmemory."
+        )

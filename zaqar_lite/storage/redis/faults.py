@@ -1,0 +1,62 @@
+"""What Redis answers when it cannot serve, in the terms of the domain."""
+
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable
+
+
+class Fault(Exception):
+    """An error reply. Its first word is the code."""
+
+    @property
+    def code(self) -> str:
+        """The first word of the reply, such as `LOADING`."""
+        return str(self).split(" ", 1)[0]
+
+
+class ConnectionLost(Exception):
+    """The connection went away; `sent` tells whether the call may have been carried out."""
+
+    def __init__(self, reason: str, *, sent: bool) -> None:
+        super().__init__(reason)
+        self.sent = sent
+
+
+_PASSING = {
+    "LOADING": "Redis is loading its data after a start",
+    "READONLY": "this Redis is a replica now; the next call looks for the master",
+    "MASTERDOWN": "this Redis is a replica without its master",
+    "OOM": "Redis has used up its maxmemory: claim and delete messages, or raise it",
+    "BUSY": "Redis is busy with a script",
+    "MISCONF": "Redis cannot save its data, and refuses writes until it can (see its log)",
+    "NOREPLICAS": "Redis has too few replicas to accept writes (min-replicas-to-write)",
+    "CLUSTERDOWN": "the Redis cluster has slots that nobody serves",
+    "TRYAGAIN": "the Redis cluster is moving the queue to another node",
+    "NOAUTH": "Redis wants a password that the store's URI does not have",
+    "NOPERM": "Redis does not permit this user what the store needs (see its ACL)",
+    "UNBLOCKED": "Redis became a replica meanwhile",
+}
+_REFUSED = {"NOAUTH", "WRONGPASS", "NOPERM"}
+SWITCHES_NODE = {"READONLY", "MASTERDOWN", "UNBLOCKED"}
+"""Replies after which the node must be looked for anew."""
+
+
+def explain(fault: Fault) -> Exception:
+    """The domain's error for an error reply; the fault itself when it can only be a bug."""
+    reason = _PASSING.get(fault.code)
+    return fault if reason is None else Unavailable(f"The store cannot serve now: {reason}.")
+
+
+def explain_at_start(fault: Fault) -> Exception:
+    """The domain's error for an error reply while connecting."""
+    if fault.code in _REFUSED or (fault.code == "ERR" and "AUTH" in str(fault)):
+        return ConfigurationError(
+            f"Redis refuses the login ({fault}): check user and password in the store's URI."
+        )
+    if fault.code == "ERR" and "DB index" in str(fault):
+        return ConfigurationError(f"Redis has no such database ({fault}): check the URI's path.")
+    return explain(fault)
+
+
+def unavailable(lost: ConnectionLost) -> Unavailable:
+    """The domain's error for a lost connection."""
+    outcome = "may or may not have been carried out" if lost.sent else "was not sent"
+    return Unavailable(f"No connection to Redis ({lost}); the call {outcome}.")

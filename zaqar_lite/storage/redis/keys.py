@@ -1,0 +1,74 @@
+"""Names of keys: prefixed by kind, with a hash tag for each queue.
+
+A queue's keys are `zl:<kind>:{<project>/<name>}`. The part in braces is what Redis Cluster hashes,
+so that all keys of a queue are in one slot and one script may change them together. Project and
+name are percent-encoded inside it: no user's text can hold a brace, a slash or a colon, so none can
+end the tag early or reach another queue's keys. Indexes over queues have tags of their own.
+"""
+
+from functools import lru_cache
+from urllib.parse import quote, unquote
+
+from redis.crc import key_slot
+
+from zaqar_lite.domain.models import QueueRef
+
+PREFIX = "zl"
+
+
+class Keys:
+    """The keys of one queue, or of one index over queues, which share a hash tag."""
+
+    __slots__ = ("_keys", "_named", "slot", "tag")
+
+    def __init__(self, tag: str) -> None:
+        self.tag = tag
+        self.slot: int = key_slot(f"{{{tag}}}".encode())
+        self._keys: dict[str, bytes] = {}
+        self._named: dict[tuple[str, ...], tuple[bytes, ...]] = {}
+
+    def named(self, kinds: tuple[str, ...]) -> tuple[bytes, ...]:
+        """The keys of these kinds, in this order; made once."""
+        found = self._named.get(kinds)
+        if found is None:
+            found = self._named[kinds] = tuple(map(self.key, kinds))
+        return found
+
+    def key(self, kind: str) -> bytes:
+        """The key of one kind."""
+        key = self._keys.get(kind)
+        if key is None:
+            key = self._keys[kind] = f"{PREFIX}:{kind}:{{{self.tag}}}".encode()
+        return key
+
+
+def encode(text: str) -> str:
+    """Write a user's text so that nothing in it means anything in a key."""
+    return quote(text, safe="", errors="surrogatepass")
+
+
+def tag_of(ref: QueueRef) -> str:
+    """The hash tag of a queue, without the braces."""
+    return f"{encode(ref.project)}/{encode(ref.name)}"
+
+
+def ref_of(tag: str) -> QueueRef:
+    """The queue that a hash tag stands for."""
+    project, name = (unquote(part, errors="surrogatepass") for part in tag.split("/"))
+    return QueueRef(project, name)
+
+
+@lru_cache(maxsize=4_096)
+def keys_of(ref: QueueRef) -> Keys:
+    """The keys of a queue."""
+    return Keys(tag_of(ref))
+
+
+@lru_cache(maxsize=1_000)
+def keys_of_project(project: str) -> Keys:
+    """The keys of the indexes of a project."""
+    return Keys(encode(project))
+
+
+EVERYWHERE = Keys("*")
+"""The keys of the indexes over all queues. No encoded name is a bare asterisk."""

@@ -1,0 +1,168 @@
+"""The management store: queue records by key, by name and by what they refer to."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import LimitReached, QueueChanged
+from zaqar_lite.domain.json_values import is_same
+from zaqar_lite.domain.metadata import dead_letter_target
+from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.storage.base import ManagementStore
+from zaqar_lite.storage.redis.connection import Connection
+from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of, keys_of_project, ref_of
+from zaqar_lite.storage.redis.records import RecordIndexes, make_record
+from zaqar_lite.storage.redis.scripts import load
+
+_NAMES_PER_STEP = 100
+
+
+class RedisManagementStore(ManagementStore):
+    """Queue records in Redis."""
+
+    def __init__(self, connection: Connection, clock: Clock) -> None:
+        self._connection = connection
+        self._router = connection.router
+        self._clock = clock
+        self._indexes = RecordIndexes(connection.router, clock)
+
+    async def open(self) -> None:
+        """Connect and check the server; see the seam."""
+        await self._connection.open(self)
+
+    async def close(self) -> None:
+        """Close the connection when the other store has; see the seam."""
+        await self._connection.close(self)
+
+    async def ping(self) -> None:
+        """Return when every node answers; see the seam."""
+        await self._connection.ping()
+
+    async def create_queue(
+        self, ref: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
+    ) -> tuple[QueueRecord, bool]:
+        """Create a queue unless it exists; see the seam."""
+        record = await self._indexes.read(ref)
+        if record is not None:
+            return record, False
+        async with self._indexes.changing(ref):
+            names = keys_of_project(ref.project)
+            (status,) = await self._router.run(
+                load("enlist"), names, ref.name, max_queues, repeatable=True
+            )
+            if status == b"full":
+                raise LimitReached(f"The project has {max_queues} queues, as many as it may have.")
+            status, *fields = await self._router.run(
+                load("create_queue"),
+                keys_of(ref),
+                self._clock.offset_ms,
+                json.dumps(dict(metadata)),
+            )
+        return make_record(ref, fields), status == b"created"
+
+    async def get_queue(self, ref: QueueRef) -> QueueRecord | None:
+        """Read a queue's record; see the seam."""
+        return await self._indexes.read(ref)
+
+    async def update_queue(self, record: QueueRecord) -> QueueRecord:
+        """Replace a record at its version; see the seam."""
+        metadata = json.dumps(dict(record.metadata))
+        async with self._indexes.changing(record.ref):
+            status, *version = await self._router.run(
+                load("update_queue"),
+                keys_of(record.ref),
+                self._clock.offset_ms,
+                record.version,
+                metadata,
+                "1" if record.exposing else "",
+            )
+            if status == b"changed":
+                raise QueueChanged(
+                    f"The queue {record.ref.name!r} changed or was deleted meanwhile."
+                )
+        return QueueRecord(record.ref, json.loads(metadata), int(version[0]), record.exposing)
+
+    async def delete_queue(self, ref: QueueRef, *, version: int) -> None:
+        """Delete a record at its version; see the seam."""
+        async with self._indexes.changing(ref):
+            (status,) = await self._router.run(
+                load("delete_queue"),
+                keys_of(ref),
+                self._clock.offset_ms,
+                version,
+                repeatable=True,
+            )
+            if status == b"changed":
+                raise QueueChanged(f"The queue {ref.name!r} changed meanwhile.")
+
+    async def list_queues(
+        self,
+        project: str,
+        *,
+        marker: str | None = None,
+        limit: int,
+        name_contains: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Sequence[QueueRecord]:
+        """List a project's queues by name; see the seam."""
+        keys = keys_of_project(project)
+        after = "-" if marker is None else f"({marker}"
+        found: list[QueueRecord] = []
+        while len(found) < limit:
+            names = await self._router.command(
+                *(keys.slot, "ZRANGEBYLEX", keys.key("names"), after.encode()),
+                *("+", "LIMIT", 0, _NAMES_PER_STEP),
+            )
+            wanted = [name.decode() for name in names]
+            found += await self._read_matching(
+                [
+                    QueueRef(project, n)
+                    for n in wanted
+                    if name_contains is None or name_contains in n
+                ],
+                metadata or {},
+            )
+            if len(names) < _NAMES_PER_STEP:
+                break
+            after = f"({wanted[-1]}"
+        return found[:limit]
+
+    async def _read_matching(
+        self, refs: Sequence[QueueRef], metadata: Mapping[str, Any]
+    ) -> list[QueueRecord]:
+        """Read records in one turn; leave out those without, or with other metadata."""
+        records = await asyncio.gather(*map(self._indexes.read, refs))
+        return [
+            record
+            for record in records
+            if record is not None
+            and all(
+                key in record.metadata and is_same(record.metadata[key], value)
+                for key, value in metadata.items()
+            )
+        ]
+
+    async def count_queues(self, project: str) -> int:
+        """Count a project's queues; see the seam."""
+        keys = keys_of_project(project)
+        return int(await self._router.command(keys.slot, "ZCARD", keys.key("names")))
+
+    async def dead_letter_sources(self, target: QueueRef, *, limit: int) -> Sequence[str]:
+        """Name the queues with this dead-letter queue; see the seam."""
+        keys = keys_of(target)
+        names = await self._router.command(keys.slot, "SMEMBERS", keys.key("sources"))
+        records = await self._read_matching(
+            [QueueRef(target.project, name.decode()) for name in sorted(names)], {}
+        )
+        sources = (r.ref.name for r in records if dead_letter_target(r.metadata) == target.name)
+        return list(sources)[:limit]
+
+    async def exposing_queues(self, *, limit: int) -> Sequence[QueueRecord]:
+        """Find the exposing queues; see the seam."""
+        tags = await self._router.command(
+            EVERYWHERE.slot, "ZRANGE", EVERYWHERE.key("exposing"), 0, limit - 1
+        )
+        records = await self._read_matching([ref_of(tag.decode()) for tag in tags], {})
+        return [record for record in records if record.exposing]

@@ -1,0 +1,115 @@
+"""Queue records, and the indexes over them that live in other slots.
+
+A record is the hash `queue` in its queue's own slot, so that scripts compare its version in the
+step that acts on it. Three indexes follow it: the `names` of a project, the `sources` of a
+dead-letter queue, and the `exposing` queues. A change notes an *intent*, changes the record, then
+makes the indexes equal to what the record says, and removes the intent. After a crash in between
+the sweep finds the intent and does the rest; until then a name may be listed without a record
+(readers skip it) or a new source be missing from its target's list.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import LimitReached, QueueChanged
+from zaqar_lite.domain.metadata import dead_letter_target
+from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.storage.redis.keys import (
+    EVERYWHERE,
+    Keys,
+    keys_of,
+    keys_of_project,
+    ref_of,
+    tag_of,
+)
+from zaqar_lite.storage.redis.router import Router
+from zaqar_lite.storage.redis.scripts import load
+
+
+class RecordIndexes:
+    """Read records, and keep the indexes over them true."""
+
+    def __init__(self, router: Router, clock: Clock) -> None:
+        self._router = router
+        self._clock = clock
+
+    async def read(self, ref: QueueRef) -> QueueRecord | None:
+        """Read a queue's record."""
+        keys = keys_of(ref)
+        fields = await self._router.command(
+            keys.slot, "HMGET", keys.key("queue"), "version", "metadata", "exposing"
+        )
+        return None if fields[0] is None else make_record(ref, fields)
+
+    @asynccontextmanager
+    async def changing(self, ref: QueueRef) -> AsyncIterator[None]:
+        """Change a record inside; its indexes follow, at once or by the sweep after a crash."""
+        old = _target(await self.read(ref))
+        intent = json.dumps([tag_of(ref), old and tag_of(old), uuid4().hex]).encode()
+        await self._router.run(
+            load("intend"), EVERYWHERE, self._clock.offset_ms, intent, repeatable=True
+        )
+        try:
+            yield
+        except (QueueChanged, LimitReached):
+            await self._finish(intent)  # nothing changed, but a name may have been listed
+            raise
+        await self._finish(intent)
+
+    async def heal(self, limit: int) -> None:
+        """Finish up to `limit` changes that a crash cut short."""
+        intents = await self._router.run(
+            load("old_intents"), EVERYWHERE, self._clock.offset_ms, limit, repeatable=True
+        )
+        for intent in intents:
+            await self._finish(intent)
+
+    async def _finish(self, intent: bytes) -> None:
+        tag, old_target, _ = json.loads(intent)
+        await self._reindex(ref_of(tag), old_target and ref_of(old_target))
+        await self._router.command(EVERYWHERE.slot, "ZREM", EVERYWHERE.key("intents"), intent)
+
+    async def _reindex(self, ref: QueueRef, old_target: QueueRef | None) -> None:
+        """Make the indexes equal to the record; again if the record changed meanwhile.
+
+        Two that do this at once may undo each other's work, but each looks again after its own,
+        so the last to write has seen the last record.
+        """
+        record = await self.read(ref)
+        while True:
+            target = _target(record)
+            names = keys_of_project(ref.project)
+            await self._set_member("ZREM", "ZADD", names, "names", ref.name, record is not None)
+            for queue in {queue for queue in (old_target, target) if queue is not None}:
+                await self._set_member(
+                    "SREM", "SADD", keys_of(queue), "sources", ref.name, queue == target
+                )
+            exposing = record is not None and record.exposing
+            await self._set_member("ZREM", "ZADD", EVERYWHERE, "exposing", tag_of(ref), exposing)
+            seen, record = record, await self.read(ref)
+            if (seen and seen.version) == (record and record.version):
+                return
+            old_target = target
+
+    async def _set_member(  # noqa: PLR0917 - private
+        self, remove: str, add: str, keys: Keys, kind: str, member: str, is_member: bool
+    ) -> None:
+        verb = add if is_member else remove
+        score = (0,) if verb == "ZADD" else ()
+        await self._router.command(keys.slot, verb, keys.key(kind), *score, member)
+
+
+def make_record(ref: QueueRef, fields: Any) -> QueueRecord:  # noqa: ANN401 - a reply
+    """Make the record of a hash's version, metadata and exposing."""
+    version, metadata, exposing = fields
+    return QueueRecord(ref, json.loads(metadata), int(version), exposing == b"1")
+
+
+def _target(record: QueueRecord | None) -> QueueRef | None:
+    """The dead-letter queue that a record names."""
+    name = None if record is None else dead_letter_target(record.metadata)
+    return None if record is None or name is None else QueueRef(record.ref.project, name)

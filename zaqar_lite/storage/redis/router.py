@@ -1,0 +1,297 @@
+"""Which link a call takes: to the one server, to the sentinels' master, or by slot.
+
+A link that was lost is opened anew by the next call. A call that may have been carried out is
+repeated only when its script says that it is safe (`repeatable`).
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from redis.asyncio.sentinel import Sentinel
+from redis.exceptions import RedisError
+
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.storage.redis.address import Address
+from zaqar_lite.storage.redis.faults import (
+    SWITCHES_NODE,
+    ConnectionLost,
+    Fault,
+    explain,
+    unavailable,
+)
+from zaqar_lite.storage.redis.keys import Keys
+from zaqar_lite.storage.redis.link import Link, connect
+from zaqar_lite.storage.redis.scripts import Script
+
+Word = str | bytes | int
+_MAX_HOPS = 5
+_RETRY_AFTER = 0.1
+"""Seconds between two attempts to open a connection; calls in between fail at once."""
+
+
+class Router(ABC):
+    """Run scripts and commands on the node that has the keys."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._links: dict[Any, Link] = {}
+        self._opening: dict[Any, asyncio.Task[Link]] = {}
+        self._failed: dict[Any, tuple[float, str]] = {}
+
+    async def run(self, script: Script, keys: Keys, *words: Word, repeatable: bool = False) -> Any:  # noqa: ANN401 - a reply is what the script made it
+        """Run a script on the keys it declares.
+
+        Raises:
+            Unavailable: Redis cannot serve now; a write may or may not have happened.
+        """
+        named = keys.named(script.kinds)
+        reply = await self._call(
+            keys.slot, ("EVALSHA", script.digest, len(named), *named, *words), repeatable
+        )
+        if isinstance(reply, Fault) and reply.code == "NOSCRIPT":
+            # A restart or SCRIPT FLUSH; the script did not run. EVAL puts it back.
+            reply = await self._call(
+                keys.slot, ("EVAL", script.text, len(named), *named, *words), repeatable
+            )
+        if isinstance(reply, Fault):
+            raise explain(reply)
+        return reply
+
+    async def command(self, slot: int, *words: Word) -> Any:  # noqa: ANN401 - any reply
+        """Run a command that is safe to repeat, on the node of a slot.
+
+        Raises:
+            Unavailable: Redis cannot serve now.
+        """
+        reply = await self._call(slot, words, repeatable=True)
+        if isinstance(reply, Fault):
+            raise explain(reply)
+        return reply
+
+    async def _call(self, slot: int, words: tuple[Word, ...], repeatable: bool) -> Any:  # noqa: ANN401
+        for hop in range(_MAX_HOPS):
+            node = None
+            try:
+                node = await self._node(slot)
+                link = await self._link(node)
+                reply = await link.send(*words)
+            except ConnectionLost as lost:
+                if node is not None:
+                    self.leave(node)
+                if hop + 1 < _MAX_HOPS and self._may_repeat(lost, hop, repeatable):
+                    continue
+                raise unavailable(lost) from None
+            if isinstance(reply, Fault):
+                if reply.code in SWITCHES_NODE:
+                    link.close(str(reply))
+                    self.leave(node)
+                elif reply.code in ("MOVED", "ASK"):
+                    reply = await self._redirected(reply, slot, words)
+                    if reply is None:
+                        continue
+            return reply
+        raise Unavailable("The Redis cluster sends calls in a circle; it may be moving slots.")
+
+    @staticmethod
+    def _may_repeat(lost: ConnectionLost, hop: int, repeatable: bool) -> bool:
+        """Whether to try once more: what was not sent, on a link that was up before, always."""
+        return hop == 0 and (repeatable or not lost.sent)
+
+    async def _redirected(self, fault: Fault, slot: int, words: tuple[Word, ...]) -> Any:  # noqa: ANN401
+        """Follow a cluster's redirection: the reply, or None to try again."""
+        return fault
+
+    @abstractmethod
+    async def _node(self, slot: int) -> Any:  # noqa: ANN401 - a node's address, by the kind of router
+        """The node that serves a slot."""
+
+    async def _connect(self, node: Any) -> Link:  # noqa: ANN401
+        address = self._address
+        return await connect(node, address.tls, address.login, address.database, address.timeout)
+
+    def leave(self, node: Any) -> None:  # noqa: ANN401
+        """Forget a node's link, which was lost or leads to a replica; not one opened since."""
+        link = self._links.get(node)
+        if link is not None and not link.is_up:
+            del self._links[node]
+
+    async def _link(self, node: Any) -> Link:  # noqa: ANN401
+        link = self._links.get(node)
+        return link if link is not None and link.is_up else await self._open(node)
+
+    async def _open(self, node: Any) -> Link:  # noqa: ANN401
+        """Open a link, once for all that wait for it; after a failure not again for a moment."""
+        now = asyncio.get_running_loop().time()
+        at, reason = self._failed.get(node, (0.0, ""))
+        if now - at < _RETRY_AFTER:
+            raise ConnectionLost(reason, sent=False)
+        task = self._opening.get(node)
+        if task is None:
+            task = self._opening[node] = asyncio.ensure_future(self._open_now(node))
+            task.add_done_callback(lambda _: self._opening.pop(node, None))
+        # Shielded: a caller that goes away must not take the connection of the others with it.
+        return await asyncio.shield(task)
+
+    async def _open_now(self, node: Any) -> Link:  # noqa: ANN401
+        try:
+            link = await self._connect(node)
+        except ConnectionLost as lost:
+            self._failed[node] = asyncio.get_running_loop().time(), str(lost)
+            raise
+        self._failed.pop(node, None)
+        self._links[node] = link
+        return link
+
+    async def nodes(self) -> list[Any]:
+        """All nodes that calls may go to."""
+        return [await self._node(0)]
+
+    async def on_every_node(self, act: Callable[[Link], Awaitable[Any]]) -> list[Any]:
+        """Run `act` on a link to each node.
+
+        Raises:
+            Unavailable: a node does not answer, or not with success.
+        """
+        try:
+            replies = []
+            for node in await self.nodes():
+                link = await self._link(node)
+                replies.append(await act(link))
+        except ConnectionLost as lost:
+            raise unavailable(lost) from None
+        for reply in replies:
+            if isinstance(reply, Fault):
+                raise explain(reply)
+        return replies
+
+    async def close(self) -> None:
+        """Close all links."""
+        for task in list(self._opening.values()):
+            task.cancel()
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+
+class SingleRouter(Router):
+    """One server, by host and port or by a unix socket."""
+
+    async def _node(self, slot: int) -> Any:  # noqa: ANN401
+        return self._address.path or self._address.hosts[0]
+
+
+class SentinelRouter(Router):
+    """The master that the sentinels name, asked again whenever its link was lost."""
+
+    def __init__(self, address: Address) -> None:
+        super().__init__(address)
+        self._master: tuple[str, int] | None = None
+        self._asking: asyncio.Task[tuple[str, int]] | None = None
+
+    async def _node(self, slot: int) -> Any:  # noqa: ANN401
+        if self._master is None:
+            if self._asking is None or self._asking.done():
+                self._asking = asyncio.ensure_future(self._ask())
+            self._master = await asyncio.shield(self._asking)
+        return self._master
+
+    async def _ask(self) -> tuple[str, int]:
+        """Ask the sentinels for the master; once for all that wait."""
+        timeout = self._address.timeout
+        options = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
+        sentinel = Sentinel(list(self._address.hosts), **options)  # type: ignore[no-untyped-call]
+        try:
+            host, port = await sentinel.discover_master(self._address.service)
+        except RedisError as exc:
+            raise ConnectionLost(f"no sentinel names a master: {exc}", sent=False) from exc
+        finally:
+            for client in sentinel.sentinels:
+                await client.aclose()
+        return str(host), int(port)
+
+    def leave(self, node: Any) -> None:  # noqa: ANN401
+        """Forget the master, so that the sentinels are asked again."""
+        super().leave(node)
+        self._master = None
+
+    async def _connect(self, node: Any) -> Link:  # noqa: ANN401
+        link = await super()._connect(node)
+        role = await link.send("ROLE")
+        if not isinstance(role, Fault) and role[0] != b"master":
+            # The sentinels named it before they noticed; a write to it would be refused.
+            link.close()
+            raise ConnectionLost("the master is being chosen", sent=False)
+        return link
+
+
+class ClusterRouter(Router):
+    """A cluster: the node by slot, from the cluster's own map."""
+
+    def __init__(self, address: Address) -> None:
+        super().__init__(address)
+        self._map: dict[int, tuple[str, int]] = {}
+        self._reading: asyncio.Task[None] | None = None
+
+    async def _node(self, slot: int) -> Any:  # noqa: ANN401
+        if slot not in self._map:
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.ensure_future(self._read_map())
+            await asyncio.shield(self._reading)
+        try:
+            return self._map[slot]
+        except KeyError:
+            raise ConnectionLost(f"nobody serves slot {slot} of the cluster", sent=False) from None
+
+    async def nodes(self) -> list[Any]:
+        """All masters."""
+        await self._node(0)
+        return list(dict.fromkeys(self._map.values()))
+
+    def leave(self, node: Any) -> None:  # noqa: ANN401
+        """Forget a node and the map, which may name another by now."""
+        super().leave(node)
+        self._map = {}
+
+    async def _read_map(self) -> None:
+        """Ask the nodes that are known, then the seeds, who serves which slot."""
+        lost = ConnectionLost("the cluster's URI names no node", sent=False)
+        for node in dict.fromkeys((*self._links, *self._address.hosts)):
+            try:
+                link = await self._link(node)
+                reply = await link.send("CLUSTER", "SLOTS")
+            except ConnectionLost as exc:
+                lost = exc
+                continue
+            if isinstance(reply, Fault):
+                lost = ConnectionLost(str(reply), sent=False)
+                continue
+            self._map = {
+                slot: (master[0].decode() or node[0], master[1])
+                for first, last, master, *_ in reply
+                for slot in range(first, last + 1)
+            }
+            return
+        raise lost
+
+    async def _redirected(self, fault: Fault, slot: int, words: tuple[Word, ...]) -> Any:  # noqa: ANN401
+        code, _, place = str(fault).split(" ")
+        host, _, port = place.rpartition(":")
+        node = host, int(port)
+        if code == "MOVED":
+            self._map = {} if len(self._map) < 16_384 else {**self._map, slot: node}
+            return None
+        try:
+            link = await self._link(node)
+            asking, reply = link.send("ASKING"), link.send(*words)
+            await asking
+            return await reply
+        except ConnectionLost as lost:
+            raise unavailable(lost) from None
+
+
+def make_router(address: Address) -> Router:
+    """Make the router for an address."""
+    kinds = {"sentinel": SentinelRouter, "cluster": ClusterRouter}
+    return kinds.get(address.kind, SingleRouter)(address)

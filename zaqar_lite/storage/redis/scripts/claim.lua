@@ -1,0 +1,50 @@
+-- Hand out ready messages under a claim.
+-- ARGV: 1 offset, 2 version, 5 claim ttl (ms), 6 grace (ms), 8 client; the others: take
+-- Answers: status, now, examined, moved, instant to register; position, record, track of each.
+-- include: version take
+local id, ttl, grace = ARGV[3], tonumber(ARGV[5]), tonumber(ARGV[6])
+local status, taken, records, its, moved = take()
+local answer = {status, now, examined, moved, 0}
+if #taken == 0 then
+  return answer
+end
+local deadline = now + ttl
+local changes, raised, held_args = {}, {}, {}
+local letters = false
+for i, position in ipairs(taken) do
+  local track = its[i]
+  local expires, own_ttl, count, origin = 0, 0, 0, '\0\0'
+  if track then
+    expires, own_ttl, count = struct.unpack('>I6I5I4', track)
+    local length = struct.unpack('>H', track, 32)
+    origin = track:sub(32, 33 + length)
+    letters = letters or length > 0
+  else
+    expires, own_ttl = struct.unpack('>I6I5', records[i], 7)
+  end
+  if expires < deadline then
+    own_ttl = ttl + grace
+    expires = now + own_ttl
+    raised[#raised + 1] = expires
+    raised[#raised + 1] = position
+  end
+  track = struct.pack('>I6I5I4', expires, own_ttl, count + 1) .. id .. origin .. ARGV[8]
+  changes[2 * i - 1], changes[2 * i] = position, track
+  held_args[2 * i - 1], held_args[2 * i] = 0, position
+  local at = 3 * i + 3
+  answer[at], answer[at + 1], answer[at + 2] = position, records[i], track
+end
+redis.call('HSET', tracks, unpack(changes))
+redis.call('ZADD', held, unpack(held_args))
+local claim = redis.call('HGET', claims, id) or struct.pack('>I5I6', ttl, now)
+redis.call('HSET', claims, id, claim .. table.concat(taken))
+redis.call('ZADD', leases, deadline, id)
+keep(deadline + grace, {tracks, held, claims, leases})
+if #raised > 0 then
+  redis.call('ZADD', expiry, unpack(raised))
+  if letters then
+    keep(now, {ids})
+  end
+end
+answer[5] = schedule(deadline)
+return answer

@@ -1,0 +1,19 @@
+-- Remove all of a queue and its record; keep letters that have left already (they belong to their
+-- target), and for ten minutes the memory of letters that came (so that a late repeat of one
+-- does not come again).
+-- ARGV: 1 offset
+-- Answers: 'ok', and the metadata of the record that was removed, or ''.
+-- key queue: hash, the queue's record; deleted by drop and delete_queue
+-- key outbox: list, dead letters on their way; drained by outbox_ack, expires by `keep`
+-- key inbox: hash, source -> sequence number of its last letter; expires
+-- key keys: hash, 'b' or 'm' and idempotency key -> deadline (6 bytes), ids; expires by `keep`
+-- key forgets: zset, the same fields by deadline; expires by `keep`
+-- include: expire
+local metadata = redis.call('HGET', queue, 'metadata')
+redis.call('UNLINK', messages, tracks, ready, ranked, aside, due, waiting, held, claims, leases,
+  expiry, ids, keys, forgets, queue)
+redis.call('EXPIRE', inbox, 600)
+if redis.call('EXISTS', outbox) == 0 then
+  redis.call('UNLINK', state)
+end
+return {'ok', metadata or ''}

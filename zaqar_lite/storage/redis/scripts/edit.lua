@@ -1,0 +1,44 @@
+-- Change a message that is still delayed.
+-- refused when full
+-- ARGV: 1 offset, 2 version, 3 id (16 bytes), 4 ttl (ms or ''), 5 delay (ms or ''),
+--       6 '1' when the body changes, 7 the body
+-- Answers: 'ok', now, instant to register, position, record, track; or 'missing', 'ready', or
+-- 'short' and by how many ms the message would end before its delay.
+-- key queue: hash, the queue's record; deleted by drop and delete_queue
+-- include: version delays forget locate
+local found = locate_live({ARGV[3]})
+local position, record = found.positions[1], found.records[1]
+if not position then
+  return {'missing'}
+end
+local d = tonumber(redis.call('ZSCORE', due, position) or 0)
+if d <= now or redis.call('HGET', queue, 'exposing') == '1' then
+  return {'ready'}
+end
+local created, expires, ttl = struct.unpack('>I6I6I5', record)
+if ARGV[4] ~= '' then
+  ttl = tonumber(ARGV[4])
+  expires = now + ttl
+end
+if ARGV[5] ~= '' then
+  d = now + tonumber(ARGV[5])
+end
+if expires < d then
+  return {'short', d - expires}
+end
+local rest = record:sub(24)
+if ARGV[6] == '1' then
+  rest = record:sub(24, struct.unpack('>H', record, 33)) .. ARGV[7]
+end
+record = struct.pack('>I6I6I5I6', created, expires, ttl, d) .. rest
+redis.call('HSET', messages, position, record)
+redis.call('ZADD', expiry, expires, position)
+keep(expires, {})
+if d <= now then
+  leave_delayed({position})
+  make_ready({position})
+else
+  redis.call('ZADD', due, d, position)
+  keep(expires, {due, waiting})
+end
+return {'ok', now, schedule(math.min(expires, d)), position, record, ''}

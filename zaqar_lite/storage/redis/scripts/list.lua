@@ -1,0 +1,80 @@
+-- List live messages by position.
+-- ARGV: 1 offset, 2 version, 3 marker (position or ''), 4 its id or '', 5 until (position or ''),
+--       6 its id or '', 7 limit, 8 client to leave out or '', 9 'c' and 'd': claimed, delayed too
+-- Answers: 'ok', now, examined, position of the last entry examined or '', '1' at the end;
+-- position, record, track, '1' if held, of each.
+-- include: version settle forget locate
+local function resolve(position, id)
+  return id ~= '' and locate({id})[1] or position
+end
+local after = resolve(ARGV[3], ARGV[4])
+local last = resolve(ARGV[5], ARGV[6])
+local limit = tonumber(ARGV[7])
+local low, high = after == '' and '-' or '(' .. after, last == '' and '+' or '[' .. last
+local sources = {ready}
+if life[4] then
+  sources[#sources + 1] = aside
+end
+if ARGV[9]:find('d') then
+  sources[#sources + 1] = waiting
+end
+if ARGV[9]:find('c') then
+  sources[#sources + 1] = held
+end
+
+-- The next `count` positions over all sources, in order (by number: Lua compares strings by
+-- locale), and the held ones among them.
+local function following(count)
+  local found, numbers, is_held_at = {}, {}, {}
+  for _, source in ipairs(sources) do
+    for _, position in ipairs(redis.call('ZRANGEBYLEX', source, low, high, 'LIMIT', 0, count)) do
+      if source == held then
+        is_held_at[position] = '1'
+      end
+      found[#found + 1] = position
+    end
+  end
+  if #sources > 1 then
+    for i, position in ipairs(found) do
+      numbers[i] = struct.unpack('>I8', position)
+    end
+    table.sort(numbers)
+    found = {}
+    for i = 1, math.min(count, #numbers) do
+      found[i] = struct.pack('>I8', numbers[i])
+    end
+  end
+  return found, is_held_at
+end
+
+local answer = {'ok', now, 0, '', ''}
+local shown = 0
+examined = 0
+while shown < limit and examined < 1000 do
+  local count = math.min(limit, 1000 - examined)
+  local positions, is_held_at = following(count)
+  local records = #positions > 0 and redis.call('HMGET', messages, unpack(positions)) or {}
+  local its = #positions > 0 and redis.call('HMGET', tracks, unpack(positions)) or {}
+  for i, position in ipairs(positions) do
+    local record, track = records[i], its[i]
+    examined = examined + 1
+    answer[4] = position
+    if record and expires_of(record, track) > now
+        and (ARGV[8] == '' or record:sub(35, 34 + #ARGV[8]) ~= ARGV[8]) then
+      local at = 4 * shown + 6
+      answer[at], answer[at + 1], answer[at + 2], answer[at + 3] =
+        position, record, track or '', is_held_at[position] or ''
+      shown = shown + 1
+      if shown == limit then
+        break
+      end
+    end
+  end
+  if #positions < count and shown < limit then
+    answer[5] = '1'
+    break
+  end
+  low = '(' .. answer[4]
+end
+answer[3] = examined
+return answer

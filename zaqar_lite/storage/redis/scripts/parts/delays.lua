@@ -1,0 +1,34 @@
+-- Delayed messages: by the field `d`, and by position.
+-- key due: zset, positions by d (ms); expires by `keep`
+-- key waiting: zset, score 0, the same positions, for listing; expires by `keep`
+-- include: ready
+local function leave_delayed(positions)
+  redis.call('ZREM', due, unpack(positions))
+  redis.call('ZREM', waiting, unpack(positions))
+end
+
+-- Make ready what is due, up to `budget`. Answers how many, and whether nothing due is left.
+local function promote(budget)
+  local positions = redis.call('ZRANGEBYSCORE', due, '-inf', now, 'LIMIT', 0, budget)
+  if #positions > 0 then
+    leave_delayed(positions)
+    make_ready(positions)
+  end
+  return #positions, #positions < budget
+end
+
+-- Make ready up to `count` delayed messages whatever their `d`, which becomes now. Answers how many.
+local function expose(count)
+  local positions = redis.call('ZRANGE', due, 0, count - 1)
+  if #positions > 0 then
+    leave_delayed(positions)
+    for i, record in ipairs(redis.call('HMGET', messages, unpack(positions))) do
+      if record and struct.unpack('>I6', record, 18) > now then
+        record = record:sub(1, 17) .. struct.pack('>I6', now) .. record:sub(24)
+        redis.call('HSET', messages, positions[i], record)
+      end
+    end
+    make_ready(positions)
+  end
+  return #positions
+end

@@ -1,0 +1,50 @@
+-- How long keys live, when the sweep must come, and which position is next.
+-- key state: hash; last (position), horizon, due, armed (ms), ranked (flag); expires by `keep`
+-- key messages: hash, position -> record; expires by `keep`
+-- key expiry: zset, every position by its deadline (ms); expires by `keep`
+-- include: now
+local life = redis.call('HMGET', state, 'last', 'horizon', 'due', 'ranked')
+
+-- Let `keys`, which this call wrote, live until the horizon of the queue, which is never before
+-- any deadline in it. It moves in steps of an hour, so that it is rarely written, and takes the
+-- keys along that every message is in; the minute covers clocks that differ.
+local function keep(deadline, keys)
+  local horizon, moved = tonumber(life[2] or 0), false
+  if math.max(deadline, now) > horizon then
+    horizon = math.max(deadline, now) + 3600000
+    life[2] = horizon
+    redis.call('HSET', state, 'horizon', horizon)
+    moved = true
+  end
+  local at = math.ceil((horizon - offset) / 1000) + 60
+  if moved then
+    for _, key in ipairs({state, messages, expiry}) do
+      redis.call('EXPIREAT', key, at)
+    end
+  end
+  for _, key in ipairs(keys) do
+    redis.call('EXPIREAT', key, at)
+  end
+end
+
+-- Note that something is due at `at`. Answers the instant that the caller must register for the
+-- sweep, 0 when an earlier one is registered. A registration that is a minute overdue is taken
+-- for lost (its process died before it wrote it) and made anew.
+local function schedule(at)
+  local due = tonumber(life[3] or 0)
+  if due == 0 or at < due or due < now - 60000 then
+    life[3] = at
+    redis.call('HSET', state, 'due', at)
+    return at
+  end
+  return 0
+end
+
+-- Take `count` positions: the first of them. Never one that was given before, even where the
+-- counter was lost.
+local function take_positions(count)
+  local first = math.max(tonumber(life[1] or 0) + 1, clock[1] * 1000000 + clock[2] + offset * 1000)
+  life[1] = first + count - 1
+  redis.call('HSET', state, 'last', life[1])
+  return first
+end

@@ -1,0 +1,101 @@
+-- The ready index, in the order of claims: (priority, position).
+-- key messages: hash, position -> record; expires by `keep`
+-- key ready: zset, score 0, ready positions of the default priority; expires by `keep`
+-- key ranked: zset, score priority, ready positions of other priorities; expires by `keep`
+-- key aside: zset, score 0, the same positions as `ranked`, for listing; expires by `keep`
+-- include: life
+local DEFAULT_PRIORITY = 100
+
+local function priority_of(record)
+  if record and record:byte(32) % 2 == 1 then
+    return struct.unpack('>i4', record, struct.unpack('>H', record, 33) - 3)
+  end
+  return DEFAULT_PRIORITY
+end
+
+local function add_to(key, positions, scores)
+  if #positions == 0 then
+    return
+  end
+  local args = {}
+  for i, position in ipairs(positions) do
+    args[2 * i - 1] = scores and scores[i] or 0
+    args[2 * i] = position
+    if #args == 2000 then
+      redis.call('ZADD', key, unpack(args))
+      args = {}
+    end
+  end
+  if #args > 0 then
+    redis.call('ZADD', key, unpack(args))
+  end
+end
+
+local function enter_ready(positions, priorities)
+  local plain, special, ranks = {}, {}, {}
+  for i, position in ipairs(positions) do
+    if priorities[i] == DEFAULT_PRIORITY then
+      plain[#plain + 1] = position
+    else
+      special[#special + 1] = position
+      ranks[#ranks + 1] = priorities[i]
+    end
+  end
+  add_to(ready, plain)
+  keep(now, {ready})
+  if #special > 0 then
+    add_to(ranked, special, ranks)
+    add_to(aside, special)
+    redis.call('HSET', state, 'ranked', 1)
+    life[4] = '1'
+    keep(now, {ranked, aside})
+  end
+end
+
+-- Make stored messages ready, each at its own position.
+local function make_ready(positions)
+  if #positions == 0 then
+    return
+  end
+  local priorities = {}
+  if life[4] then
+    for i, record in ipairs(redis.call('HMGET', messages, unpack(positions))) do
+      priorities[i] = priority_of(record)
+    end
+  else
+    for i = 1, #positions do
+      priorities[i] = DEFAULT_PRIORITY
+    end
+  end
+  enter_ready(positions, priorities)
+end
+
+local function leave_ready(positions)
+  if #positions > 0 then
+    redis.call('ZREM', ready, unpack(positions))
+    if life[4] then
+      redis.call('ZREM', ranked, unpack(positions))
+      redis.call('ZREM', aside, unpack(positions))
+    end
+  end
+end
+
+-- The first `count` ready positions in the order of claims.
+local function first_ready(count)
+  if not life[4] then
+    return redis.call('ZRANGE', ready, 0, count - 1)
+  end
+  local found = redis.call('ZRANGEBYSCORE', ranked, '-inf', '(' .. DEFAULT_PRIORITY, 'LIMIT', 0, count)
+  local function append(more)
+    for _, position in ipairs(more) do
+      found[#found + 1] = position
+    end
+  end
+  if #found < count then
+    append(redis.call('ZRANGE', ready, 0, count - #found - 1))
+  end
+  if #found < count then
+    append(redis.call('ZRANGEBYSCORE', ranked, '(' .. DEFAULT_PRIORITY, '+inf', 'LIMIT', 0, count - #found))
+  end
+  return found
+end

@@ -1,0 +1,153 @@
+-- Store messages in the order of the batch, all or none.
+-- refused when full
+-- ARGV: 1 offset, 2 version, 3 idempotency window (ms), 4 most keys, 5 most messages,
+--       6 batch key ('' for none), 7 number of messages n;
+--       8..7+n: ttl (5 bytes, ms), delay (5 bytes, ms), record from its randomness on;
+--       8+n..7+2n, where any has one: the idempotency key of each ('' for none)
+-- Answers: 'ok', instant to register, first position; then, where keys were given, for each
+-- message '' (stored, at the next position) or the id that stands for it already.
+-- A known batch key: 'known' and its ids (16 bytes each). Full: 'full' or 'many_keys'.
+-- key keys: hash, 'b' or 'm' and idempotency key -> deadline (6 bytes), ids; expires by `keep`
+-- key forgets: zset, the same fields by deadline; expires by `keep`
+-- include: version expire
+local window, count = tonumber(ARGV[3]), tonumber(ARGV[7])
+local batch_key = ARGV[6] ~= '' and 'b' .. ARGV[6]
+local keyed = #ARGV > 7 + count
+
+local function known(field)
+  local entry = redis.call('HGET', keys, field)
+  if entry and struct.unpack('>I6', entry) > now then
+    return entry:sub(7)
+  end
+end
+
+if batch_key then
+  local answer = known(batch_key)
+  if answer then
+    return {'known', 0, answer}
+  end
+end
+
+-- Which messages are new, and which of them stands for each.
+local new, answers, first_of, new_keys = {}, {}, {}, batch_key and 1 or 0
+for i = 1, count do
+  local key = keyed and ARGV[7 + count + i] or ''
+  local id = key ~= '' and (first_of[key] or known('m' .. key))
+  answers[i] = id or ''
+  if not id then
+    new[#new + 1] = i
+    if key ~= '' then
+      first_of[key] = #new
+      new_keys = new_keys + 1
+    end
+  end
+end
+
+local there = redis.call('HLEN', messages)
+if there + #new > tonumber(ARGV[5]) then
+  expire(900)
+  there = redis.call('HLEN', messages)
+  if there + #new > tonumber(ARGV[5]) then
+    if #redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, 1) > 0 then
+      return {'again', now, 900}
+    end
+    return {'full'}
+  end
+end
+if new_keys > 0 then
+  local old = redis.call('ZRANGEBYSCORE', forgets, '-inf', now, 'LIMIT', 0, 500)
+  if #old > 0 then
+    redis.call('ZREM', forgets, unpack(old))
+    redis.call('HDEL', keys, unpack(old))
+  end
+  if redis.call('ZCARD', forgets) + new_keys > tonumber(ARGV[4]) then
+    if #old == 500 then
+      return {'again', now, 500}
+    end
+    return {'many_keys'}
+  end
+end
+
+local first = take_positions(#new)
+local soonest, latest = now + 253402300799000, now
+local records, expiring, ready_now, priorities = {}, {}, {}, {}
+local delayed, delays = {}, {}
+local stored = {}
+for k, i in ipairs(new) do
+  local blob = ARGV[7 + i]
+  local ttl, delay = struct.unpack('>I5I5', blob)
+  local position, expires, d = struct.pack('>I8', first + k - 1), now + ttl, 0
+  latest = math.max(latest, expires)
+  soonest = math.min(soonest, expires)
+  if delay > 0 then
+    d = now + delay
+    soonest = math.min(soonest, d)
+    delayed[#delayed + 1] = position
+    delays[#delays + 1] = d
+  end
+  local record = struct.pack('>I6I6I5I6', now, expires, ttl, d) .. blob:sub(11)
+  if delay == 0 then
+    ready_now[#ready_now + 1] = position
+    priorities[#priorities + 1] = priority_of(record)
+  elseif not life[4] and priority_of(record) ~= DEFAULT_PRIORITY then
+    redis.call('HSET', state, 'ranked', 1)
+    life[4] = '1'
+  end
+  records[#records + 1] = position
+  records[#records + 1] = record
+  if #records == 2000 then
+    redis.call('HSET', messages, unpack(records))
+    records = {}
+  end
+  expiring[k] = expires
+  stored[k] = position
+end
+if #records > 0 then
+  redis.call('HSET', messages, unpack(records))
+end
+add_to(expiry, stored, expiring)
+keep(latest, there == 0 and {messages, expiry} or {})
+if #ready_now > 0 then
+  enter_ready(ready_now, priorities)
+end
+if #delayed > 0 then
+  add_to(due, delayed, delays)
+  add_to(waiting, delayed)
+  keep(latest, {due, waiting})
+end
+
+local function remember(field, all)
+  redis.call('HSET', keys, field, struct.pack('>I6', now + window) .. all)
+  redis.call('ZADD', forgets, now + window, field)
+end
+local id_of = {}
+for k, i in ipairs(new) do
+  id_of[k] = stored[k] .. ARGV[7 + i]:sub(11, 18)
+end
+if new_keys > 0 then
+  soonest = math.min(soonest, now + window)
+  for key, k in pairs(first_of) do
+    remember('m' .. key, id_of[k])
+  end
+  if batch_key then
+    local all, k = {}, 0
+    for i = 1, count do
+      if answers[i] == '' then
+        k = k + 1
+        all[i] = id_of[k]
+      else
+        all[i] = type(answers[i]) == 'number' and id_of[answers[i]] or answers[i]
+      end
+    end
+    remember(batch_key, table.concat(all))
+  end
+  keep(now + window, {keys, forgets})
+end
+local answer = {'ok', schedule(soonest), struct.pack('>I8', first)}
+if keyed then
+  for i = 1, count do
+    local known_id = answers[i]
+    answer[3 + i] = type(known_id) == 'number' and id_of[known_id] or known_id
+  end
+end
+return answer

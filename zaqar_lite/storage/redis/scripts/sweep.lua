@@ -1,0 +1,45 @@
+-- Tidy up one queue, and find when it must be visited next.
+-- ARGV: 1 offset, 2 about how many entries
+-- Answers: 'ok', expired, promoted, lapsed, length of the outbox, next instant or 0.
+-- key outbox: list, dead letters on their way; drained by outbox_ack, expires by `keep`
+-- key keys: hash, 'b' or 'm' and idempotency key -> deadline (6 bytes), ids; expires by `keep`
+-- key forgets: zset, the same fields by deadline; expires by `keep`
+-- include: expire
+local budget = math.min(tonumber(ARGV[2]), 400)
+local expired, entries, _, lapsed, promoted = expire(budget), 0, true, 0, 0
+if expired < budget then
+  entries, _, lapsed = lapse(budget - expired)
+end
+if expired + entries < budget then
+  promoted = promote(budget - expired - entries)
+end
+local old = redis.call('ZRANGEBYSCORE', forgets, '-inf', now, 'LIMIT', 0, 100)
+if #old > 0 then
+  redis.call('ZREM', forgets, unpack(old))
+  redis.call('HDEL', keys, unpack(old))
+end
+local following = 0
+local function consider(instant)
+  instant = tonumber(instant or 0)
+  if instant > 0 and (following == 0 or instant < following) then
+    following = instant
+  end
+end
+for _, key in ipairs({expiry, leases, due, forgets}) do
+  consider(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+end
+local armed = tonumber(redis.call('HGET', state, 'armed') or 0)
+if armed > now then
+  consider(armed)
+end
+local waiting_letters = redis.call('LLEN', outbox)
+if waiting_letters > 0 then
+  consider(now + 5000)
+end
+if following > 0 then
+  redis.call('HSET', state, 'due', following)
+  keep(following, {})
+else
+  redis.call('HDEL', state, 'due')
+end
+return {'ok', expired, promoted, lapsed, waiting_letters, following}

@@ -1,0 +1,5 @@
+-- Find queues that must be visited now: tags and scores.
+-- ARGV: 1 offset, 2 how many at most
+-- key visits: zset, queue by the instant of its next visit; members removed by reschedule
+-- include: now
+return redis.call('ZRANGEBYSCORE', visits, '-inf', now, 'WITHSCORES', 'LIMIT', 0, tonumber(ARGV[2]))

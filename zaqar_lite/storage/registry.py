@@ -1,0 +1,115 @@
+"""Find a driver by the scheme of a store's URI.
+
+Drivers are named as strings and imported only when they are chosen; a missing library becomes a
+ConfigurationError that names the extra to install.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.storage.base import ManagementStore, MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """A driver package: where its `create` is, the extra it needs, how it may be used.
+
+    `shared` tells whether several server processes may use one store; a driver that is not
+    refuses `--workers` above 1.
+    """
+
+    name: str
+    module: str
+    schemes: tuple[str, ...]
+    extra: str
+    shared: bool
+
+
+DRIVERS: tuple[Driver, ...] = (
+    Driver("memory", "zaqar_lite.storage.memory", ("memory",), "server", shared=False),
+    Driver(
+        "opendata",
+        "zaqar_lite.storage.opendata",
+        ("embedded", "opendata+sqlite", "opendata+slatedb", "opendata+s3"),
+        "server",
+        shared=False,
+    ),
+    Driver(
+        "redis",
+        "zaqar_lite.storage.redis",
+        ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster"),
+        "redis",
+        shared=True,
+    ),
+    Driver(
+        "mongodb", "zaqar_lite.storage.mongodb", ("mongodb", "mongodb+srv"), "mongodb", shared=True
+    ),
+    Driver(
+        "swift", "zaqar_lite.storage.swift", ("swift+http", "swift+https"), "swift", shared=True
+    ),
+)
+
+
+class CreateStores(Protocol):
+    """The one function of a driver package: make its two stores, not yet opened.
+
+    The stores of one call share their connections; opening and closing either is idempotent
+    and counted by the driver.
+    """
+
+    def __call__(
+        self, uri: str, *, clock: Clock, options: StoreOptions
+    ) -> tuple[MessageStore, ManagementStore]:
+        """Make the stores for `uri`.
+
+        Raises:
+            ConfigurationError: the URI or an option is wrong; says what and how to mend it.
+        """
+
+
+def find_driver(uri: str) -> Driver:
+    """Find the driver of a URI.
+
+    Raises:
+        ConfigurationError: no driver has its scheme; the text lists those there are.
+    """
+    scheme = urlsplit(uri).scheme.lower()
+    for driver in DRIVERS:
+        if scheme in driver.schemes:
+            return driver
+    known = ", ".join(f"{scheme}://" for driver in DRIVERS for scheme in driver.schemes)
+    raise ConfigurationError(f"No store driver for a URI of scheme {scheme!r}; there are {known}.")
+
+
+def create_stores(
+    uri: str, *, clock: Clock, options: StoreOptions
+) -> tuple[MessageStore, ManagementStore]:
+    """Make the message store and the management store of a URI, not yet opened.
+
+    Raises:
+        ConfigurationError: unknown scheme, missing library, wrong option, or more workers than
+            a single-process store can have.
+    """
+    driver = find_driver(uri)
+    if options.workers > 1 and not driver.shared:
+        raise ConfigurationError(
+            f"The {driver.name} store lives in one process, so it cannot serve "
+            f"{options.workers} workers: use --workers 1, or a store that is shared "
+            "(Redis, MongoDB, Swift)."
+        )
+    try:
+        module = import_module(driver.module)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or exc.name.startswith("zaqar_lite"):
+            raise
+        raise ConfigurationError(
+            f"The {driver.name} store needs the Python package {exc.name!r}: "
+            f"pip install 'zaqar-lite[{driver.extra}]'."
+        ) from exc
+    create = cast(CreateStores, module.create)
+    return create(uri, clock=clock, options=options)

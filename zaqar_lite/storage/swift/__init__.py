@@ -1,0 +1,56 @@
+"""The Swift driver: queues in object storage, with the lock outside.
+
+Every queue has one container, PREFIX.queue.HASH.NAME (the hash is of the project). In it:
+
+    m/POSITION/ID   a message. The name never changes and sorts by position (16 hex digits).
+                    Content: a line of JSON with what never changes (created, client, headers,
+                    origin), and then the body as it was posted.
+                    Content type: what does change, and what a listing must show, as parameters
+                        e, t    expires at (ms since 1970), and the ttl that led to it (ms)
+                        u       digest of the Client-ID that posted (echo)
+                        d       delay expires at (ms)
+                        n       claim count
+                        c, x, w the last claim: id, expires at (ms; live until then), Client-ID
+                        to, at, mt   leaves for the dead-letter queue of that container, to that
+                                position, with that ttl
+                        from, at     arrives from that container and that position
+    l/tail          the last position given out; `open` is the first position of a post that is
+                    being written, and the content then tells how to finish or undo it
+    c/CLAIM         a claim: s started at, t ttl, x expires at; content: the names it holds
+    k/m/HASH, k/b/HASH   an idempotency key of a message or a batch: x forgotten at; content: ids
+    i/ID            the position of a message that was moved here, which its id does not tell
+
+PREFIX.records.HASH has a project's queue records, =NAME: v version, dlq dead-letter queue; the
+content is the record. PREFIX.exposing has an empty object for each queue whose delay was switched
+off while messages waited.
+
+A content type is the only thing of ours that a listing shows, and a POST changes it in one
+request without touching the content. So one listing finds what is ready, and only what is handed
+out is read and marked, each object once and all in parallel. The listing proposes and the object
+decides: before anything is changed, the object is read with X-Newest.
+
+Swift has no compare-and-swap. Whatever reads and then writes holds the queue's lock, in this
+process or, with a coordination URL, through tooz (see `locks.py`). The clock that decides is the
+lock holder's, checked against Swift's Date. X-Delete-At, five minutes late, is only the broom.
+"""
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.swift import options as swift_options
+from zaqar_lite.storage.swift.backend import Backend
+from zaqar_lite.storage.swift.management import SwiftManagementStore
+from zaqar_lite.storage.swift.messages import SwiftMessageStore
+
+
+def create(
+    uri: str, *, clock: Clock, options: StoreOptions
+) -> tuple[MessageStore, ManagementStore]:
+    """Make the two stores over one connection; `uri` is told in `auth.py`.
+
+    Raises:
+        ConfigurationError: the URI or an option is wrong, or several workers lack a coordination
+            URL.
+    """
+    backend = Backend(swift_options.read(uri, options), options, clock)
+    return SwiftMessageStore(backend), SwiftManagementStore(backend)

@@ -1,0 +1,141 @@
+"""Dead letters: copied under both locks with their id, then deleted at home.
+
+    1. the original is marked as leaving        readers of the source do not see it any more
+    2. the copy is written as arriving          readers of the target do not see it yet
+    3. the original is deleted
+    4. the copy's mark is taken away
+
+So a message is never visible in both queues, and a crash leaves one that somebody finds: the next
+claim or sweep of the source moves a leaving one again, to a new position, and the next claim or
+sweep of the target shows an arriving one whose original is gone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from zaqar_lite.domain.models import Origin
+from zaqar_lite.storage.swift import layout
+from zaqar_lite.storage.swift.backend import Backend
+from zaqar_lite.storage.swift.layout import Fetched, Listed
+from zaqar_lite.storage.swift.locks import Lease
+from zaqar_lite.storage.swift.objects import together
+
+
+class DeadLetters:
+    """Move exhausted messages, and finish the moves that a crash cut short."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._objects = backend.objects
+
+    async def move(
+        self, source: str, target: str, letters: Sequence[Fetched], ttl_ms: int, lease: Lease
+    ) -> int:
+        """Move messages between containers, under the source's lock; answer how many.
+
+        `ttl_ms` counts from now; 0 keeps each one's own deadline.
+        """
+        if not letters:
+            return 0
+        tails = self._backend.tails
+        async with (
+            self._backend.locks.hold(target) as target_lease,
+            tails.opened(target, len(letters), target_lease) as (first, _),
+        ):
+            lease = Lease(min(lease.until, target_lease.until))
+            marked = await together(
+                *(
+                    self._objects.mark_message(
+                        source,
+                        letter.listed.name,
+                        replace(letter.state, leaving=target, move_position=at, move_ttl_ms=ttl_ms),
+                        lease,
+                    )
+                    for at, letter in enumerate(letters, first)
+                )
+            )
+            leaving = [
+                (letter, self._copy(source, letter, at, ttl_ms))
+                for (at, letter), there in zip(enumerate(letters, first), marked, strict=True)
+                if there  # else it was deleted meanwhile
+            ]
+            tails.queue(target).bound = None
+            await together(
+                tails.note(target, lease),
+                *(self._index(target, copy.listed, lease) for _, copy in leaving),
+                *(self._objects.put_message(target, copy, lease) for _, copy in leaving),
+            )
+            await self._forget(source, [letter.listed for letter, _ in leaving], lease)
+            await together(*(self._show(target, copy.listed, lease) for _, copy in leaving))
+        return len(leaving)
+
+    def _copy(self, source: str, letter: Fetched, position: int, ttl_ms: int) -> Fetched:
+        now = self._backend.clock.now_ms()
+        state, content = letter.state, letter.content
+        copied = replace(
+            state,
+            expires_at=now + ttl_ms if ttl_ms else state.expires_at,
+            ttl_ms=ttl_ms or state.ttl_ms,
+            claim_id="",
+            claim_expires_at=0,
+            claim_client="",
+            leaving="",
+            arriving=source,
+            move_position=letter.listed.position,
+            move_ttl_ms=0,
+        )
+        origin = Origin(
+            self._backend.containers.queue_name(source),
+            now,
+            state.claim_count,
+            state.claim_id or None,
+            state.claim_client or None,
+        )
+        name = layout.message_name(position, letter.listed.id)
+        return Fetched(Listed(name, copied), content._replace(origin=origin))
+
+    async def _index(self, target: str, copy: Listed, lease: Lease) -> None:
+        """Let the message be found by its id, which does not tell its position any more."""
+        kind = layout.content_type("index", at=f"{copy.position:x}")
+        ends = copy.state.expires_at
+        await self._objects.put(target, layout.INDEX + copy.id, kind, b"", lease, ends=ends)
+
+    async def _forget(self, source: str, moved: Sequence[Listed], lease: Lease) -> None:
+        await together(*(self.remove(source, listed, lease) for listed in moved))
+
+    async def remove(self, container: str, listed: Listed, lease: Lease) -> None:
+        """Delete a message, and what finds it by its id where that was moved here."""
+        if listed.name != layout.name_at_home(listed.id):
+            await self._objects.remove(container, layout.INDEX + listed.id, lease)
+        await self._objects.remove(container, listed.name, lease)
+
+    async def _show(self, target: str, copy: Listed, lease: Lease) -> None:
+        shown = replace(copy.state, arriving="", move_position=0)
+        await self._objects.mark_message(target, copy.name, shown, lease)
+
+    async def heal(self, container: str, listed: Sequence[Listed], lease: Lease) -> int:
+        """Finish moves from and to a queue, under its lock; answer how many were left open."""
+        count = 0
+        for one in listed:
+            message = await self._objects.fetch(container, one.name)
+            if message is None:
+                continue  # the listing is late
+            if message.state.leaving:
+                count += await self._move_again(container, message, lease)
+            elif message.state.arriving:
+                count += await self._arrive(container, message.listed, lease)
+        return count
+
+    async def _move_again(self, source: str, letter: Fetched, lease: Lease) -> int:
+        """Move a leaving message: its copy, if there is one, has not been shown to anybody."""
+        state = letter.state
+        copy = layout.message_name(state.move_position, letter.listed.id)
+        await self._objects.remove(state.leaving, copy, lease)
+        return await self.move(source, state.leaving, [letter], state.move_ttl_ms, lease)
+
+    async def _arrive(self, target: str, copy: Listed, lease: Lease) -> int:
+        original = layout.message_name(copy.state.move_position, copy.id)
+        if (await self._objects.head(copy.state.arriving, original)).found:
+            return 0  # whoever takes the source's lock moves it again
+        await self._show(target, copy, lease)
+        return 1

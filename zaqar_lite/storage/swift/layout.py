@@ -1,0 +1,316 @@
+"""Names, states and contents: everything that this driver writes, as text and back.
+
+The layout itself is told in the package's docstring. A state travels as parameters of a content
+type, because that is the only thing of ours that a Swift listing shows.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, NamedTuple, Self
+from urllib.parse import quote, unquote
+
+from zaqar_lite.domain.models import Message, NewMessage, Origin, QueueRef
+
+CLAIMS, INDEX, KEYS, MESSAGES = "c/", "i/", "k/", "m/"
+TAIL = "l/tail"
+BEFORE_TAIL, AFTER_MESSAGES = "l/", "m0"
+"""The markers between which a listing shows the tail first, and then the messages."""
+BROOM_SLACK_S = 300
+"""Seconds that X-Delete-At is later than a deadline: Swift's clocks may differ from ours."""
+_TYPE = "application/x-zaqar-"
+
+
+class Containers:
+    """The names of containers; projects are hashed, because they are longer than a name may be."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self.queues = f"{prefix}.queue."
+        self.records = f"{prefix}.records."
+        self.exposing = f"{prefix}.exposing"
+
+    def queue(self, ref: QueueRef) -> str:
+        """The container of a queue's messages, claims and keys."""
+        return f"{self.queues}{_digest(ref.project)}.{ref.name}"
+
+    def queue_name(self, container: str) -> str:
+        """The name of the queue whose container this is."""
+        return container[len(self.queues) + 33 :]
+
+    def project(self, project: str) -> str:
+        """The container of a project's queue records."""
+        return f"{self.records}{_digest(project)}"
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def message_name(position: int, message_id: str) -> str:
+    """The name of a message: it sorts by position and never changes."""
+    return f"{MESSAGES}{position:016x}/{message_id}"
+
+
+def name_at_home(message_id: str) -> str:
+    """The name of a message that is still in the queue that it was posted to."""
+    return f"{MESSAGES}{message_id[:16]}/{message_id}"
+
+
+def after_position(position: int) -> str:
+    """The marker of a listing that begins after a position."""
+    return f"{MESSAGES}{position:016x}0"  # '0' is the character after '/'
+
+
+def key_name(kind: str, key: str) -> str:
+    """The name of an idempotency key: `kind` is m for a message's, b for a batch's."""
+    return f"{KEYS}{kind}/{sha256(key.encode(errors='surrogatepass')).hexdigest()}"
+
+
+def client_digest(client_id: str) -> str:
+    """What a listing shows of the Client-ID that posted, enough to leave out one's own."""
+    return sha256(client_id.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def parameters(content_type: str) -> dict[str, str]:
+    """The parameters of a content type; whitespace is Swift's to change."""
+    found = {}
+    for part in content_type.split(";")[1:]:
+        key, _, value = part.strip().partition("=")
+        found[key] = value
+    return found
+
+
+def content_type(kind: str, **values: str | int) -> str:
+    """Write parameters as a content type; what is empty or 0 is left out."""
+    return f"{_TYPE}{kind}" + "".join(f";{key}={value}" for key, value in values.items() if value)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What changes about a message, and the little more that a listing must show.
+
+    `claim_id` and `claim_client` are of the last claim; it is live while `claim_expires_at` is to
+    come. `leaving` is set while the message moves to the dead-letter queue of that container, at
+    `move_position` there; `arriving` on its copy there until the original at `move_position` of
+    that container is gone.
+    """
+
+    expires_at: int
+    ttl_ms: int
+    poster: str
+    delay_expires_at: int = 0
+    claim_count: int = 0
+    claim_id: str = ""
+    claim_expires_at: int = 0
+    claim_client: str = ""
+    leaving: str = ""
+    arriving: str = ""
+    move_position: int = 0
+    move_ttl_ms: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the state from a content type."""
+        found = parameters(text)
+
+        def number(key: str) -> int:
+            return int(found.get(key, 0))
+
+        return cls(
+            expires_at=number("e"),
+            ttl_ms=number("t"),
+            poster=found.get("u", ""),
+            delay_expires_at=number("d"),
+            claim_count=number("n"),
+            claim_id=found.get("c", ""),
+            claim_expires_at=number("x"),
+            claim_client=unquote(found.get("w", "")),
+            leaving=found.get("to", ""),
+            arriving=found.get("from", ""),
+            move_position=int(found.get("at", "0"), 16),
+            move_ttl_ms=number("mt"),
+        )
+
+    def content_type(self) -> str:
+        """Write the state."""
+        text = content_type(
+            "message",
+            e=self.expires_at,
+            t=self.ttl_ms,
+            u=self.poster,
+            d=self.delay_expires_at,
+            n=self.claim_count,
+            c=self.claim_id,
+            x=self.claim_expires_at,
+            w=quote(self.claim_client, safe=""),
+            to=self.leaving,
+            mt=self.move_ttl_ms,
+            at=f"{self.move_position:x}" if self.move_position else "",
+        )
+        return f"{text};from={self.arriving}" if self.arriving else text
+
+    def is_live(self, now: int) -> bool:
+        """Whether readers may see it: not expired, and not between two queues."""
+        return self.expires_at > now and not self.leaving and not self.arriving
+
+    def is_claimed(self, now: int) -> bool:
+        """Whether a live claim holds it."""
+        return self.claim_expires_at > now
+
+    def is_delayed(self, now: int) -> bool:
+        """Whether its delay is still to end."""
+        return self.delay_expires_at > now
+
+    def is_ready(self, now: int) -> bool:
+        """Whether a claim may take it, whatever its delay."""
+        return self.is_live(now) and not self.is_claimed(now)
+
+    def held_until(self, now: int, ttl_ms: int, grace_ms: int) -> "State":
+        """The state under a claim that lives `ttl_ms` from now: the ttl is raised where needed."""
+        held = replace(self, claim_expires_at=now + ttl_ms)
+        if self.expires_at < now + ttl_ms:
+            held = replace(held, ttl_ms=ttl_ms + grace_ms, expires_at=now + ttl_ms + grace_ms)
+        return held
+
+
+class Listed(NamedTuple):
+    """A message as a listing shows it."""
+
+    name: str
+    state: State
+
+    @property
+    def position(self) -> int:
+        """Its position in this queue."""
+        return int(self.name[2:18], 16)
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.name[19:]
+
+
+class Content(NamedTuple):
+    """What does not change about a message: a line of JSON, and then the body as posted."""
+
+    created_at: int
+    client_id: str
+    headers: dict[str, str] | None
+    origin: Origin | None
+    body: bytes
+
+    @classmethod
+    def of(cls, message: NewMessage, client_id: str, now: int) -> Self:
+        """The content of a message that is posted now."""
+        headers = None if message.headers is None else dict(message.headers)
+        return cls(now, client_id, headers, None, message.body)
+
+    @classmethod
+    def parse(cls, data: bytes) -> Self:
+        """Read an object's content."""
+        line, _, body = data.partition(b"\n")
+        head: dict[str, Any] = json.loads(line)
+        origin = head.get("origin")
+        return cls(
+            head["created"],
+            head["client"],
+            head.get("headers"),
+            None if origin is None else Origin(*origin),
+            body,
+        )
+
+    def encode(self) -> bytes:
+        """Write an object's content."""
+        head: dict[str, Any] = {"created": self.created_at, "client": self.client_id}
+        if self.headers is not None:
+            head["headers"] = self.headers
+        if self.origin is not None:
+            head["origin"] = list(self.origin)
+        return json.dumps(head).encode() + b"\n" + self.body
+
+
+class Fetched(NamedTuple):
+    """A message as its own object tells it: the truth, where a listing only proposes."""
+
+    listed: Listed
+    content: Content
+
+    @property
+    def state(self) -> State:
+        """Its state."""
+        return self.listed.state
+
+    def with_state(self, state: State) -> "Fetched":
+        """The same message in another state."""
+        return Fetched(Listed(self.listed.name, state), self.content)
+
+    def view(self, now: int) -> Message:
+        """Show it to a reader."""
+        state, content = self.state, self.content
+        return Message(
+            self.listed.id,
+            self.listed.position,
+            content.body,
+            state.ttl_ms,
+            content.created_at,
+            state.expires_at,
+            now,
+            state.claim_id if state.is_claimed(now) else None,
+            state.claim_count,
+            content.client_id,
+            state.delay_expires_at or None,
+            content.headers,
+            content.origin,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a queue: the last position given out, and the post that is being written.
+
+    `opened` is the first position of that post; 0 when none is.
+    """
+
+    last: int = 0
+    opened: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read it from a content type."""
+        found = parameters(text)
+        return cls(int(found.get("last", "0"), 16), int(found.get("open", "0"), 16))
+
+    def content_type(self) -> str:
+        """Write it as a content type."""
+        return content_type(
+            "tail",
+            last=f"{self.last:x}",
+            open=f"{self.opened:x}" if self.opened else "",
+        )
+
+
+class Intent(NamedTuple):
+    """The tail's content while a post is being written.
+
+    `messages` are names; `keys` are names of key objects with the ids that they stand for.
+    Whoever finds it under the lock finishes the post or undoes it (see `tail.py`).
+    """
+
+    messages: tuple[str, ...]
+    keys: tuple[tuple[str, tuple[str, ...]], ...]
+    forgotten_at: int
+
+    def encode(self) -> bytes:
+        """Write it."""
+        return json.dumps(self).encode()
+
+    @classmethod
+    def parse(cls, data: bytes) -> "Intent":
+        """Read it."""
+        messages, keys, forgotten_at = json.loads(data)
+        return cls(tuple(messages), tuple((n, tuple(ids)) for n, ids in keys), forgotten_at)
+
+
+NOTHING_MEANT = Intent((), (), 0)
+"""The intent of a dead letter's move, which heals in its own way (see `dead_letters.py`)."""

@@ -1,0 +1,227 @@
+"""The lock of a queue: in this process, and through tooz where several processes share the store.
+
+Swift has no compare-and-swap, so whatever reads and then writes does it under the queue's lock.
+A lease bounds how long the lock outlives a holder that is gone. The holder stops writing when half
+of it is over, counted from before the lock was asked for, so that nothing it sent lands when
+another may hold the lock; what it wrote until then stays as it is.
+"""
+
+import asyncio
+import logging
+import random
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from tooz import ToozError
+from tooz.coordination import get_coordinator
+
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable
+from zaqar_lite.storage.swift.connection import UNBOUNDED
+
+_log = logging.getLogger(__name__)
+_PATIENCE = 20.0
+_ANSWER = 5.0
+"""Seconds in which the coordination service has to answer; its clients may try for longer."""
+T = TypeVar("T")
+
+
+class Lease:
+    """The right to write to one queue, while its lock is held."""
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+        """The instant, in monotonic seconds, from which on nothing may be written any more."""
+
+
+class Locks:
+    """Locks by name within this process, fair and without a lease."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def open(self) -> None:
+        """Connect to the coordination service, where there is one."""
+
+    async def close(self) -> None:
+        """Wait for those who hold a lock."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def ping(self) -> None:
+        """Return when locks can be taken.
+
+        Raises:
+            Unavailable: they can't.
+        """
+
+    async def run(self, name: str, work: Callable[[Lease], Awaitable[T]]) -> T:
+        """Do `work` under the lock, to its end even when the caller is cancelled.
+
+        A request that was given up must not leave threads that write after the lock is free.
+
+        Raises:
+            Unavailable: the lock could not be had in time, or was lost before the work was done.
+        """
+
+        async def locked() -> T:
+            async with self.hold(name) as lease:
+                return await work(lease)
+
+        task = asyncio.create_task(locked())
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncIterator[Lease]:
+        """Hold the lock; `run` is what keeps a cancelled caller from letting go too early."""
+        lock = self._locks.get(name)
+        if lock is None:
+            lock = self._locks[name] = asyncio.Lock()
+        try:
+            await asyncio.wait_for(lock.acquire(), _PATIENCE)
+        except TimeoutError as exc:
+            raise _busy() from exc
+        try:
+            async with self._outside(name) as lease:
+                yield lease
+        finally:
+            lock.release()
+
+    @asynccontextmanager
+    async def _outside(self, name: str) -> AsyncIterator[Lease]:
+        yield Lease(UNBOUNDED)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # told to the caller, if there still is one
+
+
+class SharedLocks(Locks):
+    """The same, and the same lock in a coordination service for all server processes."""
+
+    def __init__(self, url: str, lease: float, prefix: str) -> None:
+        super().__init__()
+        self._url, self._lease, self._prefix = url, lease, prefix
+        self._coordinator: Any = None
+        self._pool: ThreadPoolExecutor | None = None
+
+    async def open(self) -> None:
+        """Connect; idempotent."""
+        if self._coordinator is not None:
+            return
+        self._pool = ThreadPoolExecutor(8, thread_name_prefix="lock")
+        try:
+            coordinator = get_coordinator(self._url, uuid.uuid4().bytes)
+            await self._in_thread(coordinator.start)
+        except (ImportError, ValueError, RuntimeError) as exc:  # stevedore, for a scheme
+            self._pool.shutdown()
+            raise ConfigurationError(
+                f"coordination_url can't be used: {exc}. It needs the client of its service "
+                "(redis, etcd3gw, ...) beside zaqar-lite[swift]."
+            ) from exc
+        except (ToozError, TimeoutError) as exc:
+            self._pool.shutdown(wait=False)
+            raise Unavailable(f"The coordination service does not answer: {exc}") from exc
+        self._coordinator = coordinator
+
+    async def close(self) -> None:
+        """Wait for those who hold a lock, and disconnect; idempotent."""
+        await super().close()
+        if self._coordinator is not None and self._pool is not None:
+            with suppress(Exception):  # a service that is gone can't be told
+                await self._in_thread(self._coordinator.stop)
+            self._coordinator = None
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def ping(self) -> None:
+        """Take and free a lock of our own."""
+        async with self.hold(f"{self._prefix}.ping.{uuid.uuid4().hex}"):
+            pass
+
+    @asynccontextmanager
+    async def _outside(self, name: str) -> AsyncIterator[Lease]:
+        if self._coordinator is None:
+            raise Unavailable("The Swift store is closed.")
+        lock = self._coordinator.get_lock(name.encode())
+        started = await self._acquire(lock)
+        try:
+            yield Lease(started + self._lease / 2)
+        except BaseException:
+            await self._let_go(lock)
+            raise
+        if not await self._let_go(lock):
+            raise Unavailable(
+                "The queue's lock was lost while it was held: the coordination service was away, "
+                "or took too long. What was written stays; a claim lapses by its ttl.",
+                retry_after=5,
+            )
+
+    async def _acquire(self, lock: Any) -> float:  # noqa: ANN401 - tooz
+        """Take the lock; answer the instant from which its lease counts at the latest."""
+        give_up = time.monotonic() + _PATIENCE
+        pause = 0.005
+        while True:
+            started = time.monotonic()
+            try:
+                if await self._in_thread(lock.acquire, False, late=lock.release):
+                    return started
+            except Exception as exc:
+                _log.warning("no lock from the coordination service: %s", type(exc).__name__)
+                raise Unavailable(
+                    "The coordination service does not answer, so nothing can be claimed or "
+                    "written.",
+                    retry_after=5,
+                ) from exc
+            if time.monotonic() >= give_up:
+                raise _busy()
+            pause = min(pause * 1.5, 0.1)
+            await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - spreads load
+
+    async def _let_go(self, lock: Any) -> bool:  # noqa: ANN401 - tooz
+        """Free the lock; False when it was not ours any more, or nobody can tell."""
+        try:
+            return bool(await self._in_thread(lock.release))
+        except Exception as exc:  # noqa: BLE001 - every client library has its own tree
+            _log.warning("the lock could not be freed: %s", type(exc).__name__)
+            return False
+
+    async def _in_thread(
+        self,
+        step: Callable[..., T],
+        *args: Any,  # noqa: ANN401 - tooz
+        late: Callable[[], Any] | None = None,
+    ) -> T:
+        """Run a step of tooz; give it up after a while, and do `late` if it succeeds after that.
+
+        Raises:
+            TimeoutError: no answer in time.
+        """
+        pool = self._pool
+        if pool is None:
+            raise Unavailable("The Swift store is closed.")
+        started = pool.submit(step, *args)
+        try:
+            return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(started)), _ANSWER)
+        except (TimeoutError, asyncio.CancelledError):
+
+            def undo(done: Future[T]) -> None:
+                """A lock that came too late must not stay taken until its lease is over."""
+                if done.cancelled() or done.exception() or late is None:
+                    return
+                if done.result():
+                    late()
+
+            started.add_done_callback(undo)
+            raise
+
+
+def _busy() -> Unavailable:
+    return Unavailable("The queue is busy: its lock was not free in time.", retry_after=2)

@@ -1,0 +1,138 @@
+"""The management store: records under their queue's lock, listed by name."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zaqar_lite.domain.errors import LimitReached, QueueChanged
+from zaqar_lite.domain.json_values import is_same
+from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.storage.base import ManagementStore
+from zaqar_lite.storage.swift.backend import Backend
+from zaqar_lite.storage.swift.locks import Lease
+from zaqar_lite.storage.swift.objects import together
+
+
+class SwiftManagementStore(ManagementStore):
+    """Queue records as objects."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._records = backend.records
+
+    async def open(self) -> None:
+        """Connect; see the seam."""
+        await self._backend.open(self)
+
+    async def close(self) -> None:
+        """Disconnect when the other store has, too; see the seam."""
+        await self._backend.close(self)
+
+    async def ping(self) -> None:
+        """Ask Swift, and the coordination service; see the seam."""
+        await self._backend.ping()
+
+    async def create_queue(
+        self, ref: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
+    ) -> tuple[QueueRecord, bool]:
+        """Create a queue unless it exists; see the seam.
+
+        The project's lock is taken first, so that racing creators can't pass the limit.
+        """
+        known = await self._records.get(ref)
+        if known is not None:
+            return known, False
+
+        async def create(_: Lease) -> tuple[QueueRecord, bool]:
+            async with self._backend.locks.hold(self._backend.containers.queue(ref)) as lease:
+                record = await self._records.get(ref)
+                if record is not None:
+                    return record, False
+                if await self._records.count(ref.project) >= max_queues:
+                    raise LimitReached(
+                        f"The project has {max_queues} queues, as many as it may have."
+                    )
+                return await self._records.put(QueueRecord(ref, metadata, 0), lease), True
+
+        return await self._backend.locks.run(self._backend.containers.project(ref.project), create)
+
+    async def get_queue(self, ref: QueueRef) -> QueueRecord | None:
+        """Read a queue's record; see the seam."""
+        return await self._records.get(ref)
+
+    async def update_queue(self, record: QueueRecord) -> QueueRecord:
+        """Replace a record at its version; see the seam."""
+
+        async def update(lease: Lease) -> QueueRecord:
+            stored = await self._records.get(record.ref)
+            if stored is None or stored.version != record.version:
+                raise QueueChanged(
+                    f"The queue {record.ref.name!r} changed or was deleted meanwhile."
+                )
+            return await self._records.put(record, lease)
+
+        return await self._backend.locked(record.ref, update)
+
+    async def delete_queue(self, ref: QueueRef, *, version: int) -> None:
+        """Delete a record at its version; see the seam."""
+
+        async def delete(lease: Lease) -> None:
+            stored = await self._records.get(ref)
+            if stored is None:
+                return
+            if stored.version != version:
+                raise QueueChanged(f"The queue {ref.name!r} changed meanwhile.")
+            await self._records.remove(ref, lease)
+
+        await self._backend.locked(ref, delete)
+
+    async def list_queues(
+        self,
+        project: str,
+        *,
+        marker: str | None = None,
+        limit: int,
+        name_contains: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Sequence[QueueRecord]:
+        """List a project's queues by name; see the seam."""
+        found: list[QueueRecord] = []
+        waiting: list[QueueRef] = []
+
+        async def fetch() -> None:
+            records = await together(*(self._records.get(ref) for ref in waiting))
+            found.extend(r for r in records if r is not None and _has(r.metadata, metadata or {}))
+            waiting.clear()
+
+        async for name, _ in self._records.names(project, after=marker, first=limit):
+            if name_contains is None or name_contains in name:
+                waiting.append(QueueRef(project, name))
+            if len(waiting) >= limit:
+                await fetch()
+                if len(found) >= limit:
+                    return found[:limit]
+        await fetch()
+        return found[:limit]
+
+    async def count_queues(self, project: str) -> int:
+        """Count a project's queues; see the seam."""
+        return await self._records.count(project)
+
+    async def dead_letter_sources(self, target: QueueRef, *, limit: int) -> Sequence[str]:
+        """Name the queues with this dead-letter queue, from the listing; see the seam."""
+        found: list[str] = []
+        async for name, dead_letter_queue in self._records.names(
+            target.project, after=None, first=self._backend.objects.page
+        ):
+            if dead_letter_queue == target.name:
+                found.append(name)
+            if len(found) == limit:
+                break
+        return found
+
+    async def exposing_queues(self, *, limit: int) -> Sequence[QueueRecord]:
+        """Find the exposing queues; see the seam."""
+        return await self._records.exposing(limit)
+
+
+def _has(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return all(key in metadata and is_same(metadata[key], wanted[key]) for key in wanted)

@@ -1,0 +1,204 @@
+"""Objects and listings of one account, in this driver's terms.
+
+A listing may be late on a real cluster; an object that is read with X-Newest is not. So wherever
+something is decided, the listing proposes and the object decides.
+"""
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import NamedTuple, TypeVar
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.storage.swift import layout
+from zaqar_lite.storage.swift.connection import UNBOUNDED, Reply, Swift
+from zaqar_lite.storage.swift.layout import Content, Fetched, Listed, State
+from zaqar_lite.storage.swift.locks import Lease
+
+PAGE = 10_000
+READING = Lease(UNBOUNDED)
+"""The lease of what is done without a lock."""
+_NEWEST = {"X-Newest": "true"}
+_CONFLICT = frozenset({409})
+T = TypeVar("T")
+
+
+class Entry(NamedTuple):
+    """One line of a listing."""
+
+    name: str
+    content_type: str
+
+
+async def together(*steps: Awaitable[T]) -> list[T]:
+    """Run steps at once and wait for all, also when one fails: none may write on after that."""
+    outcomes = await asyncio.gather(*steps, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+
+
+class Objects:
+    """Read, write and list; all writes take the lease under which they are allowed."""
+
+    def __init__(self, swift: Swift, clock: Clock) -> None:
+        self._swift = swift
+        self._clock = clock
+        self.page = PAGE
+        """The most entries that this Swift gives in one listing."""
+
+    async def learn_limits(self) -> None:
+        """Ask Swift for its listing limit."""
+        limit = await self._swift.listing_limit()
+        self.page = min(PAGE, limit or PAGE)
+
+    async def list(
+        self,
+        container: str,
+        *,
+        after: str = "",
+        before: str = "",
+        prefix: str = "",
+        limit: int = PAGE,
+        newest_first: bool = False,
+    ) -> Sequence[Entry]:
+        """One page of a listing, by name; empty where the container is not there.
+
+        `after` and `before` are exclusive. With `newest_first` they change places, as in Swift.
+        """
+        if newest_first:
+            after, before = before, after
+        places = {"marker": after, "end_marker": before, "prefix": prefix}
+        query: dict[str, str | int] = {key: value for key, value in places.items() if value}
+        query |= {"format": "json", "limit": min(limit, self.page)}
+        if newest_first:
+            query["reverse"] = "true"
+        reply = await self._swift.call("GET", container, query=query)
+        if not reply.found or not reply.body:
+            return ()
+        return [
+            Entry(entry["name"], entry.get("content_type", "")) for entry in json.loads(reply.body)
+        ]
+
+    async def pages(
+        self, container: str, *, after: str = "", before: str = "", prefix: str = "", first: int
+    ) -> AsyncIterator[Sequence[Entry]]:
+        """The pages of a listing: a first one of `first` entries, then as long as Swift gives."""
+        limit = min(first, self.page)
+        while True:
+            page = await self.list(
+                container, after=after, before=before, prefix=prefix, limit=limit
+            )
+            if page:
+                yield page
+            if len(page) < limit:
+                return
+            after, limit = page[-1].name, self.page
+
+    async def count(self, container: str) -> int:
+        """How many objects a container has, as far as its own server knows."""
+        reply = await self._swift.call("HEAD", container)
+        return int(reply.headers.get("X-Container-Object-Count", 0)) if reply.found else 0
+
+    async def get(self, container: str, name: str) -> Reply:
+        """Read an object in its newest version."""
+        return await self._swift.call("GET", container, name, headers=_NEWEST)
+
+    async def head(self, container: str, name: str) -> Reply:
+        """Read what an object says about itself, in its newest version."""
+        return await self._swift.call("HEAD", container, name, headers=_NEWEST)
+
+    async def put(
+        self,
+        container: str,
+        name: str,
+        content_type: str,
+        body: bytes,
+        lease: Lease,
+        *,
+        ends: int | None = None,
+    ) -> None:
+        """Write an object, and its container where there is none; `ends` is for the broom."""
+        headers = {"Content-Type": content_type, **self._broom(ends)}
+        for _ in range(3):
+            reply = await self._swift.call(
+                "PUT", container, name, headers=headers, body=body, until=lease.until
+            )
+            if reply.found:
+                return
+            await self.make_container(container, lease)
+        raise Unavailable("Swift makes the queue's container and does not find it again.")
+
+    async def mark(
+        self, container: str, name: str, content_type: str, lease: Lease, *, ends: int | None
+    ) -> bool:
+        """Replace an object's content type; False when it is not there."""
+        headers = {"Content-Type": content_type, **self._broom(ends)}
+        reply = await self._swift.call("POST", container, name, headers=headers, until=lease.until)
+        return reply.found
+
+    async def remove(self, container: str, name: str, lease: Lease) -> bool:
+        """Delete an object; False when it was not there."""
+        reply = await self._swift.call("DELETE", container, name, until=lease.until)
+        return reply.found
+
+    async def make_container(self, container: str, lease: Lease) -> None:
+        """Make a container unless it is there."""
+        await self._swift.call("PUT", container, until=lease.until)
+
+    async def remove_container(self, container: str, lease: Lease) -> bool:
+        """Delete a container; False when something is (still) in it."""
+        reply = await self._swift.call("DELETE", container, until=lease.until, accept=_CONFLICT)
+        return reply.status != 409
+
+    async def containers(self, prefix: str, *, after: str, limit: int) -> Sequence[str]:
+        """Names of containers with a prefix, in order."""
+        query: dict[str, str | int] = {
+            "format": "json",
+            "prefix": prefix,
+            "limit": min(limit, self.page),
+        }
+        if after:
+            query["marker"] = after
+        reply = await self._swift.call("GET", query=query)
+        return [entry["name"] for entry in json.loads(reply.body or b"[]")] if reply.found else ()
+
+    async def fetch(self, container: str, name: str) -> Fetched | None:
+        """Read a message, whatever its state; None when it is gone."""
+        reply = await self.get(container, name)
+        if not reply.found:
+            return None
+        state = State.parse(reply.headers["Content-Type"])
+        return Fetched(Listed(name, state), Content.parse(reply.body))
+
+    async def state(self, container: str, name: str) -> State | None:
+        """Read a message's state; None when it is gone."""
+        reply = await self.head(container, name)
+        return State.parse(reply.headers["Content-Type"]) if reply.found else None
+
+    async def put_message(self, container: str, message: Fetched, lease: Lease) -> None:
+        """Write a message."""
+        state = message.state
+        await self.put(
+            container,
+            message.listed.name,
+            state.content_type(),
+            message.content.encode(),
+            lease,
+            ends=state.expires_at,
+        )
+
+    async def mark_message(self, container: str, name: str, state: State, lease: Lease) -> bool:
+        """Change a message's state; False when it is gone."""
+        return await self.mark(container, name, state.content_type(), lease, ends=state.expires_at)
+
+    def _broom(self, ends: int | None) -> dict[str, str]:
+        """X-Delete-At for a deadline: in real time, and late enough for any clock of Swift's."""
+        if ends is None:
+            return {}
+        real = math.ceil((ends - self._clock.offset_ms) / 1000) + layout.BROOM_SLACK_S
+        now = int((self._clock.now_ms() - self._clock.offset_ms) / 1000)
+        return {"X-Delete-At": str(max(real, now + layout.BROOM_SLACK_S))}

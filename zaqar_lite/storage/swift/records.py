@@ -1,0 +1,154 @@
+"""Queue records: one object each, under the queue's lock whenever one is changed.
+
+The name is '=' and the queue's name, because '.' and '..' can't stand alone in a path. A record's
+content type shows what is asked of many at once: its version and its dead-letter queue. Which
+queues are exposing is told by empty objects in a container of their own; the record decides.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import QueueChanged
+from zaqar_lite.domain.metadata import dead_letter_target
+from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.storage.swift import layout
+from zaqar_lite.storage.swift.layout import Containers
+from zaqar_lite.storage.swift.locks import Lease
+from zaqar_lite.storage.swift.objects import Objects, together
+
+_MAX_CACHED = 10_000
+
+
+class Records:
+    """Read and write records; a process that is alone remembers what it read or wrote."""
+
+    def __init__(
+        self, objects: Objects, containers: Containers, clock: Clock, *, shared: bool
+    ) -> None:
+        self._objects = objects
+        self._containers = containers
+        self._clock = clock
+        self._shared = shared
+        self._cache: OrderedDict[QueueRef, QueueRecord] = OrderedDict()
+        self._last_version = 0
+        self._changes = 0
+
+    async def get(self, ref: QueueRef) -> QueueRecord | None:
+        """Read a record in its newest version."""
+        known = self._cache.get(ref)
+        if known is not None:
+            return known
+        changes = self._changes
+        reply = await self._objects.get(self._containers.project(ref.project), f"={ref.name}")
+        if not reply.found:
+            return None
+        record = _decode(reply.body)
+        if changes == self._changes:  # else what was read may be older than what is remembered
+            self._remember(record)
+        return record
+
+    async def check(self, ref: QueueRef, version: int | None) -> None:
+        """Compare the version that a caller decided by; 0 stands for no record.
+
+        Raises:
+            QueueChanged: the record is at another version.
+        """
+        if version is None:
+            return
+        record = await self.get(ref)
+        if version != (0 if record is None else record.version):
+            raise QueueChanged(f"The queue {ref.name!r} is not at version {version} any more.")
+
+    async def put(self, record: QueueRecord, lease: Lease) -> QueueRecord:
+        """Write a record at its next version, under the lock."""
+        self._last_version = max(self._last_version, record.version) + 1
+        self._last_version = max(self._last_version, self._clock.now_us())
+        encoded = _encode(replace(record, version=self._last_version))
+        stored = _decode(encoded)  # later changes of the caller's metadata are his own
+        if stored.exposing:
+            await self._objects.put(*self._exposing(stored.ref), encoded, lease)
+        target = dead_letter_target(stored.metadata)
+        kind = layout.content_type("record", v=stored.version, dlq=target or "")
+        container = self._containers.project(stored.ref.project)
+        self._forget(stored.ref)
+        await self._objects.put(container, f"={stored.ref.name}", kind, encoded, lease)
+        if record.version and not stored.exposing:
+            container, name, _ = self._exposing(stored.ref)
+            await self._objects.remove(container, name, lease)
+        self._changes += 1
+        self._remember(stored)
+        return stored
+
+    async def remove(self, ref: QueueRef, lease: Lease) -> None:
+        """Delete a record, under the lock; no error when there is none."""
+        self._forget(ref)
+        container = self._containers.project(ref.project)
+        exposing, name, _ = self._exposing(ref)
+        await self._objects.remove(container, f"={ref.name}", lease)
+        await self._objects.remove(exposing, name, lease)
+        self._forget(ref)
+
+    async def count(self, project: str) -> int:
+        """How many records a project has."""
+        return await self._objects.count(self._containers.project(project))
+
+    async def names(
+        self, project: str, *, after: str | None, first: int
+    ) -> AsyncIterator[tuple[str, str | None]]:
+        """The names of a project's queues, each with its dead-letter queue's, in order."""
+        container = self._containers.project(project)
+        marker = "" if after is None else f"={after}"
+        async for page in self._objects.pages(container, after=marker, first=first):
+            for entry in page:
+                yield entry.name[1:], layout.parameters(entry.content_type).get("dlq")
+
+    async def exposing(self, limit: int) -> Sequence[QueueRecord]:
+        """The records that are exposing."""
+        found: list[QueueRecord] = []
+        async for page in self._objects.pages(self._containers.exposing, first=limit):
+            bodies = await together(
+                *(self._objects.get(self._containers.exposing, entry.name) for entry in page)
+            )
+            refs = [_decode(reply.body).ref for reply in bodies if reply.found]
+            records = await together(*(self.get(ref) for ref in refs))
+            found += [record for record in records if record is not None and record.exposing]
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    def _exposing(self, ref: QueueRef) -> tuple[str, str, str]:
+        container = self._containers.project(ref.project)
+        return self._containers.exposing, f"{container}={ref.name}", layout.content_type("exposing")
+
+    def _forget(self, ref: QueueRef) -> None:
+        self._changes += 1
+        self._cache.pop(ref, None)
+
+    def _remember(self, record: QueueRecord) -> None:
+        if self._shared:
+            return
+        self._cache[record.ref] = record
+        if len(self._cache) > _MAX_CACHED:
+            self._cache.popitem(last=False)
+
+
+def _encode(record: QueueRecord) -> bytes:
+    return json.dumps(
+        {
+            "project": record.ref.project,
+            "name": record.ref.name,
+            "version": record.version,
+            "exposing": record.exposing,
+            "metadata": dict(record.metadata),
+        }
+    ).encode()
+
+
+def _decode(data: bytes) -> QueueRecord:
+    found: dict[str, Any] = json.loads(data)
+    ref = QueueRef(found["project"], found["name"])
+    return QueueRecord(ref, found["metadata"], found["version"], found["exposing"])
