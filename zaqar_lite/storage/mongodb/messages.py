@@ -300,7 +300,7 @@ class MongoMessageStore(MessageStore):
             key = key_of(queue)
             alive = {"_id": claim_id, "q": key, "s": RECORD, "e": {"$gt": record["now"]}}
             held = {"q": key, "cid": claim_id, "s": CLAIMED}
-            updates = [
+            updates: list[UpdateOne | UpdateMany] = [
                 UpdateOne(alive, [{"$set": {"t": Int64(ttl_ms), "c": now, "e": end}}], hint=BY_ID),
                 UpdateMany(
                     {**held, "w": {"$gt": record["now"]}},
@@ -315,7 +315,7 @@ class MongoMessageStore(MessageStore):
         if not is_claim_id(claim_id):
             return
         key = key_of(queue)
-        updates = [
+        updates: list[UpdateOne | UpdateMany] = [
             UpdateMany(
                 {"q": key, "cid": claim_id, "s": CLAIMED},
                 {"$set": {"s": READY}, "$unset": {"w": True}},
