@@ -6,9 +6,12 @@ from tests.contract.stores import Stores
 from tests.drivers.opendata.snapshot import check_invariants, snapshot
 from zaqar_lite.storage.opendata import loading
 from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.due import settle
 from zaqar_lite.storage.opendata.entries import Page
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
+from zaqar_lite.storage.opendata.paging import prepare
 from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.reading import warm
 
 
 async def after_test(stores: Stores) -> None:
@@ -31,11 +34,11 @@ async def check_database(db: Database) -> None:
     await loading.load(restarted)
     await load_all(restarted)
     for queue in restarted.queues:
-        queue.settle(now)
+        settle(queue, now)
         queue.keys.forget(now)
     for either in (db, restarted):
         for queue in either.queues:
-            await either.warm(queue, [e for p in queue.pages for e in p.entries.values()])
+            await warm(either, queue, [e for p in queue.pages for e in p.entries.values()])
     assert snapshot(restarted, now) == snapshot(db, now)
     assert not restarted.damages
     await check_invariants(db)
@@ -49,5 +52,5 @@ async def load_all(db: Database) -> None:
     """Bring every page into memory, whatever the limit is."""
     for queue in db.queues:
         limit, db.hot_limit = db.hot_limit, 1 << 60
-        await db.prepare(queue, db.clock.now_ms(), partial(_cold, queue))
+        await prepare(db, queue, db.clock.now_ms(), partial(_cold, queue))
         db.hot_limit = limit

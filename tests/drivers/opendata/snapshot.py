@@ -4,6 +4,7 @@ from typing import Any
 
 from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.due import promote
 from zaqar_lite.storage.opendata.encoding import after_prefix
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.keys import RecordType
@@ -19,7 +20,7 @@ def snapshot(db: Database, now: int) -> dict[Any, Any]:
 
 
 def _queue(queue: Queue, now: int) -> dict[str, Any]:
-    queue.promote(now)
+    promote(queue, now)
     entries = [entry for page in queue.pages for entry in page.entries.values()]
     assert [entry.position for entry in entries] == sorted(entry.position for entry in entries)
     assert len(entries) == queue.total
@@ -28,8 +29,8 @@ def _queue(queue: Queue, now: int) -> dict[str, Any]:
     return {
         "record": queue.record,
         "entries": [_entry(entry) for entry in entries],
-        "ready": sorted({key for key in queue.ready if queue._is_ready(key)}),
-        "delayed": sorted({key for key in queue.delayed if queue._is_delayed(key)}),
+        "ready": sorted({key for key in queue.ready if queue.is_ready(key)}),
+        "delayed": sorted({key for key in queue.delayed if queue.is_delayed(key)}),
         "claims": {
             claim.id: (claim.created_at, claim.ttl_ms, claim.grace_ms, claim.deadline,
                        claim.client_id, sorted(claim.held))

@@ -14,7 +14,7 @@ from tests.drivers.opendata.contract_hooks import check_database
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import DelayMode, Message, NewMessage, QueueRef, StoreOptions
 from zaqar_lite.storage.base import MessageStore
-from zaqar_lite.storage.opendata import database, entries, queue
+from zaqar_lite.storage.opendata import entries, paging, queue
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.registry import create_stores
 
@@ -26,9 +26,9 @@ HOUR = 3_600_000
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of three entries, and no slack."""
-    for module in (entries, queue):
+    for module in (entries, paging, queue):
         monkeypatch.setattr(module, "PAGE_SIZE", 3)
-    monkeypatch.setattr(database, "_HOT_SLACK", 2)
+    monkeypatch.setattr(paging, "_HOT_SLACK", 2)
 
 
 @pytest.fixture

@@ -87,6 +87,9 @@ def prefix(kind: RecordType, profile: Profile = Profile.SEED) -> bytes:
     return bytes((SUBSYSTEM,)) + literal if profile is Profile.SUBSYSTEM else literal
 
 
+PAYLOAD_PREFIX = prefix(RecordType.PAYLOAD)
+
+
 def read_prefix(key: bytes, profile: Profile = Profile.SEED) -> tuple[int, int]:
     """Read version and type; answer the raw type and the offset after it.
 

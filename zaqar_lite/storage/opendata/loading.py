@@ -4,32 +4,28 @@ import gc
 import logging
 import os
 from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
 
-from zaqar_lite.domain.errors import ConfigurationError, Invalid
-from zaqar_lite.domain.filters import compile_filter, parse_filter
+from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.ids import new_claim_id
-from zaqar_lite.domain.metadata import FILTER
-from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef
+from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.active import read_active, rows_of_five
 from zaqar_lite.storage.opendata.cold import summary
 from zaqar_lite.storage.opendata.configuration import decode_record
-from zaqar_lite.storage.opendata.database import Database, split_headers
 from zaqar_lite.storage.opendata.encoding import CodecError, after_prefix, utf8
 from zaqar_lite.storage.opendata.engine import Batch, Damage
-from zaqar_lite.storage.opendata.entries import NEVER, UNKNOWN, Claim, Entry, Page
+from zaqar_lite.storage.opendata.entries import UNKNOWN, Claim, Entry, Page
 from zaqar_lite.storage.opendata.ids import Ids, Names
 from zaqar_lite.storage.opendata.keys import RecordType
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.records import (
     FORMAT_MARKER,
     ClaimRecord,
-    Metadata,
     decode_attempts,
     decode_block,
     decode_claim,
     decode_ended,
-    decode_metadata,
     decode_remembered,
     decode_segment,
     decode_state,
@@ -37,6 +33,9 @@ from zaqar_lite.storage.opendata.records import (
     encode_segment,
     encode_state,
 )
+
+if TYPE_CHECKING:
+    from zaqar_lite.storage.opendata.database import Database
 
 logger = logging.getLogger(__name__)
 _FIRST_SEGMENT = 1
@@ -50,7 +49,7 @@ _PER_QUEUE = (
 )
 
 
-async def load(db: Database) -> None:
+async def load(db: "Database") -> None:
     """Load everything; make the records of a new store.
 
     Raises:
@@ -68,10 +67,9 @@ async def load(db: Database) -> None:
         if gc_was_on:
             gc.enable()
     gc.freeze()
-    await _route(db)
 
 
-async def reload(db: Database, refs: Sequence[QueueRef]) -> None:
+async def reload(db: "Database", refs: Sequence[QueueRef]) -> None:
     """Bring these queues back to what the engine holds."""
     records = []
     for ref in refs:
@@ -84,7 +82,7 @@ async def reload(db: Database, refs: Sequence[QueueRef]) -> None:
     _count_shared(db)
 
 
-async def _load_store(db: Database) -> None:
+async def _load_store(db: "Database") -> None:
     wanted = [keys.FORMAT, keys.STATE, keys.ID_BLOCK]
     found = await db.engine.get(wanted)
     for value in found.values():
@@ -133,7 +131,7 @@ def _bytes(value: bytes | Damage) -> bytes:
     return value
 
 
-async def _create(db: Database) -> None:
+async def _create(db: "Database") -> None:
     """Write the records of a new store.
 
     Ids begin at the time in microseconds: a reader's marker from a store that was lost lies
@@ -153,7 +151,7 @@ async def _create(db: Database) -> None:
 
 
 async def _records(
-    db: Database, prefix: bytes, kind: RecordType
+    db: "Database", prefix: bytes, kind: RecordType
 ) -> AsyncIterator[tuple[RecordType, keys.QueueKey, bytes]]:
     """Read the records of a type; damaged ones are named and kept as they are."""
     async for chunk in db.engine.scan(prefix, after_prefix(prefix)):
@@ -161,20 +159,21 @@ async def _records(
             try:
                 where = keys.read_queue_key(key)
             except CodecError as exc:
-                _damaged(db, Damage(key, str(exc)))
+                damaged(db, Damage(key, str(exc)))
                 continue
             if isinstance(value, Damage):
-                _damaged(db, value, kind, where)
+                damaged(db, value, kind, where)
             else:
                 yield kind, where, value
 
 
-def _damaged(
-    db: Database,
+def damaged(
+    db: "Database",
     damage: Damage,
     kind: RecordType | None = None,
     where: keys.QueueKey | None = None,
 ) -> None:
+    """Name a record that can't be read; a page is never written over."""
     logger.error("damaged: %s; the record is left as it is", damage)
     db.damages.append(damage)
     if kind is RecordType.ACTIVE and where is not None:
@@ -198,7 +197,9 @@ class _Parts:
         self.keys: list[tuple[bytes, int, tuple[int, ...]]] = []
 
 
-async def _build(db: Database, records: Sequence[tuple[RecordType, keys.QueueKey, bytes]]) -> None:
+async def _build(
+    db: "Database", records: Sequence[tuple[RecordType, keys.QueueKey, bytes]]
+) -> None:
     parts: dict[bytes, _Parts] = {}
     for kind, where, value in records:
         try:
@@ -209,7 +210,7 @@ async def _build(db: Database, records: Sequence[tuple[RecordType, keys.QueueKey
             _read_record(db, part, kind, where, value)
         except CodecError as exc:
             key = keys.queue_key(kind, where.queue) + where.rest
-            _damaged(db, Damage(key, str(exc)), kind, where)
+            damaged(db, Damage(key, str(exc)), kind, where)
     for part in parts.values():
         _assemble(db, part)
     await _read_attempts(db, [part.queue for part in parts.values()])
@@ -217,7 +218,7 @@ async def _build(db: Database, records: Sequence[tuple[RecordType, keys.QueueKey
 
 
 def _read_record(
-    db: Database, part: _Parts, kind: RecordType, where: keys.QueueKey, value: bytes
+    db: "Database", part: _Parts, kind: RecordType, where: keys.QueueKey, value: bytes
 ) -> None:
     queue = part.queue
     if kind is RecordType.CONFIG:
@@ -233,7 +234,7 @@ def _read_record(
         history.restore_page(keys.read_page(where.rest), decode_ended(value))
 
 
-def _read_page(db: Database, part: _Parts, number: int | None, value: bytes) -> None:
+def _read_page(db: "Database", part: _Parts, number: int | None, value: bytes) -> None:
     available, in_flight, extras = read_active(value)
     page = Page(number, 0)
     if part.hot >= db.hot_limit and available and not in_flight and not extras:
@@ -271,7 +272,7 @@ def _read_page(db: Database, part: _Parts, number: int | None, value: bytes) -> 
         part.pages.append(page)
 
 
-def _assemble(db: Database, part: _Parts) -> None:
+def _assemble(db: "Database", part: _Parts) -> None:
     """Put a queue's pages in order, give the claims what they hold, and fill the indexes."""
     queue, now = part.queue, db.clock.now_ms()
     holders: dict[int, Claim] = {}
@@ -307,7 +308,7 @@ def _assemble(db: Database, part: _Parts) -> None:
     queue.keys.restore(part.keys)
 
 
-async def _read_attempts(db: Database, queues: Sequence[Queue]) -> None:
+async def _read_attempts(db: "Database", queues: Sequence[Queue]) -> None:
     """Read who held the entries whose attempts have ended."""
     wanted = {
         keys.attempts_key(entry.id, queue.raw): entry
@@ -323,10 +324,10 @@ async def _read_attempts(db: Database, queues: Sequence[Queue]) -> None:
                 raise CodecError(value.why)
             wanted[key].remember().consumers = decode_attempts(value)
         except CodecError as exc:
-            _damaged(db, Damage(key, str(exc)))
+            damaged(db, Damage(key, str(exc)))
 
 
-def _count_shared(db: Database) -> None:
+def _count_shared(db: "Database") -> None:
     holders: dict[int, int] = {}
     for queue in db.queues:
         for page in queue.pages:
@@ -334,65 +335,3 @@ def _count_shared(db: Database) -> None:
                 if entry.past is not None and entry.past.shared:
                     holders[entry.id] = holders.get(entry.id, 0) + 1
     db.shared = {message_id: count for message_id, count in holders.items() if count > 1}
-
-
-async def _route(db: Database) -> None:
-    """Replay the log above the "routed up to" mark: what another writer published there."""
-    segment_start, segment = db.segments[-1]
-    start = keys.log_entry_key(segment, max(0, db.routed - segment_start))
-    routed = 0
-    async for chunk in db.engine.scan(start, after_prefix(keys.log_prefix(segment))):
-        for key, value in chunk:
-            try:
-                if isinstance(value, Damage):
-                    raise CodecError(value.why)
-                metadata = decode_metadata(value)
-            except CodecError as exc:
-                _damaged(db, Damage(key, str(exc)))
-                continue
-            routed += 1
-            db.ids.reserve(metadata.message_id)
-            _route_one(db, metadata)
-    if routed:
-        logger.info("routed %d messages of the metadata log into their queues", routed)
-        await db.committer.durable()
-
-
-def _route_one(db: Database, metadata: Metadata) -> None:
-    own, client_id, headers = split_headers(metadata)
-    if own is None:
-        return
-    try:
-        ref = keys.read_queue_id(own.encode())
-    except CodecError:
-        return
-    targets = {ref: DEFAULT_PRIORITY}
-    for record in db.queues.filtered(ref.project):
-        try:
-            matches = compile_filter(parse_filter(record.metadata[FILTER]))
-        except Invalid as exc:
-            logger.warning("the filter of %s is not used: %s", record.ref, exc)
-            continue
-        if matches({"queue": ref.name, **headers}):
-            targets[record.ref] = DEFAULT_PRIORITY
-    deadline = (
-        metadata.received_at + metadata.retention_s * 1000 if metadata.retention_s else NEVER - 1
-    )
-    now = db.clock.now_ms()
-    for target, priority in targets.items():
-        queue = db.queues.make(target)
-        if queue.find(metadata.message_id) is not None:
-            continue
-        page = queue.tail(metadata.message_id)
-        visible = metadata.visible_at if metadata.visible_at != metadata.received_at else 0
-        entry = Entry(
-            metadata.message_id, metadata.message_id, page, priority, visible, deadline, 0,
-            metadata.received_at, client_id, headers or None,
-        )  # fmt: skip
-        entry.delayed = visible > now
-        if len(targets) > 1:
-            entry.remember().shared = True
-        queue.add(entry)
-        db.changed(queue)
-    if len(targets) > 1:
-        db.shared[metadata.message_id] = len(targets)

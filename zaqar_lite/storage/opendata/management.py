@@ -9,8 +9,9 @@ from zaqar_lite.domain.json_values import is_same
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.base import ManagementStore
 from zaqar_lite.storage.opendata import keys
+from zaqar_lite.storage.opendata.checkpoint import EMPTY_ACTIVE, EMPTY_ENDED
 from zaqar_lite.storage.opendata.configuration import encode_record
-from zaqar_lite.storage.opendata.database import EMPTY_ACTIVE, EMPTY_ENDED, Database
+from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.keys import RecordType
 from zaqar_lite.storage.opendata.queue import Queue
 

@@ -14,14 +14,13 @@ Nothing here writes: `changed` collects the pages and claims that differ from th
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from zaqar_lite.domain.models import QueueRecord, QueueRef
-from zaqar_lite.storage.opendata.cold import ColdPages, candidates, may_be_cold
+from zaqar_lite.storage.opendata.cold import ColdPages
 from zaqar_lite.storage.opendata.entries import (
-    NEVER,
     PAGE_SIZE,
     Claim,
     Entry,
@@ -32,12 +31,11 @@ from zaqar_lite.storage.opendata.history import History
 from zaqar_lite.storage.opendata.idempotency import Keys
 from zaqar_lite.storage.opendata.keys import RecordType, queue_id
 
-_POSITION_BITS = 64
-_POSITION_MASK = (1 << _POSITION_BITS) - 1
+POSITION_BITS = 64
+POSITION_MASK = (1 << POSITION_BITS) - 1
 _SLACK = 1_000
 _SPARE_PAGES = 8
 _FOLDED = PAGE_SIZE * 3 // 4
-UNBOUNDED = 1 << 62
 
 
 class Queue:
@@ -131,97 +129,6 @@ class Queue:
             next(reversed(filled[-1].entries.values())),
         ]
 
-    # -- cold pages that an operation needs: it loads them and asks again --
-
-    def cold_for_names(self, names: Iterable[int]) -> list[Page]:
-        """The cold pages in which entries of these names may be."""
-        if not self.cold.count:
-            return []
-        found = {}
-        for name in names:
-            index = bisect_right(self.firsts, self.names.get(name, name)) - 1
-            if index >= 0 and self.pages[index].cold:
-                found[index] = self.pages[index]
-        return list(found.values())
-
-    def cold_at_head(self, limit: int) -> list[Page]:
-        """The cold page that holds what is next to be claimed, or will be before `limit`."""
-        first = self.cold.first() if self.cold.count else None
-        if first is None:
-            return []
-        ready = self.ready
-        before: set[int] = set()
-        while len(before) < limit and ready and ready[0] < first[0]:
-            key = heappop(ready)
-            if self._is_ready(key):
-                before.add(key)
-        for key in before:
-            heappush(ready, key)
-        return [] if len(before) >= limit else [first[1]]
-
-    def cold_after(self, position: int, count: int) -> list[Page]:
-        """The cold pages among those that hold the next `count` entries after a position."""
-        if not self.cold.count:
-            return []
-        found = []
-        index = max(0, bisect_right(self.firsts, position) - 1)
-        for number, page in enumerate(islice(self.pages, index, None)):
-            if page.cold:
-                found.append(page)
-            if number:  # of the first page, all may lie before the position
-                count -= page.cold or len(page.entries)
-            if count <= 0:
-                break
-        return found
-
-    def cold_at(self, indexes: Iterable[int]) -> list[Page]:
-        """The cold pages that hold the entries with these indexes."""
-        found = {page.first: page for index in indexes for page, _ in (self.at(index),)}
-        return [page for page in found.values() if page.cold]
-
-    def cold_ends(self) -> list[Page]:
-        """The cold pages among the first and the last that hold anything."""
-        return [page for page in (*self.pages[:2], *self.pages[-2:]) if page.cold]
-
-    def install(self, page: Page, entries: dict[int, Entry]) -> None:
-        """Let the entries of a cold page in."""
-        self.total -= page.cold
-        self.ready_count -= page.cold
-        self.cold.remove(page)
-        page.entries = entries
-        for entry in entries.values():
-            self.index(entry)
-        if entries:
-            heappush(self.expiries, (page.min_expires, page.first, page))
-        self.cold.loaded.append(page)
-
-    def adopt_cold(self, page: Page, count: int, priority: int) -> None:
-        """Append a page whose entries stay in its record."""
-        self.adopt(page)
-        self.cold.add(page, count, priority)
-        self.total += count
-        self.ready_count += count
-        heappush(self.expiries, (page.min_expires, page.first, page))
-
-    def cool(self, limit: int, is_saved: Callable[[Page], bool], *, all_pages: bool) -> None:
-        """Forget entries of saved pages until at most about `limit` are in memory."""
-        head = limit // PAGE_SIZE // 2
-        pages = self.pages[head:-1][::-1] if all_pages else candidates(self.pages, self.cold.loaded)
-        for page in pages:
-            if self.total - self.cold.count <= limit:
-                break
-            if page.cold or page is self.pages[-1] or self.numbered.get(page.number) is not page:
-                continue
-            if is_saved(page) and may_be_cold(page):
-                first = next(iter(page.entries.values()))
-                self.cold.add(page, len(page.entries), first.priority)
-        while self.cold.loaded and (
-            self.cold.loaded[0].cold
-            or self.numbered.get(self.cold.loaded[0].number) is not self.cold.loaded[0]
-        ):
-            self.cold.loaded.popleft()
-        self._forget_stale_keys()
-
     # -- entering and leaving --
 
     def tail(self, position: int) -> Page:
@@ -252,6 +159,14 @@ class Queue:
         if page.number is not None:
             self._last_page = max(self._last_page, page.number)
 
+    def adopt_cold(self, page: Page, count: int, priority: int) -> None:
+        """Append a page whose entries stay in its record."""
+        self.adopt(page)
+        self.cold.add(page, count, priority)
+        self.total += count
+        self.ready_count += count
+        heappush(self.expiries, (page.min_expires, page.first, page))
+
     def damaged_page(self, number: int | None) -> None:
         """Never write over a page that can't be read."""
         self.damaged_pages.add(number)
@@ -275,10 +190,10 @@ class Queue:
             heappush(self.expiries, (entry.expires_at, page.first, page))
         if entry.delayed:
             self.delayed_count += 1
-            heappush(self.delayed, entry.visible_at << _POSITION_BITS | entry.position)
+            heappush(self.delayed, entry.visible_at << POSITION_BITS | entry.position)
         elif entry.claim is None:
             self.ready_count += 1
-            heappush(self.ready, entry.priority << _POSITION_BITS | entry.position)
+            heappush(self.ready, entry.priority << POSITION_BITS | entry.position)
 
     def remove(self, entry: Entry) -> None:
         """Take an entry out of the queue, whatever its state."""
@@ -300,14 +215,15 @@ class Queue:
         self.removed.append(entry)
         if not page.entries and page is not self.pages[-1]:
             self._drop_page(page)
-        self._forget_stale_keys()
+        self.forget_stale_keys()
 
-    def _forget_stale_keys(self) -> None:
+    def forget_stale_keys(self) -> None:
+        """Build the indexes anew where most keys are of entries that have left the state."""
         if len(self.ready) > 2 * (self.ready_count - self.cold.count) + _SLACK:
-            self.ready = [key for key in self.ready if self._is_ready(key)]
+            self.ready = [key for key in self.ready if self.is_ready(key)]
             heapify(self.ready)
         if len(self.delayed) > 2 * self.delayed_count + _SLACK:
-            self.delayed = [key for key in self.delayed if self._is_delayed(key)]
+            self.delayed = [key for key in self.delayed if self.is_delayed(key)]
             heapify(self.delayed)
 
     def discard_page(self, page: Page) -> None:
@@ -362,8 +278,9 @@ class Queue:
 
     # -- states --
 
-    def _is_ready(self, key: int) -> bool:
-        entry = self.find(key & _POSITION_MASK)
+    def is_ready(self, key: int) -> bool:
+        """Whether a key of the ready index is of an entry that is ready."""
+        entry = self.find(key & POSITION_MASK)
         return (
             entry is not None
             and entry.claim is None
@@ -371,9 +288,10 @@ class Queue:
             and (entry.past is None or not entry.past.damaged)
         )
 
-    def _is_delayed(self, key: int) -> bool:
-        entry = self.find(key & _POSITION_MASK)
-        return entry is not None and entry.delayed and entry.visible_at == key >> _POSITION_BITS
+    def is_delayed(self, key: int) -> bool:
+        """Whether a key of the delayed index is of an entry that waits until its instant."""
+        entry = self.find(key & POSITION_MASK)
+        return entry is not None and entry.delayed and entry.visible_at == key >> POSITION_BITS
 
     def take_first(self) -> Entry | None:
         """Take the first ready entry out of the index; `hold` it or let it `leave` at once."""
@@ -383,7 +301,7 @@ class Queue:
             key = heappop(ready)
             while ready and ready[0] == key:
                 heappop(ready)  # of an entry that was only on disk meanwhile: twice in the heap
-            position = key & _POSITION_MASK
+            position = key & POSITION_MASK
             entry = self.find(position)
             if entry is None or entry.claim is not None or entry.delayed or is_damaged(entry):
                 continue
@@ -406,7 +324,7 @@ class Queue:
     def make_ready(self, entry: Entry) -> None:
         """Enter an entry into the ready index at its own place."""
         self.ready_count += 1
-        heappush(self.ready, entry.priority << _POSITION_BITS | entry.position)
+        heappush(self.ready, entry.priority << POSITION_BITS | entry.position)
 
     def extend(self, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
         """Let a claim live `ttl_ms` from now, and what it holds at least as long.
@@ -455,88 +373,4 @@ class Queue:
         """Let a delayed entry wait until another instant."""
         entry.visible_at = visible_at
         self.changed_pages.add(entry.page.number)
-        heappush(self.delayed, visible_at << _POSITION_BITS | entry.position)
-
-    # -- time --
-
-    def settle(self, now: int) -> None:
-        """Bring expiry and lapses up to `now`."""
-        if self.expiries and self.expiries[0][0] <= now:
-            self.expire(now)
-        if self.lapses and self.lapses[0][0] <= now:
-            self.lapse(now)
-
-    def expire(self, now: int, limit: int = UNBOUNDED) -> int:
-        """Remove up to `limit` entries whose deadline has come; answer how many."""
-        count = 0
-        while count < limit and self.expiries and self.expiries[0][0] <= now:
-            least, _, page = heappop(self.expiries)
-            if page.cold:
-                self.due_pages.append(page)
-                continue
-            if least != page.min_expires or not page.entries:
-                continue
-            self.examined += len(page.entries)
-            expired = (entry for entry in page.entries.values() if entry.expires_at <= now)
-            gone = list(islice(expired, limit - count))
-            for entry in gone:
-                self.remove(entry)
-            count += len(gone)
-            page.min_expires = min(
-                (entry.expires_at for entry in page.entries.values()), default=NEVER
-            )
-            if page.entries:
-                heappush(self.expiries, (page.min_expires, page.first, page))
-        return count
-
-    def lapse(self, now: int, limit: int = UNBOUNDED) -> int:
-        """End up to `limit` claims whose deadline has come; answer how many."""
-        count = 0
-        while count < limit and self.lapses and self.lapses[0][0] <= now:
-            deadline, _, claim = heappop(self.lapses)
-            if self.claims.get(claim.id) is not claim or claim.deadline != deadline:
-                continue  # released, or renewed since
-            self.examined += len(claim.held)
-            self.end(claim)
-            count += 1
-        return count
-
-    def promote(self, now: int, limit: int = UNBOUNDED) -> int:
-        """Make up to `limit` entries ready whose delay is over; answer how many."""
-        delayed = self.delayed
-        bound = (now + 1) << _POSITION_BITS
-        count = 0
-        while count < limit and delayed and delayed[0] < bound:
-            if self._end_delay(heappop(delayed)) is not None:
-                count += 1
-        return count
-
-    def expose(self, now: int, limit: int) -> int:
-        """Make up to `limit` delayed entries ready, whatever their delay; answer how many."""
-        count = 0
-        while count < limit and self.delayed:
-            entry = self._end_delay(heappop(self.delayed))
-            if entry is not None:
-                entry.visible_at = min(entry.visible_at, now)
-                self.changed_pages.add(entry.page.number)
-                count += 1
-        return count
-
-    def _end_delay(self, key: int) -> Entry | None:
-        self.examined += 1
-        entry = self.find(key & _POSITION_MASK)
-        if entry is None or not entry.delayed or entry.visible_at != key >> _POSITION_BITS:
-            return None  # removed, or delayed until another instant
-        entry.delayed = False
-        self.delayed_count -= 1
-        self.make_ready(entry)
-        return entry
-
-    def next_due(self) -> int:
-        """The earliest instant at which something here may be due."""
-        return min(
-            self.expiries[0][0] if self.expiries else NEVER,
-            self.lapses[0][0] if self.lapses else NEVER,
-            self.delayed[0] >> _POSITION_BITS if self.delayed else NEVER,
-            self.keys.next_due(),
-        )
+        heappush(self.delayed, visible_at << POSITION_BITS | entry.position)

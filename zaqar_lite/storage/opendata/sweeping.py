@@ -4,8 +4,10 @@ from zaqar_lite.domain.metadata import dead_letter_policy
 from zaqar_lite.domain.models import Swept
 from zaqar_lite.storage.opendata import keys, past
 from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.due import expire, lapse, next_due, promote
 from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import is_damaged
+from zaqar_lite.storage.opendata.paging import cool, prepare
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.records import decode_garbage
 
@@ -19,16 +21,16 @@ async def sweep(db: Database, limit: int) -> Swept:
         left = limit - expired - promoted - lapsed - moved
         if left <= 0:
             break
-        if queue.next_due() <= now:
-            await db.prepare(queue, now, list)
-            gone = queue.expire(now, left)
-            free = queue.lapse(now, max(0, left - gone))
-            due = queue.promote(now, max(0, left - gone - free))
+        if next_due(queue) <= now:
+            await prepare(db, queue, now, list)
+            gone = expire(queue, now, left)
+            free = lapse(queue, now, max(0, left - gone))
+            due = promote(queue, now, max(0, left - gone - free))
             queue.keys.forget(now)
             expired, lapsed, promoted = expired + gone, lapsed + free, promoted + due
             db.touched.add(queue)
         queue.fold()
-        db.cool(queue, all_pages=True)
+        cool(db, queue, all_pages=True)
         if queue.changed_pages:
             db.touched.add(queue)
         if queue.exhaustible:

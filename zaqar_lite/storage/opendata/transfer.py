@@ -20,9 +20,12 @@ from zaqar_lite.domain.models import Message, Origin, QueueRecord, QueueRef
 from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.configuration import encode_record
 from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.due import settle
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.paging import cold_after, prepare
 from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.reading import fill
 from zaqar_lite.storage.opendata.records import encode_payload
 
 HEAD = {"format": "zaqar-lite", "version": 1}
@@ -36,13 +39,13 @@ async def export(db: Database, project: str | None, name: str | None) -> AsyncIt
     for queue in sorted(db.queues, key=lambda queue: queue.ref):
         if project not in (None, queue.ref.project) or name not in (None, queue.ref.name):
             continue
-        queue.settle(now)
+        settle(queue, now)
         if queue.record is not None:
             described = {**queue.ref._asdict(), "metadata": queue.record.metadata}
             yield _line({"queue": described})
         position = -1
         while True:
-            await db.prepare(queue, now, partial(queue.cold_after, position, _CHUNK))
+            await prepare(db, queue, now, partial(cold_after, queue, position, _CHUNK))
             chunk = list(islice(queue.after(position), _CHUNK))
             if not chunk:
                 break
@@ -52,7 +55,7 @@ async def export(db: Database, project: str | None, name: str | None) -> AsyncIt
                 entry.position: entry.claim.deadline for entry in chunk if entry.claim is not None
             }
             priorities = {entry.position: entry.priority for entry in chunk}
-            await db.fill(queue, chunk, messages)
+            await fill(db, queue, chunk, messages)
             for message in messages:
                 yield _line(
                     {

@@ -1,0 +1,156 @@
+"""What changed in a queue since the last batch, as records of the next one."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from zaqar_lite.storage.opendata import keys
+from zaqar_lite.storage.opendata.active import encode_active
+from zaqar_lite.storage.opendata.history import History
+from zaqar_lite.storage.opendata.keys import PAYLOAD_PREFIX, RecordType
+from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.records import (
+    ClaimRecord,
+    encode_attempts,
+    encode_claim,
+    encode_ended,
+    encode_garbage,
+    encode_remembered,
+)
+
+if TYPE_CHECKING:
+    from zaqar_lite.storage.opendata.database import Database
+
+EMPTY_ACTIVE = encode_active((), ())
+EMPTY_ENDED = encode_ended(())
+GARBAGE_STEP = 1_000
+
+
+def encode_changes(
+    db: "Database", queue: Queue, puts: dict[bytes, bytes], deletes: dict[bytes, None]
+) -> None:
+    """Add the records of what changed in a queue to a batch."""
+    if queue.removed:
+        _encode_removed(db, queue, puts, deletes)
+    root = keys.queue_key(RecordType.ACTIVE, queue.raw)
+    for number in queue.changed_pages:
+        page = queue.numbered.get(number)
+        if number is None:
+            puts[root] = EMPTY_ACTIVE if page is None else page.encode()
+            deletes.pop(root, None)
+            continue
+        key = root + number.to_bytes(8, "big")
+        if page is None or not page.entries:
+            deletes[key] = None
+        else:
+            puts[key] = page.encode()
+            deletes.pop(key, None)
+    queue.changed_pages.clear()
+    _encode_claims(queue, puts, deletes)
+    if queue.keys.changed:
+        _encode_keys(queue, puts, deletes)
+    for history in (queue.done, queue.failed):
+        if history.changed:
+            _encode_history(queue, history, puts, deletes)
+    if queue.record is None and not queue.total and not queue.damaged_pages:
+        for kind in (RecordType.ACTIVE, RecordType.DONE, RecordType.FAILED):
+            key = keys.queue_key(kind, queue.raw)
+            if puts.pop(key, None) is not None or kind is not RecordType.ACTIVE:
+                deletes[key] = None
+
+
+def _encode_claims(queue: Queue, puts: dict[bytes, bytes], deletes: dict[bytes, None]) -> None:
+    for claim_id, claim in queue.changed_claims.items():
+        key = keys.claim_key(queue.raw, bytes.fromhex(claim_id))
+        if claim is None:
+            puts.pop(key, None)
+            deletes[key] = None
+        else:
+            ids = [entry.name for entry in claim.held.values()]
+            puts[key] = encode_claim(
+                ClaimRecord(claim.created_at, claim.ttl_ms, claim.grace_ms, claim.client_id, ids)
+            )
+    queue.changed_claims.clear()
+    for entry in queue.ended:
+        past = entry.past
+        if past is not None and queue.find(entry.position) is entry:
+            key = keys.attempts_key(entry.id, queue.raw)
+            puts[key] = encode_attempts(past.consumers)
+            deletes.pop(key, None)
+    queue.ended.clear()
+
+
+def _encode_removed(
+    db: "Database", queue: Queue, puts: dict[bytes, bytes], deletes: dict[bytes, None]
+) -> None:
+    gone: list[int] = []
+    for entry in queue.removed:
+        message_id = entry.id
+        past = entry.past
+        if past is not None:
+            if past.shared and _has_other_holder(db, message_id):
+                continue
+            if past.consumers:
+                key = keys.attempts_key(message_id, queue.raw)
+                if key not in puts:  # a history that began in this batch needs it
+                    deletes[key] = None
+        gone.append(message_id)
+    queue.removed.clear()
+    if len(gone) > GARBAGE_STEP:
+        put_garbage(db, gone, puts)
+        return
+    for message_id in gone:
+        key = PAYLOAD_PREFIX + message_id.to_bytes(8, "big")
+        puts.pop(key, None)
+        deletes[key] = None
+        deletes[db.log_key(message_id)] = None
+        db.bodies.forget(message_id)
+
+
+def _has_other_holder(db: "Database", message_id: int) -> bool:
+    """Count one holder less; tell whether another queue still holds the message."""
+    holders = db.shared.get(message_id, 1) - 1
+    if holders > 1:
+        db.shared[message_id] = holders
+    else:
+        db.shared.pop(message_id, None)
+    return holders > 0
+
+
+def put_garbage(db: "Database", gone: Sequence[int], puts: dict[bytes, bytes]) -> None:
+    """Leave the deleting of many messages to the sweep, in steps that survive a crash."""
+    for start in range(0, len(gone), GARBAGE_STEP):
+        step = gone[start : start + GARBAGE_STEP]
+        key = keys.message_key(RecordType.GARBAGE, db.next_garbage)
+        db.next_garbage += 1
+        puts[key] = encode_garbage(step)
+        db.garbage.append(key)
+
+
+def _encode_keys(queue: Queue, puts: dict[bytes, bytes], deletes: dict[bytes, None]) -> None:
+    prefix = keys.queue_key(RecordType.IDEMPOTENCY, queue.raw)
+    for suffix in queue.keys.changed:
+        known = queue.keys.get(suffix)
+        if known is None:
+            deletes[prefix + suffix] = None
+            puts.pop(prefix + suffix, None)
+        else:
+            puts[prefix + suffix] = encode_remembered(*known)
+            deletes.pop(prefix + suffix, None)
+    queue.keys.changed.clear()
+
+
+def _encode_history(
+    queue: Queue, history: History, puts: dict[bytes, bytes], deletes: dict[bytes, None]
+) -> None:
+    for number in history.changed:
+        key = keys.queue_key(history.kind, queue.raw, number)
+        if number == history.number and (history.tail or number is None):
+            puts[key] = encode_ended(history.tail)
+            deletes.pop(key, None)
+        elif history.is_full(number):
+            puts[key] = encode_ended(history.filled.pop(number))
+        elif number is None:
+            puts[key] = EMPTY_ENDED
+        else:
+            deletes[key] = None
+    history.changed.clear()

@@ -1,0 +1,155 @@
+"""Looking at messages without claiming them: pages, counts, ranges, and finding them by id."""
+
+from collections.abc import Callable, Collection, Sequence
+from itertools import islice
+
+from zaqar_lite.domain.ids import Marker
+from zaqar_lite.domain.models import Message, Page, QueueRef, Stats
+from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.due import promote
+from zaqar_lite.storage.opendata.entries import UNKNOWN, Entry
+from zaqar_lite.storage.opendata.entries import Page as QueuePage
+from zaqar_lite.storage.opendata.paging import (
+    cold_after,
+    cold_at,
+    cold_ends,
+    cold_for_names,
+    prepared,
+)
+from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.reading import fill, warm
+
+
+async def list_messages(
+    db: Database,
+    queue: QueueRef,
+    *,
+    marker: Marker | None = None,
+    until: Marker | None = None,
+    limit: int,
+    exclude_client_id: str | None = None,
+    include_claimed: bool = False,
+    include_delayed: bool = False,
+    version: int | None = None,
+) -> Page:
+    """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
+    there = db.queue(queue, version)
+    if there is None:
+        return Page((), None)
+    after, last = resolve(db, marker, there), resolve(db, until, there)
+    page = Page((), None)
+    while True:
+        start = -1 if after is None else after
+        current = await prepared(db, queue, version, _cold_after(start), reads=True)
+        if current is None:
+            return page
+        there = current
+        now = db.clock.now_ms()
+        db.settle(there, now)
+        promote(there, now)
+        examined = list(islice(there.after(start), MAX_EXAMINED))
+        if exclude_client_id is not None and any(e.created_at == UNKNOWN for e in examined):
+            await warm(db, there, examined)
+            continue  # the queue may have changed: look again
+        there.examined += len(examined)
+        found: list[Entry] = []
+        ended = len(examined) < MAX_EXAMINED
+        for entry in examined:
+            if last is not None and entry.position > last:
+                ended = True
+                break
+            page.marker = after = entry.position
+            if (
+                (entry.claim is None or include_claimed)
+                and (include_delayed or not entry.delayed)
+                and (exclude_client_id is None or entry.client_id != exclude_client_id)
+                and (entry.past is None or not entry.past.damaged)
+            ):
+                found.append(entry)
+                if len(found) == limit:
+                    break
+        if found:
+            page.messages = await read(db, there, found, now)
+            if page.messages:
+                return page
+        if ended and len(found) < limit:
+            return page
+
+
+async def stats(db: Database, queue: QueueRef) -> Stats:
+    """Count the live messages; see the seam."""
+    there = await prepared(db, queue, None, cold_ends, reads=True)
+    if there is None:
+        return Stats()
+    now = db.clock.now_ms()
+    db.settle(there, now)
+    promote(there, now)
+    stats = Stats(there.ready_count, there.delayed_count, there.claimed_count)
+    ends = there.ends()
+    found = await read(db, there, ends, now)
+    if found:
+        stats.oldest, stats.newest = found[0], found[-1]
+    return stats
+
+
+async def split(db: Database, queue: QueueRef, count: int) -> Sequence[int]:
+    """Cut the live messages into ranges; see the seam."""
+    there = await prepared(
+        db, queue, None, lambda there: cold_at(there, _cuts(there.total, count)), reads=True
+    )
+    if there is None:
+        return ()
+    db.settle(there, db.clock.now_ms())
+    cuts = [there.nth(index) for index in _cuts(there.total, count)]
+    await db.committer.visible(there.epoch)
+    return cuts
+
+
+def _cuts(total: int, count: int) -> list[int]:
+    """The indexes at which at most `count` ranges of `total` entries end."""
+    ranges = min(count, total)
+    return [total * (index + 1) // ranges - 1 for index in range(ranges)]
+
+
+def _cold_after(start: int) -> Callable[[Queue], list[QueuePage]]:
+    return lambda there: cold_after(there, start, MAX_EXAMINED)
+
+
+async def read(db: Database, there: Queue, found: Sequence[Entry], now: int) -> list[Message]:
+    """Show entries to a reader, once everything they were changed by is durable."""
+    epoch = there.epoch
+    messages = [entry.view(db.names.write(entry.name), now) for entry in found]
+    await fill(db, there, found, messages)
+    await db.committer.visible(epoch)
+    return messages
+
+
+def named(db: Database, there: Queue, ids: Collection[str]) -> list[Entry]:
+    """The entries of these ids that the queue has, each once."""
+    read_name = db.names.read
+    found = []
+    for text in dict.fromkeys(ids):
+        name = read_name(text)
+        entry = None if name is None else there.find_named(name)
+        if entry is not None:
+            found.append(entry)
+    return found
+
+
+def cold_named(db: Database, ids: Collection[str]) -> Callable[[Queue], list[QueuePage]]:
+    """Ask for the cold pages in which messages of these ids may be."""
+
+    def needed(there: Queue) -> list[QueuePage]:
+        numbers = map(db.names.read, ids)
+        return cold_for_names(there, (number for number in numbers if number is not None))
+
+    return needed
+
+
+def resolve(db: Database, marker: Marker | None, there: Queue) -> int | None:
+    """The position that a marker means in this queue."""
+    if marker is None:
+        return None
+    found = named(db, there, (marker.message_id,)) if marker.message_id else ()
+    return found[0].position if found else marker.position

@@ -1,0 +1,219 @@
+"""Which cold pages an operation needs, loading them before it acts, and forgetting others."""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
+from heapq import heappop, heappush
+from itertools import islice
+
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.storage.opendata import keys
+from zaqar_lite.storage.opendata.active import read_active
+from zaqar_lite.storage.opendata.checkpoint import put_garbage
+from zaqar_lite.storage.opendata.cold import candidates, entries_of, may_be_cold
+from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.due import expire
+from zaqar_lite.storage.opendata.encoding import CodecError
+from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Entry, Page
+from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.reading import readable
+
+logger = logging.getLogger(__name__)
+_HOT_SLACK = 32 * PAGE_SIZE
+
+
+async def prepared(
+    db: Database,
+    ref: QueueRef,
+    version: int | None,
+    needed: Callable[[Queue], list[Page]],
+    *,
+    reads: bool = False,
+) -> Queue | None:
+    """The queue of an operation, with what the operation needs in memory (`cold.py`)."""
+    find = db.queue if reads else db.queue_to_change
+    there = find(ref, version)
+    while there is not None and there.cold.count:
+        await prepare(db, there, db.clock.now_ms(), partial(needed, there))
+        current = find(ref, version)
+        if current is there:
+            break
+        there = current  # it was dropped or recovered meanwhile
+    return there
+
+
+async def prepare(db: Database, queue: Queue, now: int, needed: Callable[[], list[Page]]) -> None:
+    """Load what an operation needs and is cold; what holds expired messages is needed always.
+
+    Afterwards nothing is, until the next await.
+    """
+    kept: set[Page] = set()  # or one page would be forgotten for the next, and so on for ever
+    while queue.cold.count:
+        expire(queue, now)
+        pages = [*queue.due_pages, *needed()]
+        queue.due_pages.clear()
+        if not pages:
+            return
+        kept.update(pages)
+        await _load(db, queue, pages, kept)
+
+
+async def _load(db: Database, queue: Queue, pages: Sequence[Page], kept: set[Page]) -> None:
+    root = keys.queue_key(RecordType.ACTIVE, queue.raw)
+    wanted = {
+        root if page.number is None else root + page.number.to_bytes(8, "big"): page
+        for page in pages
+    }
+    stored = await db.engine.get(list(wanted))
+    for key, page in wanted.items():
+        if not page.cold or queue.numbered.get(page.number) is not page:
+            continue  # somebody else loaded or purged it meanwhile
+        try:
+            fields, _, _ = read_active(readable(stored, key))
+            _install(queue, page, entries_of(page, fields))
+        except CodecError as exc:
+            logger.error("damaged: %s", exc)
+            _install(queue, page, {})
+            queue.discard_page(page)
+    if queue.total - queue.cold.count > db.hot_limit + _HOT_SLACK:
+        cool(db, queue, all_pages=False, kept=kept)
+
+
+def cool(
+    db: Database, queue: Queue, *, all_pages: bool, kept: AbstractSet[Page] = frozenset()
+) -> None:
+    """Keep a queue's part in memory about as large as it may be."""
+    if queue.total - queue.cold.count <= db.hot_limit:
+        return
+    root = keys.queue_key(RecordType.ACTIVE, queue.raw)
+    written = db.written.puts if db.committer.is_writing else {}
+
+    def is_saved(page: Page) -> bool:
+        number = page.number
+        key = root if number is None else root + number.to_bytes(8, "big")
+        return page not in kept and number not in queue.changed_pages and key not in written
+
+    _cool(queue, db.hot_limit, is_saved, all_pages=all_pages)
+
+
+async def all_ids(db: Database, queue: Queue) -> dict[int | None, list[int]]:
+    """The ids in the cold pages of a queue, by page, complete at the next step."""
+    found: dict[int | None, list[int]] = {}
+    root = keys.queue_key(RecordType.ACTIVE, queue.raw)
+    while missing := [p for p in queue.pages if p.cold and p.number not in found][:64]:
+        wanted = {
+            root if page.number is None else root + page.number.to_bytes(8, "big"): page
+            for page in missing
+        }
+        stored = await db.engine.get(list(wanted))
+        for key, page in wanted.items():
+            try:
+                found[page.number] = list(read_active(readable(stored, key))[0][::5])
+            except CodecError:
+                found[page.number] = []
+    return found
+
+
+def purge(db: Database, queue: Queue, cold_ids: Mapping[int | None, Sequence[int]]) -> None:
+    """Remove all entries and claims; `cold_ids` is what `all_ids` answered just now."""
+    gone = [message_id for page in queue.pages if page.cold for message_id in cold_ids[page.number]]
+    queue.clear()
+    db.changed(queue)
+    if gone:
+        put_garbage(db, gone, db.puts)
+
+
+def cold_for_names(queue: Queue, names: Iterable[int]) -> list[Page]:
+    """The cold pages in which entries of these names may be."""
+    if not queue.cold.count:
+        return []
+    found = {}
+    for name in names:
+        index = bisect_right(queue.firsts, queue.names.get(name, name)) - 1
+        if index >= 0 and queue.pages[index].cold:
+            found[index] = queue.pages[index]
+    return list(found.values())
+
+
+def cold_at_head(queue: Queue, limit: int) -> list[Page]:
+    """The cold page that holds what is next to be claimed, or will be before `limit`."""
+    first = queue.cold.first() if queue.cold.count else None
+    if first is None:
+        return []
+    ready = queue.ready
+    before: set[int] = set()
+    while len(before) < limit and ready and ready[0] < first[0]:
+        key = heappop(ready)
+        if queue.is_ready(key):
+            before.add(key)
+    for key in before:
+        heappush(ready, key)
+    return [] if len(before) >= limit else [first[1]]
+
+
+def cold_after(queue: Queue, position: int, count: int) -> list[Page]:
+    """The cold pages among those that hold the next `count` entries after a position."""
+    if not queue.cold.count:
+        return []
+    found = []
+    index = max(0, bisect_right(queue.firsts, position) - 1)
+    for number, page in enumerate(islice(queue.pages, index, None)):
+        if page.cold:
+            found.append(page)
+        if number:  # of the first page, all may lie before the position
+            count -= page.cold or len(page.entries)
+        if count <= 0:
+            break
+    return found
+
+
+def cold_at(queue: Queue, indexes: Iterable[int]) -> list[Page]:
+    """The cold pages that hold the entries with these indexes."""
+    found = {page.first: page for index in indexes for page, _ in (queue.at(index),)}
+    return [page for page in found.values() if page.cold]
+
+
+def cold_ends(queue: Queue) -> list[Page]:
+    """The cold pages among the first and the last that hold anything."""
+    return [page for page in (*queue.pages[:2], *queue.pages[-2:]) if page.cold]
+
+
+def _install(queue: Queue, page: Page, entries: dict[int, Entry]) -> None:
+    """Let the entries of a cold page in."""
+    queue.total -= page.cold
+    queue.ready_count -= page.cold
+    queue.cold.remove(page)
+    page.entries = entries
+    for entry in entries.values():
+        queue.index(entry)
+    if entries:
+        heappush(queue.expiries, (page.min_expires, page.first, page))
+    queue.cold.loaded.append(page)
+
+
+def _cool(queue: Queue, limit: int, is_saved: Callable[[Page], bool], *, all_pages: bool) -> None:
+    """Forget entries of saved pages until at most about `limit` are in memory."""
+    head = limit // PAGE_SIZE // 2
+    pages = queue.pages[head:-1][::-1] if all_pages else candidates(queue.pages, queue.cold.loaded)
+    for page in pages:
+        if queue.total - queue.cold.count <= limit:
+            break
+        if page.cold or page is queue.pages[-1] or queue.numbered.get(page.number) is not page:
+            continue
+        if is_saved(page) and may_be_cold(page):
+            first = next(iter(page.entries.values()))
+            queue.cold.add(page, len(page.entries), first.priority)
+    while queue.cold.loaded and (
+        queue.cold.loaded[0].cold
+        or queue.numbered.get(queue.cold.loaded[0].number) is not queue.cold.loaded[0]
+    ):
+        queue.cold.loaded.popleft()
+    queue.forget_stale_keys()
+
+
+def nothing(_: Queue) -> list[Page]:
+    """No page: what posting and tidying need."""
+    return []

@@ -1,0 +1,183 @@
+"""Bodies and metadata: kept in memory while there is room, read from the records otherwise."""
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from zaqar_lite.domain.models import Message
+from zaqar_lite.storage.opendata import keys
+from zaqar_lite.storage.opendata.encoding import CodecError
+from zaqar_lite.storage.opendata.engine import Damage, Stored
+from zaqar_lite.storage.opendata.entries import UNKNOWN, Entry
+from zaqar_lite.storage.opendata.keys import PAYLOAD_PREFIX, RecordType
+from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.records import (
+    CLIENT_HEADER,
+    QUEUE_HEADER,
+    Metadata,
+    Uri,
+    decode_metadata,
+    decode_payload,
+)
+
+if TYPE_CHECKING:
+    from zaqar_lite.storage.opendata.database import Database
+
+logger = logging.getLogger(__name__)
+_BODY_OVERHEAD = 150
+
+
+class Bodies:
+    """The bodies of the latest messages, up to a number of bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._order: deque[tuple[int, int]] = deque()
+        self._bodies: dict[int, bytes] = {}
+        self.get = self._bodies.get
+        """The body of a message id, or None."""
+
+    def keep(self, message_id: int, body: bytes) -> None:
+        """Keep a body until others need the room."""
+        size = len(body) + _BODY_OVERHEAD
+        self._bodies[message_id] = body
+        self._order.append((message_id, size))
+        self._size += size
+        while self._size > self._limit:
+            oldest, size = self._order.popleft()
+            self._bodies.pop(oldest, None)
+            self._size -= size
+
+    def forget(self, message_id: int) -> None:
+        """Forget the body of a message that is gone."""
+        self._bodies.pop(message_id, None)
+
+
+async def fill(
+    db: "Database", queue: Queue, entries: Sequence[Entry], messages: list[Message]
+) -> None:
+    """Give messages the bodies of their entries, and what else is only in the log.
+
+    A message that was deleted meanwhile leaves the list. One that can't be read is set aside:
+    it is named in the log and never handed out again, and stays stored as it is.
+    """
+    if _fill_from_memory(db, entries, messages):
+        return
+    stored = await _read(db, entries)
+    kept: list[Message] = []
+    for entry, message in zip(entries, messages, strict=True):
+        try:
+            message.body = _body_of(entry.id, stored)
+            _learn(db, entry, stored)
+        except CodecError as exc:
+            if queue.find(entry.position) is entry:
+                set_aside(db, queue, entry, str(exc))
+            continue
+        message.created_at, message.client_id = entry.created_at, entry.client_id
+        message.headers = entry.headers
+        message.ttl_ms = entry.ttl_ms or message.expires_at - entry.created_at
+        kept.append(message)
+    messages[:] = kept
+
+
+def _fill_from_memory(db: "Database", entries: Sequence[Entry], messages: list[Message]) -> bool:
+    bodies = db.bodies
+    for entry, message in zip(entries, messages, strict=True):
+        body = bodies.get(entry.id)
+        if body is None or entry.created_at == UNKNOWN:
+            return False
+        message.body = body
+    return True
+
+
+async def warm(db: "Database", queue: Queue, entries: Iterable[Entry]) -> None:
+    """Read the metadata of entries that do not have it yet."""
+    cold = [entry for entry in entries if entry.created_at == UNKNOWN]
+    stored = await db.engine.get([db.log_key(entry.id) for entry in cold])
+    for entry in cold:
+        try:
+            _learn(db, entry, stored)
+        except CodecError as exc:
+            if queue.find(entry.position) is entry:
+                set_aside(db, queue, entry, str(exc))
+
+
+async def _read(db: "Database", entries: Sequence[Entry]) -> dict[bytes, Stored]:
+    wanted: list[bytes] = []
+    ours: dict[bytes, Stored] = {}
+    for entry in entries:
+        key = PAYLOAD_PREFIX + entry.id.to_bytes(8, "big")
+        body = db.bodies.get(entry.id)
+        if body is not None:
+            ours[key] = b"\x03" + body
+        else:
+            value = db.puts.get(key) or db.written.puts.get(key)
+            if value is None:
+                wanted.append(key)
+            else:
+                ours[key] = value
+        if entry.created_at == UNKNOWN:
+            wanted.append(db.log_key(entry.id))
+    stored = await db.engine.get(wanted) if wanted else {}
+    stored.update(ours)
+    return stored
+
+
+def _body_of(message_id: int, stored: Mapping[bytes, Stored]) -> bytes:
+    payload = decode_payload(readable(stored, keys.message_key(RecordType.PAYLOAD, message_id)))
+    if isinstance(payload, Uri):
+        raise CodecError(f"the payload lies at {payload.uri}, which this server does not fetch")
+    return payload
+
+
+def _learn(db: "Database", entry: Entry, stored: Mapping[bytes, Stored]) -> None:
+    if entry.created_at == UNKNOWN:
+        metadata = decode_metadata(readable(stored, db.log_key(entry.id)))
+        _, client_id, headers = split_headers(metadata)
+        entry.learn(metadata, client_id, headers)
+
+
+def set_aside(db: "Database", queue: Queue, entry: Entry, why: str) -> None:
+    """Never hand out an entry whose payload or metadata can't be read."""
+    logger.error("message %s of %s is set aside: %s", entry.id, queue.ref, why)
+    past = entry.remember()
+    if past.damaged:
+        return
+    if entry.claim is not None:
+        entry.claim.held.pop(entry.position, None)
+        entry.claim = None
+    elif entry.delayed:
+        entry.delayed = False
+        queue.delayed_count -= 1
+    else:
+        queue.ready_count -= 1
+    past.damaged = True
+    queue.changed_pages.add(entry.page.number)
+    db.touched.add(queue)
+
+
+def readable(stored: Mapping[bytes, Stored], key: bytes) -> bytes:
+    """The value of a key among what was read.
+
+    Raises:
+        CodecError: it is missing or damaged; names the record.
+    """
+    value = stored.get(key)
+    if value is None:
+        raise CodecError(f"{keys.describe(key)} is missing")
+    if isinstance(value, Damage):
+        raise CodecError(str(value))
+    return value
+
+
+def split_headers(metadata: Metadata) -> tuple[str | None, str | None, dict[str, str]]:
+    """Split a metadata record's headers: the queue, the client, and the message's own."""
+    headers = list(metadata.headers)
+    queue = client_id = None
+    if headers and headers[0][0] == QUEUE_HEADER:
+        queue = headers.pop(0)[1]
+    if headers and headers[0][0] == CLIENT_HEADER:
+        client_id = headers.pop(0)[1]
+    return queue, client_id, dict(headers)
