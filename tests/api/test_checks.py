@@ -34,6 +34,8 @@ UUID = "3381af922b9e11e3b19171861300734c"
         ({"client_id": UUID, "accept": "application/xml"}, 406, "406 Not Acceptable"),
         ({"accept": "application/xml"}, 406, "406 Not Acceptable"),
         ({"accept": "application/json;q=0"}, 406, "406 Not Acceptable"),
+        ({"accept": "application/json;q=0, */*"}, 406, "406 Not Acceptable"),
+        ({"accept": "*/*;q=0.000"}, 406, "406 Not Acceptable"),
     ],
 )
 async def test_refuses_a_request_by_the_first_check_that_fails(
@@ -61,7 +63,15 @@ async def test_takes_every_form_of_a_uuid(api: Api, client_id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "accept", ["*/*", "application/*", "text/html, application/json;q=0.1", "application/json"]
+    "accept",
+    [
+        "",
+        "*/*",
+        "application/*",
+        "text/html, application/json;q=0.1",
+        "application/json",
+        "*/*;q=0, Application/JSON",
+    ],
 )
 async def test_takes_an_accept_header_that_admits_json(api: Api, accept: str) -> None:
     answer = await send(api, "GET", "/v2/queues", client_id=UUID, x_project_id="p", accept=accept)
@@ -126,6 +136,11 @@ async def test_answers_options_without_checks(api: Api) -> None:
     assert answer.headers["allow"] == "DELETE, GET, POST, OPTIONS"
 
 
+async def test_the_root_needs_no_headers_whatever_the_method(api: Api) -> None:
+    answer = await send(api, "POST", "/")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, OPTIONS")
+
+
 async def test_refuses_a_form_with_a_body_and_takes_one_without(api: Api) -> None:
     form = "application/x-www-form-urlencoded"
     answer = await api.call("PUT", "", {"a": 1}, Content_Type=form)
@@ -162,11 +177,29 @@ async def test_checks_a_client_id_by_its_length_when_uuids_are_off(make_api: Mak
 
 
 @pytest.mark.parametrize(
-    "query", ["limit=a", "limit=1.5", "limit=%20", "echo=None", "echo=TRUE", "limit=9" + "9" * 30]
+    "query", ["limit=a", "limit=1.5", "limit=%20", "echo=None", "echo=TRUE", "limit=%D9%A3"]
 )
 async def test_refuses_a_query_value_of_the_wrong_type(api: Api, query: str) -> None:
     answer = await api.call("GET", f"messages?{query}")
     assert (answer.status_code, answer.json()["title"]) == (400, "Invalid parameter")
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", str(2**64), "9" * 900])
+async def test_refuses_a_number_out_of_range(api: Api, limit: str) -> None:
+    answer = await api.call("GET", f"messages?limit={limit}")
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid API request")
+
+
+@pytest.mark.parametrize("name", ["Client-ID", "X-Project-ID", "URL-Paths", "Content-Type"])
+async def test_refuses_a_header_that_is_sent_twice_and_could_say_two_things(
+    api: Api, name: str
+) -> None:
+    """A gateway may look at the first of two project ids, and this server at the last."""
+    twice = [(name, "one"), ("X-Trace", "a"), ("X-Trace", "b"), (name.lower(), "two")]
+    answer = await api.http.get("/v2/ping", headers=twice)
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid header value")
+    assert name.lower() in answer.json()["description"]
+    assert (await api.http.get("/v2/ping", headers=twice[1:3])).status_code == 204
 
 
 async def test_drops_empty_parameters_and_takes_the_last_of_several(api: Api) -> None:

@@ -166,8 +166,19 @@ async def test_delays_by_the_queue_and_by_the_message(api: Api) -> None:
     assert [message["body"] for message in await api.claim()] == ["long"]
 
 
-async def test_a_normal_queue_has_no_delay(api: Api) -> None:
-    await api.post({"body": 1, "delay": 900})
+@pytest.mark.parametrize("delay", [-1, 901])
+async def test_refuses_a_delay_out_of_range_and_stores_nothing(api: Api, delay: int) -> None:
+    await api.call("PUT", "", {"_default_message_delay": 60})
+    document = {"messages": [{"body": 0}, {"body": 1, "delay": delay}]}
+    answer = await api.call("POST", "messages", document)
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid API request")
+    assert "Message 1" in answer.json()["description"]
+    assert await api.browse("echo=true&include_delayed=true") == []
+
+
+@pytest.mark.parametrize("delay", [900, 901, -1])
+async def test_a_normal_queue_has_no_delay(api: Api, delay: int) -> None:
+    await api.post({"body": 1, "delay": delay})
     assert len(await api.browse()) == 1
     assert len(await api.claim()) == 1
 

@@ -75,8 +75,6 @@ async def test_returns_a_body_byte_for_byte(api: Api) -> None:
         ({"messages": [{"body": 1, "ttl": 59}]}, "Invalid API request"),
         ({"messages": [{"body": 1, "ttl": -1}]}, "Invalid API request"),
         ({"messages": [{"body": 1, "ttl": 1_209_601}]}, "Invalid API request"),
-        ({"messages": [{"body": 1, "delay": -1}]}, "Invalid API request"),
-        ({"messages": [{"body": 1, "delay": 901}]}, "Invalid API request"),
         ({"messages": [{"body": 1, "idempotency_key": ""}]}, "Invalid API request"),
         ({"messages": [{"body": 1, "idempotency_key": "k" * 129}]}, "Invalid API request"),
         (

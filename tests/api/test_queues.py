@@ -96,6 +96,15 @@ async def test_refuses_metadata_above_the_limit(api: Api) -> None:
     assert (answer.status_code, answer.json()["title"]) == (400, "Invalid API request")
 
 
+async def test_metadata_can_not_grow_above_the_limit_by_patches(make_api: MakeApi) -> None:
+    async with make_api(max_queue_metadata=1_000) as api:
+        await api.call("PUT", "")
+        for key, status in (("a", 200), ("b", 400), ("a", 200)):
+            answer = await patch(api, {"op": "add", "path": f"/metadata/{key}", "value": "x" * 600})
+            assert answer.status_code == status
+        assert set((await api.call("GET", "")).json()) == {*DEFAULTS, "a"}
+
+
 async def test_patches_metadata(api: Api) -> None:
     await api.call("PUT", "", {"a": 1, "b": 2})
     answer = await patch(

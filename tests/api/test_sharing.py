@@ -107,6 +107,8 @@ async def test_does_not_admit_a_neighbour_with_the_same_beginning(api: Api) -> N
         {"expires": "soon"},
         {"expires": "2020-01-01T00:00:00"},
         {"expires": "2999-01-01T00:00:00"},
+        {"expires": "9999-12-31T23:59:59-14:00"},
+        {"expires": "0001-01-01T00:00:00+14:00"},
         {"more": 1},
     ],
 )

@@ -2,6 +2,7 @@
 
 import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zaqar_lite.api.http import HttpError, Request
@@ -11,8 +12,18 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.sharing import Sharing
 
 _HEX_ID = re.compile(rb"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_REFUSED = re.compile(r"q=0(?:\.0*)?")
 _MAX_HEADER = 16_384
-_JSON_RANGES = frozenset(("application/json", "application/*", "*/*"))
+_JSON_RANGES = {"*/*": 0, "application/*": 1, "application/json": 2}
+"""The media ranges that admit JSON; the higher its number, the more a range has to say."""
+
+_SINGLE = frozenset(
+    (
+        *(b"client-id", b"x-project-id", b"x-tenant-id", b"idempotency-key", b"content-type"),
+        *(b"url-signature", b"url-paths", b"url-methods", b"url-expires"),
+    )
+)
+
 _ACCEPT_LINK = {
     "text": "Accept header field definition",
     "href": "https://www.rfc-editor.org/rfc/rfc9110#name-accept",
@@ -48,7 +59,7 @@ class Checks:
             self._check_signature(request)
         _check_content(request)
         accept = headers.get(b"accept")
-        if accept is not None and accept not in (b"*/*", b"application/json"):
+        if accept and accept not in (b"*/*", b"application/json"):
             _check_accept(accept.decode("latin-1"))
         request.client_id = self._client_id(headers.get(b"client-id"))
         request.project = _project(headers)
@@ -90,12 +101,17 @@ class Checks:
         return text
 
 
-def check_headers(request: Request) -> None:
-    """Refuse headers that are too large; nothing else was looked at.
+def check_headers(request: Request, sent: Sequence[tuple[bytes, bytes]]) -> None:
+    """Refuse headers that are too large, or `sent` twice where the two could say two things.
+
+    A gateway that looks at the first of two project ids while the last one counts would let
+    everybody in everywhere. Nothing else was looked at.
 
     Raises:
-        HttpError: 431.
+        HttpError: 431 or 400.
     """
+    if len(sent) != len(request.headers):
+        _check_repeated(sent)
     for name, value in request.headers.items():
         if len(value) > _MAX_HEADER:
             raise HttpError(
@@ -104,6 +120,16 @@ def check_headers(request: Request) -> None:
                 f"The header {name.decode('latin-1')!r} has {len(value)} bytes; {_MAX_HEADER} "
                 "are allowed.",
             )
+
+
+def _check_repeated(sent: Sequence[tuple[bytes, bytes]]) -> None:
+    seen: set[bytes] = set()
+    for name, _ in sent:
+        if name in _SINGLE and name in seen:
+            raise HttpError(
+                400, "Invalid header value", f"The header {name.decode()!r} may be sent only once."
+            )
+        seen.add(name)
 
 
 def _check_content(request: Request) -> None:
@@ -127,12 +153,15 @@ def _check_content(request: Request) -> None:
 
 
 def _check_accept(accept: str) -> None:
+    best, admitted = -1, False
     for entry in accept.split(","):
-        media_type, *parameters = (part.strip() for part in entry.split(";"))
-        if media_type.lower() not in _JSON_RANGES:
+        media_type, *parameters = (part.strip().lower() for part in entry.split(";"))
+        rank = _JSON_RANGES.get(media_type, -1)
+        if rank < 0 or rank < best:
             continue
-        if any(re.fullmatch(r"q=0(?:\.0*)?", parameter) for parameter in parameters):
-            continue
+        refused = any(_REFUSED.fullmatch(parameter) for parameter in parameters)
+        best, admitted = rank, not refused or (admitted and rank == best)
+    if admitted:
         return
     raise HttpError(
         406,

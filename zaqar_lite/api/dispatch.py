@@ -8,7 +8,7 @@ gets the same form, whichever way it took.
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from zaqar_lite.api.checks import Checks, check_headers
 from zaqar_lite.api.errors import to_response
@@ -65,7 +65,7 @@ class Dispatcher:
 
     async def _serve(self, request: Request, scope: Scope, send: Send) -> int:
         try:
-            found = self._match(request)
+            found = self._match(request, scope["headers"])
         except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
             response = to_response(
                 exc, invalid_title=INVALID_REQUEST, request_id=request.request_id
@@ -82,8 +82,8 @@ class Dispatcher:
         await write(send, request, response)
         return response.status
 
-    def _match(self, request: Request) -> Route | Response:
-        check_headers(request)
+    def _match(self, request: Request, sent: Sequence[tuple[bytes, bytes]]) -> Route | Response:
+        check_headers(request, sent)
         found = self._tree.find(request.path)
         if found is None:
             raise HttpError(404, "404 Not Found")
@@ -95,7 +95,7 @@ class Dispatcher:
         route = node.routes.get(request.method)
         if request.method == "OPTIONS":
             return Response(200, b"", ((b"allow", node.allow()),))
-        if route is None or not route.public:
+        if request.path != "/":
             self._checks.run(request, names_queue=request.path.startswith("/v2/queues/"))
         if route is None:
             raise HttpError(405, "405 Method Not Allowed", headers=((b"allow", node.allow()),))

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from zaqar_lite.api.http import HttpError, Request, RequestTooLarge
+from zaqar_lite.api.http import HttpError, Request, WrongLength
 from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN, MAX_BODY_DEPTH
 from zaqar_lite.service.messages import Draft
 
@@ -51,12 +51,12 @@ async def read(request: Request) -> bytes:
     """Read a request's body.
 
     Raises:
-        HttpError: 400, there is none, or more than was announced.
+        HttpError: 400, there is none, or not as much as was announced.
     """
     try:
         body = await request.body()
-    except RequestTooLarge:
-        raise bad_body("The body is longer than its Content-Length.") from None
+    except WrongLength:
+        raise bad_body("The body is not as long as its Content-Length says.") from None
     if not body:
         raise bad_body("The request needs a body: a JSON document.")
     return body

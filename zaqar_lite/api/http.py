@@ -41,8 +41,8 @@ class Response(NamedTuple):
 NO_CONTENT = Response(204)
 
 
-class RequestTooLarge(Exception):
-    """The body is longer than its Content-Length said."""
+class WrongLength(Exception):
+    """The body ended before its Content-Length, or went on after it."""
 
 
 @dataclass(slots=True)
@@ -66,19 +66,21 @@ class Request:
     status: int = 0
 
     async def body(self) -> bytes:
-        """Read the body: Content-Length bytes; without that header there is none."""
+        """Read the body: Content-Length bytes; without that header there is none.
+
+        Raises:
+            WrongLength: the client sent fewer, because it went away, or more.
+        """
         if not self.content_length:
             return b""
         message = await self.receive()
         body: bytes = message.get("body", b"")
-        if not message.get("more_body"):
-            return body
         parts, size = [body], len(body)
-        while message.get("more_body"):
+        while message.get("more_body") and size <= self.content_length:
             message = await self.receive()
             part: bytes = message.get("body", b"")
             parts.append(part)
             size += len(part)
-            if size > self.content_length:
-                raise RequestTooLarge
-        return b"".join(parts)
+        if size != self.content_length:
+            raise WrongLength
+        return body if len(parts) == 1 else b"".join(parts)

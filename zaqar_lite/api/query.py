@@ -10,6 +10,7 @@ from zaqar_lite.api.http import HttpError, Request
 _TRUE = frozenset(("true", "True", "t", "yes", "y", "1", "on"))
 _FALSE = frozenset(("false", "False", "f", "no", "n", "0", "off"))
 _MAX_PARAMETERS = 256
+_MAX_DIGITS = 1_000
 
 
 def parameters(request: Request) -> dict[str, list[str]]:
@@ -43,7 +44,7 @@ def whole(found: dict[str, list[str]], name: str, default: int) -> int:
         return default
     value = values[-1]
     digits = value[1:] if value[:1] in ("-", "+") else value
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS):
         raise _invalid(name, "The value must be an integer.")
     return int(value)
 

@@ -6,6 +6,7 @@ work: those are refused here (`""` for a number, a threshold below 1, a queue th
 dead-letter queue).
 """
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -81,6 +82,19 @@ def validate(ref: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> None
         value = metadata.get(key)
         if value is not None and not isinstance(value, kind):
             raise Invalid(f"{key} must be {word}.")
+
+
+def check_size(metadata: Mapping[str, Any], limits: Limits) -> None:
+    """Check that metadata which grew by patches stay within the size that one PUT may have.
+
+    Raises:
+        Invalid: too large.
+    """
+    size = len(json.dumps(metadata, ensure_ascii=False, separators=(",", ":")).encode())
+    if size > limits.max_queue_metadata:
+        raise Invalid(
+            f"The metadata would have {size} bytes; {limits.max_queue_metadata} are allowed."
+        )
 
 
 def dead_letter_target(metadata: Mapping[str, Any]) -> str | None:

@@ -70,8 +70,8 @@ class Messages:
     ) -> Sequence[Posted]:
         """Store messages; create the queue, with empty metadata, once they are known to be good.
 
-        `delay` is ignored on a normal queue (delayed queues, scenario 3). `size` is that of the
-        request in bytes.
+        `delay` is ignored on a normal queue, whatever it is (delayed queues, scenario 3). `size` is
+        that of the request in bytes.
 
         Raises:
             Invalid: a message breaks a rule; names it by its index. Nothing was stored.
@@ -275,6 +275,9 @@ class Messages:
                 NewMessage(body, default_ttl_ms if ttl is None else ttl * 1000, 0, key, headers)
                 for body, ttl, _, key, headers in drafts
             ]
+        for index, draft in enumerate(drafts):
+            if draft.delay is not None:
+                self._check_times(f"Message {index}", None, draft.delay)
         return [
             NewMessage(
                 body,
@@ -291,9 +294,9 @@ class Messages:
             raise Invalid("No messages to post.")
         if batch_key is not None:
             _check_key("The Idempotency-Key header", batch_key)
-        for index, (_, ttl, delay, key, headers) in enumerate(drafts):
-            if ttl is not None or delay is not None:
-                self._check_times(f"Message {index}", ttl, delay)
+        for index, (_, ttl, _, key, headers) in enumerate(drafts):
+            if ttl is not None:
+                self._check_times(f"Message {index}", ttl, None)
             if key is not None:
                 _check_key(f"Message {index}: the idempotency_key", key)
             if headers is not None:

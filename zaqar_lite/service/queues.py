@@ -79,6 +79,7 @@ class Queues:
                 raise NotFound(f"Queue {ref.name} does not exist.")
             patched = apply_patch(operations, record.metadata, rules.overlay(self._limits))
             rules.validate(ref, patched, self._limits)
+            rules.check_size(patched, self._limits)
             await self._check_relations(ref, patched)
             changed = QueueRecord(ref, patched, record.version)
             if record.delay_mode is not DelayMode.IGNORE:

@@ -131,4 +131,7 @@ def _parse_time(text: str) -> datetime:
     if text.isdigit():
         raise ValueError(text)
     parsed = datetime.fromisoformat(text)
-    return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
+    try:
+        return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
+    except OverflowError:  # its zone takes it out of the years 1 to 9999
+        raise ValueError(text) from None
