@@ -17,6 +17,7 @@ from zaqar_lite.client import (
     NewMessage,
     Overloaded,
     QueueNotFound,
+    RawBody,
     ServerFault,
     Unauthenticated,
     encoding,
@@ -60,6 +61,25 @@ def test_each_call_of_post_has_its_own_key() -> None:
     assert all(re.fullmatch(r"[0-9a-f]{32}", key) for key in keys)
     chosen = messages.post("q", [b"{}"], idempotency_key="mine")
     assert chosen.request.headers["Idempotency-Key"] == "mine"
+
+
+def test_a_request_of_messages_with_keys_has_none() -> None:
+    assert "Idempotency-Key" not in messages.post("q", [b"{}"], keyed=True).request.headers
+    batcher = Batcher[object](PostOptions(batch_size=2))
+    batcher.add(NewMessage(body=1, idempotency_key="k"))
+    entries = batcher.add(2)
+    assert entries is not None
+    assert [entry.keyed for entry in entries] == [True, False]
+
+
+@pytest.mark.parametrize("cut", [encoding.raw_bodies, encoding.standard_raw_bodies])
+def test_bodies_are_cut_out_as_they_are(cut: Callable[[Response], list[RawBody]]) -> None:
+    texts = [b'{"body" : 1.00, "body":2}', b'[ 0.1234567890123456789 ,"}]\\""]', b"null"]
+    entries = b", ".join(b'{"id": "1", "body": ' + t + b', "headers": {"body": 3}}' for t in texts)
+    page = b'{"links": [{"body": 4}], "messages": [' + entries + b"]}"
+    assert cut(Response(200, {}, page)) == texts
+    with pytest.raises(BadAnswer):
+        cut(Response(200, {}, b'{"messages": [{"id": "1"}]}'))
 
 
 def test_zaqars_own_message_without_details_is_read() -> None:

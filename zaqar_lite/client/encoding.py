@@ -1,4 +1,4 @@
-"""Messages to JSON and back: orjson where it is installed, else the standard library."""
+"""Messages to JSON and back: orjson and msgspec where they are installed, else plain Python."""
 
 import datetime as dt
 import json
@@ -148,20 +148,20 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 _DECODER = json.JSONDecoder()
 
 
-def raw_bodies(response: Response) -> list[RawBody]:
-    """Return the bodies of an answer's messages as the JSON text they are in.
-
-    Decoding and encoding again would change a body: digits of long fractions, repeated keys,
-    spaces. So the text is cut where the values begin and end.
-    """
+def standard_raw_bodies(response: Response) -> list[RawBody]:
+    """Do what `raw_bodies` does with the standard library alone."""
     text = response.body.decode("utf-8")
     found: list[RawBody] = []
     for key, start, _ in _members(text, _skip(text, 0)):
         if key == "messages":
             for at in _items(text, start):
-                spans = {name: (begin, end) for name, begin, end in _members(text, at)}
-                begin, end = spans["body"]
-                found.append(RawBody(text[begin:end].encode("utf-8")))
+                for name, begin, end in _members(text, at):
+                    if name == "body":
+                        found.append(RawBody(text[begin:end].encode("utf-8")))
+                        break
+                else:
+                    raise bad_answer(response, "a message has no body")
+            break
     return found
 
 
@@ -197,3 +197,37 @@ def _items(text: str, at: int) -> Iterator[int]:
         at = _skip(text, end)
         if text[at] == ",":
             at = _skip(text, at + 1)
+
+
+try:
+    import msgspec
+except ModuleNotFoundError:
+    _cut: Callable[[Response], list[RawBody]] = standard_raw_bodies
+else:
+
+    class _Entry(msgspec.Struct):
+        body: msgspec.Raw
+
+    class _Page(msgspec.Struct):
+        messages: list[_Entry]
+
+    _decode_page = msgspec.json.Decoder(_Page).decode
+
+    def _cut(response: Response) -> list[RawBody]:
+        try:
+            return [RawBody(entry.body) for entry in _decode_page(response.body).messages]
+        except msgspec.DecodeError as error:
+            raise bad_answer(response, str(error)) from error
+
+
+def raw_bodies(response: Response) -> list[RawBody]:
+    """Return the bodies of an answer's messages as the JSON text they are in.
+
+    Decoding and encoding again would change a body: digits of long fractions, repeated keys,
+    spaces. So the text is cut where the values begin and end; msgspec does it where it is
+    installed, many times faster.
+
+    Raises:
+        BadAnswer: a message has none.
+    """
+    return _cut(response)

@@ -63,8 +63,8 @@ class PostOptions(Generic[T]):
         in_flight: requests under way at a time. Order between requests is kept only with 1.
         rate: messages per second, at most; None for as fast as the server takes them.
         key: makes a message's idempotency key from the item, so that posting the same items again
-            later stores nothing twice. Without it each request still has a key of its own, which
-            covers its retries.
+            later stores nothing twice. Where messages have no key, their request has one of its
+            own, which covers its retries.
         on_posted: is told what was stored, in order.
         on_rejected: is told about each message that cannot be encoded or that the server refuses
             (400), and the others are posted; without it the first one raises.
@@ -86,6 +86,7 @@ class Entry(Generic[T]):
     index: int
     item: T
     encoded: bytes
+    keyed: bool
 
 
 @dataclasses.dataclass(slots=True)
@@ -112,7 +113,8 @@ class Batcher(Generic[T]):
         """Take an item; return the batch that it completes or does not fit into any more."""
         index, self._index = self._index, self._index + 1
         try:
-            encoded = encoding.encode_message(self._keyed(item))
+            message = self._keyed(item)
+            encoded = encoding.encode_message(message)
         except (TypeError, ValueError) as error:
             if self._options.on_rejected is None:
                 raise
@@ -122,7 +124,8 @@ class Batcher(Generic[T]):
         size = len(encoded) + 1  # the comma
         if self._entries and self._bytes + size > self._options.batch_bytes:
             full = self.flush()
-        self._entries.append(Entry(index, item, encoded))
+        keyed = isinstance(message, NewMessage) and message.idempotency_key is not None
+        self._entries.append(Entry(index, item, encoded, keyed))
         self._bytes += size
         if len(self._entries) >= self._options.batch_size and full is None:
             full = self.flush()
@@ -231,7 +234,8 @@ def _joined(left: Outcome[T], right: Outcome[T]) -> Outcome[T]:
 
 
 def _call(queue: str, entries: Sequence[Entry[T]]) -> Call[list[str]]:
-    return messages.post(queue, [entry.encoded for entry in entries])
+    keyed = all(entry.keyed for entry in entries)
+    return messages.post(queue, [entry.encoded for entry in entries], keyed=keyed)
 
 
 def post_all(
