@@ -1,5 +1,7 @@
 """Dead letters: counted by source, moved back, and no letter lost or doubled by a kill."""
 
+import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -7,8 +9,11 @@ import textwrap
 
 import pytest
 
+from tests.client.conftest import MovableServer
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Client, Message, RawBody
+from zaqar_lite.client.transports import Transport
+from zaqar_lite.client.wire import Request, Response
 
 pytestmark = pytest.mark.anyio
 
@@ -107,41 +112,202 @@ async def test_the_async_client_moves_them_too(
     assert client.stats(dead).total == 0
 
 
-KILLED = """
-    import os, signal, sys
+# Runs `client.redrive` in a process of its own, and sends it a signal after so many calls.
+REDRIVE = """
+    import dataclasses, json, os, sys
     from zaqar_lite.client import Client
-    class Killer:
-        calls = 0
+    url, project, queue, calls, signal = sys.argv[1:]
+    class Watched:
+        made = 0
         def __init__(self, transport):
             self.transport = transport
         def send(self, base, request):
             answer = self.transport.send(base, request)
-            Killer.calls += request.method != "GET"
-            if Killer.calls == int(sys.argv[3]):
-                os.kill(os.getpid(), signal.SIGKILL)
+            self.made += request.method != "GET"
+            if self.made == int(calls):
+                os.kill(os.getpid(), int(signal))
             return answer
         def close(self):
             self.transport.close()
-    client = Client(sys.argv[1], project="tests")
-    client.transport = Killer(client.transport)
-    client.redrive(sys.argv[2])
+    client = Client(url, project=project)
+    client.transport = Watched(client.transport)
+    print(json.dumps(dataclasses.asdict(client.redrive(queue))))
 """
+NEVER = 1_000_000
 
 
-@pytest.mark.parametrize("calls", [1, 2, 3, 4])
-def test_killed_after_any_step_and_run_again_each_letter_is_there_once(
-    server: ServerProcess, client: Client, queue: str, calls: int
+def start_redrive(
+    url: str, project: str, queue: str, *, calls: int = NEVER, signum: int = 0
+) -> "subprocess.Popen[str]":
+    words = [sys.executable, "-c", textwrap.dedent(REDRIVE), url, project, queue]
+    return subprocess.Popen([*words, str(calls), str(signum)], stdout=subprocess.PIPE, text=True)
+
+
+def bodies_in(client: Client, queue: str) -> list[int]:
+    return sorted(m.body for m in client.list_messages(queue, include_claimed=True))
+
+
+# The calls of a page are three: claim, post, delete.
+@pytest.mark.parametrize("calls", [1, 2, 3, 4, 5])
+def test_killed_after_any_call_and_run_again_each_letter_is_there_once(
+    movable: MovableServer, queue: str, calls: int
+) -> None:
+    dead = f"{queue}-dead"
+    bodies: list[object] = list(range(50))
+    with Client(movable.url) as client:
+        client.create_queue(dead)
+        fail(client, queue, dead, bodies)
+        with start_redrive(
+            movable.url, "default", dead, calls=calls, signum=signal.SIGKILL.value
+        ) as killed:
+            assert killed.wait(30) == -signal.SIGKILL
+        assert set(bodies_in(client, queue) + bodies_in(client, dead)) == set(bodies)
+        movable.advance(61)  # the claim of the killed one lapses
+        assert client.redrive(dead).held == 0
+        assert bodies_in(client, queue) == bodies
+        assert client.stats(dead).total == 0
+
+
+def test_two_redrives_at_once_move_each_letter_once(
+    server: ServerProcess, client: Client, queue: str
 ) -> None:
     dead = f"{queue}-dead"
     client.create_queue(dead)
-    bodies: list[object] = list(range(50))
+    bodies: list[object] = list(range(400))
     fail(client, queue, dead, bodies)
-    killed = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(KILLED), server.url, dead, str(calls)], check=False
-    )
-    assert killed.returncode == -signal.SIGKILL
-    both = [m.body for name in (queue, dead) for m in client.list_messages(name)]
-    assert set(both) == set(bodies)
-    client.redrive(dead)
-    assert sorted(m.body for m in client.list_messages(queue)) == bodies
+    running = [start_redrive(server.url, "tests", dead) for _ in range(2)]
+    results = [json.loads(one.communicate(timeout=60)[0]) for one in running]
+    assert [one.returncode for one in running] == [0, 0]
+    # Counted, not only stored, once: neither posted what the other had claimed.
+    assert sum(result["moved"].get(queue, 0) for result in results) == 400
+    assert [result["lost"] for result in results] == [0, 0]
+    assert bodies_in(client, queue) == bodies
     assert client.stats(dead).total == 0
+
+
+def test_one_of_two_redrives_is_killed_and_the_other_moves_what_is_left(
+    movable: MovableServer, queue: str
+) -> None:
+    dead = f"{queue}-dead"
+    bodies: list[object] = list(range(200))
+    with Client(movable.url) as client:
+        client.create_queue(dead)
+        fail(client, queue, dead, bodies)
+        killed = start_redrive(movable.url, "default", dead, calls=5, signum=signal.SIGKILL.value)
+        other = start_redrive(movable.url, "default", dead)
+        result = json.loads(other.communicate(timeout=60)[0])
+        killed.communicate(timeout=60)
+        assert killed.returncode == -signal.SIGKILL
+        # The page in the killed one's hands is left to the next run; everything is somewhere.
+        assert result["lost"] == 0
+        assert set(bodies_in(client, queue) + bodies_in(client, dead)) == set(bodies)
+        movable.advance(61)
+        assert client.redrive(dead).lost == 0
+        assert bodies_in(client, queue) == bodies
+        assert client.stats(dead).total == 0
+
+
+def test_sigterm_ends_after_the_move_in_hand_and_gives_the_rest_back(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    dead = f"{queue}-dead"
+    client.create_queue(dead)
+    # Two targets, so the first page is two moves: the signal comes with the post of the first.
+    fail(client, f"{queue}-a", dead, list(range(10)))
+    fail(client, f"{queue}-b", dead, list(range(10, 20)))
+    with start_redrive(server.url, "tests", dead, calls=2, signum=signal.SIGTERM.value) as ended:
+        assert ended.wait(30) == 128 + signal.SIGTERM
+    assert client.stats(dead).ready == 10
+    assert len(bodies_in(client, f"{queue}-a") + bodies_in(client, f"{queue}-b")) == 10
+
+
+def test_letters_that_somebody_holds_stay_and_are_told(client: Client, queue: str) -> None:
+    dead = f"{queue}-dead"
+    client.create_queue(dead)
+    fail(client, queue, dead, list(range(6)))
+    with client.claim(dead, limit=2) as claim:
+        result = client.redrive(dead)
+        assert (result.moved, result.held) == ({queue: 4}, 2)
+        claim.skip(*claim.messages)
+    assert client.redrive(dead).moved == {queue: 2}
+
+
+def test_letters_that_stay_are_free_again(client: Client, queue: str) -> None:
+    dead = f"{queue}-dead"
+    client.create_queue(dead)
+    fail(client, queue, dead, list(range(50)))
+    result = client.redrive(dead, where=lambda letter: letter.body == 49)
+    assert (result.moved, result.passed_over, result.held) == ({queue: 1}, 49, 0)
+    assert client.stats(dead).ready == 49
+    with pytest.raises(ZeroDivisionError):
+        client.redrive(dead, where=lambda letter: bool(letter.body / 0))
+    assert client.stats(dead).ready == 49
+
+
+def test_a_letter_that_fails_again_meanwhile_waits_for_the_next_run(
+    client: Client, queue: str
+) -> None:
+    dead = f"{queue}-dead"
+    client.create_queue(dead)
+    fail(client, queue, dead, list(range(5)))
+
+    def fail_again(letter: Message, target: str) -> None:
+        client.post(dead, f"{letter.body} from {target}")
+
+    result = client.redrive(dead, on_moved=fail_again)
+    assert result.moved == {queue: 5}
+    assert client.stats(dead).ready == 5
+
+
+class Forgetful(Transport):
+    """A transport under which the claim lapses right after the post."""
+
+    def __init__(self, transport: Transport, movable: MovableServer) -> None:
+        self._transport = transport
+        self._movable = movable
+
+    def send(self, base: str, request: Request) -> Response:
+        answer = self._transport.send(base, request)
+        if request.method == "POST" and request.path.endswith("/messages"):
+            self._movable.advance(61)
+        return answer
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+def test_a_claim_that_lapses_between_post_and_delete_doubles_nothing(
+    movable: MovableServer, queue: str
+) -> None:
+    dead = f"{queue}-dead"
+    with Client(movable.url) as client:
+        client.create_queue(dead)
+        fail(client, queue, dead, list(range(5)))
+        steady = client.transport
+        client.transport = Forgetful(steady, movable)
+        result = client.redrive(dead)
+        assert (result.moved, result.lost) == ({}, 5)
+        client.transport = steady
+        assert client.redrive(dead).moved == {queue: 5}
+        assert bodies_in(client, queue) == list(range(5))
+
+
+async def test_a_cancelled_async_redrive_gives_its_letters_back(
+    client: Client, async_client: AsyncClient, queue: str
+) -> None:
+    dead = f"{queue}-dead"
+    client.create_queue(dead)
+    fail(client, queue, dead, list(range(60)))
+    task = asyncio.current_task()
+    assert task is not None
+
+    def cancel(_letter: Message, _target: str) -> None:
+        # It strikes in the middle of the second page's claim, which is given back.
+        task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await async_client.redrive(dead, on_moved=cancel)
+    task.uncancel()
+    stats = client.stats(dead)
+    assert (stats.claimed, stats.ready) == (0, 40)
+    assert client.stats(queue).total == 20

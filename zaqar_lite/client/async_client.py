@@ -8,9 +8,9 @@ from typing import Any, Self, TypeVar
 
 from zaqar_lite.client import encoding
 from zaqar_lite.client.claims import AsyncClaim, ClaimOptions
-from zaqar_lite.client.dead_letters import Redrive, Redriven, RedriveOptions, Source
+from zaqar_lite.client.dead_letters import Redrive, Redriven, RedriveOptions, Source, Steps
 from zaqar_lite.client.endpoints import claims, messages, queues
-from zaqar_lite.client.errors import BadRequest, MessageNotFound, Unreachable
+from zaqar_lite.client.errors import MessageNotFound, Unreachable
 from zaqar_lite.client.exchange import Login, Outcome, Sleep, exchange
 from zaqar_lite.client.models import (
     Done,
@@ -25,6 +25,7 @@ from zaqar_lite.client.models import (
 )
 from zaqar_lite.client.posting import Posted, PostOptions, PostSummary, Rejected, post_all_async
 from zaqar_lite.client.shell import Shell, chunks
+from zaqar_lite.client.termination import ASYNC_TERMINATION
 from zaqar_lite.client.transports import AiohttpTransport, AsyncTransport
 from zaqar_lite.client.wire import Call
 
@@ -80,6 +81,36 @@ class AsyncClient(Shell):
                     outcome = await self.transport.send(self.url, step)
                 except Unreachable as error:
                     outcome = error
+
+    async def _drive(self, steps: Steps[T], cancelled: list[asyncio.CancelledError]) -> T:
+        """Carry out the calls that a generator asks for, and tell it how each of them went.
+
+        A cancellation is put into `cancelled`, where the generator sees it and comes to its end,
+        and raised then: what a call under way has claimed must be given back. A second one cuts
+        the call.
+        """
+        try:
+            call = next(steps)
+            while True:
+                running = asyncio.ensure_future(self.call(call))
+                while not running.done():
+                    try:
+                        await asyncio.wait([running])
+                    except asyncio.CancelledError as error:
+                        if cancelled:
+                            running.cancel()
+                        cancelled.append(error)
+                try:
+                    outcome = running.result()
+                except BaseException as error:  # noqa: BLE001 - the generator raises it again
+                    call = steps.throw(error)
+                else:
+                    call = steps.send(outcome)
+        except StopIteration as done:
+            if cancelled:
+                raise cancelled[0] from None
+            result: T = done.value
+            return result
 
     # Queues
 
@@ -481,8 +512,13 @@ class AsyncClient(Shell):
     ) -> Redriven:
         """Move dead letters back; the arguments are `RedriveOptions`'.
 
-        Killed at any moment and run again, each letter is moved once. Letters that somebody
-        holds stay where they are; no consumer should work on the dead-letter queue meanwhile.
+        Each letter is claimed, posted under its id as the key, and deleted. So several redrives
+        may run at once, and one that was killed may be run again: its letters can be claimed again
+        after a minute. Each letter is moved once, or left. A letter that is looked at and stays
+        counts a claim more.
+
+        Raises:
+            ZaqarError: the server refuses or is away; what was not moved is released.
         """
         options = RedriveOptions(
             to=to,
@@ -494,23 +530,15 @@ class AsyncClient(Shell):
             delay=delay,
             on_moved=on_moved,
         )
-        redrive, marker = Redrive(queue, options), None
-        while not redrive.finished:
-            page = await self.list_page(queue, marker=marker, details=True, raw=True)
-            moves = redrive.moves(page.messages)
-            while moves:
-                move = moves.popleft()
-                try:
-                    for call in redrive.calls(move):
-                        await self.call(call)
-                except BadRequest as error:
-                    moves.extendleft(reversed(redrive.refused(move, error)))
-                else:
-                    redrive.count(move)
-            marker = page.marker
-            if marker is None:
-                break
-        return redrive.result
+        task = asyncio.current_task()
+        holding = self.release_on_sigterm and ASYNC_TERMINATION.hold(task)
+        try:
+            cancelled: list[asyncio.CancelledError] = []
+            redrive = Redrive(queue, options, stopping=lambda: bool(cancelled))
+            return await self._drive(redrive.steps(self.page_size), cancelled)
+        finally:
+            if holding and task is not None:
+                ASYNC_TERMINATION.let_go(task)
 
     # The service
 

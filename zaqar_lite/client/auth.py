@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from zaqar_lite.client.errors import Unauthenticated, Unreachable
+from zaqar_lite.client.errors import Unauthenticated, Unreachable, ZaqarError
 from zaqar_lite.client.models import SignedURL
 
 if TYPE_CHECKING:
@@ -142,10 +142,23 @@ class KeystoneAuth:
 
     @classmethod
     def cloud(cls, name: str | None = None) -> Self:
-        """Log in as clouds.yaml (or the OS_* variables) says, as every OpenStack client does."""
-        region = _keystone("openstack.config").OpenStackConfig().get_one(cloud=name)
+        """Log in as clouds.yaml (or the OS_* variables) says, as every OpenStack client does.
+
+        Raises:
+            ZaqarError: there is no such cloud, or something is missing in what it says.
+        """
+        config = _keystone("openstack.config").OpenStackConfig
+        unusable = (
+            _keystone("openstack.exceptions").ConfigException,
+            _keystone("keystoneauth1.exceptions").ClientException,
+        )
+        try:
+            region = config().get_one(cloud=name)
+            session = region.get_session()
+        except unusable as error:
+            raise ZaqarError("The cloud's configuration cannot be used", str(error)) from error
         return cls(
-            region.get_session(),
+            session,
             region=region.get_region_name() or None,
             interface=region.get_interface("messaging") or "public",
         )

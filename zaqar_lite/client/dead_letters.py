@@ -1,26 +1,41 @@
 """Dead letters: count them by source, and move them back.
 
-Moving is safe against a kill at any moment: a letter is posted to its target with its own id as
-the idempotency key, and only then deleted. Killed in between, it is in both queues; the next run
-posts it again, which the target's server recognises by the key (while it remembers it) and stores
-nothing, and then deletes it. Never is it in neither.
+A letter is claimed, posted to its target with its own id as the idempotency key, and only then
+deleted, with its claim. So two redrives at once do not take the same letter, and a kill at any
+moment loses none: killed in between, a letter is in both queues, and claimable again when the
+claim lapses; the next run posts it again, which the target's server recognises by the key (while
+it remembers it) and stores nothing, and then deletes it. Never is it in neither.
+
+What is not moved stays claimed until the end, so that it is not claimed again, and is released
+then. `Redrive.steps` is a generator that yields calls and is told their outcome, so that the sync
+and the async client drive the same one.
 """
 
+import contextlib
 import dataclasses
 import datetime as dt
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from zaqar_lite.client import encoding
-from zaqar_lite.client.endpoints import messages
-from zaqar_lite.client.errors import BadRequest
-from zaqar_lite.client.models import Message, NewMessage, RawBody
+from zaqar_lite.client.endpoints import claims, messages, queues
+from zaqar_lite.client.errors import BadRequest, ClaimLost, ZaqarError
+from zaqar_lite.client.models import Held, Message, MessagePage, NewMessage, RawBody, Stats
 from zaqar_lite.client.wire import Call
+
+T = TypeVar("T")
+Steps = Generator[Call[Any], Any, T]
 
 # The server's default max_messages_post_size, and what ttl, delay and key add to a message.
 POST_BYTES = 262_144
 ROOM_FOR_ATTRIBUTES = 256
+
+# Seconds, the shortest that a server takes: how long the letters of a killed redrive wait. It must
+# be well below the time that the target's server remembers keys (600 s by default).
+CLAIM_TTL = 60
+RENEW_AFTER = CLAIM_TTL / 3
 
 
 @dataclasses.dataclass(slots=True)
@@ -54,12 +69,18 @@ class Redriven:
 
     `moved` counts by target; `passed_over` are letters that the filter left, `homeless` those
     that name no source and had no `to`, `refused` tells by id why the target did not take one.
+    `held` are letters that somebody else has claimed (another redrive, or one that was killed less
+    than a minute ago): run again for those. `lost` were posted, but their claim lapsed before they
+    were deleted: run again within the time that the server remembers keys (600 s by default), and
+    they are in the target once.
     """
 
     moved: dict[str, int] = dataclasses.field(default_factory=dict)
     passed_over: int = 0
     homeless: int = 0
     refused: dict[str, str] = dataclasses.field(default_factory=dict)
+    held: int = 0
+    lost: int = 0
     dry_run: bool = False
 
 
@@ -96,28 +117,145 @@ class Move:
     letters: Sequence[Message]
 
 
-class Redrive:
-    """Decide what moves where and count it; no I/O."""
+@dataclasses.dataclass(slots=True)
+class Kept:
+    """A claim of this redrive; `left` are the letters that it holds, `until` when it lapses."""
 
-    def __init__(self, queue: str, options: RedriveOptions) -> None:
+    id: str
+    left: int
+    renewed_at: float
+
+
+class Redrive:
+    """Decide what moves where, and in which order the calls must be made; no I/O.
+
+    Args:
+        queue: the dead-letter queue.
+        options: what to move.
+        stopping: says whether to end after the move in hand.
+        now: a monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        options: RedriveOptions,
+        *,
+        stopping: Callable[[], bool] = lambda: False,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         if options.to == queue:
             message = f"{queue} cannot be moved into itself"
             raise ValueError(message)
+        if options.limit is not None and options.limit < 0:
+            message = f"limit is how many letters to move at most, not {options.limit}"
+            raise ValueError(message)
         self.queue = queue
         self._options = options
+        self._stopping = stopping
+        self._now = now
+        self._kept: list[Kept] = []
         self.result = Redriven(dry_run=options.dry_run)
 
-    @property
-    def finished(self) -> bool:
-        """Whether the limit is reached."""
+    def steps(self, page_size: int) -> Steps[Redriven]:
+        """Yield the calls of the redrive, each answered by its result or its error.
+
+        It ends after as many letters as were ready when it began: one that fails again meanwhile,
+        and comes back, waits for the next run.
+        """
+        if self._options.dry_run:
+            yield from self._count_only(page_size)
+            return self.result
+        stats: Stats = yield queues.stats(self.queue)
+        looks = stats.free if stats.ready is None else stats.ready
+        try:
+            while looks > 0 and not self._stopping():
+                limit = self._claim_limit(page_size)
+                if not limit:
+                    break
+                asked_at = self._now()
+                held: Held | None = yield claims.claim(
+                    self.queue, limit=min(limit, looks), ttl=CLAIM_TTL, details=True, raw=True
+                )
+                if held is None:
+                    break
+                looks -= len(held.messages)
+                kept = Kept(held.id, len(held.messages), asked_at)
+                self._kept.append(kept)
+                yield from self._move_all(self.moves(held.messages), kept)
+        finally:
+            yield from self._release()
+        stats = yield queues.stats(self.queue)
+        self.result.held = stats.claimed
+        return self.result
+
+    def _count_only(self, page_size: int) -> Steps[None]:
+        marker: str | None = None
+        while self._left() != 0:
+            page: MessagePage = yield messages.list_messages(
+                self.queue, marker=marker, limit=page_size, details=True, raw=True
+            )
+            for move in self.moves(page.messages):
+                self.count(move)
+            marker = page.marker
+            if marker is None:
+                return
+
+    def _claim_limit(self, page_size: int) -> int:
+        """Return how many letters to claim next: no more than may move, if none is filtered."""
+        left = self._left()
+        filtered = self._options.source is not None or self._options.where is not None
+        if left is None or (filtered and left):
+            return page_size
+        return min(left, page_size)
+
+    def _left(self) -> int | None:
+        """Return how many letters may still move, None for any number."""
         limit = self._options.limit
-        return limit is not None and sum(self.result.moved.values()) >= limit
+        return None if limit is None else max(0, limit - sum(self.result.moved.values()))
+
+    def _move_all(self, moves: deque[Move], kept: Kept) -> Steps[None]:
+        while moves and not self._stopping():
+            yield from self._renew()
+            move = moves.popleft()
+            try:
+                yield self._post(move)
+            except BadRequest as error:
+                moves.extendleft(reversed(self.refused(move, error)))
+                continue
+            try:
+                ids = [letter.id for letter in move.letters]
+                yield messages.delete_messages(self.queue, ids, claim_ids=[kept.id])
+            except ClaimLost:
+                # Whoever claims them next finds them posted: a redrive recognises it by the key.
+                self.result.lost += len(move.letters)
+            else:
+                kept.left -= len(move.letters)
+                self.count(move)
+
+    def _renew(self) -> Steps[None]:
+        """Renew the claims that a third of their time is over of; a lost one holds nothing."""
+        now = self._now()
+        self._kept = [kept for kept in self._kept if kept.left]
+        for kept in self._kept:
+            if now - kept.renewed_at < RENEW_AFTER:
+                continue
+            try:
+                yield claims.renew(self.queue, kept.id, ttl=CLAIM_TTL)
+                kept.renewed_at = now
+            except ClaimLost:
+                kept.left = 0
+
+    def _release(self) -> Steps[None]:
+        for kept in self._kept:
+            if kept.left:
+                # They lapse by themselves in a minute; this error must not hide another.
+                with contextlib.suppress(ZaqarError):
+                    yield claims.release(self.queue, kept.id)
 
     def moves(self, page: Iterable[Message]) -> deque[Move]:
         """Return what to move of one page, within the limit, each small enough for one post."""
-        left = self._options.limit
-        if left is not None:
-            left -= sum(self.result.moved.values())
+        left = self._left()
         chosen: dict[str, list[Message]] = {}
         for letter in page:
             if left is not None and left <= 0:
@@ -130,10 +268,7 @@ class Redrive:
             Move(target, part) for target, letters in chosen.items() for part in _posts(letters)
         )
 
-    def calls(self, move: Move) -> tuple[Call[Any], ...]:
-        """Return the two calls of a move, in the order that makes it safe; none in a dry run."""
-        if self._options.dry_run:
-            return ()
+    def _post(self, move: Move) -> Call[list[str]]:
         encoded = [
             encoding.encode_message(
                 NewMessage(
@@ -146,13 +281,7 @@ class Redrive:
             )
             for letter in move.letters
         ]
-        # Forced: the letter lives on in the target, so its copy here must go even if somebody
-        # claimed it since the page was read.
-        ids = [letter.id for letter in move.letters]
-        return (
-            messages.post(move.target, encoded),
-            messages.delete_messages(self.queue, ids, claim_ids=None, force=True),
-        )
+        return messages.post(move.target, encoded)
 
     def count(self, move: Move) -> None:
         """Count a move that is done."""

@@ -27,7 +27,12 @@ except ModuleNotFoundError:
 else:
 
     def _orjson_dumps(value: object) -> bytes:
-        encoded = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+        try:
+            encoded = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+        except orjson.JSONEncodeError:
+            # The standard library takes a few things more (integers of any size) and says better
+            # why it does not take the others.
+            return _standard_dumps(value)
         if b"null" in encoded:
             # orjson writes NaN as null; a body must never change silently, so the standard
             # library, which refuses NaN, has the last word wherever a null came out.
@@ -43,7 +48,7 @@ def encode_body(body: object) -> bytes:
     Raises:
         TypeError: JSON cannot hold it; binary data must be put into a string (base64), and JSON
             text that is ready goes into a `RawBody`.
-        ValueError: it contains NaN or an infinity.
+        ValueError: it contains NaN, an infinity, or half of a surrogate pair.
     """
     if isinstance(body, RawBody):
         return body

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from zaqar_lite import __version__
 from zaqar_lite.client.auth import Auth, NoAuth
@@ -54,7 +55,7 @@ class Shell:
         self.release_on_sigterm = release_on_sigterm
         self._auth = auth or NoAuth()
         self._retries = retries or RetryPolicy()
-        self._url = None if url is None else url.rstrip("/").removesuffix("/v2")
+        self._url = None if url is None else _base(url)
         self._timeout = timeout
         self._connections = connections
         self._ssl_context = ssl_context
@@ -83,8 +84,25 @@ class Shell:
                 raise ZaqarError(
                     "No address", "the catalogue has no messaging service here; give url="
                 )
-            self._url = (found or DEFAULT_URL).rstrip("/").removesuffix("/v2")
+            self._url = _base(found or DEFAULT_URL)
         return self._url
+
+
+def _base(url: str) -> str:
+    """Return a server's address without the version, which the paths bring.
+
+    Raises:
+        ValueError: it is not an address.
+    """
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is none
+        valid = False
+    if not valid:
+        message = f"{url!r} is not a server's address, such as {DEFAULT_URL}"
+        raise ValueError(message)
+    return url.rstrip("/").removesuffix("/v2")
 
 
 def chunks(items: Iterable[I], size: int) -> Iterator[Sequence[I]]:

@@ -1,5 +1,6 @@
 """The sync client: one method per endpoint, over urllib3."""
 
+import contextlib
 import datetime as dt
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -8,9 +9,9 @@ from typing import Any, Self, TypeVar
 
 from zaqar_lite.client import encoding
 from zaqar_lite.client.claims import Claim, ClaimOptions
-from zaqar_lite.client.dead_letters import Redrive, Redriven, RedriveOptions, Source
+from zaqar_lite.client.dead_letters import Redrive, Redriven, RedriveOptions, Source, Steps
 from zaqar_lite.client.endpoints import claims, messages, queues
-from zaqar_lite.client.errors import BadRequest, MessageNotFound, Unreachable
+from zaqar_lite.client.errors import MessageNotFound, Unreachable
 from zaqar_lite.client.exchange import Login, Outcome, Sleep, exchange
 from zaqar_lite.client.models import (
     Done,
@@ -25,6 +26,7 @@ from zaqar_lite.client.models import (
 )
 from zaqar_lite.client.posting import Posted, PostOptions, PostSummary, Rejected, post_all
 from zaqar_lite.client.shell import Shell, chunks
+from zaqar_lite.client.termination import TERMINATION
 from zaqar_lite.client.transports import Transport, Urllib3Transport
 from zaqar_lite.client.wire import Call
 
@@ -80,6 +82,21 @@ class Client(Shell):
                     outcome = self.transport.send(self.url, step)
                 except Unreachable as error:
                     outcome = error
+
+    def _drive(self, steps: Steps[T]) -> T:
+        """Carry out the calls that a generator asks for, and tell it how each of them went."""
+        try:
+            call = next(steps)
+            while True:
+                try:
+                    outcome = self.call(call)
+                except BaseException as error:  # noqa: BLE001 - the generator raises it again
+                    call = steps.throw(error)
+                else:
+                    call = steps.send(outcome)
+        except StopIteration as done:
+            result: T = done.value
+            return result
 
     # Queues
 
@@ -469,8 +486,13 @@ class Client(Shell):
     ) -> Redriven:
         """Move dead letters back; the arguments are `RedriveOptions`'.
 
-        Killed at any moment and run again, each letter is moved once. Letters that somebody
-        holds stay where they are; no consumer should work on the dead-letter queue meanwhile.
+        Each letter is claimed, posted under its id as the key, and deleted. So several redrives
+        may run at once, and one that was killed may be run again: its letters can be claimed again
+        after a minute. Each letter is moved once, or left. A letter that is looked at and stays
+        counts a claim more.
+
+        Raises:
+            ZaqarError: the server refuses or is away; what was not moved is released.
         """
         options = RedriveOptions(
             to=to,
@@ -482,23 +504,15 @@ class Client(Shell):
             delay=delay,
             on_moved=on_moved,
         )
-        redrive, marker = Redrive(queue, options), None
-        while not redrive.finished:
-            page = self.list_page(queue, marker=marker, details=True, raw=True)
-            moves = redrive.moves(page.messages)
-            while moves:
-                move = moves.popleft()
-                try:
-                    for call in redrive.calls(move):
-                        self.call(call)
-                except BadRequest as error:
-                    moves.extendleft(reversed(redrive.refused(move, error)))
-                else:
-                    redrive.count(move)
-            marker = page.marker
-            if marker is None:
-                break
-        return redrive.result
+        holding = self.release_on_sigterm and TERMINATION.hold()
+        try:
+            with TERMINATION.shield() if holding else contextlib.nullcontext():
+                stopping = (lambda: TERMINATION.requested) if holding else (lambda: False)
+                redrive = Redrive(queue, options, stopping=stopping)
+                return self._drive(redrive.steps(self.page_size))
+        finally:
+            if holding:
+                TERMINATION.let_go()
 
     # The service
 

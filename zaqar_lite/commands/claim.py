@@ -4,7 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands.output import Output, as_row
-from zaqar_lite.commands.running import Leaves, add_leaf, add_noun
+from zaqar_lite.commands.running import Leaves, add_leaf, add_noun, at_least
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client
@@ -15,7 +15,7 @@ def add_command(subparsers: Leaves) -> None:
     verbs = add_noun(subparsers, "claim", "claims: messages held for a while")
     parser = add_leaf(verbs, "create", create, "claim messages")
     parser.add_argument("queue")
-    parser.add_argument("--limit", type=int, default=10, help="messages at most (10)")
+    parser.add_argument("--limit", type=at_least(1), default=10, help="messages at most (10)")
     _times(parser)
     for verb, handler, text in (
         ("show", show, "show what a claim holds"),

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands.output import Output, as_row
-from zaqar_lite.commands.running import FAILED, Leaves, add_leaf, add_noun, pairs
+from zaqar_lite.commands.running import FAILED, Leaves, add_leaf, add_noun, at_least, pairs
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client, Message
@@ -19,7 +19,7 @@ def add_command(subparsers: Leaves) -> None:
     parser = add_leaf(verbs, "list", list_, "list dead letters with the queue they came from")
     parser.add_argument("queue", help="the dead-letter queue")
     parser.add_argument("--source", help="only letters of this queue")
-    parser.add_argument("--limit", type=int, help="letters at most")
+    parser.add_argument("--limit", type=at_least(0), help="letters at most")
     parser = add_leaf(verbs, "count", count, "count dead letters by the queue they came from")
     parser.add_argument("queue", help="the dead-letter queue")
     parser = add_leaf(verbs, "redrive", redrive, "move dead letters back; may be killed and rerun")
@@ -33,7 +33,7 @@ def add_command(subparsers: Leaves) -> None:
         metavar="KEY=VALUE",
         help="only letters whose body has this; a.b reaches inside, VALUE is JSON or a string",
     )
-    parser.add_argument("--limit", type=int, help="letters at most")
+    parser.add_argument("--limit", type=at_least(0), help="letters at most")
     parser.add_argument("--ttl", type=int, help="seconds that they live in the target")
     parser.add_argument("--delay", type=int, help="seconds until they can be claimed there")
     parser.add_argument("--dry-run", action="store_true", help="only count")
@@ -71,7 +71,11 @@ def redrive(client: "Client", arguments: argparse.Namespace, output: Output) -> 
     output.record(as_row(result))
     if result.homeless:
         output.say(f"{result.homeless} letters name no source: give --to")
-    return FAILED if result.homeless or result.refused else None
+    if result.held:
+        output.say(f"{result.held} letters are claimed by somebody: run again for them")
+    if result.lost:
+        output.say(f"{result.lost} letters are in both queues: run again within ten minutes")
+    return FAILED if result.homeless or result.refused or result.lost else None
 
 
 def _row(letter: "Message") -> dict[str, object]:

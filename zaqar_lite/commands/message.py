@@ -7,7 +7,16 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands.output import Output, as_row
-from zaqar_lite.commands.running import FAILED, Leaves, UsageError, add_leaf, add_noun, pairs
+from zaqar_lite.commands.running import (
+    FAILED,
+    Leaves,
+    UsageError,
+    above_zero,
+    add_leaf,
+    add_noun,
+    at_least,
+    pairs,
+)
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client, NewMessage
@@ -23,7 +32,7 @@ def add_command(subparsers: Leaves) -> None:
     parser.add_argument("queue")
     parser.add_argument("--marker", help="begin after it")
     parser.add_argument("--until", help="end with it")
-    parser.add_argument("--limit", type=int, help="messages at most")
+    parser.add_argument("--limit", type=at_least(0), help="messages at most")
     parser.add_argument("--no-echo", action="store_true", help="without one's own (--client-id)")
     parser.add_argument("--include-claimed", action="store_true", help="those that are held too")
     parser.add_argument("--include-delayed", action="store_true", help="those still delayed too")
@@ -48,7 +57,7 @@ def add_command(subparsers: Leaves) -> None:
     group.add_argument("--force", action="store_true", help="delete whatever anyone holds")
     parser = add_leaf(verbs, "pop", pop, "take messages out at once; a lost answer loses them")
     parser.add_argument("queue")
-    parser.add_argument("--count", type=int, default=1, help="messages at most (1)")
+    parser.add_argument("--count", type=at_least(1), default=1, help="messages at most (1)")
 
 
 def _declare_post(parser: argparse.ArgumentParser) -> None:
@@ -77,12 +86,14 @@ def _declare_post(parser: argparse.ArgumentParser) -> None:
         help="name of this import: the same file under the same name stores nothing twice",
     )
     group.add_argument("--rejects", metavar="FILE", help="write what was refused, and go on")
-    group.add_argument("--batch-size", type=int, default=100, help="messages per request (100)")
     group.add_argument(
-        "--batch-bytes", type=int, default=262_144, help="bytes per request (262144)"
+        "--batch-size", type=at_least(1), default=100, help="messages per request (100)"
     )
-    group.add_argument("--in-flight", type=int, default=8, help="requests at a time (8)")
-    group.add_argument("--rate", type=float, help="messages per second at most")
+    group.add_argument(
+        "--batch-bytes", type=at_least(1), default=262_144, help="bytes per request (262144)"
+    )
+    group.add_argument("--in-flight", type=at_least(1), default=8, help="requests at a time (8)")
+    group.add_argument("--rate", type=above_zero, help="messages per second at most")
     group.add_argument("--dry-run", action="store_true", help="read and count, post nothing")
 
 

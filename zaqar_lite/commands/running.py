@@ -12,10 +12,11 @@
 import argparse
 import contextlib
 import json
+import math
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -37,10 +38,61 @@ class UsageError(Exception):
     """The words of the command make no sense together; the text says which."""
 
 
+class Leaf(argparse.ArgumentParser):
+    """A parser that takes options and words in any order: `post QUEUE --ttl 60 BODY`.
+
+    argparse by itself gives all words that may be many, `BODY ...`, to the first run of words.
+    """
+
+    _intermixed = False
+
+    def parse_known_args(  # type: ignore[override] - the base class overloads it
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse; `parse_known_intermixed_args` comes back here for each of its two passes."""
+        if self._intermixed:
+            return super().parse_known_args(args, namespace)
+        self._intermixed = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._intermixed = False
+
+
 def add_noun(subparsers: Leaves, name: str, text: str) -> Leaves:
     """Declare a noun; the result takes its verbs."""
     parser = subparsers.add_parser(name, help=text, description=text)
-    return parser.add_subparsers(dest=f"{name}_verb", metavar="VERB", required=True)
+    return parser.add_subparsers(
+        dest=f"{name}_verb", metavar="VERB", required=True, parser_class=Leaf
+    )
+
+
+def at_least(minimum: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers, for argparse."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = minimum - 1
+        if number < minimum:
+            message = f"a whole number from {minimum} is needed, not {text!r}"
+            raise argparse.ArgumentTypeError(message)
+        return number
+
+    return read
+
+
+def above_zero(text: str) -> float:
+    """Read a number above 0, for argparse."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        message = f"a number above 0 is needed, not {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return number
 
 
 def add_leaf(subparsers: Leaves, name: str, handler: Handler, text: str) -> argparse.ArgumentParser:
@@ -65,9 +117,13 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         help="log in as clouds.yaml says (OS_CLOUD, where no URL is given)",
     )
     group.add_argument("--signed", metavar="FILE", help="use a permission that `share` has printed")
-    group.add_argument("--timeout", type=float, default=60, metavar="S", help="seconds (60)")
+    group.add_argument("--timeout", type=above_zero, default=60, metavar="S", help="seconds (60)")
     group.add_argument(
-        "--attempts", type=int, default=8, metavar="N", help="times a request is sent at most (8)"
+        "--attempts",
+        type=at_least(1),
+        default=8,
+        metavar="N",
+        help="times a request is sent at most (8)",
     )
     group.add_argument("--json", action="store_true", help="JSON lines, as in a pipe")
 
@@ -158,7 +214,12 @@ def _auth(cloud: str | None, signed: str | None) -> "Auth | None":
     from zaqar_lite.client import KeystoneAuth, SignedAuth, SignedURL  # noqa: PLC0415
 
     if signed is not None:
-        return SignedAuth(SignedURL(**json.loads(Path(signed).read_text(encoding="utf-8"))))
+        try:
+            permission = SignedURL(**json.loads(Path(signed).read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            message = f"{signed} is not what `zaqar-lite share` prints: {error}"
+            raise UsageError(message) from error
+        return SignedAuth(permission)
     return KeystoneAuth.cloud(cloud) if cloud is not None else None
 
 

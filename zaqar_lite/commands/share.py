@@ -5,7 +5,7 @@ import datetime as dt
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands.output import Output, as_row
-from zaqar_lite.commands.running import Leaves, add_leaf
+from zaqar_lite.commands.running import Leaves, UsageError, above_zero, add_leaf
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client
@@ -29,15 +29,20 @@ def add_command(subparsers: Leaves) -> None:
     parser.add_argument(
         "--method", action="append", metavar="GET", help="what may be done (GET); may be repeated"
     )
-    parser.add_argument("--hours", type=float, default=24, help="how long it lasts (24)")
+    parser.add_argument("--hours", type=above_zero, default=24, help="how long it lasts (24)")
 
 
 def share(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Print a permission."""
+    try:
+        expires = dt.datetime.now(dt.UTC) + dt.timedelta(hours=arguments.hours)
+    except OverflowError as error:
+        message = f"--hours {arguments.hours:g} is beyond the end of the calendar"
+        raise UsageError(message) from error
     signed = client.share(
         arguments.queue,
         paths=arguments.path or ["messages"],
         methods=arguments.method or ["GET"],
-        expires=dt.datetime.now(dt.UTC) + dt.timedelta(hours=arguments.hours),
+        expires=expires,
     )
     output.record(as_row(signed))

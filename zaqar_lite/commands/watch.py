@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import Leaves, add_leaf
+from zaqar_lite.commands.running import Leaves, above_zero, add_leaf, at_least
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,8 +24,8 @@ def add_command(subparsers: Leaves) -> None:
         subparsers, "watch", watch, "show ready, delayed, claimed and dead counts live"
     )
     parser.add_argument("queue", nargs="+")
-    parser.add_argument("--interval", type=float, default=1, metavar="S", help="seconds (1)")
-    parser.add_argument("--count", type=int, metavar="N", help="end after N looks")
+    parser.add_argument("--interval", type=above_zero, default=1, metavar="S", help="seconds (1)")
+    parser.add_argument("--count", type=at_least(1), metavar="N", help="end after N looks")
 
 
 def watch(client: "Client", arguments: argparse.Namespace, output: Output) -> None:

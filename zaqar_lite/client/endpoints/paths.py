@@ -7,8 +7,21 @@ Parameter = str | int | bool | None
 
 
 def queue_path(queue: str, *rest: str) -> str:
-    """Return the path of a queue, or of what is below it."""
-    return "/".join(["/v2/queues", *(quote(part, safe="") for part in (queue, *rest))])
+    """Return the path of a queue, or of what is below it.
+
+    Raises:
+        ValueError: a part is empty, and the path would be that of something else.
+    """
+    return "/".join(["/v2/queues", *map(_segment, (queue, *rest))])
+
+
+def _segment(name: str) -> str:
+    if not name:
+        message = "the name of a queue, or an id, is empty"
+        raise ValueError(message)
+    # HTTP libraries and proxies take these two for "here" and "one up": the message ".." would
+    # be its queue.
+    return quote(name, safe="") if name not in {".", ".."} else "%2E" * len(name)
 
 
 def with_query(path: str, **parameters: Parameter) -> str:
