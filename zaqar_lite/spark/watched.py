@@ -1,0 +1,46 @@
+"""A transport that notes what a task's requests went through."""
+
+import time
+
+from zaqar_lite.client import Unreachable
+from zaqar_lite.client.transports import Transport
+from zaqar_lite.client.wire import Request, Response
+
+
+class Watched:
+    """Count what had to be sent again, and note when posting began and ended; threads share it.
+
+    Attributes:
+        first: when the first POST was sent, in seconds since 1970; None before.
+        last: when the last answer to a POST came.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._failures: list[None] = []
+        self.first: float | None = None
+        self.last: float | None = None
+
+    @property
+    def failures(self) -> int:
+        """Requests that got no answer, or were told to come again."""
+        return len(self._failures)
+
+    def send(self, base: str, request: Request) -> Response:
+        """Send a request through the transport below."""
+        if self.first is None and request.method == "POST":
+            self.first = time.time()
+        try:
+            response = self._transport.send(base, request)
+        except Unreachable:
+            self._failures.append(None)
+            raise
+        if request.method == "POST":
+            self.last = time.time()
+        if response.status in {429, 503}:
+            self._failures.append(None)
+        return response
+
+    def close(self) -> None:
+        """Close the transport below."""
+        self._transport.close()
