@@ -7,8 +7,6 @@ from functools import cache
 from typing import NamedTuple
 
 from zaqar_lite.storage.opendata.encoding import (
-    MAX_U16,
-    CodecError,
     count,
     finish,
     pack,
@@ -48,8 +46,19 @@ class InFlight(NamedTuple):
 
 
 @cache
-def _active_layout(number: int) -> struct.Struct:
-    return struct.Struct("<H" + "QBqqH" * number)
+def _layout(number: int) -> struct.Struct:
+    return struct.Struct("<" + "QBqqH" * number)
+
+
+def encode_elements(fields: Sequence[int]) -> bytes:
+    """Encode available or in-flight messages, given as their fields in one row, without a count.
+
+    Raises:
+        CodecError: a field out of range.
+    """
+    number = len(fields) // 5
+    layout = _layout(number) if number <= _CACHED_COUNT else struct.Struct("<" + "QBqqH" * number)
+    return pack(layout, *fields)
 
 
 def encode_entries(fields: Sequence[int]) -> bytes:
@@ -58,20 +67,17 @@ def encode_entries(fields: Sequence[int]) -> bytes:
     Raises:
         CodecError: more than 65,535 elements, or a field out of range.
     """
-    number = len(fields) // 5
-    if number > MAX_U16:
-        raise CodecError(f"{number} messages are more than the 65535 that a u16 count holds")
-    layout = (
-        _active_layout(number)
-        if number <= _CACHED_COUNT
-        else struct.Struct("<H" + "QBqqH" * number)
-    )
-    return pack(layout, number, *fields)
+    return count(len(fields) // 5, "messages") + encode_elements(fields)
 
 
 def encode_active(available: Sequence[int], in_flight: Sequence[int], extras: bytes = b"") -> bytes:
     """Encode an active page: the RFC's two arrays, then our extras, absent where there are none."""
     return encode_entries(available) + encode_entries(in_flight) + extras
+
+
+def join_active(number: int, available: bytes, in_flight: Sequence[int], extras: bytes) -> bytes:
+    """Encode an active page whose `number` available messages are encoded already."""
+    return count(number, "messages") + available + encode_entries(in_flight) + extras
 
 
 @dataclass(slots=True)
@@ -173,13 +179,9 @@ class Active(NamedTuple):
 
 
 def _read_entries(data: bytes, offset: int) -> tuple[Sequence[int], int]:
-    layout = (
-        _active_layout(number)
-        if (number := read_count(data, offset)) <= _CACHED_COUNT
-        else (struct.Struct("<H" + "QBqqH" * number))
-    )
-    fields, offset = unpack(layout, data, offset)
-    return fields[1:], offset
+    number, offset = read_count(data, offset), offset + 2
+    layout = _layout(number) if number <= _CACHED_COUNT else struct.Struct("<" + "QBqqH" * number)
+    return unpack(layout, data, offset)
 
 
 def read_active(data: bytes) -> tuple[Sequence[int], Sequence[int], Mapping[int, Extra]]:

@@ -70,7 +70,7 @@ def expose(queue: Queue, now: int, limit: int) -> int:
         entry = _end_delay(queue, heappop(queue.delayed))
         if entry is not None:
             entry.visible_at = min(entry.visible_at, now)
-            queue.changed_pages.add(entry.page.number)
+            queue.change(entry.page)
             count += 1
     return count
 

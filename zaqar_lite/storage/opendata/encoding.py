@@ -184,9 +184,8 @@ def var_u64(value: int) -> bytes:
     """
     if not 0 <= value <= MAX_U64:
         raise CodecError(f"{value} is no u64")
-    follow = max(0, value.bit_length() + 3) // 8
-    encoded = value.to_bytes(follow + 1, "big")
-    return bytes((encoded[0] | follow << 4,)) + encoded[1:]
+    follow = (value.bit_length() + 3) // 8
+    return (value | follow << (8 * follow + 4)).to_bytes(follow + 1, "big")
 
 
 def read_var_u64(data: bytes, offset: int = 0) -> tuple[int, int]:

@@ -173,13 +173,21 @@ class Queue:
         self._last_page = max(self._last_page, number or 0)
 
     def add(self, entry: Entry) -> None:
-        """Let an entry in at its position: delayed while it has a `visible_at` and `delayed`."""
+        """Let an entry in at its position: delayed while it has a `visible_at` and `delayed`.
+
+        What the page holds already has not changed, so what is encoded of it still holds.
+        """
         page = entry.page
         page.entries[entry.position] = entry
         self.changed_pages.add(page.number)
         if entry.position != entry.id:
             self.names[entry.name] = entry.position
         self.index(entry)
+
+    def change(self, page: Page) -> None:
+        """Note that an entry of a page changed or left."""
+        page.encoded, page.encoded_count = b"", 0
+        self.changed_pages.add(page.number)
 
     def index(self, entry: Entry) -> None:
         """Enter an entry that is in its page into the heaps and counts."""
@@ -211,7 +219,7 @@ class Queue:
         page = entry.page
         del page.entries[entry.position]
         self.names.pop(entry.name, None)
-        self.changed_pages.add(page.number)
+        self.change(page)
         self.removed.append(entry)
         if not page.entries and page is not self.pages[-1]:
             self._drop_page(page)
@@ -256,13 +264,14 @@ class Queue:
             if right.min_expires < left.min_expires:
                 left.min_expires = right.min_expires
                 heappush(self.expiries, (left.min_expires, left.first, left))
-            self.changed_pages.update((left.number, right.number))
+            self.change(left)
+            self.change(right)
             self._drop_page(right)
 
     def clear(self) -> None:
         """Remove all entries and claims; keep the idempotency keys and the history."""
         for page in self.pages:
-            self.changed_pages.add(page.number)
+            self.change(page)
             self.removed.extend(page.entries.values())
             page.entries = {}
         for claim_id in self.claims:
@@ -319,7 +328,7 @@ class Queue:
         if entry.attempts < 0xFFFF:
             entry.attempts += 1
         claim.held[entry.position] = entry
-        self.changed_pages.add(entry.page.number)
+        self.change(entry.page)
 
     def make_ready(self, entry: Entry) -> None:
         """Enter an entry into the ready index at its own place."""
@@ -337,7 +346,7 @@ class Queue:
         self.changed_claims[claim.id] = claim
         self.index_claim(claim)
         for entry in claim.held.values():
-            self.changed_pages.add(entry.page.number)
+            self.change(entry.page)
             if entry.expires_at < deadline:
                 self.set_ttl(entry, ttl_ms + grace_ms, now)
 
@@ -355,7 +364,7 @@ class Queue:
             entry.attempt_ended(claim)
             self.ended.append(entry)
             self.exhaustible.append(entry)
-            self.changed_pages.add(entry.page.number)
+            self.change(entry.page)
             self.make_ready(entry)
         claim.held.clear()
 
@@ -364,7 +373,7 @@ class Queue:
         entry.ttl_ms = ttl_ms
         entry.expires_at = now + ttl_ms
         page = entry.page
-        self.changed_pages.add(page.number)
+        self.change(page)
         if entry.expires_at < page.min_expires:
             page.min_expires = entry.expires_at
             heappush(self.expiries, (entry.expires_at, page.first, page))
@@ -372,5 +381,5 @@ class Queue:
     def set_delay(self, entry: Entry, visible_at: int) -> None:
         """Let a delayed entry wait until another instant."""
         entry.visible_at = visible_at
-        self.changed_pages.add(entry.page.number)
+        self.change(entry.page)
         heappush(self.delayed, visible_at << POSITION_BITS | entry.position)

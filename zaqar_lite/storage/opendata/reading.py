@@ -154,7 +154,7 @@ def set_aside(db: "Database", queue: Queue, entry: Entry, why: str) -> None:
     else:
         queue.ready_count -= 1
     past.damaged = True
-    queue.changed_pages.add(entry.page.number)
+    queue.change(entry.page)
     db.touched.add(queue)
 
 

@@ -8,8 +8,8 @@ a commit returns after its fsync.
 
 Rows are written by statements of many rows at a time: Python takes the lock of the interpreter
 anew after every step of a statement, and while the event loop is busy that costs far more than the
-row. For the same reason the number of rows in a statement is a power of two: few statements, and
-all of them stay prepared.
+row. For the same reason a batch that fits into one statement is a transaction by itself, without
+BEGIN and COMMIT. A statement exists for each number of rows, and all of them stay prepared.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from zaqar_lite.storage.opendata.sqlite_wal import find_damage
 logger = logging.getLogger(__name__)
 FILE_NAME = "queue.sqlite3"
 _CHUNK = 1_000
-_MOST_ROWS = 256
+_MOST_ROWS = 128
 _SQLITE_FULL, _SQLITE_IOERR = 13, 10
 
 T = TypeVar("T")
@@ -213,7 +213,7 @@ def _set_exception(future: "asyncio.Future[T]", exc: BaseException) -> None:
 
 def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(
-        path, isolation_level=None, check_same_thread=False, cached_statements=64
+        path, isolation_level=None, check_same_thread=False, cached_statements=3 * _MOST_ROWS
     )
 
 
@@ -268,10 +268,13 @@ def _write(connection: sqlite3.Connection, batch: Batch) -> None:
     fields: list[bytes | int] = []
     for key, value in batch.puts.items():
         fields += (key, value, crc32(value, crc32(key)))
+    if len(batch.puts) <= _MOST_ROWS and not batch.deletes:
+        _in_statements(connection, _insert, fields, 3)
+        return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        _in_powers(connection, _insert, fields, 3)
-        _in_powers(connection, _delete, batch.deletes, 1)
+        _in_statements(connection, _insert, fields, 3)
+        _in_statements(connection, _delete, batch.deletes, 1)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -279,21 +282,17 @@ def _write(connection: sqlite3.Connection, batch: Batch) -> None:
         raise
 
 
-def _in_powers(
+def _in_statements(
     connection: sqlite3.Connection,
     statement: Callable[[int], str],
     fields: Sequence[bytes | int],
     width: int,
 ) -> None:
-    """Execute a statement over all rows, in chunks of a power of two."""
-    offset, left = 0, len(fields) // width
-    rows = _MOST_ROWS
-    while left:
-        while rows > left:
-            rows >>= 1
-        end = offset + rows * width
-        connection.execute(statement(rows), fields[offset:end])
-        offset, left = end, left - rows
+    """Execute a statement over all rows, as many as it may have at a time."""
+    step = _MOST_ROWS * width
+    for start in range(0, len(fields), step):
+        chunk = fields[start : start + step]
+        connection.execute(statement(len(chunk) // width), chunk)
 
 
 def _checked(key: bytes, value: bytes, checksum: int) -> Stored:
