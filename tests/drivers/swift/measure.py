@@ -1,29 +1,41 @@
-"""Compare the driver with the raw Swift calls of the same run; prints ratios.
+"""Compare the driver with raw Swift calls in one run; prints times and ratios.
 
 python -m tests.drivers.swift.measure [URL] [ROUNDS]
 
-Without a URL it starts a Swift of its own. Raw calls go through the same worker threads, 20 at
-once; each figure is the median of ROUNDS rounds, driver and raw by turns, so that what else the
-machine does falls on both. "raw" is without X-Delete-At, which costs Swift an entry in the
-expirer's queue for each write; "with deadline" is the same calls with it, as the driver has to.
+Without a URL it starts a Swift of its own. "raw" is python-swiftclient alone: as many threads as
+the driver has, a connection each, kept open, and the same names, content, headers and sizes.
+"without deadline" leaves X-Delete-At out, which costs Swift's object server a write to the
+expirer's queue for each PUT and POST. Driver and raw take turns, so that what else the machine does
+falls on all; the ratio is the median of those of the rounds. First come rounds that are not
+counted: Swift makes a hundred containers for a day's deadlines, each when it first needs it.
 """
 
 import asyncio
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+import swiftclient
+
 from tests import services
 from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.ids import new_message_id
 from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptions
-from zaqar_lite.storage.swift import create
+from zaqar_lite.storage.swift import create, layout
+from zaqar_lite.storage.swift.layout import Content, State
 from zaqar_lite.storage.swift.messages import SwiftMessageStore
 
 COUNT = 20
+CONNECTIONS = 24
 BODY = b'"' + b"x" * 500 + b'"'
+TTL_MS = 3_600_000
+WARMING = 20
 
 Step = Callable[[], Awaitable[Any]]
 
@@ -35,29 +47,26 @@ async def timed(step: Step) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-class Measurement:
-    """One store, one queue, and a container of raw objects beside it."""
+class Driver:
+    """The operations that are measured, by the driver."""
 
     def __init__(self, store: SwiftMessageStore) -> None:
         self.store = store
-        self.swift = store._backend.swift
         self.queue = QueueRef("measure", f"queue-{uuid4().hex[:8]}")
-        self.raw = f"measure-{uuid4().hex[:8]}"
-        self.names: list[str] = []
-        self.deadline: dict[str, str] = {}
+        self.claim_id = ""
 
     async def post(self) -> None:
-        """The driver posts."""
-        messages = [NewMessage(BODY, 3_600_000)] * COUNT
+        """Post a batch."""
+        messages = [NewMessage(BODY, TTL_MS)] * COUNT
         await self.store.post(self.queue, messages, client_id="c", version=None)
 
     async def list(self) -> None:
-        """The driver lists."""
+        """List the first page."""
         page = await self.store.list_messages(self.queue, limit=COUNT)
         assert len(page.messages) == COUNT
 
     async def claim(self) -> None:
-        """The driver claims."""
+        """Claim the first messages."""
         claimed = await self.store.claim(
             self.queue,
             limit=COUNT,
@@ -68,79 +77,121 @@ class Measurement:
             version=None,
         )
         assert len(claimed.messages) == COUNT
+        self.claim_id = claimed.claim_id or ""
 
-    async def raw_puts(self) -> None:
-        """20 PUTs at once."""
-        self.names = [f"m/{uuid4().hex}" for _ in range(COUNT)]
-        headers = {"Content-Type": "application/x-zaqar-message;e=1;t=1;u=1", **self.deadline}
-        await asyncio.gather(
-            *(
-                self.swift.call("PUT", self.raw, name, headers=headers, body=BODY)
-                for name in self.names
+    async def free(self) -> None:
+        """End the claim, so that the next one meets the same queue."""
+        if self.claim_id:
+            await self.store.release(self.queue, self.claim_id)
+            self.claim_id = ""
+
+
+class Raw:
+    """The same Swift calls by python-swiftclient, 20 at once."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url, self.token = url, token
+        self.container = f"measure-{uuid4().hex[:8]}"
+        self.names: list[str] = []
+        self.deadline = True
+        self._pool = ThreadPoolExecutor(CONNECTIONS)
+        self._thread = threading.local()
+
+    async def prepare(self) -> None:
+        """Make the container."""
+        await self._call(swiftclient.put_container)
+
+    async def post(self) -> None:
+        """20 PUTs."""
+        first = time.time_ns() // 1000
+        places = range(first, first + COUNT)
+        self.names = [layout.message_name(at, new_message_id(at)) for at in places]
+        content = Content(int(time.time() * 1000), "c", None, None, BODY).encode()
+        await self._each(swiftclient.put_object, contents=content, headers=self._headers())
+
+    async def list(self) -> None:
+        """A listing and 20 GETs."""
+        await self._call(swiftclient.get_container, limit=2 * COUNT)
+        await self._each(swiftclient.get_object, headers={"X-Newest": "true"})
+
+    async def claim(self) -> None:
+        """A listing, 20 GETs and 20 POSTs."""
+        await self.list()
+        await self._each(swiftclient.post_object, headers=self._headers(claim_id=uuid4().hex))
+
+    def _headers(self, claim_id: str = "") -> dict[str, str]:
+        now = int(time.time() * 1000)
+        state = State(now + TTL_MS, TTL_MS, layout.client_digest("c"))
+        if claim_id:
+            state = replace(
+                state, claim_count=1, claim_id=claim_id, claim_expires_at=now, claim_client="c"
             )
+        ends = {"X-Delete-At": str(int(time.time()) + 3_900)} if self.deadline else {}
+        return {"Content-Type": state.content_type(), **ends}
+
+    async def _each(self, function: Callable[..., Any], **words: object) -> None:
+        await asyncio.gather(*(self._call(function, name, **words) for name in self.names))
+
+    async def _call(self, function: Callable[..., Any], *name: str, **words: object) -> None:
+        await asyncio.get_running_loop().run_in_executor(
+            self._pool, self._in_thread, function, name, words
         )
 
-    async def raw_list(self) -> None:
-        """A listing and 20 GETs at once."""
-        await self.swift.call("GET", self.raw, query={"format": "json", "limit": 2 * COUNT})
-        await self.raw_each("GET")
+    def _in_thread(
+        self, function: Callable[..., Any], name: tuple[str, ...], words: dict[str, object]
+    ) -> None:
+        if not hasattr(self._thread, "connection"):
+            self._thread.connection = swiftclient.http_connection(self.url)
+        connection = self._thread.connection
+        function(self.url, self.token, self.container, *name, http_conn=connection, **words)
 
-    async def raw_claim(self) -> None:
-        """A listing, 20 GETs and 20 POSTs at once."""
-        await self.raw_list()
-        await self.raw_each("POST")
 
-    async def raw_each(self, method: str) -> None:
-        """The same request to each of the 20 objects."""
-        headers = {"Content-Type": "application/x-zaqar-message;e=2;t=2;u=2", **self.deadline}
-        chosen = headers if method == "POST" else {"X-Newest": "true"}
-        await asyncio.gather(
-            *(self.swift.call(method, self.raw, name, headers=chosen) for name in self.names)
-        )
+async def compare(driver: Driver, raw: Raw, name: str, rounds: int) -> None:
+    """Run one operation by the driver, raw, and raw without deadline, by turns; print."""
+    raw_step: Step = getattr(raw, name)
+    steps: list[Step] = [getattr(driver, name), raw_step, raw_step]
+    times: list[list[float]] = [[], [], []]
+    for number in range(rounds + 2):
+        for turn in range(3):
+            which = (number + turn) % 3
+            raw.deadline = which == 1
+            took = await timed(steps[which])
+            if number > 1:  # the first rounds open connections
+                times[which].append(took)
+        await driver.free()
+    mine, same, plain = times
+    print(
+        f"{name:5} of {COUNT}: {statistics.median(mine):4.0f} ms; raw "
+        f"{statistics.median(same):4.0f} ms, ratio {_ratio(mine, same)}; raw without deadline "
+        f"{statistics.median(plain):4.0f} ms, ratio {_ratio(mine, plain)}",
+        flush=True,
+    )
 
-    async def run(self, rounds: int) -> None:
-        """Measure and print, one kind of operation after the other."""
-        await self.swift.call("PUT", self.raw)
-        await self.compare(self.post, self.raw_puts, rounds)
-        await self.compare(self.list, self.raw_list, rounds)
-        await self.compare(self.claim, self.raw_claim, rounds)
-        await self.store.drop(self.queue)
 
-    async def compare(self, ours: Step, raw: Step, rounds: int) -> None:
-        """Run the driver's step, and the raw one without and with a deadline, by turns."""
-        times: list[list[float]] = [[], [], []]
-        for number in range(rounds + 1):
-            for turn in range(3):
-                which = (number + turn) % 3
-                ends = {"X-Delete-At": str(int(time.time()) + 3600)}
-                self.deadline = ends if which == 2 else {}
-                took = await timed(ours if which == 0 else raw)
-                if number:  # the first round opens connections
-                    times[which].append(took)
-            if ours == self.claim:  # what is held would lengthen the next claim's listing
-                found = await self.store.list_messages(
-                    self.queue, limit=COUNT, include_claimed=True
-                )
-                ids = [message.id for message in found.messages]
-                await self.store.delete(self.queue, ids, claim_ids=None)
-        mine, plain, with_deadline = map(statistics.median, times)
-        print(
-            f"{ours.__name__:5} of {COUNT}: {mine:4.0f} ms; raw {plain:4.0f} ms, ratio "
-            f"{mine / plain:.2f}; raw with deadline {with_deadline:4.0f} ms, ratio "
-            f"{mine / with_deadline:.2f}"
-        )
+def _ratio(mine: list[float], theirs: list[float]) -> str:
+    """The median of the rounds' ratios, and the middle half of them."""
+    ratios = [one / other for one, other in zip(mine, theirs, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
 async def measure(url: str, rounds: int) -> None:
     """Measure the Swift at `url`."""
-    messages, _ = create(url, clock=Clock(), options=StoreOptions())
-    assert isinstance(messages, SwiftMessageStore)
-    async with messages:
-        await Measurement(messages).run(rounds)
+    store, _ = create(f"{url}?connections={CONNECTIONS}", clock=Clock(), options=StoreOptions())
+    assert isinstance(store, SwiftMessageStore)
+    async with store:
+        raw, driver = Raw(*store._backend.swift._auth.current()), Driver(store)
+        await raw.prepare()
+        for _ in range(WARMING):
+            await raw.post()
+            await driver.post()
+        for name in ("post", "list", "claim"):
+            await compare(driver, raw, name, rounds)
+        await store.drop(driver.queue)
 
 
 if __name__ == "__main__":
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 15
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 30
     if len(sys.argv) > 1 and sys.argv[1]:
         asyncio.run(measure(sys.argv[1], rounds))
     else:

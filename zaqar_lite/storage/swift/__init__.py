@@ -14,8 +14,9 @@ Every queue has one container, PREFIX.queue.HASH.NAME (the hash is of the projec
                         to, at, mt   leaves for the dead-letter queue of that container, to that
                                 position, with that ttl
                         from, at     arrives from that container and that position
-    l/tail          the last position given out; `open` is the first position of a post that is
-                    being written, and the content then tells how to finish or undo it
+    l/tail          no position after this one was given out (`last`); `open` is the first position
+                    of a post that is being written, and the content then tells how to finish or
+                    undo it
     c/CLAIM         a claim: s started at, t ttl, x expires at; content: the names it holds
     k/m/HASH, k/b/HASH   an idempotency key of a message or a batch: x forgotten at; content: ids
     i/ID            the position of a message that was moved here, which its id does not tell

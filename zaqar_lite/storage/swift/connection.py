@@ -55,6 +55,7 @@ class Request(NamedTuple):
     headers: Mapping[str, str]
     body: bytes
     accept: frozenset[int]
+    until: float
 
 
 class Swift:
@@ -107,15 +108,10 @@ class Swift:
         Raises:
             Unavailable: it was not, in time; or Swift refused in a way that no retry mends.
         """
-        request = Request(method, path, query or {}, headers or {}, body, accept)
+        request = Request(method, path, query or {}, headers or {}, body, accept, until)
         give_up = time.monotonic() + self._patience
         pause = _FIRST_PAUSE
         while True:
-            if time.monotonic() >= until:
-                raise Unavailable(
-                    "Half of the lock's lease is over, so nothing more was written: Swift or the "
-                    "coordination service is too slow."
-                )
             failure, wait = await self._attempt(request)
             if isinstance(failure, Reply):
                 return failure
@@ -170,6 +166,7 @@ class Swift:
         headers = {**request.headers, "X-Auth-Token": token}
         if request.method in {"PUT", "POST"}:
             headers["Content-Length"] = str(len(request.body))
+        _refuse_after(request.until)
         started = time.time()
         try:
             response = connection.request(request.method, target, request.body or None, headers)
@@ -205,6 +202,19 @@ class Swift:
             there = parsedate_to_datetime(date).timestamp()
             ahead, behind = started - (there + 1), there - time.time()
             self.skew = ahead if ahead > 0 else -behind if behind > 0 else 0.0
+
+
+def _refuse_after(until: float) -> None:
+    """Refuse to send when the right to write is over.
+
+    Asked in the worker thread just before the request: a process that is stopped and continued may
+    have been anywhere before.
+    """
+    if time.monotonic() >= until:
+        raise Unavailable(
+            "Half of the lock's lease is over, so nothing more was written: Swift, the "
+            "coordination service or this server is too slow."
+        )
 
 
 def _retry_after(reply: Reply) -> float:

@@ -2,11 +2,13 @@
 
 A batch is written in parallel, so its messages appear in any order. Until it is complete the tail
 is open at its first position, and readers stop there. Where this process is alone, that lives in
-memory and only the last position is written, beside the messages; else the tail is opened before
-and closed after them. A post with idempotency keys always opens it, with its intent: whoever takes
-the lock after a crash finishes the post or undoes it, before anything of it can be handed out.
+memory, and what is written is a position ahead of those given out, once a minute at most while the
+clock leads; else the tail is opened before and closed after the messages. A post with idempotency
+keys always opens it, with its intent: whoever takes the lock after a crash finishes the post or
+undoes it, before anything of it can be handed out.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +22,11 @@ from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import Objects, together
 
 _MAX_KNOWN = 10_000
+_AHEAD_US = 60_000_000
+_AHEAD_POSITIONS = 10_000
+"""How far ahead the tail of a process that is alone is written: of the clock, or else of the last
+position, where that leads the clock. A restart goes on from there.
+"""
 _IDLE_MS = 30 * 24 * 3_600_000
 """After so long without a post a tail may be swept away: positions follow the clock by then.
 
@@ -34,6 +41,8 @@ class Queue:
         self.tail: Tail | None = None
         self.recorded = False
         """Whether the tail that is open now is written to Swift as such."""
+        self.written = 0
+        """The last position that the tail in Swift tells."""
         self.bound: int | None = None
         """No more messages than this are there, as long as this process is alone."""
 
@@ -64,6 +73,7 @@ class Tails:
         queue = self.queue(container)
         if queue.tail is None or self._shared or queue.tail.opened:
             found = await self._read(container, lease)
+            queue.written = found.last
             if queue.tail is not None and queue.tail.last > found.last:
                 found = replace(found, last=queue.tail.last)
             queue.tail = found
@@ -71,16 +81,25 @@ class Tails:
                 queue.tail = await self.heal(container, lease)
         return queue.tail
 
+    async def settle(self, container: str, lease: Lease) -> None:
+        """Close what a crash left open, before messages are changed by their ids, under the lock.
+
+        To heal later would take one that is gone for one that was never written.
+        """
+        queue = self.queue(container)
+        if self._shared or queue.tail is None or queue.tail.opened:
+            await self.heal(container, lease)
+
     async def _read(self, container: str, lease: Lease) -> Tail:
-        reply = await self._objects.head(container, layout.TAIL)
+        reply, newest = await asyncio.gather(
+            self._objects.head(container, layout.TAIL),
+            self._objects.list(container, prefix=layout.MESSAGES, limit=1, newest_first=True),
+        )
         if not reply.found:
             await self._objects.make_container(container, lease)
             tail = Tail()
         else:
             tail = Tail.parse(reply.headers["Content-Type"])
-        newest = await self._objects.list(
-            container, prefix=layout.MESSAGES, limit=1, newest_first=True
-        )
         last = Listed(newest[0].name, _NO_STATE).position if newest else 0
         return replace(tail, last=max(tail.last, last))
 
@@ -119,20 +138,39 @@ class Tails:
         await self._close(container, closed, lease)
 
     async def note(self, container: str, lease: Lease) -> None:
-        """Write the last position beside the messages, unless it is written already."""
+        """Write the tail beside the messages, unless what is written covers their positions."""
         queue = self.queue(container)
-        if queue.tail is not None and not queue.recorded:
-            closed = replace(queue.tail, opened=0)
-            if not await self._mark(container, closed, lease):
-                await self._write(container, closed, b"", lease)
+        if queue.tail is None or queue.recorded or queue.tail.last <= queue.written:
+            return
+        closed = replace(queue.tail, opened=0)
+        if not await self._mark(container, closed, lease):
+            await self._write(container, closed, b"", lease)
 
     async def _write(self, container: str, tail: Tail, intent: bytes, lease: Lease) -> None:
-        kind, ends = tail.content_type(), self._idle_until()
-        await self._objects.put(container, layout.TAIL, kind, intent, lease, ends=ends)
+        tail, ends = self._ahead(container, tail), self._idle_until()
+        await self._objects.put(
+            container, layout.TAIL, tail.content_type(), intent, lease, ends=ends
+        )
+        self.queue(container).written = tail.last
 
     async def _mark(self, container: str, tail: Tail, lease: Lease) -> bool:
-        kind, ends = tail.content_type(), self._idle_until()
-        return await self._objects.mark(container, layout.TAIL, kind, lease, ends=ends)
+        tail, ends = self._ahead(container, tail), self._idle_until()
+        done = await self._objects.mark(
+            container, layout.TAIL, tail.content_type(), lease, ends=ends
+        )
+        if done:
+            self.queue(container).written = tail.last
+        return done
+
+    def _ahead(self, container: str, tail: Tail) -> Tail:
+        """A tail as it is written; to other processes it tells exactly how far positions came."""
+        written = self.queue(container).written
+        if self._shared:
+            return tail
+        if tail.last <= written:
+            return replace(tail, last=written)
+        ahead = max(self._clock.now_us() + _AHEAD_US, tail.last + _AHEAD_POSITIONS)
+        return replace(tail, last=ahead)
 
     def _idle_until(self) -> int:
         return (self._clock.now_ms() // _IDLE_MS + 2) * _IDLE_MS
@@ -201,7 +239,7 @@ class Tails:
     def forget(self, container: str) -> None:
         """Forget a queue that was dropped, but not how far its positions came."""
         queue = self.queue(container)
-        queue.bound = None
+        queue.bound, queue.written = None, 0
         if queue.tail is not None:
             queue.tail = Tail(queue.tail.last)
 
