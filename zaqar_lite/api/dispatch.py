@@ -6,8 +6,8 @@ gets the same form, whichever way it took.
 """
 
 import logging
+import os
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Sequence
 
 from zaqar_lite.api.checks import Checks, check_headers
@@ -57,7 +57,7 @@ class Dispatcher:
         request = Request(
             scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]), receive
         )
-        request.request_id = f"req-{uuid.uuid4()}"
+        request.request_id = _new_request_id()
         started = time.perf_counter()
         status = await self._serve(request, scope, send)
         if self._access_log:
@@ -114,6 +114,12 @@ class Dispatcher:
                 "milliseconds": round(seconds * 1000, 3),
             },
         )
+
+
+def _new_request_id() -> str:
+    """A request id in OpenStack's form, a random UUID; the uuid module takes twice as long."""
+    digits = os.urandom(16).hex()
+    return f"req-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
 
 async def answer(request: Request, route: Route) -> Response:
