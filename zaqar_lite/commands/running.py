@@ -16,9 +16,9 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from zaqar_lite.commands.output import Output
 
@@ -46,15 +46,14 @@ class Leaf(argparse.ArgumentParser):
 
     _intermixed = False
 
-    def parse_known_args(  # type: ignore[override] - the base class overloads it
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> tuple[argparse.Namespace, list[str]]:
+    # The base class overloads it; all that matters here is that it is called.
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Parse; `parse_known_intermixed_args` comes back here for each of its two passes."""
         if self._intermixed:
-            return super().parse_known_args(args, namespace)
+            return super().parse_known_args(*args, **kwargs)
         self._intermixed = True
         try:
-            return self.parse_known_intermixed_args(args, namespace)
+            return self.parse_known_intermixed_args(*args, **kwargs)
         finally:
             self._intermixed = False
 
