@@ -1,0 +1,163 @@
+"""Two server processes over one Redis, raced through HTTP: who holds what is counted."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests import services
+from tests.server import ServerProcess
+
+pytestmark = pytest.mark.anyio
+
+POSTS, BATCH = 12, 10
+HEADERS = {"Client-ID": str(uuid4()), "X-Project-ID": "races"}
+PATCH = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
+Pair = tuple[httpx.AsyncClient, httpx.AsyncClient]
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def servers(redis_server: services.RedisServer) -> AsyncIterator[Pair]:
+    """A client of each server."""
+    processes = [ServerProcess(redis_server.url) for _ in range(2)]
+    try:
+        await asyncio.gather(*[asyncio.to_thread(process.start) for process in processes])
+        async with AsyncExitStack() as stack:
+            first, second = [
+                await stack.enter_async_context(
+                    httpx.AsyncClient(base_url=process.url, headers=HEADERS, timeout=30)
+                )
+                for process in processes
+            ]
+            yield first, second
+    finally:
+        for process in processes:
+            process.close()
+
+
+@pytest.fixture
+def path() -> str:
+    """The path of a new queue."""
+    return f"/v2/queues/race-{uuid4().hex[:12]}"
+
+
+async def post(http: httpx.AsyncClient, path: str, *bodies: Any, **fields: Any) -> list[str]:
+    document = {"messages": [{"body": body, **fields} for body in bodies]}
+    answer = await http.post(f"{path}/messages", json=document)
+    assert answer.status_code == 201, answer.text
+    return [href.rsplit("/", 1)[1] for href in answer.json()["resources"]]
+
+
+async def claim_all(http: httpx.AsyncClient, path: str) -> list[dict[str, Any]]:
+    """Claim until nothing is left; answer every message that was handed out."""
+    found: list[dict[str, Any]] = []
+    while True:
+        answer = await http.post(f"{path}/claims?limit=7&details=true", json={"ttl": 300})
+        if answer.status_code == 204:
+            return found
+        assert answer.status_code == 201, answer.text
+        found += answer.json()["messages"]
+
+
+async def race_for(servers: Pair, path: str) -> list[dict[str, Any]]:
+    """Let four clients of each server claim at the same time until nothing is left."""
+    parts = await asyncio.gather(*[claim_all(server, path) for server in servers * 4])
+    return [message for part in parts for message in part]
+
+
+async def test_no_message_has_two_holders_and_none_is_left(servers: Pair, path: str) -> None:
+    posted = await asyncio.gather(
+        *[post(servers[n % 2], path, *range(BATCH)) for n in range(POSTS)]
+    )
+    held = await race_for(servers, path)
+
+    assert Counter(message["id"] for message in held) == Counter(
+        message_id for batch in posted for message_id in batch
+    )
+    assert {message["claim_count"] for message in held} == {1}
+    # What one server handed out is held for the other one too, and only by its own claim.
+    claims = Counter(message["href"].rsplit("=", 1)[1] for message in held)
+    for claim_id, size in claims.items():
+        for server in servers:
+            shown = (await server.get(f"{path}/claims/{claim_id}")).json()
+            assert len(shown["messages"]) == size
+    for number, message in enumerate(held):
+        other = held[number - 1]["href"].rsplit("=", 1)[1]
+        bare = message["href"].partition("?")[0]
+        if other not in message["href"]:
+            answer = await servers[number % 2].delete(f"{bare}?claim_id={other}")
+            assert answer.status_code == 403
+        assert (await servers[number % 2].delete(message["href"])).status_code == 204
+    stats = (await servers[0].get(f"{path}/stats")).json()["messages"]
+    assert stats == {"claimed": 0, "free": 0, "total": 0}
+
+
+async def test_exhausted_messages_become_one_letter_each(servers: Pair, path: str) -> None:
+    dead = f"{path}-dead"
+    metadata = {"_max_claim_count": 1, "_dead_letter_queue": dead.rsplit("/", 1)[1]}
+    await servers[0].put(path, json=metadata)
+    posted = await asyncio.gather(
+        *[post(servers[n % 2], path, *range(BATCH)) for n in range(POSTS)]
+    )
+    for claim_id in {m["href"].rsplit("=", 1)[1] for m in await race_for(servers, path)}:
+        await servers[1].delete(f"{path}/claims/{claim_id}")
+
+    assert await race_for(servers, path) == []
+    letters = await race_for(servers, dead)
+    assert Counter(message["id"] for message in letters) == Counter(
+        message_id for batch in posted for message_id in batch
+    )
+    assert {message["claim_count"] for message in letters} == {2}
+
+
+async def test_a_change_of_metadata_holds_for_the_next_request_to_any_server(
+    servers: Pair, path: str
+) -> None:
+    """Each server has the queue's policy in its cache: the store must refuse the old one."""
+    await servers[0].put(path, json={"_default_message_ttl": 60})
+    for server in servers:
+        await post(server, path, "warm")
+    for ttl in range(61, 71):
+        changing, posting = servers if ttl % 2 else servers[::-1]
+        operation = {"op": "replace", "path": "/metadata/_default_message_ttl", "value": ttl}
+        assert (await changing.patch(path, json=[operation], headers=PATCH)).status_code == 200
+        (message_id,) = await post(posting, path, ttl)
+        assert (await changing.get(f"{path}/messages/{message_id}")).json()["ttl"] == ttl
+
+
+async def test_racing_patches_through_both_servers_are_all_kept(servers: Pair, path: str) -> None:
+    await servers[0].put(path)
+    keys = [f"key-{number}" for number in range(8)]
+    answers = await asyncio.gather(
+        *[
+            servers[number % 2].patch(
+                path,
+                json=[{"op": "add", "path": f"/metadata/{key}", "value": number}],
+                headers=PATCH,
+            )
+            for number, key in enumerate(keys)
+        ]
+    )
+    assert {answer.status_code for answer in answers} == {200}
+    metadata = (await servers[1].get(path)).json()
+    assert [metadata[key] for key in keys] == list(range(8))
+
+
+async def test_a_claim_and_a_delete_share_no_message(servers: Pair, path: str) -> None:
+    """A delete without a claim id is refused once the message is held, whoever handed it out."""
+    ids = await post(servers[0], path, *range(20))
+    deletes = [servers[n % 2].delete(f"{path}/messages/{key}") for n, key in enumerate(ids)]
+    held, *answers = await asyncio.gather(race_for(servers, path), *deletes)
+    deleted = {key for key, answer in zip(ids, answers, strict=True) if answer.status_code == 204}
+    assert {answer.status_code for answer in answers} <= {204, 403}
+    assert {message["id"] for message in held} == set(ids) - deleted
