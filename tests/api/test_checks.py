@@ -202,6 +202,13 @@ async def test_refuses_a_header_that_is_sent_twice_and_could_say_two_things(
     assert (await api.http.get("/v2/ping", headers=twice[1:3])).status_code == 204
 
 
+async def test_refuses_more_parameters_than_it_reads(api: Api) -> None:
+    """The last of several counts, so none may be left out."""
+    for extra, status in ((254, 200), (255, 400)):
+        answer = await api.call("GET", "messages?" + "x=1&" * extra + "limit=5&echo=true")
+        assert answer.status_code == status
+
+
 async def test_drops_empty_parameters_and_takes_the_last_of_several(api: Api) -> None:
     await api.post(*({"body": n} for n in range(3)))
     assert len(await api.browse("echo=true&limit=")) == 3

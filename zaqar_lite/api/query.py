@@ -14,12 +14,20 @@ _MAX_DIGITS = 1_000
 
 
 def parameters(request: Request) -> dict[str, list[str]]:
-    """All parameters of a request, each with its values in order."""
+    """All parameters of a request, each with its values in order.
+
+    Raises:
+        HttpError: 400, there are more than 256; to leave some out would change what is asked for.
+    """
     if not request.query_string:
         return {}
     found: dict[str, list[str]] = {}
     pairs = request.query_string.decode("latin-1").split("&", _MAX_PARAMETERS)
-    for pair in pairs[:_MAX_PARAMETERS]:
+    if len(pairs) > _MAX_PARAMETERS:
+        raise HttpError(
+            400, "Invalid parameter", f"A request may have at most {_MAX_PARAMETERS} parameters."
+        )
+    for pair in pairs:
         name, _, value = pair.partition("=")
         values = [_decode(part) for part in value.split(",") if part]
         if values:
