@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import EqualTo, IsNotNull
+from pyspark.sql.datasource import EqualTo, In, IsNotNull
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -17,8 +17,10 @@ from zaqar_lite.client import Client
 from zaqar_lite.spark.browse_stream import BrowseStream, DataLoss
 from zaqar_lite.spark.claim_stream import ClaimStream
 from zaqar_lite.spark.ledger import Ledger
+from zaqar_lite.spark.messages import InvalidRow, Messages
 from zaqar_lite.spark.options import OptionError, Options, parse
 from zaqar_lite.spark.reader import PushdownReader, ZaqarReader
+from zaqar_lite.spark.rows import columns_of
 from zaqar_lite.spark.writer import Sender, ZaqarWriter
 
 BODY = StructType([StructField("body", StringType())])
@@ -27,6 +29,11 @@ ID = StructType([StructField("id", StringType())])
 
 def options(url: str, queue: str, **given: object) -> Options:
     return parse({"endpoint": url, "queue": queue, **{k: str(v) for k, v in given.items()}})
+
+
+def values(batches: Iterator[pa.RecordBatch]) -> list[Any]:
+    """The only column's."""
+    return [value for batch in batches for value in batch.column(0).to_pylist()]
 
 
 def batches(bodies: list[str]) -> Iterator[pa.RecordBatch]:
@@ -58,8 +65,57 @@ def test_ranges_cover_a_queue_and_filters_on_it_are_used(
     parts = pickle.loads(pickle.dumps(reader.partitions()))  # noqa: S301 - our own bytes
     assert {part.queue for part in parts} == {queue}
     assert len(parts) == 4
-    rows = [int(row[0]) for part in parts for row in reader.read(part)]
+    rows = [int(body) for part in parts for body in values(reader.read(part))]
     assert sorted(rows) == list(range(100))
+
+
+def test_a_filter_on_ids_gets_these_messages_alone(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    ids = client.post_batch(queue, range(5))
+    reader = PushdownReader(options(server.url, queue), BODY)
+    wanted = EqualTo(("id",), ids[3]), In(("id",), (ids[1], ids[3], "nowhere", "not/an,id", None))
+    assert len(list(reader.pushFilters([wanted[1]]))) == 1
+    (part,) = reader.partitions()
+    assert values(reader.read(part)) == ["1", "3"]
+    list(reader.pushFilters([wanted[0]]))
+    (part,) = reader.partitions()
+    assert values(reader.read(part)) == ["3"]
+    list(reader.pushFilters([EqualTo(("id",), "not/an,id")]))
+    (part,) = reader.partitions()
+    assert values(reader.read(part)) == []
+
+
+def test_a_column_that_is_not_there_or_of_another_type_is_named() -> None:
+    with pytest.raises(OptionError, match="no column 'colour'; there are queue, id"):
+        columns_of(StructType([StructField("colour", StringType())]))
+    with pytest.raises(OptionError, match="'ttl' is int, not string"):
+        columns_of(StructType([StructField("ttl", StringType())]))
+
+
+def test_rows_become_messages_as_they_are() -> None:
+    """Maps are objects, equal rows have keys of their own, and a key needs no other row."""
+    made = Messages(options("http://127.0.0.1:1", "q"), "run/0")
+    kinds = pa.schema([("body", pa.map_(pa.string(), pa.int64())), ("ttl", pa.int32())])
+    batch = pa.RecordBatch.from_pylist(
+        [{"body": [("a", 1)], "ttl": 60}, {"body": [("a", 1)], "ttl": 60}, {"body": None}],
+        schema=kinds,
+    )
+    found = [message for _, message in made.of(batch, refused)]
+    assert [bytes(message.body) for message in found] == [b'{"a":1}', b'{"a":1}', b"null"]
+    assert [message.ttl for message in found] == [60, 60, None]
+    assert len({message.idempotency_key for message in found}) == 3
+    alone = Messages(options("http://127.0.0.1:1", "q"), "run/0")
+    (first,) = [message for _, message in alone.of(batch.slice(1, 1), refused)]
+    assert first.idempotency_key == found[0].idempotency_key
+    other = Messages(options("http://127.0.0.1:1", "q"), "run/1")
+    assert {m.idempotency_key for _, m in other.of(batch, refused)}.isdisjoint(
+        m.idempotency_key for m in found
+    )
+
+
+def refused(row: dict[str, Any], key: str | None, error: InvalidRow) -> None:
+    raise AssertionError((row, key, error))
 
 
 def test_a_marker_stays_when_nothing_is_new_and_loss_is_noticed(
@@ -73,12 +129,12 @@ def test_a_marker_stays_when_nothing_is_new_and_loss_is_noticed(
     end = reader.latestOffset(middle, ReadAllAvailable())
     assert reader.latestOffset(end, ReadAllAvailable()) == end
     (part,) = pickle.loads(pickle.dumps(reader.partitions(middle, end)))  # noqa: S301 - our own
-    assert [row[0] for row in reader.read(part)] == ids[5:]
+    assert values(reader.read(part)) == ids[5:]
     client.cancel(queue, ids[7])
     with pytest.raises(DataLoss, match="1 of 5"):
         list(reader.read(part))
     lax = BrowseStream(options(server.url, queue, failOnDataLoss="false"), ID)
-    assert len(list(lax.read(part))) == 4
+    assert len(values(lax.read(part))) == 4
     with pytest.raises(OptionError, match="checkpoint"):
         reader.latestOffset({**end, "queue": "other"}, ReadMaxRows(5))
 
@@ -103,7 +159,9 @@ def claiming(server: ServerProcess, queue: str, place: Path) -> ClaimStream:
 
 
 def rows_of(reader: ClaimStream, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
-    return [row[0] for part in reader.partitions(start, end) for row in reader.read(part)]
+    parts = pickle.loads(pickle.dumps(reader.partitions(start, end)))  # noqa: S301 - our own
+    away: ClaimStream = pickle.loads(pickle.dumps(reader))  # noqa: S301 - as an executor has it
+    return [value for part in parts for value in values(away.read(part))]
 
 
 def test_what_was_claimed_before_spark_knew_is_handed_out_unless_it_lapsed(

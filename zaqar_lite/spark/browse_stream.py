@@ -9,6 +9,7 @@ they are posted, not when they are due (`includeDelayed`), so that none hides be
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -21,6 +22,7 @@ from pyspark.sql.types import StructType
 from zaqar_lite.client import Client
 from zaqar_lite.spark.options import OptionError, Options
 from zaqar_lite.spark.reader import QueueRange, browse
+from zaqar_lite.spark.rows import columns_of
 
 
 class DataLoss(RuntimeError):
@@ -33,7 +35,7 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._queue = options.queue
-        self._columns = tuple(schema.names)
+        self._columns = columns_of(schema)
         self._target: str | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -72,7 +74,7 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         return [QueueRange(self._queue, start["marker"] or None, end["marker"], end["count"])]
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a batch.
 
         Raises:
@@ -80,9 +82,9 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         part, seen = cast(QueueRange, partition), 0
         with self._options.client() as client:
-            for row in browse(client, self._options, part, self._columns):
-                seen += 1
-                yield row
+            for rows in browse(client, self._options, part, self._columns):
+                seen += rows.num_rows
+                yield rows
         expected = part.expected
         if seen < expected and self._options.fail_on_data_loss:
             raise DataLoss(

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadLimit,
@@ -22,11 +24,11 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from zaqar_lite.client import ClaimLost, Client, MessageClaimed
-from zaqar_lite.spark.ledger import Ledger
+from zaqar_lite.spark import claiming
+from zaqar_lite.spark.ledger import Claims, Ledger
 from zaqar_lite.spark.options import OptionError, Options
 from zaqar_lite.spark.renewal import Renewal, renew
-from zaqar_lite.spark.rows import from_document, to_document
+from zaqar_lite.spark.rows import COLUMNS, columns_of, to_batch
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +55,7 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._queue = options.queue
-        self._columns = tuple(schema.names)
+        self._columns = columns_of(schema)
         self._ledger = Ledger(Path(options.state_dir or ""), self._queue)
         self._left: int | None = None
         self._renewal = Renewal(options)
@@ -81,12 +83,15 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = getattr(limit, "max_rows", self._options.max_messages_per_trigger)
         if self._left is not None:
             most = min(most, self._left)
-        claims, messages = self._claim(most)
-        if not messages:
+        with self._options.client() as client:
+            held = claiming.claim(client, self._options, most)
+        if not held:
             return start
+        rows = pa.Table.from_batches([to_batch(one.messages, COLUMNS) for one in held])
         if self._left is not None:
-            self._left -= len(messages)
-        self._ledger.write(first + 1, {"claims": claims, "messages": messages})
+            self._left -= rows.num_rows
+        claims = [(one.id, [message.id for message in one.messages]) for one in held]
+        self._ledger.write(first + 1, claims, rows)
         self._renewal.add(first + 1, claims)
         return self._offset(first + 1)
 
@@ -94,21 +99,19 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The parts of the batches after `start`, up to `end`."""
         parts = []
         for number in range(self._number(start) + 1, self._number(end) + 1):
-            batch = self._ledger.read(number)
-            if batch is not None:
-                self._renewal.add(number, batch["claims"])
-                total = len(batch["messages"])
+            claims = self._ledger.claims(number)
+            if claims is not None:
+                self._renewal.add(number, claims)
+                total = self._ledger.count(number)
                 size = -(-total // self._options.num_partitions)
                 parts += [LedgerPart(number, first, size) for first in range(0, total, size)]
         return parts
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield some messages of the ledger."""
         part = cast(LedgerPart, partition)
-        batch = self._ledger.read(part.number)
-        messages = batch["messages"] if batch else []
-        for message in messages[part.first : part.first + part.count]:
-            yield from_document(message, self._columns)
+        rows = self._ledger.rows(part.number, part.first, part.count)
+        yield from rows.select(list(self._columns)).to_batches()
 
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge what is processed."""
@@ -137,78 +140,43 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         last = 0
         for number in self._ledger.numbers():
-            batch = self._ledger.read(number) if number > after else None
-            if batch is None:
+            claims = self._ledger.claims(number) if number > after else None
+            if claims is None:
                 continue
             with self._options.client() as client:
-                claims = [one for one in batch["claims"] if renew(client, self._options, one["id"])]
-            held = {message_id for one in claims for message_id in one["ids"]}
-            messages = [one for one in batch["messages"] if one["id"] in held]
-            if messages:
-                self._ledger.write(number, {"claims": claims, "messages": messages})
+                claims = [one for one in claims if renew(client, self._options, one[0])]
+            held = pa.array([message_id for _, ids in claims for message_id in ids], pa.string())
+            rows = self._ledger.rows(number)
+            rows = rows.filter(pc.is_in(rows["id"], value_set=held))
+            if rows.num_rows:
+                self._ledger.write(number, claims, rows)
                 self._renewal.add(number, claims)
                 last = number
             else:
                 self._ledger.remove(number)
         return last
 
-    def _claim(self, most: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        claims: list[dict[str, Any]] = []
-        messages: list[dict[str, Any]] = []
-        with self._options.client() as client:
-            while len(messages) < most:
-                held = client.create_claim(
-                    self._queue,
-                    limit=min(self._options.page_size, most - len(messages)),
-                    ttl=self._options.claim_ttl,
-                    grace=self._options.claim_grace,
-                    details=True,
-                    raw=True,
-                )
-                if held is None:
-                    break
-                claims.append({"id": held.id, "ids": [message.id for message in held.messages]})
-                messages += [to_document(message) for message in held.messages]
-        return claims, messages
-
     def _acknowledge(self, upto: int) -> None:
         for number in self._ledger.numbers():
             if number > upto:
                 break
-            batch = self._ledger.read(number)
-            if batch is not None:
-                self._delete(batch)
+            claims = self._ledger.claims(number)
+            if claims is not None:
+                self._delete(claims)
             self._renewal.remove(number)
             self._ledger.remove(number)
 
-    def _delete(self, batch: dict[str, Any]) -> None:
-        lapsed = lost = 0
+    def _delete(self, claims: Claims) -> None:
         with self._options.client() as client:
-            for claim in batch["claims"]:
-                try:
-                    client.delete_messages(self._queue, claim["ids"], claim_ids=[claim["id"]])
-                except ClaimLost:
-                    lapsed += 1
-                    lost += sum(not self._delete_one(client, claim["id"], i) for i in claim["ids"])
-        if lapsed:
+            deleted = claiming.delete(client, self._options, claims)
+        if deleted.lapsed:
             logger.warning(
                 "%d claims on %r lapsed before their batch was processed; %d messages are held by "
                 "others and will be processed again",
-                lapsed,
+                deleted.lapsed,
                 self._queue,
-                lost,
+                deleted.lost,
             )
-
-    def _delete_one(self, client: Client, claim_id: str, message_id: str) -> bool:
-        """Delete a processed message with its claim, else if nobody holds it; tell whether."""
-        try:
-            client.delete_message(self._queue, message_id, claim_id=claim_id)
-        except ClaimLost:
-            try:
-                client.cancel(self._queue, message_id)
-            except MessageClaimed:
-                return False
-        return True
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the thread and the lock behind: executors read the ledger only."""

@@ -1,10 +1,12 @@
 """Browse queues without claiming: ranges that the server hands out, read side by side."""
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
+import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceReader,
     EqualTo,
@@ -15,22 +17,25 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from zaqar_lite.client import Client
+from zaqar_lite.client import Client, Message
+from zaqar_lite.client.shell import chunks
 from zaqar_lite.spark.options import OptionError, Options
-from zaqar_lite.spark.rows import to_row
+from zaqar_lite.spark.rows import columns_of, to_batch
 
 
 @dataclass
 class QueueRange(InputPartition):
     """A part of a queue: after `marker` (None: its beginning) up to `until` (None: its end).
 
-    `expected` is how many messages were there when it was planned, 0 where nobody counted.
+    `expected` is how many messages were there when it was planned, 0 where nobody counted. With
+    `ids` it is these messages, wherever they are.
     """
 
     queue: str
     marker: str | None
     until: str | None
     expected: int = 0
+    ids: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         """Give Spark the value that it shows for a partition."""
@@ -44,11 +49,14 @@ class ZaqarReader(DataSourceReader):
         if not options.queues:
             raise OptionError("Name what to read: the option 'queue', or 'queues' with commas.")
         self._options = options
-        self._columns = tuple(schema.names)
+        self._columns = columns_of(schema)
         self._queues: tuple[str, ...] = options.queues
+        self._ids: tuple[str, ...] | None = None
 
     def partitions(self) -> Sequence[QueueRange]:
         """Ask the server for the ranges of each queue."""
+        if self._ids is not None:
+            return [QueueRange(queue, None, None, ids=self._ids) for queue in self._queues]
         with self._options.client() as client:
             return [
                 QueueRange(queue, part.marker, part.until)
@@ -56,7 +64,7 @@ class ZaqarReader(DataSourceReader):
                 for part in client.ranges(queue, self._options.num_partitions)
             ] or [QueueRange(self._queues[0], None, None)]
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one range."""
         with self._options.client() as client:
             yield from browse(client, self._options, cast(QueueRange, partition), self._columns)
@@ -70,35 +78,50 @@ class PushdownReader(ZaqarReader):
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Use filters on the queue and `claim_id IS NULL`; Spark checks every one again."""
+        """Use `queue` and `id` with = or IN, and `claim_id IS NULL`; Spark checks each one again.
+
+        The server finds messages by their ids; it has no search by time or content.
+        """
         for one in filters:
             if isinstance(one, IsNull) and one.attribute == ("claim_id",):
                 self._options = dataclasses.replace(self._options, include_claimed=False)
-            wanted: set[Any] | None = None
-            if isinstance(one, EqualTo) and one.attribute == ("queue",):
-                wanted = {one.value}
-            elif isinstance(one, In) and one.attribute == ("queue",):
-                wanted = set(one.value)
-            if wanted is not None:
+            wanted = _wanted(one)
+            if wanted is not None and one.attribute == ("queue",):  # type: ignore[attr-defined]
                 self._queues = tuple(q for q in self._queues if q in wanted) or self._queues[:1]
+            elif wanted is not None and self._options.include_delayed:
+                known = wanted if self._ids is None else wanted.intersection(self._ids)
+                self._ids = tuple(sorted(filter(_ID.fullmatch, known)))
             yield one
+
+
+_ID = re.compile(r"[0-9A-Za-z-]+")
+_TOGETHER = 1_000
+
+
+def _wanted(one: Filter) -> set[str] | None:
+    """Return the values that a filter on the queue or the id allows; None for any other filter."""
+    if not isinstance(one, EqualTo | In) or one.attribute not in {("queue",), ("id",)}:
+        return None
+    values = one.value if isinstance(one, In) else [one.value]
+    return {value for value in values if isinstance(value, str)}
 
 
 def browse(
     client: Client, options: Options, part: QueueRange, columns: Sequence[str]
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range; a body that was not asked for is null."""
-    blank = [] if options.include_body else [i for i, c in enumerate(columns) if c == "body"]
-    for message in client.list_messages(
-        part.queue,
-        marker=part.marker,
-        until=part.until,
-        include_claimed=options.include_claimed,
-        include_delayed=options.include_delayed,
-        details=True,
-        raw=True,
-    ):
-        row = to_row(message, columns)
-        if blank:
-            row = tuple(None if i in blank else value for i, value in enumerate(row))
-        yield row
+    messages: Iterator[Message]
+    if part.ids is not None:
+        messages = client.get_messages(part.queue, part.ids, details=True, raw=True)
+    else:
+        messages = client.list_messages(
+            part.queue,
+            marker=part.marker,
+            until=part.until,
+            include_claimed=options.include_claimed,
+            include_delayed=options.include_delayed,
+            details=True,
+            raw=True,
+        )
+    for together in chunks(messages, _TOGETHER):
+        yield to_batch(together, columns, include_body=options.include_body)

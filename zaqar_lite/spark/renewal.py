@@ -2,10 +2,9 @@
 
 import logging
 import threading
-from collections.abc import Sequence
-from typing import Any
 
 from zaqar_lite.client import ClaimLost, Client, ZaqarError
+from zaqar_lite.spark.ledger import Claims
 from zaqar_lite.spark.options import Options
 
 logger = logging.getLogger(__name__)
@@ -22,9 +21,9 @@ class Renewal:
         self._claims: dict[int, tuple[str, ...]] = {}
         self._ended: threading.Event | None = None
 
-    def add(self, number: int, claims: Sequence[dict[str, Any]]) -> None:
+    def add(self, number: int, claims: Claims) -> None:
         """Renew a batch's claims from now on."""
-        self._claims[number] = tuple(claim["id"] for claim in claims)
+        self._claims[number] = tuple(claim_id for claim_id, _ in claims)
         if self._ended is None:
             self._ended = threading.Event()
             threading.Thread(

@@ -1,61 +1,92 @@
-"""The schema of what is read, and how a message becomes a row of it."""
+"""The schema of what is read, and how messages become rows of it."""
 
-import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from zaqar_lite.client import Message
+import pyarrow as pa
+from pyspark.sql.types import StructType
 
-SCHEMA = (
-    "queue string, id string, body string, ttl int, age int, created timestamp, "
-    "delay_until timestamp, claim_id string, claim_count int, headers map<string,string>, "
-    "dlq_source_queue string, dlq_moved_at timestamp, dlq_claim_count int, checksum string"
-)
-COLUMNS = tuple(part.split()[0] for part in SCHEMA.replace("map<string,string>", "map").split(", "))
+from zaqar_lite.client import DeadLetter, Message
+from zaqar_lite.spark.options import OptionError
 
-
-def to_row(message: Message, columns: Sequence[str]) -> tuple[Any, ...]:
-    """Make the row of a message (read with details and raw), in the order of `columns`."""
-    return tuple(_COLUMN[name](message) for name in columns)
-
-
-def to_document(message: Message) -> dict[str, Any]:
-    """Make the JSON of a message for the ledger: the values of every column."""
-    document: dict[str, Any] = {}
-    for name in COLUMNS:
-        value = _COLUMN[name](message)
-        document[name] = value.isoformat() if isinstance(value, dt.datetime) else value
-    return document
-
-
-def from_document(document: Mapping[str, Any], columns: Sequence[str]) -> tuple[Any, ...]:
-    """Make a row of the ledger's JSON."""
-    return tuple(
-        dt.datetime.fromisoformat(document[name])
-        if name in _TIMES and document[name] is not None
-        else document[name]
-        for name in columns
-    )
+_TEXT, _WHOLE, _TIME = pa.string(), pa.int32(), pa.timestamp("us", tz="UTC")
+_SQL = {_TEXT: "string", _WHOLE: "int", _TIME: "timestamp"}
 
 
 def _body(message: Message) -> str | None:
     return None if message.body is None else bytes(message.body).decode()
 
 
-_TIMES = ("created", "delay_until", "dlq_moved_at")
-_COLUMN: dict[str, Callable[[Message], Any]] = {
-    "queue": lambda m: m.queue,
-    "id": lambda m: m.id,
-    "body": _body,
-    "ttl": lambda m: int(m.ttl),
-    "age": lambda m: int(m.age),
-    "created": lambda m: m.created,
-    "delay_until": lambda m: m.delay_expires,
-    "claim_id": lambda m: m.claim_id,
-    "claim_count": lambda m: m.claim_count,
-    "headers": lambda m: None if m.headers is None else dict(m.headers),
-    "dlq_source_queue": lambda m: m.dead_letter.source if m.dead_letter else None,
-    "dlq_moved_at": lambda m: m.dead_letter.moved_at if m.dead_letter else None,
-    "dlq_claim_count": lambda m: m.dead_letter.claim_count if m.dead_letter else None,
-    "checksum": lambda m: m.checksum,
+def _expires(message: Message) -> float | None:
+    # Instants from the server are whole seconds; Arrow takes microseconds.
+    if message.created is None:
+        return None
+    return (int(message.created.timestamp()) + int(message.ttl)) * 1_000_000
+
+
+def _letter(read: Callable[[DeadLetter], Any]) -> Callable[[Message], Any]:
+    return lambda message: None if message.dead_letter is None else read(message.dead_letter)
+
+
+_COLUMN: dict[str, tuple[pa.DataType, Callable[[Message], Any]]] = {
+    "queue": (_TEXT, lambda m: m.queue),
+    "id": (_TEXT, lambda m: m.id),
+    "body": (_TEXT, _body),
+    "ttl": (_WHOLE, lambda m: int(m.ttl)),
+    "age": (_WHOLE, lambda m: int(m.age)),
+    "created": (_TIME, lambda m: m.created),
+    "expires": (_TIME, _expires),
+    "delay_until": (_TIME, lambda m: m.delay_expires),
+    "claim_id": (_TEXT, lambda m: m.claim_id),
+    "claim_count": (_WHOLE, lambda m: m.claim_count),
+    "headers": (
+        pa.map_(_TEXT, _TEXT),
+        lambda m: None if m.headers is None else list(m.headers.items()),
+    ),
+    "dlq_source_queue": (_TEXT, _letter(lambda letter: letter.source)),
+    "dlq_moved_at": (_TIME, _letter(lambda letter: letter.moved_at)),
+    "dlq_claim_count": (_WHOLE, _letter(lambda letter: letter.claim_count)),
+    "dlq_last_claim_id": (_TEXT, _letter(lambda letter: letter.last_claim_id)),
+    "dlq_last_client_id": (_TEXT, _letter(lambda letter: letter.last_client_id)),
+    "checksum": (_TEXT, lambda m: m.checksum),
 }
+COLUMNS = tuple(_COLUMN)
+_KNOWN = {name: _SQL.get(kind, "map<string,string>") for name, (kind, _) in _COLUMN.items()}
+SCHEMA = ", ".join(f"{name} {kind}" for name, kind in _KNOWN.items())
+
+
+def columns_of(schema: StructType) -> tuple[str, ...]:
+    """Return the columns that a query reads; it may have asked for fewer than there are.
+
+    Raises:
+        OptionError: one is not there, or of another type.
+    """
+    for field in schema.fields:
+        known = _KNOWN.get(field.name)
+        if known is None:
+            raise OptionError(f"There is no column {field.name!r}; there are {', '.join(COLUMNS)}.")
+        if field.dataType.simpleString() != known:
+            raise OptionError(
+                f"The column {field.name!r} is {known}, not {field.dataType.simpleString()}: cast "
+                "it in the query."
+            )
+    return tuple(schema.names)
+
+
+def to_batch(
+    messages: Sequence[Message], columns: Sequence[str], *, include_body: bool = True
+) -> pa.RecordBatch:
+    """Make an Arrow batch of messages (read with details and raw), with these columns."""
+    arrays = []
+    for name in columns:
+        kind, read = _COLUMN[name]
+        if name == "body" and not include_body:
+            arrays.append(pa.nulls(len(messages), kind))
+        else:
+            arrays.append(pa.array([read(message) for message in messages], kind))
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """Return the Arrow types of these columns, as Spark wants them."""
+    return pa.schema([(name, _COLUMN[name][0]) for name in columns])

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,11 +30,14 @@ from zaqar_lite.spark.messages import COLUMNS, InvalidRow, Messages, Row
 from zaqar_lite.spark.options import OptionError, Options
 from zaqar_lite.spark.watched import Watched
 
+MOST_REFUSED = 10_000  # that a task tells of
+
 
 @dataclass
 class Written(WriterCommitMessage):
     """What one task did.
 
+    `refused` tells of the first rows that were refused: the key (null without keys) and why.
     `first_post` and `last_post` are when its first POST was sent and its last answer came, in
     seconds since 1970; None where nothing was sent.
     """
@@ -48,6 +51,7 @@ class Written(WriterCommitMessage):
     attempt: int = 0
     first_post: float | None = None
     last_post: float | None = None
+    refused: list[dict[str, str | None]] = field(default_factory=list)
 
 
 class Sender:
@@ -114,6 +118,7 @@ class Sender:
         tasks = [dataclasses.asdict(one) for one in messages if isinstance(one, Written)]
         first = [one.pop("first_post") for one in tasks]
         last = [one.pop("last_post") for one in tasks]
+        refused = [row for one in tasks for row in one.pop("refused")]
         for task in tasks:
             totals.update(task)
         instants = {
@@ -121,7 +126,7 @@ class Sender:
             "last_post": max((at for at in last if at is not None), default=None),
         }
         with Path(self._options.report_path).open("a") as file:
-            file.write(json.dumps({**totals, **instants}) + "\n")
+            file.write(json.dumps({**totals, **instants, "refused": refused}) + "\n")
 
     def _post_by_queue(
         self, client: Client, rows: Iterable[tuple[str, NewMessage]], written: Written
@@ -164,6 +169,8 @@ class Sender:
         if self._options.on_invalid_row == "fail":
             raise InvalidRow(f"A row can't be a message: {error}. Row: {str(row)[:200]}") from error
         written.rejected += 1
+        if len(written.refused) < MOST_REFUSED:
+            written.refused.append({"key": key, "reason": str(error)})
         if self._options.reject_path is not None:
             self._write_reject(Path(self._options.reject_path), row, error, written)
         if self._options.on_invalid_row == "deadletter" and self._options.dead_letter_queue:

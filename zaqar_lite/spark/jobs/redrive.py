@@ -3,20 +3,26 @@
 A batch is claimed, filtered and changed in SQL, posted, and then deleted with its claims. A letter
 is posted with a key made of its id and the run, so a job that is killed at any moment and run
 again moves each letter once: what was posted and not deleted is posted again under the same key,
-which the server recognises, and then deleted. What the filter leaves stays in the queue.
+which the server recognises, and then deleted. What the filter leaves, and what the target refuses,
+stays in the queue.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, concat, expr, lit
 
-from zaqar_lite.client import ClaimLost, Client, Held
+from zaqar_lite.client import Client, Held
+from zaqar_lite.spark import claiming
 from zaqar_lite.spark.jobs.target import Summary, Target
-from zaqar_lite.spark.options import parse
+from zaqar_lite.spark.options import Options, parse
 from zaqar_lite.spark.renewal import Renewal
-from zaqar_lite.spark.rows import COLUMNS, SCHEMA, to_row
+from zaqar_lite.spark.rows import COLUMNS, to_batch
+
+_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,7 @@ class Redrive:
         body: the new body, JSON text.
         rate: messages a second over the whole job.
         run_id: two runs with the same id never move a letter twice.
-        batch: letters claimed at a time.
+        batch: letters claimed at a time, 10,000 at most.
         ttl: seconds that a message lives in its target.
         claim_ttl: seconds that a claim outlives a job that is killed.
     """
@@ -47,26 +53,40 @@ class Redrive:
 def redrive(
     spark: SparkSession, target: Target, plan: Redrive, *, dry_run: bool = False
 ) -> Summary:
-    """Move the letters of `target`'s queue; a dry run counts them by their targets."""
+    """Move the letters of `target`'s queue; a dry run counts them by their targets.
+
+    The summary says how many were moved, left by the filter, rejected by the target (with the
+    first reasons), and lost to other consumers because a claim lapsed.
+
+    Raises:
+        ValueError: the target is the queue itself, or the batch is too large.
+    """
     if plan.to == target.queue:
         message = f"{target.queue} can't be moved into itself"
+        raise ValueError(message)
+    if not 1 <= plan.batch <= 10_000:
+        message = f"a batch has 1 to 10,000 letters, not {plan.batch}"
         raise ValueError(message)
     if dry_run:
         rows = _chosen(target.read(spark), plan).groupBy("queue").count().collect()
         return {"dry_run": True, "moved": {row["queue"]: row["count"] for row in rows}}
-    summary: Summary = {"moved": 0, "left": 0, "lost": 0, "retries": 0}
+    summary: Summary = {"moved": 0, "left": 0, "rejected": 0, "lost": 0, "retries": 0}
+    summary["refused"] = []
     options = parse(target.options() | {"claimTtl": str(plan.claim_ttl)})
     renewal = Renewal(options)
     unmoved: list[str] = []
     with target.client() as client:
         try:
             number = 0
-            while held := _claim(client, target, plan):
+            while held := claiming.claim(client, options, plan.batch):
                 number += 1
-                renewal.add(number, [{"id": one.id} for one in held])
-                _move(client, target, plan, held, summary, spark=spark)
+                renewal.add(number, [(one.id, []) for one in held])
+                moved = _post(target, plan, held, summary, spark)
+                _delete(client, options, held, moved, summary)
                 # Kept until the end, so that the same letters are not claimed again.
-                unmoved += [one.id for one in held]
+                kept = [one.id for one in held if any(m.id not in moved for m in one.messages)]
+                unmoved += kept
+                renewal.add(number, [(claim_id, []) for claim_id in kept])
         finally:
             renewal.stop()
             for claim_id in unmoved:
@@ -74,49 +94,49 @@ def redrive(
     return summary
 
 
-def _claim(client: Client, target: Target, plan: Redrive) -> list[Held]:
-    claims: list[Held] = []
-    while sum(len(one.messages) for one in claims) < plan.batch:
-        held = client.create_claim(
-            target.queue, limit=target.page_size, ttl=plan.claim_ttl, details=True, raw=True
+def _post(
+    target: Target, plan: Redrive, held: Sequence[Held], summary: Summary, spark: SparkSession
+) -> set[str]:
+    """Post the chosen letters of a batch; return the ids of those that are in the target."""
+    rows = pa.Table.from_batches([to_batch(one.messages, COLUMNS) for one in held])
+    chosen = _chosen(spark.createDataFrame(rows).repartition(2), plan).cache()
+    try:
+        ids = {row["id"] for row in chosen.select("id").collect()}
+        summary["left"] += rows.num_rows - len(ids)
+        if not ids:
+            return ids
+        done = target.write(
+            chosen.drop("id"),
+            ttl=plan.ttl,
+            rate=plan.rate,
+            numPartitions=2,
+            onInvalidRow="skip",
         )
-        if held is None:
-            break
-        claims.append(held)
-    return claims
+    finally:
+        chosen.unpersist()
+    refused = [
+        {"id": one["key"].removeprefix(f"{plan.run_id}-"), "reason": one["reason"]}
+        for one in done["refused"]
+    ]
+    summary["retries"] += done["retries"]
+    summary["rejected"] += len(refused)
+    summary["refused"] += refused[: _SHOWN - len(summary["refused"])]
+    return ids - {one["id"] for one in refused}
 
 
-def _move(
-    client: Client,
-    target: Target,
-    plan: Redrive,
-    held: list[Held],
-    summary: Summary,
-    *,
-    spark: SparkSession,
+def _delete(
+    client: Client, options: Options, held: Sequence[Held], moved: set[str], summary: Summary
 ) -> None:
-    rows: list[Any] = [to_row(message, COLUMNS) for one in held for message in one.messages]
-    letters = spark.createDataFrame(rows, SCHEMA).repartition(2)
-    chosen = _chosen(letters, plan).cache()
-    ids = {row["id"] for row in chosen.select("id").collect()}
-    if ids:
-        done = target.write(chosen.drop("id"), ttl=plan.ttl, rate=plan.rate, numPartitions=2)
-        summary["retries"] += done["retries"]
-    chosen.unpersist()
-    for one in held:
-        mine = [message.id for message in one.messages if message.id in ids]
-        try:
-            client.delete_messages(target.queue, mine, claim_ids=[one.id])
-            summary["moved"] += len(mine)
-        except ClaimLost:
-            # Another holder has them: they are in both queues, as with any claim that lapses.
-            summary["lost"] += len(mine)
-    summary["left"] += len(rows) - len(ids)
+    """Delete the letters that were moved; those whose claim lapsed may be in both queues."""
+    mine = [(one.id, [m.id for m in one.messages if m.id in moved]) for one in held]
+    deleted = claiming.delete(client, options, mine)
+    summary["moved"] += len(moved) - deleted.lost
+    summary["lost"] += deleted.lost
 
 
 def _chosen(letters: DataFrame, plan: Redrive) -> DataFrame:
     rows = letters.where(plan.where) if plan.where else letters
-    goal = col("dlq_source_queue") if plan.to is None else lit(plan.to)
+    goal: Any = col("dlq_source_queue") if plan.to is None else lit(plan.to)
     return rows.where(goal.isNotNull()).select(
         goal.alias("queue"),
         expr(plan.body or "body").alias("body"),

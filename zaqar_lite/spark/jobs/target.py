@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,13 +41,19 @@ class Target:
         return spark.read.format("zaqar").options(**{**self.options(), **given}).load()
 
     def write(self, rows: DataFrame, **options: object) -> Summary:
-        """Post rows; return what the tasks did, added up."""
+        """Post rows; return what the tasks did, added up.
+
+        `posting_seconds` is the time from the first POST to the last answer; `refused` tells keys
+        and reasons of rows that were refused, at most 10,000 for each task.
+        """
         given = {name: str(value) for name, value in options.items() if value is not None}
         with tempfile.TemporaryDirectory() as place:
             report = Path(place) / "report"
             writer = rows.write.format("zaqar").mode("append").options(**self.options())
             writer.options(**given).option("reportPath", str(report)).save()
-            totals: Counter[str] = Counter()
-            for line in report.read_text().splitlines() if report.exists() else ():
-                totals.update(json.loads(line))
-        return {name: totals[name] for name in ("rows", "rejected", "batches", "bytes", "retries")}
+            (line,) = report.read_text().splitlines()
+        done = json.loads(line)
+        names = ("rows", "rejected", "batches", "bytes", "retries")
+        summary = {name: done.get(name, 0) for name in names}
+        seconds = (done["last_post"] or 0) - (done["first_post"] or 0)
+        return {**summary, "posting_seconds": round(seconds, 3), "refused": done["refused"]}

@@ -1,0 +1,92 @@
+"""Claim many messages and delete them again, with several requests under way."""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from zaqar_lite.client import ClaimLost, Client, Held, MessageClaimed
+from zaqar_lite.spark.options import Options
+
+_ROUND = 64
+
+
+@dataclass
+class Deleted:
+    """What became of claims that were to be deleted.
+
+    Attributes:
+        lapsed: claims that had ended before.
+        lost: messages that somebody else holds by now; they were left.
+    """
+
+    lapsed: int = 0
+    lost: int = 0
+
+
+def claim(client: Client, options: Options, most: int) -> list[Held]:
+    """Claim up to `most` messages, as many as there are; in the order of their first messages.
+
+    Claims that were made before an error stay, and lapse.
+    """
+    ended = threading.Event()
+
+    def one(limit: int) -> Held | None:
+        if ended.is_set():
+            return None
+        held = client.create_claim(
+            options.queue,
+            limit=limit,
+            ttl=options.claim_ttl,
+            grace=options.claim_grace,
+            details=True,
+            raw=True,
+        )
+        if held is None:
+            ended.set()
+        return held
+
+    claims: list[Held] = []
+    left = most
+    with ThreadPoolExecutor(options.concurrency, "zaqar-claim") as threads:
+        while left > 0 and not ended.is_set():
+            firsts = range(0, left, options.page_size)[:_ROUND]
+            limits = [min(options.page_size, left - first) for first in firsts]
+            found = [held for held in threads.map(one, limits) if held is not None]
+            left -= sum(len(held.messages) for held in found)
+            claims += found
+    return sorted(claims, key=lambda held: held.messages[0].id)
+
+
+def delete(
+    client: Client, options: Options, claims: Sequence[tuple[str, Sequence[str]]]
+) -> Deleted:
+    """Delete messages that were processed, by the claims (id, message ids) that hold them.
+
+    Of a claim that lapsed meanwhile those are deleted that nobody holds; what somebody holds is
+    left to them.
+    """
+
+    def one(given: tuple[str, Sequence[str]]) -> Deleted:
+        claim_id, ids = given
+        try:
+            client.delete_messages(options.queue, ids, claim_ids=[claim_id])
+        except ClaimLost:
+            return Deleted(1, sum(not _delete_one(client, options, claim_id, one) for one in ids))
+        return Deleted()
+
+    with ThreadPoolExecutor(options.concurrency, "zaqar-delete") as threads:
+        done = list(threads.map(one, [given for given in claims if given[1]]))
+    return Deleted(sum(one.lapsed for one in done), sum(one.lost for one in done))
+
+
+def _delete_one(client: Client, options: Options, claim_id: str, message_id: str) -> bool:
+    """Delete a processed message with its claim, else if nobody holds it; tell whether."""
+    try:
+        client.delete_message(options.queue, message_id, claim_id=claim_id)
+    except ClaimLost:
+        try:
+            client.cancel(options.queue, message_id)
+        except MessageClaimed:
+            return False
+    return True
