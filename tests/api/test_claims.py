@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import Api, claim_id_of
+from tests.api.conftest import Api, MakeApi, claim_id_of
 
 pytestmark = pytest.mark.anyio
 PATCH = {"Content_Type": "application/openstack-messaging-v2.0-json-patch"}
@@ -305,6 +305,37 @@ async def test_delivers_exactly_max_claim_count_times_then_moves(api: Api) -> No
     assert target in names
     claimed = await api.call("POST", f"/v2/queues/{target}/claims")
     assert claimed.status_code == 201
+
+
+async def test_popping_creates_the_dead_letter_queue_too(api: Api) -> None:
+    await api.call("PUT", "", {"_max_claim_count": 1, "_dead_letter_queue": "dead"})
+    await api.post({"body": "bad"})
+    (held,) = await api.claim()
+    await api.call("DELETE", f"claims/{claim_id_of(held)}")
+    assert (await api.call("DELETE", "messages?pop=5")).json() == {"messages": []}
+    listed = (await api.call("GET", "/v2/queues?name=dead")).json()["queues"]
+    assert [queue["name"] for queue in listed] == ["dead"]
+
+
+@pytest.mark.parametrize("way", ["claim", "pop"])
+async def test_a_project_full_of_queues_still_gets_its_messages(
+    make_api: MakeApi, way: str
+) -> None:
+    """The letter has moved by then: to refuse would only hide what was handed out."""
+    async with make_api(max_queues_per_project=1) as api:
+        await api.call("PUT", "", {"_max_claim_count": 1, "_dead_letter_queue": "dead"})
+        await api.post({"body": "bad"})
+        (held,) = await api.claim()
+        await api.call("DELETE", f"claims/{claim_id_of(held)}")
+        await api.post({"body": "good"})
+        if way == "claim":
+            assert [message["body"] for message in await api.claim()] == ["good"]
+        else:
+            popped = (await api.call("DELETE", "messages?pop=5")).json()["messages"]
+            assert [message["body"] for message in popped] == ["good"]
+        letters = (await api.call("GET", "/v2/queues/dead/messages?echo=true")).json()
+        assert [letter["body"] for letter in letters["messages"]] == ["bad"]
+        assert len((await api.call("GET", "/v2/queues")).json()["queues"]) == 1
 
 
 async def test_moved_messages_do_not_use_up_the_limit(api: Api) -> None:

@@ -33,7 +33,8 @@ class Claims:
     ) -> tuple[str, Sequence[Message]] | None:
         """Claim up to `limit` messages for `ttl` seconds; None when there is nothing to claim.
 
-        Exhausted messages are in the dead-letter queue, which exists, before this returns.
+        Exhausted messages are in the dead-letter queue before this returns, and it exists unless
+        the project has too many queues.
 
         Raises:
             Invalid: a value is out of range.
@@ -63,8 +64,8 @@ class Claims:
                 dead_letter=policy.dead_letter,
                 version=policy.version,
             )
-            if claimed.moved and policy.dead_letter and policy.dead_letter.target:
-                await self._queues.ensure(policy.dead_letter.target)
+            if claimed.moved:
+                await self._queues.ensure_dead_letter_queue(policy.dead_letter)
             return claimed
 
         claimed = await self._policies.decide(queue, act)

@@ -240,13 +240,16 @@ class Messages:
             raise Invalid(f"'pop' must be at least 1 and no greater than {most}.")
 
         async def act(policy: Policy) -> Claimed:
-            return await self._messages.pop(
+            popped = await self._messages.pop(
                 queue,
                 limit=limit,
                 delay_mode=policy.delay_mode,
                 dead_letter=policy.dead_letter,
                 version=policy.version,
             )
+            if popped.moved:
+                await self._queues.ensure_dead_letter_queue(policy.dead_letter)
+            return popped
 
         popped = await self._policies.decide(queue, act)
         return popped.messages

@@ -1,5 +1,6 @@
 """The rules of queues: create, read, patch, delete, list, count and purge."""
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from zaqar_lite.domain.metadata_patch import Operation
 from zaqar_lite.domain.metadata_patch import apply as apply_patch
 from zaqar_lite.domain.models import (
     Capability,
+    DeadLetter,
     DelayMode,
     HistoryPage,
     HistoryState,
@@ -21,6 +23,7 @@ from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.routing import compile_route
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 
+logger = logging.getLogger(__name__)
 _MAX_ROUNDS = 20
 
 
@@ -57,6 +60,19 @@ class Queues:
         """Create a queue with empty metadata unless it exists (lazy queues, dead letters)."""
         await self._management.create_queue(ref, {}, max_queues=self._limits.max_queues_per_project)
         self._policies.forget(ref)
+
+    async def ensure_dead_letter_queue(self, policy: DeadLetter | None) -> None:
+        """Create the queue that letters have just been moved to unless it exists.
+
+        What was claimed or popped with them must reach its client, so this never fails: without
+        its record the queue holds its letters all the same, and the next move tries again.
+        """
+        if policy is None or policy.target is None:
+            return
+        try:
+            await self.ensure(policy.target)
+        except Unavailable as exc:
+            logger.warning("the dead-letter queue %r has no record: %s", policy.target.name, exc)
 
     async def metadata(self, ref: QueueRef) -> dict[str, Any]:
         """The metadata of a queue with the defaults filled in, also of one that is not there."""
