@@ -20,7 +20,8 @@ def snapshot(db: Database, now: int) -> dict[Any, Any]:
 
 
 def _queue(queue: Queue, now: int) -> dict[str, Any]:
-    promote(queue, now)
+    promote(queue, now, 1 << 60)
+    check_delays(queue)
     entries = [entry for page in queue.pages for entry in page.entries.values()]
     assert [entry.position for entry in entries] == sorted(entry.position for entry in entries)
     assert len(entries) == queue.total
@@ -30,7 +31,6 @@ def _queue(queue: Queue, now: int) -> dict[str, Any]:
         "record": queue.record,
         "entries": [_entry(entry) for entry in entries],
         "ready": sorted({key for key in queue.ready if queue.is_ready(key)}),
-        "delayed": sorted({key for key in queue.delayed if queue.is_delayed(key)}),
         "claims": {
             claim.id: (claim.created_at, claim.ttl_ms, claim.grace_ms, claim.deadline,
                        claim.client_id, sorted(claim.held))
@@ -41,6 +41,16 @@ def _queue(queue: Queue, now: int) -> dict[str, Any]:
         "failed": list(queue.failed.tail),
         "full": (queue.done.full, queue.failed.full),
     }  # fmt: skip
+
+
+def check_delays(queue: Queue) -> None:
+    """Every delayed entry is found by its page when its delay ends, and not overtaken then."""
+    for page in queue.pages:
+        waiting = [entry for entry in page.entries.values() if entry.delayed]
+        if waiting:
+            assert page.next_visible <= min(entry.visible_at for entry in waiting)
+            assert page.best_delayed <= min(entry.priority for entry in waiting)
+            assert (page.next_visible, page.first, page) in queue.delayed
 
 
 def _entry(entry: Entry) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.encoding import CodecError
 from zaqar_lite.storage.opendata.engine import Damage, Engine
 from zaqar_lite.storage.opendata.keys import RecordType
-from zaqar_lite.storage.opendata.paging import all_ids
+from zaqar_lite.storage.opendata.paging import cold_ids
 
 _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
     RecordType.PAYLOAD: records.decode_payload,
@@ -60,7 +60,7 @@ async def check(db: Database) -> Findings:
         for entry in page.entries.values()
     }
     for queue in db.queues:
-        for ids in (await all_ids(db, queue)).values():
+        for ids in (await cold_ids(db, queue)).values():
             held.update(dict.fromkeys(ids, queue.ref))
     for message_id, ref in held.items():
         for kind, there in (("payload", payloads), ("metadata", logged)):

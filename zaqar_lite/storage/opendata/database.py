@@ -66,7 +66,6 @@ class Database:
         self.damages: list[Damage] = []
         self._suffixes: dict[tuple[QueueRef, str], tuple[int, bytes]] = {}
         self.bodies = Bodies(int(options.extra.get("payload_cache_bytes", _CACHED_BODIES)))
-        self.remember_body = self.bodies.keep
         self.hot_limit = int(options.extra.get("messages_in_memory", _HOT_MESSAGES))
         self._users = 0
         self._opening = asyncio.Lock()
@@ -129,11 +128,15 @@ class Database:
         queue.epoch = self.committer.epoch
         self.touched.add(queue)
 
-    def settle(self, queue: Queue, now: int) -> None:
-        """Bring a queue up to now; what that changes is saved with the next batch."""
-        settle(queue, now)
-        if queue.removed or queue.changed_pages:
+    def settle(self, queue: Queue, now: int) -> bool:
+        """Bring a queue up to now, or one step nearer; answer whether it is there (`due.py`).
+
+        What that changes is saved with the next batch.
+        """
+        is_settled = settle(queue, now)
+        if queue.removed or queue.changed_pages or queue.keys.changed:
             self.touched.add(queue)
+        return is_settled
 
     def store(self, message_id: int, body: bytes, payload: bytes) -> None:
         """Put a payload into the batch and remember the body for those who will ask."""

@@ -1,32 +1,61 @@
-"""What becomes due in a queue as time goes on: expiry, the lapse of claims, the end of delays."""
+"""What becomes due in a queue as time goes on: expiry, the lapse of claims, the end of delays.
+
+However much is due at once, one step of the event loop does a bounded part of it. What has expired
+or lapsed is brought up to now before an operation acts, in as many steps as it takes
+(`paging.prepared`). A delay that has ended is found by its page: `gather` enters the pages into the
+queue's `due`, by what their first entry could be handed out as, and `open_first` makes the entries
+of one page ready. A claim opens the pages that come before what is next in the ready index, and no
+others; so nothing is overtaken, and the sweep does the rest.
+"""
 
 from heapq import heappop, heappush
 from itertools import islice
 
-from zaqar_lite.storage.opendata.entries import NEVER, Entry
-from zaqar_lite.storage.opendata.queue import POSITION_BITS, POSITION_MASK, Queue
+from zaqar_lite.storage.opendata.entries import MAX_PRIORITY, NEVER, Page
+from zaqar_lite.storage.opendata.queue import POSITION_BITS, Queue
 
-UNBOUNDED = 1 << 62
-
-
-def settle(queue: Queue, now: int) -> None:
-    """Bring expiry and lapses up to `now`."""
-    if queue.expiries and queue.expiries[0][0] <= now:
-        expire(queue, now)
-    if queue.lapses and queue.lapses[0][0] <= now:
-        lapse(queue, now)
+STEP = 4_096
+"""About how many entries one step looks at: some milliseconds of work."""
 
 
-def expire(queue: Queue, now: int, limit: int = UNBOUNDED) -> int:
-    """Remove up to `limit` entries whose deadline has come; answer how many."""
-    count = 0
-    while count < limit and queue.expiries and queue.expiries[0][0] <= now:
+def settle(queue: Queue, now: int) -> bool:
+    """Bring a queue up to `now`, or one step nearer; answer whether it is there.
+
+    Afterwards what has expired or lapsed is gone, keys too, and the pages with ended delays are in
+    `due`.
+    """
+    expiries, lapses, delayed = queue.expiries, queue.lapses, queue.delayed
+    is_there = True
+    if expiries and expiries[0][0] <= now:
+        expire(queue, now, STEP)
+        is_there = not expiries or expiries[0][0] > now
+    if lapses and lapses[0][0] <= now:
+        lapse(queue, now, STEP)
+        is_there = is_there and (not lapses or lapses[0][0] > now)
+    if delayed and delayed[0][0] <= now:
+        gather(queue, now, STEP)
+        is_there = is_there and (not delayed or delayed[0][0] > now)
+    if queue.keys and queue.keys.next_due() <= now:
+        queue.keys.forget(now, STEP)
+        is_there = is_there and queue.keys.next_due() > now
+    return is_there
+
+
+def expire(queue: Queue, now: int, limit: int) -> int:
+    """Remove up to `limit` entries whose deadline has come; answer how many.
+
+    Cold pages with such entries are noted in `due_pages`, for about as many entries.
+    """
+    count = looked_at = 0
+    while count < limit and looked_at < limit and queue.expiries and queue.expiries[0][0] <= now:
         least, _, page = heappop(queue.expiries)
+        looked_at += page.cold or 1
         if page.cold:
             queue.due_pages.append(page)
             continue
         if least != page.min_expires or not page.entries:
             continue
+        looked_at += len(page.entries)
         queue.examined += len(page.entries)
         expired = (entry for entry in page.entries.values() if entry.expires_at <= now)
         gone = list(islice(expired, limit - count))
@@ -39,58 +68,92 @@ def expire(queue: Queue, now: int, limit: int = UNBOUNDED) -> int:
     return count
 
 
-def lapse(queue: Queue, now: int, limit: int = UNBOUNDED) -> int:
-    """End up to `limit` claims whose deadline has come; answer how many."""
-    count = 0
-    while count < limit and queue.lapses and queue.lapses[0][0] <= now:
+def lapse(queue: Queue, now: int, limit: int) -> int:
+    """End the claims of about `limit` entries whose deadline has come; answer how many claims."""
+    count = looked_at = 0
+    while looked_at < limit and queue.lapses and queue.lapses[0][0] <= now:
         deadline, _, claim = heappop(queue.lapses)
+        looked_at += 1
         if queue.claims.get(claim.id) is not claim or claim.deadline != deadline:
             continue  # released, or renewed since
+        looked_at += len(claim.held)
         queue.examined += len(claim.held)
         queue.end(claim)
         count += 1
     return count
 
 
-def promote(queue: Queue, now: int, limit: int = UNBOUNDED) -> int:
-    """Make up to `limit` entries ready whose delay is over; answer how many."""
+def gather(queue: Queue, now: int, limit: int) -> None:
+    """Enter up to `limit` pages in which a delay has ended into `due`."""
     delayed = queue.delayed
-    bound = (now + 1) << POSITION_BITS
-    count = 0
-    while count < limit and delayed and delayed[0] < bound:
-        if _end_delay(queue, heappop(delayed)) is not None:
+    for _ in range(limit):
+        if not delayed or delayed[0][0] > now:
+            return
+        visible_at, first, page = heappop(delayed)
+        if visible_at == page.next_visible and page.entries:
+            page.next_visible = NEVER
+            heappush(queue.due, (page.best_delayed << POSITION_BITS | first, page))
+
+
+def open_first(queue: Queue, now: int, limit: int = STEP) -> int:
+    """Make up to `limit` entries of the first page in `due` ready; answer how many."""
+    _, page = heappop(queue.due)
+    return open_page(queue, page, now, limit)
+
+
+def open_page(queue: Queue, page: Page, until: int, limit: int = STEP) -> int:
+    """Make up to `limit` entries of a page ready whose delay ends up to an instant."""
+    queue.examined += len(page.entries)
+    count, next_visible, best = 0, NEVER, MAX_PRIORITY
+    for entry in page.entries.values():
+        if not entry.delayed:
+            continue
+        if entry.visible_at <= until and count < limit:
+            entry.delayed = False
+            queue.make_ready(entry)
             count += 1
+        else:
+            next_visible, best = min(next_visible, entry.visible_at), min(best, entry.priority)
+    queue.delayed_count -= count
+    page.next_visible, page.best_delayed = next_visible, best
+    if next_visible != NEVER:
+        heappush(queue.delayed, (next_visible, page.first, page))
+    return count
+
+
+def promote(queue: Queue, now: int, limit: int) -> int:
+    """Make up to `limit` entries ready whose delay is over; answer how many."""
+    gather(queue, now, limit)
+    count = 0
+    while count < limit and queue.due:
+        count += open_first(queue, now, limit - count)
     return count
 
 
 def expose(queue: Queue, now: int, limit: int) -> int:
     """Make up to `limit` delayed entries ready, whatever their delay; answer how many."""
     count = 0
-    while count < limit and queue.delayed:
-        entry = _end_delay(queue, heappop(queue.delayed))
-        if entry is not None:
-            entry.visible_at = min(entry.visible_at, now)
-            queue.change(entry.page)
-            count += 1
+    while count < limit and queue.delayed_count:
+        if not queue.due:
+            gather(queue, NEVER - 1, 1)
+            continue
+        _, page = queue.due[0]
+        waiting = [entry for entry in page.entries.values() if entry.delayed]
+        for entry in waiting[: limit - count]:
+            if entry.visible_at > now:
+                queue.change(page)
+                entry.visible_at = now
+        count += open_first(queue, now, limit - count)
     return count
-
-
-def _end_delay(queue: Queue, key: int) -> Entry | None:
-    queue.examined += 1
-    entry = queue.find(key & POSITION_MASK)
-    if entry is None or not entry.delayed or entry.visible_at != key >> POSITION_BITS:
-        return None  # removed, or delayed until another instant
-    entry.delayed = False
-    queue.delayed_count -= 1
-    queue.make_ready(entry)
-    return entry
 
 
 def next_due(queue: Queue) -> int:
     """The earliest instant at which something here may be due."""
+    if queue.due:
+        return 0
     return min(
         queue.expiries[0][0] if queue.expiries else NEVER,
         queue.lapses[0][0] if queue.lapses else NEVER,
-        queue.delayed[0] >> POSITION_BITS if queue.delayed else NEVER,
+        queue.delayed[0][0] if queue.delayed else NEVER,
         queue.keys.next_due(),
     )

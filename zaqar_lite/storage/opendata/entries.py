@@ -18,6 +18,7 @@ from zaqar_lite.storage.opendata.records import (
 PAGE_SIZE = 256
 """Entries of a page: below it the cost of a commit dominates, above it the bytes do."""
 MAX_ATTEMPTS = 0xFFFF
+MAX_PRIORITY = 0xFF
 MAX_CONSUMERS = 64
 NEVER = 1 << 63
 UNKNOWN = -1
@@ -69,13 +70,18 @@ class Page:
     fields. Encoding them anew was most of what a commit of few messages cost.
     """
 
-    __slots__ = ("cold", "encoded", "encoded_count", "entries", "first", "min_expires", "number")
+    __slots__ = (
+        "best_delayed", "cold", "encoded", "encoded_count", "entries", "first", "min_expires",
+        "next_visible", "number",
+    )  # fmt: skip
 
     def __init__(self, number: int | None, first: int) -> None:
         self.number = number
         self.first = first
         self.entries: dict[int, Entry] = {}
         self.min_expires = NEVER
+        self.next_visible = NEVER  # no delay of an entry here ends before
+        self.best_delayed = MAX_PRIORITY  # no delayed entry here has a lower one
         self.cold = 0  # how many entries are only in the record (`cold.py`)
         self.encoded = b""
         self.encoded_count = 0

@@ -48,13 +48,12 @@ class Keys:
             return expires_at
         return NEVER
 
-    def forget(self, now: int) -> None:
-        """Forget the keys whose window is over."""
-        while self._known:
-            key = next(iter(self._known))
-            if self._known[key][0] > now:
+    def forget(self, now: int, limit: int = 1 << 62) -> None:
+        """Forget up to `limit` keys whose window is over."""
+        for _ in range(limit):
+            if self.next_due() > now:
                 return
-            del self._known[key]
+            key, _ = self._known.popitem(last=False)
             self.changed.add(key)
 
     def clear(self) -> None:

@@ -1,5 +1,6 @@
 """Looking at messages without claiming them: pages, counts, ranges, and finding them by id."""
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
@@ -7,7 +8,7 @@ from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import Message, Page, QueueRef, Stats
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.due import promote
+from zaqar_lite.storage.opendata.due import STEP, promote
 from zaqar_lite.storage.opendata.entries import UNKNOWN, Entry
 from zaqar_lite.storage.opendata.entries import Page as QueuePage
 from zaqar_lite.storage.opendata.paging import (
@@ -41,13 +42,10 @@ async def list_messages(
     page = Page((), None)
     while True:
         start = -1 if after is None else after
-        current = await prepared(db, queue, version, _cold_after(start), reads=True)
+        current, now = await prepared(db, queue, version, _cold_after(start), reads=True)
         if current is None:
             return page
         there = current
-        now = db.clock.now_ms()
-        db.settle(there, now)
-        promote(there, now)
         examined = list(islice(there.after(start), MAX_EXAMINED))
         if exclude_client_id is not None and any(e.created_at == UNKNOWN for e in examined):
             await warm(db, there, examined)
@@ -62,7 +60,7 @@ async def list_messages(
             page.marker = after = entry.position
             if (
                 (entry.claim is None or include_claimed)
-                and (include_delayed or not entry.delayed)
+                and (include_delayed or not entry.delayed or entry.visible_at <= now)
                 and (exclude_client_id is None or entry.client_id != exclude_client_id)
                 and (entry.past is None or not entry.past.damaged)
             ):
@@ -79,12 +77,13 @@ async def list_messages(
 
 async def stats(db: Database, queue: QueueRef) -> Stats:
     """Count the live messages; see the seam."""
-    there = await prepared(db, queue, None, cold_ends, reads=True)
-    if there is None:
-        return Stats()
-    now = db.clock.now_ms()
-    db.settle(there, now)
-    promote(there, now)
+    while True:
+        there, now = await prepared(db, queue, None, cold_ends, reads=True)
+        if there is None:
+            return Stats()
+        if promote(there, now, STEP) < STEP:
+            break
+        await asyncio.sleep(0)  # so many are due that others come in between
     stats = Stats(there.ready_count, there.delayed_count, there.claimed_count)
     ends = there.ends()
     found = await read(db, there, ends, now)
@@ -95,12 +94,11 @@ async def stats(db: Database, queue: QueueRef) -> Stats:
 
 async def split(db: Database, queue: QueueRef, count: int) -> Sequence[int]:
     """Cut the live messages into ranges; see the seam."""
-    there = await prepared(
+    there, _ = await prepared(
         db, queue, None, lambda there: cold_at(there, _cuts(there.total, count)), reads=True
     )
     if there is None:
         return ()
-    db.settle(there, db.clock.now_ms())
     cuts = [there.nth(index) for index in _cuts(there.total, count)]
     await db.committer.visible(there.epoch)
     return cuts

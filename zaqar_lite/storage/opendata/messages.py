@@ -25,11 +25,9 @@ from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata import claiming, entries, listing, past, posting, sweeping
 from zaqar_lite.storage.opendata.claiming import live_claim, refusal, take
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.due import expose, promote
+from zaqar_lite.storage.opendata.due import expose, open_page
 from zaqar_lite.storage.opendata.listing import cold_named, named, read
 from zaqar_lite.storage.opendata.paging import (
-    all_ids,
-    cold_at_head,
     cool,
     nothing,
     prepared,
@@ -83,8 +81,11 @@ class OpenDataMessageStore(MessageStore):
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
         db = self._db
-        there = await prepared(self._db, queue, version, nothing) or db.queues.make(queue)
-        posted = posting.post(db, there, messages, client_id, batch_key)
+        found, now = await prepared(db, queue, version, nothing)
+        there = found or db.queues.make(queue)
+        posted = posting.post(
+            db, there, messages, client_id=client_id, batch_key=batch_key, now=now
+        )
         await db.committer.durable()
         if there.total - there.cold.count > db.hot_limit:
             cool(db, there, all_pages=False)
@@ -117,12 +118,9 @@ class OpenDataMessageStore(MessageStore):
 
     async def get_messages(self, queue: QueueRef, ids: Collection[str]) -> Sequence[Message]:
         """Fetch messages by id; see the seam."""
-        there = await prepared(self._db, queue, None, cold_named(self._db, ids), reads=True)
-        if there is None:
-            return ()
-        now = self._db.clock.now_ms()
-        self._db.settle(there, now)
-        return await read(self._db, there, named(self._db, there, ids), now)
+        db = self._db
+        there, now = await prepared(db, queue, None, cold_named(db, ids), reads=True)
+        return () if there is None else await read(db, there, named(db, there, ids), now)
 
     async def edit(
         self,
@@ -136,16 +134,12 @@ class OpenDataMessageStore(MessageStore):
     ) -> Message:
         """Change a delayed message; see the seam."""
         db = self._db
-        there = await prepared(self._db, queue, version, cold_named(self._db, (message_id,)))
-        now = db.clock.now_ms()
-        entry = None
-        if there is not None:
-            db.settle(there, now)
-            promote(there, now)
-            entry = next(iter(named(self._db, there, (message_id,))), None)
-        if there is None or entry is None:
+        there, now = await prepared(db, queue, version, cold_named(db, (message_id,)))
+        found = () if there is None else named(db, there, (message_id,))
+        if there is None or not found:
             raise NotFound(f"Message {message_id} does not exist.")
-        if not entry.delayed:
+        entry = found[0]
+        if not entry.delayed or entry.visible_at <= now:
             raise Conflict(f"Message {message_id} is not delayed (any more).")
         if body is not None and db.holders(entry) > 1:
             raise Conflict(
@@ -164,7 +158,7 @@ class OpenDataMessageStore(MessageStore):
             there.set_ttl(entry, ttl_ms, now)
         if delay_ms is not None:
             there.set_delay(entry, visible_at)
-            promote(there, now)
+            open_page(there, entry.page, now)
         message = entry.view(db.names.write(entry.name), now)
         db.changed(there)
         await db.committer.durable()
@@ -179,12 +173,10 @@ class OpenDataMessageStore(MessageStore):
     ) -> Sequence[Refusal]:
         """Delete messages, all or none; see the seam."""
         db = self._db
-        there = await prepared(self._db, queue, None, cold_named(self._db, ids))
+        there, now = await prepared(db, queue, None, cold_named(db, ids))
         if there is None:
             return ()
-        now = db.clock.now_ms()
-        db.settle(there, now)
-        found = named(self._db, there, ids)
+        found = named(db, there, ids)
         if claim_ids is not None:
             refused = [
                 Refusal(db.names.write(entry.name), reason)
@@ -238,14 +230,10 @@ class OpenDataMessageStore(MessageStore):
     ) -> Claimed:
         """Hand out ready messages under a new claim; see the seam."""
         db = self._db
-        there = await prepared(self._db, queue, version, lambda there: cold_at_head(there, limit))
-        if there is None:
-            return Claimed(None)
-        now = db.clock.now_ms()
-        taken, moved = take(db, there, now, limit, delay_mode=delay_mode, dead_letter=dead_letter)
-        if not taken:
-            if moved:
-                await db.committer.durable()
+        there, now, taken, moved = await take(
+            db, queue, version, limit, delay_mode=delay_mode, dead_letter=dead_letter
+        )
+        if there is None or not taken:
             return Claimed(None, (), moved)
         held = entries.Claim(new_claim_id(), client_id)
         for entry in taken:
@@ -265,8 +253,8 @@ class OpenDataMessageStore(MessageStore):
 
     async def get_claim(self, queue: QueueRef, claim_id: str) -> Claim:
         """Read a live claim; see the seam."""
-        now = self._db.clock.now_ms()
-        there, claim = live_claim(self._db, self._db.queue(queue, None), claim_id, now)
+        there, now = await prepared(self._db, queue, None, nothing, reads=True)
+        there, claim = live_claim(there, claim_id)
         held = [claim.held[position] for position in sorted(claim.held)]
         answer = Claim(claim.id, claim.ttl_ms, now - claim.created_at, ())
         answer.messages = await read(self._db, there, held, now)
@@ -275,8 +263,8 @@ class OpenDataMessageStore(MessageStore):
     async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
         """Let a live claim live on; see the seam."""
         db = self._db
-        now = db.clock.now_ms()
-        there, claim = live_claim(self._db, db.queue_to_change(queue, None), claim_id, now)
+        there, now = await prepared(db, queue, None, nothing)
+        there, claim = live_claim(there, claim_id)
         there.extend(claim, now, ttl_ms, grace_ms)
         db.changed(there)
         await db.committer.durable()
@@ -284,10 +272,9 @@ class OpenDataMessageStore(MessageStore):
     async def release(self, queue: QueueRef, claim_id: str) -> None:
         """End a claim; see the seam."""
         db = self._db
-        there = db.queue_to_change(queue, None)
+        there, _ = await prepared(db, queue, None, nothing)
         if there is None:
             return
-        db.settle(there, db.clock.now_ms())
         claim = there.claims.get(claim_id)
         if claim is not None:
             there.end(claim)
@@ -298,23 +285,21 @@ class OpenDataMessageStore(MessageStore):
 
     async def purge(self, queue: QueueRef) -> None:
         """Remove all messages and claims; see the seam."""
-        db = self._db
-        there = db.queue_to_change(queue, None)
-        if there is not None:
-            purge(db, there, await all_ids(db, there))
-            await db.committer.durable()
+        if await purge(self._db, queue) is not None:
+            await self._db.committer.durable()
 
     async def drop(self, queue: QueueRef) -> None:
         """Remove the queue, and its record with it; see the seam."""
         db = self._db
-        there = db.queue_to_change(queue, None)
-        if there is None:
-            return
-        await past.clear(db, there)
-        purge(db, there, await all_ids(db, there))
-        there.keys.clear()
-        db.remove_record(there)
-        db.changed(there)
+        there = await purge(db, queue)
+        while there is not None:
+            await past.clear(db, there)
+            current = await purge(db, queue)
+            if current is there:
+                there.keys.clear()
+                db.remove_record(there)
+                break
+            there = current  # it was recovered meanwhile
         await db.committer.durable()
 
     async def stats(self, queue: QueueRef) -> Stats:
@@ -328,11 +313,9 @@ class OpenDataMessageStore(MessageStore):
     async def expose(self, queue: QueueRef, limit: int) -> int:
         """Make delayed messages ready; see the seam."""
         db = self._db
-        there = db.queue_to_change(queue, None)
+        there, now = await prepared(db, queue, None, nothing)
         if there is None:
             return 0
-        now = db.clock.now_ms()
-        db.settle(there, now)
         exposed = expose(there, now, limit)
         if exposed:
             db.changed(there)

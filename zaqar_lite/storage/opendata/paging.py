@@ -1,10 +1,10 @@
 """Which cold pages an operation needs, loading them before it acts, and forgetting others."""
 
+import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
 
@@ -14,7 +14,6 @@ from zaqar_lite.storage.opendata.active import read_active
 from zaqar_lite.storage.opendata.checkpoint import put_garbage
 from zaqar_lite.storage.opendata.cold import candidates, entries_of, may_be_cold
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.due import expire
 from zaqar_lite.storage.opendata.encoding import CodecError
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Entry, Page
 from zaqar_lite.storage.opendata.keys import RecordType
@@ -32,36 +31,39 @@ async def prepared(
     needed: Callable[[Queue], list[Page]],
     *,
     reads: bool = False,
-) -> Queue | None:
-    """The queue of an operation, with what the operation needs in memory (`cold.py`)."""
-    find = db.queue if reads else db.queue_to_change
-    there = find(ref, version)
-    while there is not None and there.cold.count:
-        await prepare(db, there, db.clock.now_ms(), partial(needed, there))
-        current = find(ref, version)
-        if current is there:
-            break
-        there = current  # it was dropped or recovered meanwhile
-    return there
+) -> tuple[Queue | None, int]:
+    """The queue of an operation and the instant it acts at, to be used before the next await.
 
-
-async def prepare(db: Database, queue: Queue, now: int, needed: Callable[[], list[Page]]) -> None:
-    """Load what an operation needs and is cold; what holds expired messages is needed always.
-
-    Afterwards nothing is, until the next await.
+    What has expired or lapsed by then is gone, and what the operation needs is in memory
+    (`cold.py`). Where much is due at once, that takes many steps, and others act in between.
     """
+    find = db.queue if reads else db.queue_to_change
     kept: set[Page] = set()  # or one page would be forgotten for the next, and so on for ever
-    while queue.cold.count:
-        expire(queue, now)
-        pages = [*queue.due_pages, *needed()]
-        queue.due_pages.clear()
-        if not pages:
-            return
-        kept.update(pages)
-        await _load(db, queue, pages, kept)
+    while True:
+        there = find(ref, version)
+        now = db.clock.now_ms()
+        if there is None:
+            return None, now
+        is_settled = db.settle(there, now)
+        if there.cold.count:
+            pages = [*there.due_pages, *(needed(there) if is_settled else ())]
+            there.due_pages.clear()
+            if pages:
+                kept.update(pages)
+                await load(db, there, pages, kept)
+                continue
+        if is_settled:
+            return there, now
+        if reads:
+            await asyncio.sleep(0)
+        else:
+            await db.committer.durable()  # so that no batch becomes as large as all that is due
 
 
-async def _load(db: Database, queue: Queue, pages: Sequence[Page], kept: set[Page]) -> None:
+async def load(
+    db: Database, queue: Queue, pages: Sequence[Page], kept: AbstractSet[Page] = frozenset()
+) -> None:
+    """Let the entries of cold pages in; others than `kept` may be forgotten for them."""
     root = keys.queue_key(RecordType.ACTIVE, queue.raw)
     wanted = {
         root if page.number is None else root + page.number.to_bytes(8, "big"): page
@@ -99,7 +101,7 @@ def cool(
     _cool(queue, db.hot_limit, is_saved, all_pages=all_pages)
 
 
-async def all_ids(db: Database, queue: Queue) -> dict[int | None, list[int]]:
+async def cold_ids(db: Database, queue: Queue) -> dict[int | None, list[int]]:
     """The ids in the cold pages of a queue, by page, complete at the next step."""
     found: dict[int | None, list[int]] = {}
     root = keys.queue_key(RecordType.ACTIVE, queue.raw)
@@ -117,13 +119,21 @@ async def all_ids(db: Database, queue: Queue) -> dict[int | None, list[int]]:
     return found
 
 
-def purge(db: Database, queue: Queue, cold_ids: Mapping[int | None, Sequence[int]]) -> None:
-    """Remove all entries and claims; `cold_ids` is what `all_ids` answered just now."""
-    gone = [message_id for page in queue.pages if page.cold for message_id in cold_ids[page.number]]
-    queue.clear()
-    db.changed(queue)
+async def purge(db: Database, ref: QueueRef) -> Queue | None:
+    """Remove all entries and claims of a queue; answer the queue, if there is one."""
+    while True:
+        there = db.queue_to_change(ref, None)
+        if there is None:
+            return None
+        ids = await cold_ids(db, there)
+        if db.queue_to_change(ref, None) is there:
+            break  # it was not dropped or recovered meanwhile
+    gone = [message_id for page in there.pages if page.cold for message_id in ids[page.number]]
+    there.clear()
+    db.changed(there)
     if gone:
         put_garbage(db, gone, db.puts)
+    return there
 
 
 def cold_for_names(queue: Queue, names: Iterable[int]) -> list[Page]:
@@ -211,7 +221,6 @@ def _cool(queue: Queue, limit: int, is_saved: Callable[[Page], bool], *, all_pag
         or queue.numbered.get(queue.cold.loaded[0].number) is not queue.cold.loaded[0]
     ):
         queue.cold.loaded.popleft()
-    queue.forget_stale_keys()
 
 
 def nothing(_: Queue) -> list[Page]:

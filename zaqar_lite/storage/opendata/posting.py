@@ -18,17 +18,16 @@ def post(
     db: Database,
     queue: Queue,
     messages: Sequence[NewMessage],
+    *,
     client_id: str,
     batch_key: str | None,
+    now: int,
 ) -> Sequence[Posted]:
-    """Store messages in the queue and in those that get copies; answer their ids.
+    """Store messages in a queue that is settled at `now`, and its copies; answer their ids.
 
     Raises:
         LimitReached: over a limit; nothing was stored.
     """
-    now = db.clock.now_ms()
-    db.settle(queue, now)
-    queue.keys.forget(now)
     batch = None if batch_key is None else BATCH + digest(batch_key)
     if batch is not None:
         known = queue.keys.get(batch)

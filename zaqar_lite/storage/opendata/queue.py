@@ -2,20 +2,22 @@
 
     pages, firsts   all entries, by position: a page is found by bisection, an entry by its page
     ready           heap of priority << 64 | position
-    delayed         heap of visible_at << 64 | position
+    delayed         heap of (earliest end of a delay in a page, first position, page)
+    due             heap of (lowest priority << 64 | first position, page): delays have ended there
     lapses          heap of (deadline, n, claim)
     expiries        heap of (earliest deadline in a page, first position, page)
 
 Keys of entries that have left a state stay in its heap until they come up, and are passed over
-then; a heap with more of those than of others is built anew. Every key is examined once, so a claim
-costs O(limit * log n) whatever else is in the queue.
+then; the sweep builds a heap anew that holds little else. Every key is examined once, so a claim
+costs O(limit * log n) whatever else is in the queue. However many delays end at once, a claim
+makes ready only the pages that come before what it hands out (`due.py`).
 
 Nothing here writes: `changed` collects the pages and claims that differ from their records.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappush
 from itertools import islice
 
 from zaqar_lite.domain.models import QueueRecord, QueueRef
@@ -34,6 +36,7 @@ from zaqar_lite.storage.opendata.keys import RecordType, queue_id
 POSITION_BITS = 64
 POSITION_MASK = (1 << POSITION_BITS) - 1
 _SLACK = 1_000
+_STALE = 8
 _SPARE_PAGES = 8
 _FOLDED = PAGE_SIZE * 3 // 4
 
@@ -50,7 +53,8 @@ class Queue:
         self.numbered: dict[int | None, Page] = {}
         self.names: dict[int, int] = {}  # name -> position of the entries that were moved here
         self.ready: list[int] = []
-        self.delayed: list[int] = []
+        self.delayed: list[tuple[int, int, Page]] = []
+        self.due: list[tuple[int, Page]] = []
         self.claims: dict[str, Claim] = {}
         self.lapses: list[tuple[int, int, Claim]] = []
         self.expiries: list[tuple[int, int, Page]] = []
@@ -198,10 +202,18 @@ class Queue:
             heappush(self.expiries, (entry.expires_at, page.first, page))
         if entry.delayed:
             self.delayed_count += 1
-            heappush(self.delayed, entry.visible_at << POSITION_BITS | entry.position)
+            self.index_delay(entry)
         elif entry.claim is None:
             self.ready_count += 1
             heappush(self.ready, entry.priority << POSITION_BITS | entry.position)
+
+    def index_delay(self, entry: Entry) -> None:
+        """Enter the end of an entry's delay into its page and, if it is the first, the heap."""
+        page = entry.page
+        page.best_delayed = min(page.best_delayed, entry.priority)
+        if entry.visible_at < page.next_visible:
+            page.next_visible = entry.visible_at
+            heappush(self.delayed, (entry.visible_at, page.first, page))
 
     def remove(self, entry: Entry) -> None:
         """Take an entry out of the queue, whatever its state."""
@@ -223,16 +235,18 @@ class Queue:
         self.removed.append(entry)
         if not page.entries and page is not self.pages[-1]:
             self._drop_page(page)
-        self.forget_stale_keys()
 
     def forget_stale_keys(self) -> None:
-        """Build the indexes anew where most keys are of entries that have left the state."""
-        if len(self.ready) > 2 * (self.ready_count - self.cold.count) + _SLACK:
-            self.ready = [key for key in self.ready if self.is_ready(key)]
-            heapify(self.ready)
-        if len(self.delayed) > 2 * self.delayed_count + _SLACK:
-            self.delayed = [key for key in self.delayed if self.is_delayed(key)]
-            heapify(self.delayed)
+        """Build the ready index anew where nearly all keys are of entries that are not ready."""
+        if len(self.ready) <= _STALE * (self.ready_count - self.cold.count) + _SLACK:
+            return
+        self.ready = [
+            entry.priority << POSITION_BITS | entry.position
+            for page in self.pages
+            for entry in page.entries.values()
+            if entry.claim is None and not entry.delayed and not is_damaged(entry)
+        ]
+        heapify(self.ready)
 
     def discard_page(self, page: Page) -> None:
         """Forget a page whose record can't be read, and never write over it."""
@@ -259,6 +273,8 @@ class Queue:
                 continue
             for entry in right.entries.values():
                 entry.page = left
+                if entry.delayed:
+                    self.index_delay(entry)
             left.entries.update(right.entries)
             right.entries = {}
             if right.min_expires < left.min_expires:
@@ -278,7 +294,7 @@ class Queue:
             self.changed_claims[claim_id] = None
         for collection in (
             self.pages, self.firsts, self.numbered, self.names, self.ready, self.delayed,
-            self.claims, self.lapses, self.expiries,
+            self.due, self.claims, self.lapses, self.expiries,
         ):  # fmt: skip
             collection.clear()
         self.cold.clear()
@@ -294,36 +310,11 @@ class Queue:
             entry is not None
             and entry.claim is None
             and not entry.delayed
-            and (entry.past is None or not entry.past.damaged)
+            and not is_damaged(entry)
         )
 
-    def is_delayed(self, key: int) -> bool:
-        """Whether a key of the delayed index is of an entry that waits until its instant."""
-        entry = self.find(key & POSITION_MASK)
-        return entry is not None and entry.delayed and entry.visible_at == key >> POSITION_BITS
-
-    def take_first(self) -> Entry | None:
-        """Take the first ready entry out of the index; `hold` it or let it `leave` at once."""
-        ready = self.ready
-        while ready:
-            self.examined += 1
-            key = heappop(ready)
-            while ready and ready[0] == key:
-                heappop(ready)  # of an entry that was only on disk meanwhile: twice in the heap
-            position = key & POSITION_MASK
-            entry = self.find(position)
-            if entry is None or entry.claim is not None or entry.delayed or is_damaged(entry):
-                continue
-            cold = self.cold.first() if self.cold.count else None
-            if cold is not None and cold[0] < key:
-                heappush(ready, key)  # a cold page is first: whoever comes next loads it
-                return None
-            self.ready_count -= 1
-            return entry
-        return None
-
     def hold(self, entry: Entry, claim: Claim) -> None:
-        """Let `claim` hold an entry that `take_first` took."""
+        """Let `claim` hold an entry that was taken out of the ready index."""
         entry.claim = claim
         if entry.attempts < 0xFFFF:
             entry.attempts += 1
@@ -381,5 +372,5 @@ class Queue:
     def set_delay(self, entry: Entry, visible_at: int) -> None:
         """Let a delayed entry wait until another instant."""
         entry.visible_at = visible_at
+        self.index_delay(entry)
         self.change(entry.page)
-        heappush(self.delayed, visible_at << POSITION_BITS | entry.position)

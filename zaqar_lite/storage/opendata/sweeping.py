@@ -7,7 +7,7 @@ from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import expire, lapse, next_due, promote
 from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import is_damaged
-from zaqar_lite.storage.opendata.paging import cool, prepare
+from zaqar_lite.storage.opendata.paging import cool, load
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.records import decode_garbage
 
@@ -22,14 +22,21 @@ async def sweep(db: Database, limit: int) -> Swept:
         if left <= 0:
             break
         if next_due(queue) <= now:
-            await prepare(db, queue, now, list)
             gone = expire(queue, now, left)
+            if queue.due_pages:
+                pages = queue.due_pages.copy()
+                queue.due_pages.clear()
+                await load(db, queue, pages)
+                if db.queues.get(queue.ref) is not queue:
+                    continue  # it was dropped or recovered meanwhile
+                gone += expire(queue, now, left)
             free = lapse(queue, now, max(0, left - gone))
             due = promote(queue, now, max(0, left - gone - free))
             queue.keys.forget(now)
             expired, lapsed, promoted = expired + gone, lapsed + free, promoted + due
             db.touched.add(queue)
         queue.fold()
+        queue.forget_stale_keys()
         cool(db, queue, all_pages=True)
         if queue.changed_pages:
             db.touched.add(queue)

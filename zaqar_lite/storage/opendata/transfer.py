@@ -20,10 +20,9 @@ from zaqar_lite.domain.models import Message, Origin, QueueRecord, QueueRef
 from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.configuration import encode_record
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.due import settle
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.keys import RecordType
-from zaqar_lite.storage.opendata.paging import cold_after, prepare
+from zaqar_lite.storage.opendata.paging import cold_after, prepared
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import fill
 from zaqar_lite.storage.opendata.records import encode_payload
@@ -39,13 +38,13 @@ async def export(db: Database, project: str | None, name: str | None) -> AsyncIt
     for queue in sorted(db.queues, key=lambda queue: queue.ref):
         if project not in (None, queue.ref.project) or name not in (None, queue.ref.name):
             continue
-        settle(queue, now)
         if queue.record is not None:
             described = {**queue.ref._asdict(), "metadata": queue.record.metadata}
             yield _line({"queue": described})
         position = -1
         while True:
-            await prepare(db, queue, now, partial(cold_after, queue, position, _CHUNK))
+            needed = partial(cold_after, position=position, count=_CHUNK)
+            await prepared(db, queue.ref, None, needed, reads=True)
             chunk = list(islice(queue.after(position), _CHUNK))
             if not chunk:
                 break

@@ -1,0 +1,170 @@
+"""However much is due at once, no step of the event loop does more than a bounded part of it."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store, texts
+from zaqar_lite.domain.models import Copy, DeadLetter, NewMessage
+from zaqar_lite.storage.opendata.due import STEP
+from zaqar_lite.storage.opendata.entries import PAGE_SIZE
+
+pytestmark = pytest.mark.anyio
+MANY = 4 * STEP
+MOST = 2 * STEP + PAGE_SIZE  # a step of bringing the queue up to now, and one of taking
+
+
+class Steps:
+    """The most that was looked at between two turns of the event loop."""
+
+    def __init__(self) -> None:
+        self.longest = 0
+
+
+@asynccontextmanager
+async def watched(store: Store) -> AsyncIterator[Steps]:
+    """Take a turn whenever the event loop gives one, and look how much was done meanwhile."""
+    steps = Steps()
+
+    async def watch() -> None:
+        before = store.messages.examined
+        while True:
+            await asyncio.sleep(0)
+            after = store.messages.examined
+            steps.longest = max(steps.longest, after - before)
+            before = after
+
+    watcher = asyncio.create_task(watch())
+    await asyncio.sleep(0)
+    yield steps
+    await asyncio.sleep(0)
+    watcher.cancel()
+
+
+async def post_many(store: Store, count: int, *, ttl: int = 2 * HOUR, delay: int = 0) -> list[str]:
+    ids = []
+    for start in range(0, count, 1_000):
+        new = [NewMessage(b'"many"', ttl, delay)] * min(1_000, count - start)
+        posted = await store.messages.post(QUEUE, new, client_id="p", version=None)
+        ids += [message.id for message in posted]
+    return ids
+
+
+async def test_a_claim_opens_only_the_pages_it_hands_out(store: Store) -> None:
+    await post_many(store, MANY, delay=HOUR)
+    store.clock.advance(HOUR)
+    before = store.messages.examined
+    assert len((await store.claim(20)).messages) == 20
+    assert store.messages.examined - before <= PAGE_SIZE + 20
+    before = store.messages.examined
+    assert len((await store.claim(20)).messages) == 20
+    assert store.messages.examined - before == 20
+
+
+async def test_counting_what_is_due_takes_many_steps(store: Store) -> None:
+    await post_many(store, MANY, delay=HOUR)
+    store.clock.advance(HOUR)
+    async with watched(store) as steps:
+        stats = await store.messages.stats(QUEUE)
+    assert (stats.ready, stats.delayed) == (MANY, 0)
+    assert 0 < steps.longest <= MOST
+
+
+async def test_a_listing_shows_what_is_due_without_opening_it(store: Store) -> None:
+    await post_many(store, MANY, delay=HOUR)
+    assert not (await store.messages.list_messages(QUEUE, limit=10)).messages
+    store.clock.advance(HOUR)
+    before = store.messages.examined
+    assert len((await store.messages.list_messages(QUEUE, limit=10)).messages) == 10
+    assert store.messages.examined - before <= 1_000
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_what_is_due_is_never_overtaken(seed: int, store: Store) -> None:
+    """Random delays and priorities; the claims come by priority, then in the order of posting."""
+    choose = random.Random(seed)
+    posted = []
+    for number in range(1_200):
+        delay = 5_000 * choose.choice((0, 1, 2, 5, choose.randint(0, 9)))
+        posted.append((choose.choice((100, 100, 100, 7, 200)), number, delay))
+    for start in range(0, len(posted), 100):
+        new = [
+            NewMessage(b"%d" % number, HOUR, delay, priority=priority)
+            for priority, number, delay in posted[start : start + 100]
+        ]
+        await store.messages.post(QUEUE, new, client_id="p", version=None)
+    handed_out: set[int] = set()
+    for now in (2_500, 7_500, 12_500, 12_500, 32_500, 47_500):
+        store.clock.advance(now - store.passed)
+        store.passed = now
+        waiting = sorted(row for row in posted if row[2] <= now and row[1] not in handed_out)
+        expected = [number for _, number, _ in waiting][: choose.choice((1, 20, 150))]
+        found = [int(text) for text in texts(await store.claim(len(expected) or 1))]
+        assert found == expected
+        handed_out.update(found)
+
+
+async def test_what_expires_at_once_goes_in_many_steps(store: Store) -> None:
+    await post_many(store, MANY, ttl=MINUTE)
+    await store.post("stays")
+    store.clock.advance(MINUTE)
+    async with watched(store) as steps:
+        assert texts(await store.claim()) == ["stays"]
+    assert 0 < steps.longest <= MOST
+    assert (await store.messages.stats(QUEUE)).total == 1
+    await store.sweep()
+
+
+async def test_what_lapses_at_once_is_ready_in_many_steps(store: Store) -> None:
+    await post_many(store, MANY)
+    first = await store.claim(1_000)
+    for _ in range(MANY // 1_000):
+        await store.claim(1_000)
+    store.clock.advance(MINUTE)
+    async with watched(store) as steps:
+        again = await store.claim(1_000)
+    assert [m.id for m in again.messages] == [m.id for m in first.messages]
+    assert all(message.claim_count == 2 for message in again.messages)
+    assert 0 < steps.longest <= MOST
+
+
+async def test_a_claim_passes_over_what_others_deleted_in_many_steps(store: Store) -> None:
+    """The keys of entries that were deleted unclaimed lie before the first one that is left."""
+    await store.post("first")
+    ids = await post_many(store, MANY)
+    await store.post("last")
+    for start in range(0, MANY, 1_000):
+        await store.messages.delete(QUEUE, ids[start : start + 1_000], claim_ids=None)
+    async with watched(store) as steps:
+        assert texts(await store.claim(1)) == ["first"]
+        assert texts(await store.claim(1)) == ["last"]
+    assert 0 < steps.longest <= MOST
+
+
+async def test_exhausted_messages_are_moved_in_many_steps(store: Store) -> None:
+    await post_many(store, 3_000)
+    for _ in range(3):
+        await store.claim(1_000)
+    store.clock.advance(MINUTE)
+    await store.post("healthy")
+    async with watched(store) as steps:
+        claimed_now = await store.claim(letters=DeadLetter(OTHER, 1, None))
+    assert texts(claimed_now) == ["healthy"]
+    assert claimed_now.moved == 3_000
+    assert (await store.messages.stats(OTHER)).ready == 3_000
+    assert 0 < steps.longest <= MOST
+
+
+async def test_a_copy_in_a_queue_where_much_is_due_waits_its_turn(store: Store) -> None:
+    """Posting fills other queues without bringing them up to now."""
+    await post_many(store, MANY, ttl=MINUTE)
+    store.clock.advance(MINUTE)
+    async with watched(store) as steps:
+        copied = NewMessage(b'"copied"', HOUR, copies=(Copy(QUEUE, HOUR, 0, 100),))
+        await store.post(copied, to=OTHER)
+        assert texts(await store.claim()) == ["copied"]
+    assert 0 < steps.longest <= MOST
+    await store.sweep()
