@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 from tests.services.process import Process, free_port, wait_until
@@ -36,8 +37,8 @@ catalog_type = messaging
 lock_path = {home}/locks
 """
 _ACCOUNTS = "".join(
-    f"- username: user{n}\n  project_name: project{n}\n  password: secret\n  domain_name: Default\n"
-    "  roles:\n  - member\n"
+    f"- username: user{n}\n  project_name: {{run}}-{n}\n  password: secret\n"
+    "  domain_name: Default\n  roles:\n  - member\n"
     for n in range(4)
 )
 _STESTR = "[DEFAULT]\ntest_path={tests}\ntop_dir={top}\ngroup_regex=([^\\.]*\\.)*\n"
@@ -62,7 +63,6 @@ class Tempest:
         etc = self._home / "etc"
         etc.mkdir()
         (etc / "tempest.conf").write_text(_CONF.format(home=self._home, identity=self._identity))
-        (self._home / "accounts.yaml").write_text(_ACCOUNTS)
         tests = Path(sys.prefix) / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
         (self._home / ".stestr.conf").write_text(
             _STESTR.format(tests=tests / "tempest" / "test_discover", top=tests)
@@ -73,7 +73,8 @@ class Tempest:
         self._process.terminate()
 
     def run(self, *arguments: str) -> tuple[int, str]:
-        """Run `tempest` with these arguments; answer its exit code and what it printed."""
+        """Run `tempest`, in projects of its own; answer its exit code and what it printed."""
+        (self._home / "accounts.yaml").write_text(_ACCOUNTS.format(run=uuid.uuid4().hex))
         finished = subprocess.run(
             [str(Path(sys.executable).with_name("tempest")), *arguments],
             cwd=self._home,

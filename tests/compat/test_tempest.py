@@ -13,6 +13,9 @@ pytestmark = pytest.mark.slow
 # Every test of the official plugin that does not run here, with its reason, stands in the api-ref
 # (clients.rst): they are about subscriptions, which this server does not have.
 MISSING = r"subscription|TestManageQueue\.test_purge_queue"
+# It counts the queues of its project; others leave some there. Tempest gives each class a project
+# where it may make one.
+COUNTING = r"TestManageQueue"
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +39,17 @@ def test_passes_our_plugin(tempest: Tempest) -> None:
 
 
 def test_passes_the_official_plugin(tempest: Tempest) -> None:
-    status, output = tempest.run(
-        "run", "--serial", "--regex", r"^zaqar_tempest_plugin", "--exclude-regex", MISSING
-    )
-    assert status == 0, output[-8000:]
-    assert int(_count(output, "Passed")) >= 100
+    passed = 0
+    for chosen, left_out in (
+        (rf"^zaqar_tempest_plugin.*{COUNTING}", MISSING),
+        (r"^zaqar_tempest_plugin", f"{MISSING}|{COUNTING}"),
+    ):
+        status, output = tempest.run(
+            "run", "--serial", "--regex", chosen, "--exclude-regex", left_out
+        )
+        assert status == 0, output[-8000:]
+        passed += int(_count(output, "Passed"))
+    assert passed >= 100
 
 
 def test_the_reference_says_what_of_the_official_plugin_is_left_out() -> None:
