@@ -4,7 +4,7 @@ import pytest
 
 from tests.contract.conftest import OpenStores
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new, texts
-from zaqar_lite.domain.models import DelayMode, Refusal, RefusalReason
+from zaqar_lite.domain.models import Capability, DelayMode, Refusal, RefusalReason
 
 pytestmark = pytest.mark.anyio
 
@@ -204,6 +204,16 @@ async def test_letters_come_after_what_is_in_the_target_already(
     assert texts((await other.claim()).messages) == ["native", "letter", "later"]
 
 
+async def test_a_letter_keeps_its_priority(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    queue.stores.need(Capability.FAN_OUT)
+    await queue.post(new("late", priority=200), new("urgent", priority=50))
+    await exhaust(queue)
+    await other.post("native")
+    await queue.claim(dead_letter=other.as_dead_letter_queue(1))
+    assert await other.bodies() == ["native", "urgent", "late"]
+    assert texts((await other.claim()).messages) == ["urgent", "native", "late"]
+
+
 async def test_a_delayed_message_is_not_moved_before_it_is_due(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
@@ -252,18 +262,34 @@ async def test_a_letter_that_was_delayed_once_is_not_delayed_in_the_target(
     assert texts((await other.claim(mode=DelayMode.HONOUR)).messages) == ["a"]
 
 
+async def test_a_letter_that_waited_once_can_be_claimed_on_a_normal_queue(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    """A normal queue looks at no delay: a letter among its delayed ones would never come out."""
+    await queue.post("a", delay=10 * MINUTE)
+    queue.advance(11 * MINUTE)
+    claimed = await queue.claim(mode=DelayMode.HONOUR)
+    await queue.release(claimed.claim_id or "")
+    policy = other.as_dead_letter_queue(1)
+    assert (await queue.claim(mode=DelayMode.HONOUR, dead_letter=policy)).moved == 1
+    assert texts((await other.claim(mode=DelayMode.IGNORE)).messages) == ["a"]
+
+
 async def test_a_letter_can_be_moved_once_more_by_its_new_queue(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
     """Two racing writes of metadata may chain two queues: a move is one hop, and harmless."""
     third = queue.named(f"third-{queue.ref.name}")
     (message_id,) = await queue.post("a")
-    await exhaust(queue)
+    claim_id = await exhaust(queue, client="worker-7")
     await queue.claim(dead_letter=other.as_dead_letter_queue(1))
     assert (await other.claim(dead_letter=third.as_dead_letter_queue(1))).moved == 1
     letter = await third.get_one(message_id)
     assert letter.origin is not None
     assert letter.origin.source == other.ref.name
+    # Nobody has claimed it in between: the claim that used it up is still its last one.
+    assert letter.origin.last_claim_id == claim_id
+    assert letter.origin.last_client_id == "worker-7"
     assert await third.counts() == (1, 0, 0)
 
 

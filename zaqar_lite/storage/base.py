@@ -244,11 +244,12 @@ class MessageStore(Store):
         * delay_mode: IGNORE neither reads nor tests `d`; HONOUR promotes what is due first;
           EXPOSE also takes delayed messages, without comparing `d`.
         * dead_letter: a message with `claim_count >= max_claims` is moved instead: same id, age,
-          count and body, a new position, unclaimed and ready at once in the target, with its
-          `Origin`. The move has happened before the answer leaves: atomically where the backend
-          can, else crash-safe (repeatable; in between it is visible in neither queue, claimable
-          in neither, never lost). Moved messages do not use up `limit`, and `max_messages` of
-          the target does not stop them. A delay that is over does not delay them anew.
+          count, priority, headers and body, a new position, unclaimed and ready at once in the
+          target, with its `Origin`. The move has happened before the answer leaves: atomically
+          where the backend can, else crash-safe (repeatable; in between it is visible in neither
+          queue, claimable in neither, never lost). Moved messages do not use up `limit`, and
+          `max_messages` of the target does not stop them. A delay that is over does not delay
+          them anew.
 
         Raises:
             QueueChanged: the record is not at `version`.

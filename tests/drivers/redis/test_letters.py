@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.contract.pausing import pause_before
-from tests.contract.subject import MINUTE, SECOND, QueueUnderTest
+from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest
 from tests.drivers.redis.inspection import check_queue, keys_by_tag
 from tests.services import RedisServer
 from zaqar_lite.domain.errors import Unavailable
@@ -16,6 +16,8 @@ from zaqar_lite.storage.redis.letters import Sweeper
 from zaqar_lite.storage.redis.router import Router
 
 pytestmark = pytest.mark.anyio
+
+DAY = 24 * HOUR
 
 
 @pytest.fixture
@@ -130,6 +132,19 @@ async def test_letters_on_their_way_outlive_their_source(
     queue.advance(MINUTE)
     await swept(queue)
     assert await target.bodies() == ["a"]
+
+
+async def test_letters_on_their_way_are_kept_as_long_as_they_will_live(
+    queue: QueueUnderTest, target: QueueUnderTest, client: Any
+) -> None:
+    """Where no server comes back for days, Redis's own expiry must not be the end of them."""
+    await exhaust(queue, "a")
+    policy = target.as_dead_letter_queue(1, 10 * DAY)
+    with crash_before("accept"), pytest.raises(Unavailable):
+        await queue.claim(dead_letter=policy)
+    outbox = keys_by_tag(client)[keys_of(queue.ref).tag]["outbox"]
+    left = client.pttl(outbox)
+    assert 10 * DAY - MINUTE < left < 11 * DAY
 
 
 async def test_projects_and_names_never_share_a_key(

@@ -84,12 +84,13 @@ class DeadLetters:
             move_position=letter.listed.position,
             move_ttl_ms=0,
         )
+        before = content.origin  # who claimed it last, where nobody has since it came here
         origin = Origin(
             self._backend.containers.queue_name(source),
             now,
             state.claim_count,
-            state.claim_id or None,
-            state.claim_client or None,
+            state.claim_id or (before and before.last_claim_id),
+            state.claim_client or (before and before.last_client_id),
         )
         name = layout.message_name(position, letter.listed.id)
         return Fetched(Listed(name, copied), content._replace(origin=origin))
