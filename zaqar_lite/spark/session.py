@@ -18,6 +18,9 @@ def session(master: str | None = None, **settings: str) -> SparkSession:
     if master is not None:
         builder = builder.master(master).config("spark.driver.bindAddress", "127.0.0.1")
         builder = builder.config("spark.driver.host", "127.0.0.1")
+        if master.startswith("local"):
+            # Spark's 200 are for a cluster: here they are 200 tasks with nothing to do.
+            builder = builder.config("spark.sql.shuffle.partitions", "8")
     builder = (
         builder.config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")

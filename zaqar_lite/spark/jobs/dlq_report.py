@@ -7,6 +7,9 @@ SQL in the JVM; only aggregates reach the driver. Bodies are masked unless asked
 
 import datetime as dt
 import shutil
+import time
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +55,22 @@ def dlq_report(
         samples: what is shown of bodies: "none", "keys" or "full".
         partitions: ranges that are read side by side.
         letters: Parquet files (an archive) to read instead of the queue.
+
+    Returns:
+        Letters, patterns, sources, the page, and the seconds of the read and of the rest.
     """
     place = Path(output)
     place.mkdir(parents=True, exist_ok=True)
     read = spark.read.parquet(letters) if letters else target.read(spark, numPartitions=partitions)
     # The queue is read once. This table has the bodies, so it goes when the report is made.
+    started = time.monotonic()
     _classified(read).write.mode("overwrite").parquet(str(place / "read"))
+    read_by = time.monotonic()
     try:
-        return _summarise(spark, spark.read.parquet(str(place / "read")), target, place, samples)
+        found = spark.read.parquet(str(place / "read"))
+        summary = _summarise(spark, found, target, place, samples)
+        seconds = {"read_seconds": read_by - started, "report_seconds": time.monotonic() - read_by}
+        return summary | {name: round(value, 3) for name, value in seconds.items()}
     finally:
         shutil.rmtree(place / "read", ignore_errors=True)
 
@@ -67,31 +78,35 @@ def dlq_report(
 def _summarise(
     spark: SparkSession, found: DataFrame, target: Target, place: Path, samples: Samples
 ) -> Summary:
-    patterns = _patterns(found)
-    patterns.write.mode("overwrite").parquet(str(place / "patterns"))
+    """Write the tables and the page: two passes over the letters, and one for the samples."""
+    _patterns(found).write.mode("overwrite").parquet(str(place / "patterns"))
     patterns = spark.read.parquet(str(place / "patterns"))
     top = [row.asDict() for row in patterns.orderBy(expr("letters desc")).limit(_TOP).collect()]
-    histogram = _histogram(found)
-    histogram.write.mode("overwrite").parquet(str(place / "histogram"))
+    whole = patterns.selectExpr(
+        "count(*) as patterns",
+        "coalesce(sum(letters), 0) as letters",
+        "min(first_seen) as first",
+        "max(last_seen) as last",
+    ).collect()[0]
+    sources = patterns.groupBy("source").agg(expr("sum(letters)").alias("letters"))
+    times, claims = _counted(found, whole["first"], whole["last"])
+    _write_small(spark, times.items(), "at timestamp, count long", place / "histogram")
     shown = _samples(found, top, samples)
-    spark.createDataFrame(
-        shown, "signature string, shape string, source string, id string, body string"
-    ).coalesce(1).write.mode("overwrite").parquet(str(place / "samples"))
-    sources = found.groupBy("source").count().orderBy(expr("count desc")).limit(_TOP).collect()
-    claims = found.groupBy("claims").count().orderBy("claims").limit(_BARS).collect()
-    times = spark.read.parquet(str(place / "histogram")).orderBy("at").collect()
+    columns = "signature string, shape string, source string, id string, body string"
+    _write_small(spark, shown, columns, place / "samples")
     report = Report(
         queue=target.queue,
         made=dt.datetime.now(dt.UTC),
-        letters=sum(row["count"] for row in times),
-        patterns=patterns.count(),
+        letters=whole["letters"],
+        patterns=whole["patterns"],
         top=top,
         samples=shown,
-        times=[
-            (f"{row['at']:%Y-%m-%d %H:%M}" if row["at"] else "?", row["count"]) for row in times
+        times=[(f"{at:%Y-%m-%d %H:%M}" if at else "?", count) for at, count in times.items()],
+        sources=[
+            (row["source"] or "(none)", row["letters"])
+            for row in sources.orderBy(expr("letters desc")).limit(_TOP).collect()
         ],
-        sources=[(row["source"] or "(none)", row["count"]) for row in sources],
-        claims=[(str(row["claims"]), row["count"]) for row in claims],
+        claims=[(str(number), count) for number, count in claims.items()],
     )
     (place / "report.html").write_text(page(report), encoding="utf-8")
     return {
@@ -100,6 +115,11 @@ def _summarise(
         "sources": len(report.sources),
         "page": str(place / "report.html"),
     }
+
+
+def _write_small(spark: SparkSession, rows: Iterable[Any], columns: str, place: Path) -> None:
+    made = spark.createDataFrame(list(rows), columns)
+    made.coalesce(1).write.mode("overwrite").parquet(str(place))
 
 
 def _classified(rows: DataFrame) -> DataFrame:
@@ -139,33 +159,32 @@ def _patterns(found: DataFrame) -> DataFrame:
     )
 
 
-def _histogram(found: DataFrame) -> DataFrame:
-    ends = found.selectExpr(
-        "unix_timestamp(min(moved_at)) as first", "unix_timestamp(max(moved_at)) as last"
-    ).collect()[0]
-    seconds = max(60, -(-((ends["last"] or 0) - (ends["first"] or 0) + 1) // _BARS))
+def _counted(
+    found: DataFrame, first: dt.datetime | None, last: dt.datetime | None
+) -> tuple[dict[dt.datetime | None, int], dict[int | None, int]]:
+    """Count letters by time (about sixty steps) and by claims (the sixty lowest)."""
+    span = 0 if first is None or last is None else int((last - first).total_seconds()) + 1
+    seconds = max(60, -(-span // _BARS))
     at = f"timestamp_seconds(floor(unix_timestamp(moved_at) / {seconds}) * {seconds})"
-    return found.groupBy(expr(at).alias("at")).count()
+    cells = found.groupBy(expr(at).alias("at"), "claims").count().collect()
+    times: Counter[dt.datetime | None] = Counter()
+    claims: Counter[int | None] = Counter()
+    for cell in cells:
+        times[cell["at"]] += cell["count"]
+        claims[cell["claims"]] += cell["count"]
+    by_time = sorted(times, key=lambda one: (one is not None, one))
+    by_claims = sorted(claims, key=lambda one: (one is not None, one))[:_BARS]
+    return {one: times[one] for one in by_time}, {one: claims[one] for one in by_claims}
 
 
 def _samples(found: DataFrame, top: list[dict[str, Any]], samples: Samples) -> list[Any]:
     """The first and the last letter of each of the most frequent patterns, masked."""
     if samples == "none" or not top:
         return []
-    wanted = {(row["signature"], row["shape"], row["source"]) for row in top}
-    signatures = list({row["signature"] for row in top})
-    ends = (
-        found.where(found.signature.isin(signatures))
-        .groupBy("signature", "shape", "source")
-        .agg(
-            expr("min_by(struct(id, body), id)").alias("a"),
-            expr("max_by(struct(id, body), id)").alias("b"),
-        )
-        .collect()
-    )
+    ids = [one for row in top for one in (row["sample_first"], row["sample_last"])]
+    bodies = {row["id"]: row["body"] for row in found.where(found.id.isin(ids)).collect()}
     return [
-        (row["signature"], row["shape"], row["source"], letter["id"], mask(letter["body"], samples))
-        for row in ends
-        if (row["signature"], row["shape"], row["source"]) in wanted
-        for letter in ([row["a"], row["b"]] if row["a"]["id"] != row["b"]["id"] else [row["a"]])
+        (row["signature"], row["shape"], row["source"], one, mask(bodies.get(one), samples))
+        for row in top
+        for one in dict.fromkeys((row["sample_first"], row["sample_last"]))
     ]
