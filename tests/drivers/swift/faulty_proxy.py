@@ -5,9 +5,11 @@ import http.client
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from email.utils import formatdate, parsedate_to_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
 from urllib.parse import unquote, urlsplit
@@ -44,8 +46,8 @@ class Fault:
 
     `status` answers in Swift's place, `headers` with it. `cut` ends the connection instead of
     answering, before Swift sees the request or after it has done what was asked. `edit` changes
-    the body of Swift's answer. `pause` lets the request wait for an event, and `reached` tells
-    that one does.
+    the body of Swift's answer. `delay` lets the request wait for so many seconds, `pause` for an
+    event, and `reached` tells that one does.
     """
 
     method: str
@@ -55,6 +57,7 @@ class Fault:
     headers: Mapping[str, str] = field(default_factory=dict)
     cut: str = ""
     edit: Callable[[bytes], bytes] | None = None
+    delay: float = 0
     pause: threading.Event | None = None
     skip: int = 0
     reached: threading.Event = field(default_factory=threading.Event)
@@ -74,12 +77,16 @@ class Fault:
 
 
 class FaultyProxy:
-    """Forward to Swift; `seen` is every request, `fault` plants what goes wrong."""
+    """Forward to Swift; `seen` is every request, `fault` plants what goes wrong.
+
+    `ahead` is how many seconds Swift's clock is set forward, as far as its answers tell.
+    """
 
     def __init__(self, server: SwiftServer) -> None:
         upstream = urlsplit(server.auth_url)
         self.upstream = (upstream.hostname or "", upstream.port or 80)
         self.seen: list[Seen] = []
+        self.ahead = 0.0
         self.port = free_port()
         secret = urlsplit(server.url).netloc.rpartition("@")[0]
         self.url = f"swift+http://{secret}@127.0.0.1:{self.port}/auth/v1.0"
@@ -197,6 +204,8 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         place = re.sub(r"^/v1/[^/]+", "", parts.path)
         fault = self.server.proxy.note(Seen(self.command, unquote(place), parts.query))
+        if fault is not None:
+            time.sleep(fault.delay)
         if fault is not None and fault.pause is not None:
             fault.pause.wait(20)
         if fault is not None and fault.cut == "before":
@@ -219,15 +228,18 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.edit is not None:
             answer = fault.edit(answer)
         length = response.headers["Content-Length"] if self.command == "HEAD" else None
-        return self._answer(response.status, self._with_our_token(response), answer, length)
+        return self._answer(response.status, self._headers(response), answer, length)
 
-    def _with_our_token(self, response: http.client.HTTPResponse) -> list[tuple[str, str]]:
-        real = response.headers["X-Auth-Token"]
-        token = self.server.proxy.token_for(real) if real else ""
-        return [
-            (key, token if key in {"X-Auth-Token", "X-Storage-Token"} else value)
-            for key, value in response.getheaders()
-        ]
+    def _headers(self, response: http.client.HTTPResponse) -> list[tuple[str, str]]:
+        """Swift's, with a token of ours and the time that it is to be there."""
+        changed = {}
+        if real := response.headers["X-Auth-Token"]:
+            token = self.server.proxy.token_for(real)
+            changed = {"X-Auth-Token": token, "X-Storage-Token": token}
+        if date := response.headers["Date"]:
+            there = parsedate_to_datetime(date).timestamp() + self.server.proxy.ahead
+            changed["Date"] = formatdate(there, usegmt=True)
+        return [(key, changed.get(key, value)) for key, value in response.getheaders()]
 
     def _answer(
         self,

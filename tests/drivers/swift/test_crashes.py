@@ -10,7 +10,7 @@ from tests.contract.stores import Stores
 from tests.contract.subject import MINUTE, QueueUnderTest, ids, new, texts
 from tests.drivers.swift.conftest import OpenSwift, a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
-from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.errors import NotFound, Unavailable
 from zaqar_lite.domain.models import QueueRef
 
 pytestmark = pytest.mark.anyio
@@ -82,7 +82,7 @@ async def test_a_move_that_was_cut_short_is_finished(  # noqa: PLR0917 - fixture
 
 KEYED = [
     pytest.param("PUT", "/l/tail", "after", 0, id="when-the-intent-is-there"),
-    pytest.param("PUT", "/m/", "before", 1, id="after-one-message"),
+    pytest.param("PUT", "/m/0", "before", 1, id="after-one-message"),
     pytest.param("PUT", "/k/", "before", 0, id="before-a-key"),
     pytest.param("POST", "/l/tail", "before", 0, id="before-the-intent-is-done"),
 ]
@@ -116,13 +116,59 @@ async def test_nothing_of_a_post_that_was_cut_short_is_claimed(
     """A claim that comes before the retry undoes it, so that the retry doubles nothing."""
     queue = a_queue(await open_swift(proxy.url, options="&patience=0.2"))
     batch = [new("a", key="a"), new("b", key="b")]
-    proxy.fault("PUT", "/m/", times=50, skip=1, cut="before")
+    proxy.fault("PUT", "/m/0", times=50, skip=1, cut="before")
     proxy.fault("DELETE", ".", times=50, cut="before")
     with pytest.raises(Unavailable):
         await queue.post(*batch)
     proxy.heal()
     queue = queue.at(await open_swift())
     assert (await queue.claim()).claim_id is None
+    await queue.post(*batch)
+    assert await queue.bodies() == ["a", "b"]
+
+
+@pytest.mark.parametrize("claims", [None, ()])
+async def test_a_deletion_by_id_first_finishes_a_post_that_was_cut_short(
+    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path, claims: tuple[str, ...] | None
+) -> None:
+    """All of the batch is there, but nobody was told, and readers see it when a lease is over.
+
+    A deletion that left the post open would let the next claim take the batch for one that was
+    never completed, and undo what is left of it.
+    """
+    locks = f"file://{tmp_path}/locks"
+    crashed = a_queue(await open_swift(proxy.url, coordination_url=locks, options="&patience=0.2"))
+    batch = [new("a", key="a"), new("b", key="b")]
+    proxy.fault("POST", "/l/tail", times=50, cut="before")
+    with pytest.raises(Unavailable):
+        await crashed.post(*batch)
+    queue = crashed.at(await open_swift(coordination_url=locks))
+    assert await queue.bodies() == []
+    queue.advance(61_000)
+    a, b = await queue.listed()
+    assert not await queue.delete(a.id, claims=claims)
+    assert texts((await queue.claim()).messages) == ["b"]
+    again = await queue.post_all(batch)
+    assert [(one.id, one.duplicate) for one in again] == [(a.id, True), (b.id, True)]
+    assert await queue.bodies() == ["b"]
+
+
+async def test_an_edit_first_undoes_a_post_that_was_cut_short(
+    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    """One of the batch is there: what was edited would be undone with it, by the next claim."""
+    locks = f"file://{tmp_path}/locks"
+    crashed = a_queue(await open_swift(proxy.url, coordination_url=locks, options="&patience=0.2"))
+    batch = [new("a", key="a", delay=5 * MINUTE), new("b", key="b", delay=5 * MINUTE)]
+    proxy.fault("PUT", "/m/0", times=50, skip=1, cut="before")
+    proxy.fault("DELETE", ".", times=50, cut="before")
+    with pytest.raises(Unavailable):
+        await crashed.post(*batch)
+    queue = crashed.at(await open_swift(coordination_url=locks))
+    queue.advance(61_000)
+    (part,) = await queue.listed()
+    with pytest.raises(NotFound):
+        await queue.edit(part.id, "other")
     await queue.post(*batch)
     assert await queue.bodies() == ["a", "b"]
 

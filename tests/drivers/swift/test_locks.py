@@ -19,7 +19,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, QueueChanged, Unavailable
 from zaqar_lite.domain.models import Capability, QueueRecord, StoreOptions
 from zaqar_lite.storage.registry import create_stores
-from zaqar_lite.storage.swift import locks
+from zaqar_lite.storage.swift import changing, locks
 
 pytestmark = pytest.mark.anyio
 
@@ -178,6 +178,7 @@ async def test_a_record_that_another_process_changed_is_not_acted_on(
 CLAIMER = """
 import asyncio, sys
 from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions
 from zaqar_lite.storage.registry import create_stores
 
@@ -189,9 +190,12 @@ async def main(uri, locks, project, name):
         print("ready", flush=True)
         sys.stdin.readline()
         while True:
-            claimed = await messages.claim(
-                queue, limit=2, ttl_ms=600_000, grace_ms=60_000, client_id="c",
-                delay_mode=DelayMode.IGNORE, version=None)
+            try:
+                claimed = await messages.claim(
+                    queue, limit=2, ttl_ms=600_000, grace_ms=60_000, client_id="c",
+                    delay_mode=DelayMode.IGNORE, version=None)
+            except Unavailable:
+                return print("refused")
             if claimed.claim_id is None:
                 return
             for message in claimed.messages:
@@ -202,7 +206,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 class Claimer:
-    """A process that claims until nothing is left, and prints what it got."""
+    """A process that claims until nothing is left or it is refused, and prints what it got."""
 
     def __init__(self, queue: QueueUnderTest, place: str) -> None:
         words = [queue.stores.uri, place, queue.ref.project, queue.ref.name]
@@ -222,7 +226,7 @@ class Claimer:
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ready\n"
 
-    def ids(self) -> list[str]:
+    def said(self) -> list[str]:
         out, _ = self.process.communicate(timeout=60)
         assert self.process.returncode == 0
         return out.split()
@@ -239,7 +243,7 @@ async def test_processes_that_race_share_no_message(open_swift: OpenSwift, tmp_p
         claimer.begin()
     found = Counter[str]()
     for claimer in claimers:
-        found.update(await asyncio.to_thread(claimer.ids))
+        found.update(await asyncio.to_thread(claimer.said))
     assert found == Counter(posted)
 
 
@@ -265,3 +269,91 @@ async def test_a_process_that_dies_with_the_lock_leaves_it_free(
     assert posted[0] in found or posted[1] in found
     direct.advance(11 * 60_000)
     assert ids((await direct.claim(10)).messages) == posted
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_process_that_is_stopped_past_its_lease_holds_nothing_twice(
+    open_swift: OpenSwift, proxy: FaultyProxy, method: str
+) -> None:
+    """Stopped while it reads, it marks nothing any more; while it marks, what is marked stays."""
+    with services.start_redis() as redis:
+        short = "&lease=4&timeout=1"
+        through = a_queue(await open_swift(proxy.url, coordination_url=redis.url, options=short))
+        await through.post("a", "b")
+        claimer = Claimer(through, redis.url)
+        claimer.ready()
+        go = threading.Event()
+        fault = proxy.fault(method, POST, pause=go)
+        claimer.begin()
+        await reached(fault.reached)
+        os.kill(claimer.process.pid, signal.SIGSTOP)
+        go.set()
+        other = through.at(await open_swift(coordination_url=redis.url, options=short))
+        claimed = await other.claim()  # waits until the lease is over
+        os.kill(claimer.process.pid, signal.SIGCONT)
+        assert await asyncio.to_thread(claimer.said) == ["refused"]
+        assert (await other.claim()).claim_id is None
+        if method == "GET":
+            assert texts(claimed.messages) == ["a", "b"]
+            held = await other.get_claim(claimed.claim_id or "")
+            assert texts(held.messages) == ["a", "b"]
+            claims = [claimed.claim_id or ""]
+            assert not await other.delete(*ids(claimed.messages), claims=claims)
+        else:
+            assert claimed.claim_id is None
+            other.advance(11 * 60_000)
+            assert texts((await other.claim()).messages) == ["a", "b"]
+
+
+async def test_a_clock_that_differs_from_swifts_is_refused(
+    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    """With others by 2 seconds, because deadlines are the lock holder's; reading goes on."""
+    place = f"file://{tmp_path}/locks"
+    queue = a_queue(await open_swift(proxy.url, coordination_url=place))
+    await queue.post("a")
+    proxy.ahead = 10
+    await queue.bodies()
+    for step in (queue.claim, queue.pop, queue.purge):
+        with pytest.raises(Unavailable, match="NTP"):
+            await step()
+    assert await queue.bodies() == ["a"]
+    with pytest.raises(ConfigurationError, match="NTP"):
+        await open_swift(proxy.url, coordination_url=place)
+    proxy.ahead = -10
+    await queue.bodies()
+    with pytest.raises(Unavailable, match="NTP"):
+        await queue.claim()
+    proxy.ahead = 0
+    await queue.bodies()
+    assert texts((await queue.claim()).messages) == ["a"]
+
+
+async def test_a_process_that_is_alone_needs_its_clock_for_the_broom_alone(
+    open_swift: OpenSwift, proxy: FaultyProxy
+) -> None:
+    proxy.ahead = 60
+    queue = a_queue(await open_swift(proxy.url))
+    await queue.post("a")
+    assert texts((await queue.claim()).messages) == ["a"]
+    proxy.ahead = 200
+    with pytest.raises(ConfigurationError, match="NTP"):
+        await open_swift(proxy.url)
+
+
+async def test_a_purge_may_take_longer_than_a_lease(
+    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It frees the lock between its steps, so no step comes near half of the lease."""
+    monkeypatch.setattr(changing, "_STEP", 1)
+    queue = a_queue(
+        await open_swift(
+            proxy.url,
+            coordination_url=f"file://{tmp_path}/locks",
+            options="&lease=4&timeout=1",
+        )
+    )
+    await queue.post(*"abcd")
+    proxy.fault("DELETE", "/m/", times=4, delay=0.8)
+    await queue.purge()
+    assert await queue.counts() == (0, 0, 0)
