@@ -1,10 +1,14 @@
 """Queues over HTTP (zaqar-behaviour 2)."""
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.api.conftest import Api, MakeApi
+from tests.contract.pausing import pause_before
+from zaqar_lite.storage.memory.management import MemoryManagementStore
 
 pytestmark = pytest.mark.anyio
 PATCH = "application/openstack-messaging-v2.0-json-patch"
@@ -252,6 +256,23 @@ async def test_deletes_a_queue_with_its_messages(api: Api) -> None:
     assert (await api.call("GET", "")).json() == DEFAULTS
     await api.call("PUT", "")
     assert await api.browse() == []
+
+
+async def test_a_post_while_its_queue_is_deleted_outlives_it_in_no_store(
+    make_api: MakeApi, tmp_path: Path
+) -> None:
+    """Where records and messages are in two stores, the deletion takes a step in each."""
+    stores = {"store": f"embedded://{tmp_path}/messages", "management_store": "memory://"}
+    async with make_api(**stores) as api:
+        await api.call("PUT", "")
+        with pause_before(MemoryManagementStore, "delete_queue") as pause:
+            deleting = asyncio.create_task(api.call("DELETE", ""))
+            await pause.reached()  # the messages are gone, the record is still there
+            await api.post({"body": "in between"})
+            pause.go()
+            assert (await deleting).status_code == 204
+        assert (await api.call("GET", "/v2/queues")).json()["queues"] == []
+        assert await api.browse() == []
 
 
 async def test_limits_the_queues_of_a_project(make_api: MakeApi) -> None:

@@ -51,6 +51,11 @@ class Policies:
         self._checked = checked
         self._cache: OrderedDict[QueueRef, Policy] = OrderedDict()
 
+    @property
+    def checked(self) -> bool:
+        """Whether one store keeps records and messages, and so compares versions."""
+        return self._checked
+
     async def get(self, queue: QueueRef) -> Policy:
         """The policy of a queue; that of an empty record when it has none."""
         cached = self._cache.get(queue)

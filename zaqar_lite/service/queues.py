@@ -131,6 +131,8 @@ class Queues:
                 await self._management.delete_queue(ref, version=record.version)
             except QueueChanged:
                 continue  # made again or patched meanwhile: that one is ours to delete too
+            if not self._policies.checked:
+                await self._messages.drop(ref)
             return
         raise Unavailable(f"The queue {ref.name!r} is being changed too often.")
 
