@@ -76,7 +76,7 @@ async def test_without_the_coordinator_reading_goes_on_and_claiming_does_not(
 
 
 async def test_writing_stops_at_half_of_the_lease(
-    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path
+    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever comes next may hold the lock when the lease is over; nothing may land by then."""
     queue = a_queue(
@@ -96,6 +96,7 @@ async def test_writing_stops_at_half_of_the_lease(
     go.set()
     with pytest.raises(Unavailable, match="lease"):
         await claiming
+    assert "raise the option 'lease'" in caplog.text
     assert "POST object" not in proxy.kinds()
     assert texts((await queue.claim()).messages) == ["a", "b"]
 

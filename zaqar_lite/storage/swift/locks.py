@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 _PATIENCE = 20.0
 _ANSWER = 5.0
 """Seconds in which the coordination service has to answer; its clients may try for longer."""
+_SAFETY = 10
+"""How many times as long as the longest claim a lease should be; less is told in the log."""
 T = TypeVar("T")
 
 
@@ -157,11 +159,23 @@ class SharedLocks(Locks):
         except BaseException:
             await self._let_go(lock)
             raise
+        finally:
+            self._note_length(time.monotonic() - started)
         if not await self._let_go(lock):
             raise Unavailable(
                 "The queue's lock was lost while it was held: the coordination service was away, "
                 "or took too long. What was written stays; a claim lapses by its ttl.",
                 retry_after=5,
+            )
+
+    def _note_length(self, held: float) -> None:
+        if held * _SAFETY > self._lease:
+            _log.warning(
+                "a queue's lock was held for %.1f s: raise the option 'lease' from %g to %g s or "
+                "more, or find out why Swift is slow",
+                held,
+                self._lease,
+                held * _SAFETY,
             )
 
     async def _acquire(self, lock: Any) -> float:  # noqa: ANN401 - tooz
