@@ -14,8 +14,18 @@ class Fault(Enum):
     NONE = "passed on"
     BUSY = "503 with Retry-After, never passed on"
     THROTTLED = "429, never passed on"
+    FORBIDDEN = "403, never passed on"
+    MISSING = "404, never passed on"
     CUT = "passed on, the answer is lost"
     HELD = "passed on when `release` is set"
+
+
+REFUSALS = {
+    Fault.BUSY: b"503 Service Unavailable",
+    Fault.THROTTLED: b"429 Too Many Requests",
+    Fault.FORBIDDEN: b"403 Forbidden",
+    Fault.MISSING: b"404 Not Found",
+}
 
 
 @dataclass
@@ -39,10 +49,9 @@ class FaultyProxy:
             body = await reader.readexactly(int(fields.get(b"content-length", b"0")))
             fault = self.choose()
             self.seen.append(fault)
-            if fault in (Fault.BUSY, Fault.THROTTLED):
-                line = b"503 Service Unavailable" if fault is Fault.BUSY else b"429 Too Many"
+            if fault in REFUSALS:
                 writer.write(
-                    b"HTTP/1.1 " + line + b"\r\nRetry-After: 0\r\nContent-Length: 2\r\n"
+                    b"HTTP/1.1 " + REFUSALS[fault] + b"\r\nRetry-After: 0\r\nContent-Length: 2\r\n"
                     b"Connection: close\r\n\r\n{}"
                 )
             else:

@@ -53,6 +53,9 @@ def test_explain_of_no_delay_goes_straight_to_the_end(capsys: pytest.CaptureFixt
         (("publish", "q", "1", "--ttl", "100ms", "--dry-run"), "whole number"),
         (("relay", "--destination", "nobody", "--dry-run"), "no destination"),
         (("apply", "--via", "amqp", "--prune"), "management"),
+        (("relay", "--signed", "/no/such/file"), "No such file"),
+        (("relay", "--os-cloud", "no-such-cloud"), "no-such-cloud"),
+        (("relay", "--zaqar-url", "localhost:8888"), "not a server's address"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -1,6 +1,7 @@
 """The relay between a real broker and a real server; faults come from a proxy between them."""
 
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -11,20 +12,22 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import aio_pika
 import httpx
 import pytest
-from aio_pika.abc import AbstractConnection
+from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 
+from tests.client.identity import Identity
 from tests.conftest import StartServer
 from tests.rabbitmq.conftest import Host
 from tests.rabbitmq.faults import Fault, faulty
 from tests.rabbitmq.traffic import arrive, eventually
 from tests.server import ServerProcess
 from tests.services import RabbitServer, start_rabbit
-from zaqar_lite.client import AsyncClient, Message, QueueNotFound
+from zaqar_lite.client import AsyncClient, Message, QueueNotFound, SignedAuth, Unauthenticated
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.rabbitmq import amqp
 from zaqar_lite.rabbitmq.broker_commands import sharing
@@ -35,7 +38,7 @@ from zaqar_lite.rabbitmq.topology import QueueType, Topology
 pytestmark = pytest.mark.anyio
 
 TOPOLOGY = Topology(4, unit_ms=20)
-QUICK = RelayOptions(base=0.01, cap=0.05, faults=3, check=0.2, drain=10)
+QUICK = RelayOptions(base=0.01, cap=0.05, faults=3, check=0.2, renew=2, drain=10)
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +207,121 @@ async def test_what_can_never_be_posted_is_parked_with_the_reason(
         assert headers.items() <= found.headers.items()
 
 
+async def parked_by_id(
+    connection: AbstractConnection, count: int
+) -> dict[str, AbstractIncomingMessage]:
+    """Wait for so many parked messages; return them by message id."""
+    async with connection.channel() as channel:
+        failed = await channel.get_queue(TOPOLOGY.failed, ensure=False)
+        found = [await arrive(failed) for _ in range(count)]
+    return {str(message.message_id): message for message in found}
+
+
+async def test_what_is_forbidden_or_not_there_is_parked_and_the_rest_goes_on(
+    host: Host, zaqar: ServerProcess
+) -> None:
+    """A gateway answers 403 or 404 to some posts: for good, as the client reads it."""
+    queue, bodies = fresh(9)
+    answers = itertools.cycle([Fault.FORBIDDEN, Fault.NONE, Fault.MISSING])
+    async with (
+        faulty(zaqar.url, lambda: next(answers)) as proxy,
+        amqp.connected(host.amqp_url) as connection,
+    ):
+        await amqp.declare(connection, TOPOLOGY)
+        await publish_many(connection, queue, bodies)
+        async with relaying(host.amqp_url, proxy.url) as (relay, *_):
+            parked = await parked_by_id(connection, 6)
+            left = await until_stored(zaqar.url, queue, 3)
+        assert relay.metrics.parked == {"403": 3, "404": 3}
+        assert (
+            sorted(m.headers["relay-status"] for m in parked.values()) == ["403"] * 3 + ["404"] * 3
+        )
+        # Nothing is lost and nothing doubled: each is here or there.
+        assert sorted([*left, *(json.loads(m.body) for m in parked.values())]) == list(range(9))
+        assert await amqp.waiting(connection, TOPOLOGY) == {}
+
+
+async def test_a_relay_with_a_signed_permission_posts_what_it_covers(
+    host: Host, server_process: StartServer
+) -> None:
+    server = server_process("memory://", env={"ZAQAR_SIGNED_URL_SECRET_KEY": "s" * 32})
+    async with AsyncClient(server.url) as owner:
+        signed = await owner.share("mine", methods=["POST"])
+    client_for = sharing(AsyncClient(server.url), auth=SignedAuth(signed))
+    async with amqp.connected(host.amqp_url) as connection:
+        await amqp.declare(connection, TOPOLOGY)
+        await publish_many(connection, "mine", {"covered": 1})
+        await publish_many(connection, "other", {"not covered": 2})
+        await publish_many(connection, "mine", {"of another": 3}, project="p-2")
+        stop = asyncio.Event()
+        task = asyncio.create_task(
+            Relay(host.amqp_url, TOPOLOGY, client_for, options=QUICK).run(stop)
+        )
+        parked = await parked_by_id(connection, 2)
+        assert await until_stored(server.url, "mine", 1) == Counter([1])
+        stop.set()
+        await asyncio.wait_for(task, 30)
+        await client_for("default").close()
+    assert {name: m.headers["relay-status"] for name, m in parked.items()} == {
+        "not covered": "404",
+        "of another": "403",
+    }
+    over = replace(signed, expires="2020-01-01T00:00:00")
+    with pytest.raises(Unauthenticated, match="expired"):  # 401: held, and not parked
+        sharing(AsyncClient(server.url), auth=SignedAuth(over))("default")
+
+
+@pytest.mark.filterwarnings("ignore:Support for InfluxDB")  # openstacksdk's own
+async def test_the_relay_command_logs_in_to_a_cloud_and_finds_the_server_there(
+    host: Host, zaqar: ServerProcess, tmp_path: Path
+) -> None:
+    pytest.importorskip("openstack")
+    queue, bodies = fresh(2)
+    with Identity(f"{zaqar.url}/") as identity:
+        clouds = tmp_path / "clouds.yaml"
+        login = {"auth_url": identity.url, "username": "demo", "password": "secret"}
+        login |= {"project_name": "demo"} | {
+            f"{kind}_domain_name": "Default" for kind in ("user", "project")
+        }
+        clouds.write_text(json.dumps({"clouds": {"mine": {"auth": login}}}), encoding="utf-8")
+        async with amqp.connected(host.amqp_url) as connection:
+            await amqp.declare(connection, TOPOLOGY)
+            await publish_many(connection, queue, bodies)
+            await publish_many(connection, queue, {"foreign": 1}, project="another")
+            words = ["--bits", "4", "--unit-ms", "20", "--amqp-url", host.amqp_url]
+            relay = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "zaqar_lite.cli", "delay", "relay", *words),
+                *("--os-cloud", "mine"),
+                env={**os.environ, "OS_CLIENT_CONFIG_FILE": str(clouds)},
+                stdout=asyncio.subprocess.PIPE,
+            )
+            parked = await parked_by_id(connection, 1)
+            relay.send_signal(signal.SIGTERM)
+            output, _ = await asyncio.wait_for(relay.communicate(), 30)
+            assert relay.returncode == 0
+            assert f"to {zaqar.url}" in output.decode()
+    assert parked["foreign"].headers["relay-status"] == "403"
+    assert "'p123'" in str(parked["foreign"].headers["relay-reason"])
+    assert await stored(zaqar.url, queue, project="p123") == Counter(range(2))
+    assert len(identity.logins) == 1
+
+
+async def test_the_relay_command_refuses_an_address_where_no_zaqar_is(host: Host) -> None:
+    """Parking all that is due because of a typing error would be a pity."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Nope\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        code, _ = await command("relay", "--amqp-url", host.amqp_url, "--zaqar-url", url)
+    assert code == 2
+
+
 async def test_the_end_of_a_relay_finishes_posts_and_keeps_the_rest(
     host: Host, zaqar: ServerProcess
 ) -> None:
@@ -250,22 +368,54 @@ async def test_a_server_that_always_fails_does_not_hold_a_message_for_ever(host:
         assert parked.headers["relay-status"] == "500"
 
 
+@pytest.mark.parametrize("kind", QueueType)
 async def test_a_relay_survives_its_queue_being_deleted_and_made_again(
-    host: Host, zaqar: ServerProcess
+    host: Host, zaqar: ServerProcess, kind: QueueType
 ) -> None:
-    """The broker drops the consumer without closing the channel; the relay's own check sees it."""
+    """The broker drops the consumer without closing the channel, or, a quorum queue's, delivers to
+    it no more; the relay's own check sees either.
+    """
     queue, bodies = fresh(1)
-    topology = replace(TOPOLOGY, queue_type=QueueType.CLASSIC)
+    topology = replace(TOPOLOGY, queue_type=kind)
     async with amqp.connected(host.amqp_url) as connection, connection.channel() as channel:
         await amqp.declare(connection, topology)
-        async with relaying(host.amqp_url, zaqar.url, topology=topology) as (relay, *_):
+        async with relaying(host.amqp_url, zaqar.url, topology=topology):
             source = await channel.get_queue("delay.zaqar")
             await eventually(source.declare, lambda found: bool(found.consumer_count))
-            await source.delete(if_unused=False)
+            await source.delete(if_unused=False, if_empty=False)
             await amqp.declare(connection, topology)
-            await until(lambda: relay.metrics.connections > 1)
             await publish_many(connection, queue, bodies)
             assert await until_stored(zaqar.url, queue, 1) == Counter([0])
+
+
+@pytest.mark.parametrize("kind", QueueType)
+async def test_a_queue_deleted_under_messages_in_hand_stops_neither_them_nor_the_relay(
+    host: Host, zaqar: ServerProcess, kind: QueueType
+) -> None:
+    """What the relay holds is posted; what lay in the queue is gone with it, as whoever deletes
+    a queue wants; what is published after the queue is back is posted too.
+    """
+    queue, bodies = fresh(8)
+    later = {f"{queue}-later": "later"}
+    topology = replace(TOPOLOGY, queue_type=kind)
+    async with (
+        faulty(zaqar.url, lambda: Fault.HELD) as proxy,
+        amqp.connected(host.amqp_url) as connection,
+        connection.channel() as channel,
+    ):
+        await amqp.declare(connection, topology)
+        await publish_many(connection, queue, bodies)
+        async with relaying(host.amqp_url, proxy.url, topology=topology) as (relay, *_):
+            await until(lambda: len(proxy.seen) == 8)
+            await channel.queue_delete("delay.zaqar")
+            await amqp.declare(connection, topology)
+            await asyncio.sleep(2 * QUICK.check)
+            proxy.release.set()
+            assert await until_stored(zaqar.url, queue, 8) == Counter(range(8))
+            await publish_many(connection, queue, later)
+            found = await until_stored(zaqar.url, queue, 9)
+            assert found == Counter([*range(8), "later"])
+            await until(lambda: not relay.metrics.in_flight)
 
 
 @pytest.fixture

@@ -3,9 +3,11 @@
 A plug-in is any object with the methods of `Auth`.
 """
 
+import json
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from zaqar_lite.client.errors import Unauthenticated, Unreachable, ZaqarError
@@ -57,6 +59,7 @@ class SignedAuth(NoAuth):
     """Use a pre-signed permission (`Client.share`): its queue, paths, methods and time only."""
 
     def __init__(self, signed: SignedURL) -> None:
+        self.signed = signed
         self._headers = {
             "URL-Signature": signed.signature,
             "URL-Expires": signed.expires,
@@ -64,6 +67,20 @@ class SignedAuth(NoAuth):
             "URL-Paths": ",".join(signed.paths),
             "X-Project-ID": signed.project,
         }
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        """Read what `zaqar-lite share` has printed.
+
+        Raises:
+            ValueError: it is something else.
+            OSError: the file cannot be read.
+        """
+        try:
+            return cls(SignedURL(**json.loads(Path(path).read_text(encoding="utf-8"))))
+        except (ValueError, TypeError) as error:
+            message = f"{path} is not what `zaqar-lite share` prints: {error}"
+            raise ValueError(message) from error
 
     def headers(self) -> Mapping[str, str]:
         """Return the signature and what it covers."""

@@ -11,13 +11,11 @@
 
 import argparse
 import contextlib
-import json
 import math
 import os
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from zaqar_lite.commands.output import Output
@@ -210,15 +208,10 @@ def pairs(words: list[str], option: str) -> dict[str, str]:
 
 
 def _auth(cloud: str | None, signed: str | None) -> "Auth | None":
-    from zaqar_lite.client import KeystoneAuth, SignedAuth, SignedURL  # noqa: PLC0415
+    from zaqar_lite.client import KeystoneAuth, SignedAuth  # noqa: PLC0415
 
     if signed is not None:
-        try:
-            permission = SignedURL(**json.loads(Path(signed).read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            message = f"{signed} is not what `zaqar-lite share` prints: {error}"
-            raise UsageError(message) from error
-        return SignedAuth(permission)
+        return SignedAuth.from_file(signed)
     return KeystoneAuth.cloud(cloud) if cloud is not None else None
 
 

@@ -10,9 +10,23 @@ import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import asdict
+from datetime import UTC, datetime
 
-from zaqar_lite.client import AsyncClient, RetryPolicy
-from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.client import (
+    AsyncClient,
+    Auth,
+    BadAnswer,
+    Forbidden,
+    KeystoneAuth,
+    Refused,
+    RetryPolicy,
+    SignedAuth,
+    SignedURL,
+    Unauthenticated,
+    ZaqarError,
+)
+from zaqar_lite.client.shell import DEFAULT_URL
+from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.rabbitmq import amqp
 from zaqar_lite.rabbitmq.management import Management
 from zaqar_lite.rabbitmq.metrics import served
@@ -124,7 +138,7 @@ def relay(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
         raise Invalid("--prefetch is at least 1")
     source = topology.targets[arguments.destination]
     if arguments.dry_run:
-        say(f"would relay queue {source} to {arguments.zaqar_url}")
+        say(f"would relay queue {source} to {_goal(arguments)}")
         return 0
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # the relay says what it means
@@ -138,10 +152,20 @@ async def _relay(arguments: argparse.Namespace, topology: Topology, say: Say) ->
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
-        pool = await stack.enter_async_context(
-            AsyncClient(arguments.zaqar_url, connections=arguments.prefetch)
-        )
-        client_for = sharing(pool, arguments.client_id)
+        auth = await _login(arguments)
+        try:
+            pool = AsyncClient(
+                arguments.zaqar_url,
+                auth=auth,
+                connections=arguments.prefetch,
+                retries=RetryPolicy(attempts=1),
+            )
+        except ValueError as error:
+            raise Invalid(f"--zaqar-url: {error}") from error
+        await stack.enter_async_context(pool)
+        if arguments.signed is None:
+            await _refuse_strangers(pool)
+        client_for = sharing(pool, arguments.client_id, auth=auth)
         running = Relay(
             arguments.amqp_url,
             topology,
@@ -152,25 +176,89 @@ async def _relay(arguments: argparse.Namespace, topology: Topology, say: Say) ->
         if arguments.metrics_port is not None:
             port = await stack.enter_async_context(served(running.metrics, arguments.metrics_port))
             say(f"metrics on http://127.0.0.1:{port}/metrics")
-        say(f"relaying queue {topology.targets[arguments.destination]} to {arguments.zaqar_url}")
+        say(f"relaying queue {topology.targets[arguments.destination]} to {pool.url}")
         await running.run(stop)
     posted = running.metrics.posts["201"]
     say(f"stopped: {posted} posted, {running.metrics.parked.total()} parked")
 
 
-def sharing(pool: AsyncClient, client_id: str | None = None) -> Callable[[str], AsyncClient]:
+def _goal(arguments: argparse.Namespace) -> str:
+    if arguments.os_cloud is not None and arguments.zaqar_url is None:
+        return f"where cloud {arguments.os_cloud} says"
+    return str(arguments.zaqar_url or DEFAULT_URL)
+
+
+async def _login(arguments: argparse.Namespace) -> Auth | None:
+    """Return the proof of who the relay is; wrong credentials show now, not when a message is due.
+
+    Raises:
+        Invalid: the file or the cloud is none.
+        Unavailable: Keystone refuses, or is away.
+    """
+    try:
+        if arguments.signed is not None:
+            return SignedAuth.from_file(arguments.signed)
+        if arguments.os_cloud is None:
+            return None
+        auth = KeystoneAuth.cloud(arguments.os_cloud)
+    except (ValueError, OSError, ZaqarError, ImportError) as error:
+        raise Invalid(str(error)) from error
+    try:
+        await asyncio.to_thread(auth.login)
+    except ZaqarError as error:
+        raise Unavailable(f"no login to cloud {arguments.os_cloud}: {error}") from error
+    return auth
+
+
+async def _refuse_strangers(pool: AsyncClient) -> None:
+    """Look once whether the address is a Zaqar: it would be a pity to park all that is due.
+
+    Raises:
+        Invalid: something else answers there, or it does not want us.
+    """
+    try:
+        await pool.ping()
+    except (Refused, BadAnswer) as error:
+        raise Invalid(f"{pool.url} does not answer as Zaqar does: {error}") from error
+    except ZaqarError as error:
+        logging.getLogger(__name__).warning("Zaqar is away, waiting for it: %s", error)
+
+
+def sharing(
+    pool: AsyncClient, client_id: uuid.UUID | None = None, *, auth: Auth | None = None
+) -> Callable[[str], AsyncClient]:
     """Return a maker of clients, one for each project, that share one pool of connections.
 
     A client holds its headers and nothing else, so making one for every message is cheap, and
-    no number of projects can pile up.
+    no number of projects can pile up. With `auth`, which must be logged in, there is one project:
+    its own, which "default" also means. The maker then raises, for a message of
+
+        another project: Forbidden, since it would be stored under the wrong one
+        any project, after a signed permission has expired: Unauthenticated
     """
-    identity = client_id or str(uuid.uuid4())
+    identity = client_id or uuid.uuid4()
+    own = None if auth is None else (auth.headers() or {}).get("X-Project-ID")
+    signed = auth.signed if isinstance(auth, SignedAuth) else None
 
     def client_for(project: str) -> AsyncClient:
+        if own is not None and project not in {own, "default"}:
+            why = f"the message is of project {project!r}, the relay's login of {own!r}"
+            raise Forbidden("Another project", why, status=403)
+        if signed is not None and _is_over(signed):
+            raise Unauthenticated("The signed permission has expired", signed.expires, status=401)
         client = AsyncClient(
-            pool.url, project=project, client_id=identity, retries=RetryPolicy(attempts=1)
+            pool.url,
+            project=project,
+            client_id=identity,
+            auth=auth,
+            retries=RetryPolicy(attempts=1),
         )
         client.transport = pool.transport
         return client
 
     return client_for
+
+
+def _is_over(signed: SignedURL) -> bool:
+    end = datetime.fromisoformat(signed.expires)
+    return (end if end.tzinfo else end.replace(tzinfo=UTC)) <= datetime.now(UTC)

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 it failed, 2 drift was found or the words of the command m
 import argparse
 import json
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,8 +63,19 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     publish.add_argument("--project", default="default")
     publish.add_argument("--destination", default="zaqar")
     relay = add("relay", _relay, "post due messages to Zaqar until SIGTERM", amqp)
-    relay.add_argument("--zaqar-url", default="http://127.0.0.1:8888")
-    relay.add_argument("--client-id", help="a UUID for this relay; a new one by default")
+    relay.add_argument(
+        "--zaqar-url", help="default http://127.0.0.1:8888, or where the cloud's catalogue says"
+    )
+    relay.add_argument(
+        "--client-id", type=uuid.UUID, help="a UUID for this relay; a new one by default"
+    )
+    login = relay.add_mutually_exclusive_group()
+    login.add_argument(
+        "--os-cloud", metavar="NAME", help="log in as clouds.yaml says; its project is the only one"
+    )
+    login.add_argument(
+        "--signed", metavar="FILE", help="use a permission that `zaqar-lite share` has printed"
+    )
     relay.add_argument("--destination", default="zaqar")
     relay.add_argument("--prefetch", type=int, default=32, help="messages held at most")
     relay.add_argument("--metrics-port", type=int, help="serve Prometheus' metrics on 127.0.0.1")

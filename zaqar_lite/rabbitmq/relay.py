@@ -16,13 +16,17 @@ import json
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import aio_pika
 import aiormq
-from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
+from aio_pika.abc import (
+    AbstractChannel,
+    AbstractConnection,
+    AbstractIncomingMessage,
+)
 from aio_pika.exceptions import DeliveryError
 
 from zaqar_lite.client import AsyncClient, RawBody
@@ -43,6 +47,8 @@ LOG = logging.getLogger(__name__)
 
 ClientFor = Callable[[str], AsyncClient]
 
+CLOSE_TIMEOUT = 10.0  # seconds
+
 # 4xx that another try may mend: a new token, a timeout, a queue that was being changed.
 _COME_BACK = frozenset({401, 408, 409, 425})
 
@@ -60,6 +66,7 @@ class RelayOptions:
         faults: how many answers 500 a message may cause before it is parked: it may be the cause.
         drain: how long to wait at the end for posts under way.
         check: how often to look whether the broker has cancelled this consumer.
+        renew: how long nothing may come before the channel is opened anew.
     """
 
     prefetch: int = 32
@@ -69,6 +76,7 @@ class RelayOptions:
     faults: int = 8
     drain: float = 30.0
     check: float = 1.0
+    renew: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +174,7 @@ class Relay:
         self._options = options or RelayOptions()
         self._resume_at = 0.0  # monotonic; nobody posts before
         self._strain = 0  # failures in a row, of any message
+        self._taken = 0  # messages delivered to this relay
 
     async def run(self, stop: asyncio.Event) -> None:
         """Relay until `stop` is set, then drain. A lost broker is looked for until it is back."""
@@ -175,7 +184,8 @@ class Relay:
             try:
                 async with connected(self._url) as connection:
                     self.metrics.connections += 1
-                    await self._session(connection, stop)
+                    while not stop.is_set():
+                        await self._session(connection, stop)
             except (Unavailable, *LOST) as error:
                 lasted = time.monotonic() - started > self._options.cap
                 failures = 1 if lasted else failures + 1
@@ -188,7 +198,11 @@ class Relay:
         return random.uniform(longest / 2, longest)  # noqa: S311 - jitter, not a secret
 
     async def _session(self, connection: AbstractConnection, stop: asyncio.Event) -> None:
-        """Consume over one connection until it breaks or the relay stops."""
+        """Consume over one channel until the relay stops, or nothing has come for long.
+
+        Raises:
+            Unavailable: the broker has ended it.
+        """
         ending = asyncio.Event()
         tasks: set[asyncio.Task[None]] = set()
         channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
@@ -197,15 +211,14 @@ class Relay:
         queue = await channel.get_queue(self._source, ensure=True)
 
         async def take(message: AbstractIncomingMessage) -> None:
+            self._taken += 1
             task = asyncio.create_task(self._handle(message, channel, ending))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
         tag = await queue.consume(take)
-        watches = [
-            asyncio.create_task(_until_set(stop, ending)),
-            asyncio.create_task(self._check(channel, tag, ending)),
-        ]
+        check = asyncio.create_task(self._check(channel, tag, tasks, ending))
+        watches: list[asyncio.Task[Any]] = [asyncio.create_task(_until_set(stop, ending)), check]
         try:
             await ending.wait()
             if stop.is_set() and not channel.is_closed:
@@ -217,20 +230,36 @@ class Relay:
             for task in (*tasks, *watches):
                 task.cancel()
             await asyncio.gather(*tasks, *watches, return_exceptions=True)
-        if not stop.is_set():
+        if not stop.is_set() and (channel.is_closed or check.cancelled() or not check.result()):
             raise Unavailable(f"the consumer of {self._source} was ended by the broker")
+        async with asyncio.timeout(CLOSE_TIMEOUT):
+            await channel.close()
 
-    async def _check(self, channel: AbstractChannel, tag: str, ending: asyncio.Event) -> None:
-        """End the session when the broker has cancelled our consumer.
+    async def _check(
+        self, channel: AbstractChannel, tag: str, held: Sized, ending: asyncio.Event
+    ) -> bool:
+        """End the session when the broker no longer delivers to our consumer, or may not.
 
-        It does so when the queue is deleted, and leaves the channel open; the library then only
-        forgets the tag.
+        The result says whether it is only that nothing has come for long.
+
+        It cancels the consumer when the queue is deleted, and leaves the channel open; the library
+        then only forgets the tag. A quorum queue that is deleted and at once made again is worse
+        (RabbitMQ 3.10): often the broker keeps the consumer, counts messages as delivered to it,
+        and sends none, until its channel is closed. That looks like a queue where nothing is due,
+        so a channel on which nothing comes is opened anew from time to time.
         """
         underlay = cast(aiormq.Channel, await channel.get_underlay_channel())
+        taken, since = self._taken, time.monotonic()
         while not ending.is_set():
             await _wait(ending, self._options.check)
+            if held or taken != self._taken:
+                taken, since = self._taken, time.monotonic()
             if tag not in underlay.consumers:
                 ending.set()
+            elif time.monotonic() - since >= self._options.renew:
+                ending.set()
+                return True
+        return False
 
     async def _handle(
         self, message: AbstractIncomingMessage, channel: AbstractChannel, ending: asyncio.Event
