@@ -1,5 +1,6 @@
 """Full disks, I/O errors and damaged files, met by the real server and by the store itself."""
 
+import asyncio
 import json
 import random
 import shutil
@@ -21,8 +22,10 @@ from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata import keys
+from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
+from zaqar_lite.storage.opendata.slatedb_engine import SlateDbEngine
 from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio
@@ -166,8 +169,9 @@ async def bodies(store: MessageStore) -> list[str]:
         marker = None if page.marker is None else Marker(page.marker)
 
 
-async def test_a_disk_that_fills_up_loses_nothing(small_disk: Path) -> None:
-    uri = f"embedded://{small_disk / 'data'}"
+@pytest.mark.parametrize("scheme", ["embedded", "opendata+slatedb"])
+async def test_a_disk_that_fills_up_loses_nothing(scheme: str, small_disk: Path) -> None:
+    uri = f"{scheme}://{small_disk / 'data'}"
     store = stores(uri)
     posted: list[str] = []
     async with store:
@@ -177,8 +181,14 @@ async def test_a_disk_that_fills_up_loses_nothing(small_disk: Path) -> None:
         assert await bodies(store) == posted
         with pytest.raises(Unavailable):
             await post(store, "refused")
+    give_room(small_disk)  # SlateDB cannot even be opened without
     async with stores(uri) as again:
-        assert await bodies(again) == posted
+        assert (await bodies(again))[: len(posted)] == posted
+        await post(again, "room")
+
+
+def give_room(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=16m", disk], check=True)
 
 
 async def fill(store: MessageStore, posted: list[str]) -> None:
@@ -186,6 +196,78 @@ async def fill(store: MessageStore, posted: list[str]) -> None:
         text = f"{number}-{'x' * 20_000}"
         await post(store, text)
         posted.append(text)
+
+
+def test_slatedb_writes_again_when_a_full_disk_has_room(small_disk: Path) -> None:
+    """What was not answered may be stored: SlateDB goes on trying to write it."""
+    server = ServerProcess(f"opendata+slatedb://{small_disk / 'data'}")
+    posted: list[str] = []
+    with server, httpx.Client(base_url=server.url, headers=HEADERS, timeout=40) as http:
+
+        def post_large() -> httpx.Response:
+            text = f"{len(posted)}-{'x' * 20_000}"
+            answer = http.post("/v2/queues/queue/messages", json={"messages": [{"body": text}]})
+            if answer.status_code == 201:
+                posted.append(text)
+            return answer
+
+        while (refused := post_large()).status_code == 201:
+            assert len(posted) < 1_000
+        assert refused.status_code == 503
+        assert "full" in refused.json()["description"]
+        assert int(refused.headers["Retry-After"]) > 0
+        assert all_bodies(http) == posted
+        assert post_large().status_code == 503
+        assert all_bodies(http) == posted
+        give_room(small_disk)
+        deadline = time.monotonic() + 60
+        while post_large().status_code != 201:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        served = all_bodies(http)
+        assert sorted(set(served)) == sorted(posted)
+        server.kill()
+        server.start()
+        assert all_bodies(http) == served
+        assert post_large().status_code == 201
+
+
+def all_bodies(http: httpx.Client) -> list[str]:
+    found: list[str] = []
+    path = "/v2/queues/queue/messages?echo=true&limit=20"
+    while True:
+        answer = http.get(path)
+        answer.raise_for_status()
+        messages = [message["body"] for message in answer.json()["messages"]]
+        if not messages:
+            return found
+        found += messages
+        path = answer.json()["links"][0]["href"]
+
+
+async def test_a_large_batch_is_handed_to_slatedb_in_parts(tmp_path: Path) -> None:
+    engine = SlateDbEngine.in_directory(tmp_path / "data")
+    tmp_path.joinpath("data").mkdir()
+    await engine.open()
+    longest, before = 0.0, time.perf_counter()
+
+    async def watch() -> None:
+        nonlocal longest, before
+        while True:
+            await asyncio.sleep(0)
+            now = time.perf_counter()
+            longest, before = max(longest, now - before), now
+
+    watcher = asyncio.create_task(watch())
+    await asyncio.sleep(0)
+    started = time.perf_counter()
+    await engine.commit(Batch({b"key-%d" % number: bytes(100) for number in range(20_000)}, ()))
+    took = time.perf_counter() - started
+    watcher.cancel()
+    assert longest < took / 3
+    found = await engine.get([b"key-0", b"key-19999"])
+    assert len(found) == 2
+    await engine.close()
 
 
 async def written(uri: str, count: int) -> list[str]:

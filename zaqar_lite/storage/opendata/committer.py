@@ -18,7 +18,8 @@ class Committer:
     waits then; so what it was decided by is in its own batch or in an earlier one. When a batch
     fails, everything that was applied since the last good one is forgotten: all who wait get the
     error, `recover` brings the memory back to what the engine holds, and writes are refused for a
-    moment.
+    moment. Where the engine may still store the batch, they are refused until that is decided, and
+    the memory is brought to what it holds then.
     """
 
     def __init__(
@@ -30,6 +31,8 @@ class Committer:
         self._waiting: list[asyncio.Future[None]] = []
         self._writing: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[None] | None = None
+        self._doubt: asyncio.Task[None] | None = None
+        self._recovery = asyncio.Lock()
         self._recovering = False
         self._refused: Unavailable | None = None
         self._refused_until = 0.0
@@ -86,6 +89,9 @@ class Committer:
 
     async def finish(self) -> None:
         """Wait until nothing is being written; used before closing."""
+        if self._doubt is not None:
+            self._doubt.cancel()
+            await asyncio.wait({self._doubt})
         while self._task is not None:
             await asyncio.wait({self._task})
 
@@ -112,21 +118,39 @@ class Committer:
 
     async def _fail(self, exc: Unavailable) -> None:
         logger.error("a batch was not written: %s", exc)
-        self._recovering = True
         self._refused = exc
         failed, self._waiting = [*self._writing, *self._waiting], []
         self._writing = []
         try:
-            await self._recover()
-        except Unavailable as again:
-            logger.error("the last good state can't be read: %s", again)
-        else:
-            self._recovering = False
+            await self._return_to_engine()
         finally:
+            if self._engine.is_in_doubt and self._doubt is None:
+                self._doubt = asyncio.create_task(self._resolve(), name="opendata-doubt")
             self._refused_until = asyncio.get_running_loop().time() + _BACK_OFF
             self.committed = self.epoch
             self.epoch += 1
             _settle(failed, exc)
+
+    async def _return_to_engine(self) -> None:
+        self._recovering = True
+        async with self._recovery:
+            try:
+                await self._recover()
+            except Unavailable as exc:
+                logger.error("the last good state can't be read: %s", exc)
+            else:
+                self._recovering = False
+
+    async def _resolve(self) -> None:
+        """Go on once it is known what became of a batch that was in doubt."""
+        try:
+            if await self._engine.resolve():
+                await self._return_to_engine()
+                self._engine.resume()
+                self._refused = None
+                logger.warning("the batch in doubt is stored; writing goes on")
+        finally:
+            self._doubt = None
 
 
 def _settle(futures: "list[asyncio.Future[None]]", exc: BaseException | None) -> None:

@@ -67,6 +67,7 @@ class Database:
         self._suffixes: dict[tuple[QueueRef, str], tuple[int, bytes]] = {}
         self.bodies = Bodies(int(options.extra.get("payload_cache_bytes", _CACHED_BODIES)))
         self.hot_limit = int(options.extra.get("messages_in_memory", _HOT_MESSAGES))
+        self._in_doubt: set[QueueRef] = set()  # what a batch changes that may still be stored
         self._users = 0
         self._opening = asyncio.Lock()
 
@@ -200,8 +201,9 @@ class Database:
 
     async def _recover(self) -> None:
         """Bring every queue that a failed batch had changed back to what the engine holds."""
-        touched = self.touched | self.written_touched
+        refs = {queue.ref for queue in self.touched | self.written_touched} | self._in_doubt
+        self._in_doubt = refs if self.engine.is_in_doubt else set()
         self.puts, self.deletes, self.touched = {}, {}, set()
         self.written, self.written_touched = Batch({}, ()), set()
         self.ids.forget_stored()
-        await loading.reload(self, [queue.ref for queue in touched])
+        await loading.reload(self, sorted(refs))

@@ -42,6 +42,9 @@ class Engine(ABC):
     damages: list[str]
     """What was found broken at opening, outside of any record."""
 
+    is_in_doubt = False
+    """Whether a commit that was reported as failed may still be stored; others are refused then."""
+
     @abstractmethod
     async def open(self) -> None:
         """Become the only writer of this place, or refuse.
@@ -65,6 +68,14 @@ class Engine(ABC):
         Raises:
             Unavailable: they were not made, or it is not known whether they were.
         """
+
+    async def resolve(self) -> bool:
+        """Wait until a commit that is in doubt is stored, or never will be; answer which."""
+        return True
+
+    def resume(self) -> None:
+        """Accept commits again: what is held of the records includes the one that was in doubt."""
+        self.is_in_doubt = False
 
     @abstractmethod
     async def close(self) -> None:

@@ -7,7 +7,8 @@ of zeros. Nothing acknowledged can be in them, because it was synced. Damage els
 
 A commit is one WriteBatch, an explicit flush of the log, and the wait for it; SlateDB's timer would
 be a floor under every answer. In an object store the flush is a paid request, so that commits wait
-for each other in the committer and share it.
+for each other in the committer and share it. A batch is whole or not there, so a large one is not
+cut; it is handed to the binding in parts, and others act in between.
 
 The binding's own copying of arguments costs Python a loop for every byte; `_copy_in_one_step`
 replaces it. It touches private names: the version is pinned, and the names are checked.
@@ -15,6 +16,7 @@ replaces it. It touches private names: the version is pinned, and the names are 
 
 import asyncio
 import ctypes
+import errno
 import logging
 import os
 import time
@@ -36,6 +38,10 @@ _CHUNK = 1_000
 _PATIENCE_LOCAL = 10.0
 _PATIENCE_REMOTE = 60.0
 _MEMTABLE_SECONDS = 30.0
+_FIRST_LOOK = 1.0
+# Of the event loop's time: a call costs about what copying 4 KiB does, and 1 MiB some 5 ms.
+_MOST_BYTES = 1_048_576
+_CALL = 4_096
 _SETTINGS = {
     "flush_interval": "null",
     "garbage_collector_options.wal_options.interval": '"30s"',
@@ -99,6 +105,8 @@ class SlateDbEngine(Engine):
         self.damages: list[str] = []
         self._flushed = 0.0
         self._flushing: asyncio.Task[None] | None = None
+        self._doubtful: asyncio.Task[None] | None = None
+        self._why_in_doubt = ""
 
     @classmethod
     def in_directory(cls, directory: Path) -> Self:
@@ -194,36 +202,91 @@ class SlateDbEngine(Engine):
     async def commit(self, batch: Batch) -> None:
         """Write a batch and make it durable; see the interface.
 
-        After an error nothing is written any more until the server is started again: SlateDB
-        keeps the batch in memory and may still store it.
+        SlateDB tries again for ever: a batch that it does not store in time, because the disk is
+        full or the object store can't be reached, is in doubt until it is. After any other error
+        nothing is written until the server is started again.
         """
         if self._broken:
             raise Unavailable(self._broken, retry_after=60)
-        try:
-            async with asyncio.timeout(self._patience):
-                await self._write(batch.puts, batch.deletes)
-        except (slatedb.Error, OSError, TimeoutError) as exc:
-            self._broken = (
-                f"Writing to SlateDB at {self._path} failed ({exc or 'no answer in time'}); "
-                "nothing is written until the server is started again."
-            )
-            logger.exception("a commit of SlateDB failed")
-            raise Unavailable(self._broken, retry_after=60) from exc
+        if self._doubtful is not None:
+            raise Unavailable(self._why_in_doubt, retry_after=5)
+        write = asyncio.create_task(self._write(batch.puts, batch.deletes))
+        waited = 0.0
+        while not write.done():
+            step = min(_FIRST_LOOK, self._patience) if not waited else self._patience - waited
+            await asyncio.wait({write}, timeout=step)
+            waited += step
+            if not write.done():
+                await self._doubt(write, waited)
+        self._check(write)
         if time.monotonic() - self._flushed > _MEMTABLE_SECONDS and self._flushing is None:
             self._flushed = time.monotonic()
             self._flushing = asyncio.create_task(self._flush_memtable())
+
+    async def _doubt(self, write: "asyncio.Task[None]", waited: float) -> None:
+        """Find out why a write takes long; give it up, or leave it in doubt, where that is due."""
+        try:
+            if self._directory is not None:
+                probe = self._directory / FOLDER / "probe"
+                await asyncio.get_running_loop().run_in_executor(None, _probe, probe)
+        except OSError as exc:
+            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                write.cancel()
+                raise self._give_up(exc) from exc
+            why = f"The disk of {self._path} is full: free some space."
+        else:
+            if waited < self._patience:
+                return
+            why = f"SlateDB at {self._path} does not answer; it goes on trying to write."
+        logger.error("a commit of SlateDB is in doubt: %s", why)
+        self._doubtful, self._why_in_doubt, self.is_in_doubt = write, why, True
+        raise Unavailable(why, retry_after=5)
+
+    def _check(self, write: "asyncio.Task[None]") -> None:
+        try:
+            write.result()
+        except (slatedb.Error, OSError) as exc:
+            raise self._give_up(exc) from exc
+
+    def _give_up(self, exc: Exception) -> Unavailable:
+        self._broken = (
+            f"Writing to SlateDB at {self._path} failed ({exc}); nothing is written until the "
+            "server is started again."
+        )
+        logger.error("a commit of SlateDB failed: %s", exc)
+        return Unavailable(self._broken, retry_after=60)
+
+    async def resolve(self) -> bool:
+        """Wait until SlateDB has stored the batch in doubt, or gives up; see the interface."""
+        if self._doubtful is not None:
+            await asyncio.wait({self._doubtful})
+            try:
+                self._check(self._doubtful)
+            except Unavailable:
+                return False
+        return True
+
+    def resume(self) -> None:
+        """Accept commits again; see the interface."""
+        self._doubtful = None
+        super().resume()
 
     async def close(self) -> None:
         """Shut SlateDB down, note that it was clean, let the directory go; idempotent."""
         db, self._db = self._db, None
         if db is None:
             return
-        if self._flushing is not None:
-            await asyncio.gather(self._flushing, return_exceptions=True)
+        unfinished = {task for task in (self._flushing, self._doubtful) if task is not None}
+        if unfinished:
+            await asyncio.wait(unfinished, timeout=0 if self.is_in_doubt else self._patience)
+            for task in unfinished:
+                task.cancel()
+            await asyncio.gather(*unfinished, return_exceptions=True)
         try:
-            await db.shutdown()
+            async with asyncio.timeout(_FIRST_LOOK if self.is_in_doubt else self._patience):
+                await db.shutdown()
             await self._sync()
-            if self._directory is not None and not self._broken:
+            if self._directory is not None and not self._broken and not self.is_in_doubt:
                 (self._directory / _CLEAN).touch()
         except (slatedb.Error, OSError):
             logger.exception("SlateDB did not shut down cleanly")
@@ -233,10 +296,19 @@ class SlateDbEngine(Engine):
     async def _write(self, puts: Any, deletes: Sequence[bytes]) -> None:  # noqa: ANN401 - a mapping
         batch = slatedb.WriteBatch()
         put, delete = batch.put, batch.delete
+        size = 0
         for key, value in puts.items():
             put(key, value)
+            size += len(value) + _CALL
+            if size > _MOST_BYTES:
+                size = 0
+                await asyncio.sleep(0)
         for key in deletes:
             delete(key)
+            size += _CALL
+            if size > _MOST_BYTES:
+                size = 0
+                await asyncio.sleep(0)
         db = self._opened()
         handle = await db.write(batch)
         await db.flush_with_options(slatedb.FlushOptions(flush_type=slatedb.FlushType.WAL))
@@ -285,6 +357,21 @@ def _syncfs(descriptor: int) -> None:
     if _libc.syncfs(descriptor) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
+
+
+def _probe(file: Path) -> None:
+    """Try whether the disk takes a file of 64 KiB.
+
+    Raises:
+        OSError: it does not, and why.
+    """
+    try:
+        with file.open("wb") as probe:
+            probe.write(bytes(65_536))
+            probe.flush()
+            os.fsync(probe.fileno())
+    finally:
+        file.unlink(missing_ok=True)
 
 
 def _repair(place: Path) -> bool:
