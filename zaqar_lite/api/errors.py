@@ -50,7 +50,7 @@ def _to_http(error: Exception, invalid_title: str) -> HttpError | None:  # noqa:
             return HttpError(
                 503,
                 "Service temporarily unavailable",
-                f"{error}{_TRY_AGAIN}",
+                f"{error.shown}{_TRY_AGAIN}",
                 headers=((b"retry-after", retry),),
             )
     return None

@@ -48,11 +48,14 @@ class Unavailable(ZaqarLiteError):
     """The store cannot serve now; the same request may succeed after `retry_after` seconds.
 
     When it is raised by an operation that writes, the write may or may not have happened.
+    `detail` is for who runs the server - addresses, paths, another program's words: it is in the
+    text that is logged, and not in `shown`, which is what clients get.
     """
 
-    def __init__(self, message: str, *, retry_after: int = 1) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, retry_after: int = 1, detail: str | None = None) -> None:
+        super().__init__(message if detail is None else f"{message} ({detail})")
         self.retry_after = retry_after
+        self.shown = message
 
 
 class LimitReached(Unavailable):

@@ -153,6 +153,24 @@ async def test_racing_patches_through_both_servers_are_all_kept(servers: Pair, p
     assert [metadata[key] for key in keys] == list(range(8))
 
 
+async def test_an_outage_tells_clients_nothing_about_the_inside() -> None:
+    """Who runs the server finds in its log where Redis should be; a client does not."""
+    with services.start_redis() as redis, ServerProcess(redis.url) as server:
+        redis.kill()
+        async with httpx.AsyncClient(base_url=server.url, headers=HEADERS) as http:
+            answer = await http.get("/v2/queues")
+        assert answer.status_code == 503
+        assert int(answer.headers["Retry-After"]) >= 1
+        assert "No connection to Redis" in answer.json()["description"]
+        assert answer.json()["description"].endswith("Please try again in a few seconds.")
+        assert str(redis.port) not in answer.text
+        for _ in range(100):
+            if f":{redis.port}" in server.log().partition("sweep put off")[2]:
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError(server.log())
+
+
 async def test_a_claim_and_a_delete_share_no_message(servers: Pair, path: str) -> None:
     """A delete without a claim id is refused once the message is held, whoever handed it out."""
     ids = await post(servers[0], path, *range(20))

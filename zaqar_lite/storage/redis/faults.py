@@ -59,4 +59,4 @@ def explain_at_start(fault: Fault) -> Exception:
 def unavailable(lost: ConnectionLost) -> Unavailable:
     """The domain's error for a lost connection."""
     outcome = "may or may not have been carried out" if lost.sent else "was not sent"
-    return Unavailable(f"No connection to Redis ({lost}); the call {outcome}.")
+    return Unavailable(f"No connection to Redis; the call {outcome}.", detail=str(lost))
