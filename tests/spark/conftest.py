@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.client.conftest import MovableServer
 from tests.server import ServerProcess
 from tests.services.process import missing
 from tests.spark.losing_proxy import LosingProxy
@@ -49,6 +50,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def server() -> Iterator[ServerProcess]:
     with ServerProcess("memory://", env=SETTINGS) as running:
         yield running
+
+
+@pytest.fixture
+def movable(tmp_path: Path) -> Iterator[MovableServer]:
+    """A server whose clock the test moves."""
+    offset = tmp_path / "offset"
+    env = {**SETTINGS, "ZAQAR_CLOCK_OFFSET_FILE": str(offset)}
+    with ServerProcess("memory://", env=env) as process:
+        yield MovableServer(process, offset)
 
 
 @pytest.fixture

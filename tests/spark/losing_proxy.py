@@ -1,4 +1,4 @@
-"""A proxy before the server that loses answers: the server does what was asked, nobody hears."""
+"""A proxy before the server that loses answers, or holds requests until who asked is dead."""
 
 import itertools
 import threading
@@ -12,14 +12,22 @@ Rule = Callable[[int], bool]
 
 
 class LosingProxy:
-    """Pass requests on; `lose` tells of the nth POST (from 0) whether its answer is lost."""
+    """Pass requests on.
+
+    `lose` tells of the nth POST (from 0) whether its answer is lost: the server does what was
+    asked, nobody hears. `hold` tells of the nth DELETE whether it stops here, for ever; `held` is
+    set then.
+    """
 
     def __init__(self, upstream: str) -> None:
         self.lose: Rule = lambda _: False
+        self.hold: Rule = lambda _: False
+        self.held = threading.Event()
         self.posts = 0
         self.lost = 0
         self._pool = urllib3.PoolManager(maxsize=32, retries=False)
         self._numbers = itertools.count()
+        self._deletes = itertools.count()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -28,6 +36,11 @@ class LosingProxy:
             wbufsize = -1
 
             def pass_on(self) -> None:
+                if self.command == "DELETE" and outer.hold(next(outer._deletes)):
+                    outer.held.set()
+                    self.close_connection = True
+                    self.connection.recv(1)  # until the other side is gone
+                    return
                 length = int(self.headers.get("Content-Length", 0))
                 answer = outer._pool.request(
                     self.command,

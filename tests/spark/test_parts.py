@@ -1,7 +1,8 @@
 """Readers, writers and the ledger as plain objects, without a Spark session."""
 
 import pickle
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pyspark.sql.datasource import EqualTo, In, IsNotNull
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
+from tests.client.conftest import MovableServer
 from tests.server import ServerProcess
 from tests.spark.losing_proxy import LosingProxy
 from zaqar_lite.client import Client
@@ -197,6 +199,49 @@ def test_a_ledger_of_another_queue_checkpoint_or_running_query_is_refused(
     with pytest.raises(OptionError, match="not the one"):
         reader.latestOffset({"batch": 7, "ledger": "another"}, ReadMaxRows(1))
     reader.stop()
+
+
+def test_renewal_outlasts_a_claims_ttl(movable: MovableServer, queue: str, tmp_path: Path) -> None:
+    client = Client(movable.url, page_size=1000)
+    client.post_batch(queue, range(8))
+    given = options(
+        client.url,
+        queue,
+        mode="claim",
+        stateDir=tmp_path / "ledger",
+        pageSize=4,
+        claimTtl=60,
+        claimRenewal=0.05,
+    )
+    reader = ClaimStream(given, ID)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(8))
+    for _ in range(4):
+        movable.advance(40)
+        wait_for(lambda: ages_of_claims(client, queue) == [0, 0])
+    assert client.create_claim(queue, limit=8) is None
+    reader.commit(end)
+    assert client.stats(queue).total == 0
+    # Without renewal the same while is too long.
+    client.post_batch(queue, range(8))
+    reader.latestOffset(end, ReadMaxRows(8))
+    reader.stop()
+    time.sleep(0.2)  # a round of renewals that is under way ends
+    movable.advance(70)
+    assert client.create_claim(queue, limit=8) is not None
+
+
+def ages_of_claims(client: Client, queue: str) -> list[float]:
+    """How long ago the claims that hold a queue's messages were made or renewed."""
+    held = {message.claim_id for message in client.list_messages(queue, include_claimed=True)}
+    return [client.get_claim(queue, claim_id or "").age for claim_id in held]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 Spark gives option names in lower case and all values as text. Names here are those of the guide.
 """
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ KNOWN = (
     "batchSize", "batchBytes", "concurrency", "rate", "ttl", "delay", "bodyFormat",
     "onInvalidRow", "deadLetterQueue", "runId", "keys", "reportPath", "rejectPath",
     "mode", "stateDir", "startingPosition", "failOnDataLoss", "maxMessagesPerTrigger",
-    "claimTtl", "claimGrace", "path",
+    "claimTtl", "claimGrace", "claimRenewal", "path",
 )  # fmt: skip
 
 
@@ -60,6 +61,7 @@ class Options:
     max_messages_per_trigger: int = 10_000
     claim_ttl: int = 600
     claim_grace: int = 60
+    claim_renewal: float = 200.0
 
     def client(self) -> Client:
         """Open a client; it belongs to the process that opened it, never to a pickled object."""
@@ -140,7 +142,10 @@ def parse(given: Mapping[str, str]) -> Options:
         max_messages_per_trigger=reader.whole("maxMessagesPerTrigger", 10_000, 1, 10_000_000),
         claim_ttl=reader.whole("claimTtl", 600, 60, 43_200),
         claim_grace=reader.whole("claimGrace", 60, 60, 43_200),
+        claim_renewal=reader.number("claimRenewal", 0.0),
     )
+    if not options.claim_renewal:
+        options = dataclasses.replace(options, claim_renewal=options.claim_ttl / 3)
     if options.rate and "numPartitions" not in values:
         raise OptionError(
             "The option 'rate' is for the whole job: say with 'numPartitions' how many tasks "

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class Renewal:
-    """Keep claims alive from `add` to `remove`, every third of their ttl.
+    """Keep claims alive from `add` to `remove`: renew them every `claimRenewal` seconds.
 
     Pickled without its thread: an object without a batch has none.
     """
@@ -45,7 +45,7 @@ class Renewal:
 
     def _run(self, ended: threading.Event) -> None:
         with self._options.client() as client:
-            while not ended.wait(self._options.claim_ttl / 3):
+            while not ended.wait(self._options.claim_renewal):
                 for claims in list(self._claims.values()):
                     for claim_id in claims:
                         renew(client, self._options, claim_id)

@@ -1,0 +1,90 @@
+"""A driver that is killed in the middle of its work, for real, and one that goes on from there."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tests.spark.killed_driver import PLAN, to_files
+from tests.spark.losing_proxy import LosingProxy
+from tests.spark.test_jobs import bodies, dead_letters
+from zaqar_lite.client import Client
+from zaqar_lite.spark import jobs
+from zaqar_lite.spark.jobs.target import Target
+
+ROOT = Path(__file__).parents[2]
+
+
+def kill_in_the_middle(words: list[str], proxy: LosingProxy, place: Path) -> None:
+    """Start the driver, and kill it with its JVM when both of its jobs hang."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK"))}
+    log = place / "log"
+    with log.open("w") as file:
+        driver = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.killed_driver", *words],
+            cwd=place,
+            env={**environment, "PYTHONPATH": str(ROOT)},
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    try:
+        until = time.monotonic() + 300
+        while not (proxy.held.is_set() and (place / "reached").exists()):
+            assert driver.poll() is None, log.read_text()[-3000:]
+            assert time.monotonic() < until, log.read_text()[-3000:]
+            time.sleep(0.1)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+
+
+def test_a_killed_driver_loses_nothing_and_what_it_began_is_finished_once(
+    spark: SparkSession, client: Client, proxy: LosingProxy, queue: str, tmp_path: Path
+) -> None:
+    errors = [f"error {number}" for number in range(30)]
+    letters = dead_letters(client, f"{queue}-source", errors)
+    client.post_all(queue, range(100), in_flight=1)
+    proxy.hold = lambda number: number >= 3  # two deletes a batch: in the middle of the second
+    (tmp_path / "hang").touch()
+    kill_in_the_middle([client.url, proxy.url, queue, letters, str(tmp_path)], proxy, tmp_path)
+    (tmp_path / "hang").unlink()
+
+    # In the middle, indeed: some is done, some is claimed, some was posted and not deleted.
+    assert client.stats(queue).claimed == 40
+    moved = client.stats(f"{queue}-source").total
+    assert moved + client.stats(letters).total > len(errors)
+
+    # The claims of the dead driver's stream are still its own: the next one goes on with them.
+    to_files(spark, client.url, queue, tmp_path).awaitTermination()
+    lines = [json.loads(line) for line in written(tmp_path / "out")]
+    assert sorted(int(line["body"]) for line in lines) == list(range(100))
+    assert len({line["id"] for line in lines}) == 100
+    assert client.stats(queue).total == 0
+
+    # Those of its other job lapse, here by our hand.
+    held = {message.claim_id for message in client.list_messages(letters, include_claimed=True)}
+    for claim_id in held - {None}:
+        client.release_claim(letters, str(claim_id))
+    summary = jobs.redrive(spark, Target(client.url, letters, page_size=5), PLAN)
+    assert summary["lost"] == summary["rejected"] == 0
+    assert client.stats(letters).total == 0
+    found = sorted(str(body) for body in bodies(client, f"{queue}-source"))
+    assert found == sorted(str({"n": n, "error": text}) for n, text in enumerate(errors))
+
+
+def written(place: Path) -> list[str]:
+    """Read what the sink's own log says was committed."""
+    log = place / "_spark_metadata"
+    files = [
+        Path(json.loads(line)["path"].removeprefix("file://"))
+        for entry in sorted(log.iterdir())
+        if not entry.name.startswith(".")
+        for line in entry.read_text().splitlines()[1:]
+    ]
+    return [line for file in files for line in file.read_text().splitlines()]
