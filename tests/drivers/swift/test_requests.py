@@ -136,7 +136,7 @@ async def test_what_is_not_ready_costs_listing_pages_alone(
 ) -> None:
     """A Swift that lists 10 at a time, as the real one lists 10,000.
 
-    Before the two ready messages are the tail, and `each` that are delayed, claimed and expired.
+    Before the two ready messages are `each` that are delayed, claimed and expired.
     """
 
     def lower(info: bytes) -> bytes:
@@ -167,7 +167,7 @@ async def test_what_is_not_ready_costs_listing_pages_alone(
     await queue.delete(*ids(claimed.messages), claims=[claimed.claim_id or ""])
     assert proxy.kinds() == {"HEAD object": 2, "DELETE object": 2}
     assert (await queue.claim(2, mode=DelayMode.HONOUR)).claim_id is None
-    assert proxy.kinds() == {"LIST": pages}
+    assert proxy.kinds() == {"LIST": pages - 1}
 
 
 async def test_sharing_the_store_costs_two_small_reads(
@@ -192,7 +192,7 @@ async def test_sharing_the_store_costs_two_small_reads(
     await queue.claim(5, version=record.version)
     assert proxy.kinds() == {
         "LIST": 1,
-        "GET object": 5 + 1,  # the record
+        "GET object": 5 + 1 + 1,  # the record, the tail: a crashed post is finished first
         "POST object": 5,
         "PUT object": 1,
     }
@@ -202,6 +202,6 @@ async def test_sharing_the_store_costs_two_small_reads(
     assert proxy.kinds() == {
         "LIST": 1,
         "HEAD object": 1,
-        "GET object": 1 + 1,  # the tail: a crashed post is finished before it is changed
+        "GET object": 1 + 1,  # the tail again
         "DELETE object": 1,
     }

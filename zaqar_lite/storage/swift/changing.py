@@ -171,6 +171,7 @@ class Changing:
         await self._empty(queue, layout.MESSAGES)
 
         async def work(lease: Lease) -> None:
+            self._backend.tails.forget(container)
             for _ in range(_ROUNDS):
                 for prefix in (layout.MESSAGES, ""):
                     async for entries in self._objects.pages(container, prefix=prefix, first=_STEP):
@@ -181,7 +182,6 @@ class Changing:
                 raise Unavailable(
                     f"Swift still lists objects of the queue {queue.name!r}; delete it again."
                 )
-            self._backend.tails.forget(container)
             await self._backend.records.remove(queue, lease)
 
         await self._backend.locked(queue, work)

@@ -11,7 +11,7 @@ from zaqar_lite.domain.models import Claim, Claimed, DeadLetter, DelayMode, Queu
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
 from zaqar_lite.storage.swift.dead_letters import DeadLetters
-from zaqar_lite.storage.swift.layout import Fetched, Listed, State, Tail
+from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import Entry, together
 
@@ -111,21 +111,20 @@ class Claiming:
         """Choose ready messages, in order, and move the exhausted ones met on the way."""
         if wish.dead_letter is not None and wish.dead_letter.target is None:
             raise Unsupported("The Swift store keeps no failed messages; the embedded one does.")
-        await self._backend.records.check(wish.queue, wish.version)
         container = self._backend.containers.queue(wish.queue)
+        await together(
+            self._backend.records.check(wish.queue, wish.version),
+            self._backend.tails.settle(container, lease),
+        )
         taken: list[Fetched] = []
         moved = 0
         pages = self._objects.pages(
             container,
-            after=layout.BEFORE_TAIL,
+            after=layout.MESSAGES,
             before=layout.AFTER_MESSAGES,
             first=wish.limit + _SPARE,
         )
         async for entries in pages:
-            if entries[0].name == layout.TAIL:
-                if Tail.parse(entries[0].content_type).opened:
-                    await self._backend.tails.heal(container, lease)
-                entries = entries[1:]  # noqa: PLW2901 - the tail is no message
             ready = self._ready(wish, await self._settled(container, entries, lease))
             moved += await self._choose(wish, container, ready, taken, lease)
             if len(taken) >= wish.limit or moved >= _MAX_MOVED:

@@ -14,8 +14,8 @@ from zaqar_lite.domain.models import Message, NewMessage, Origin, QueueRef
 
 CLAIMS, INDEX, KEYS, MESSAGES = "c/", "i/", "k/", "m/"
 TAIL = "l/tail"
-BEFORE_TAIL, AFTER_MESSAGES = "l/", "m0"
-"""The markers between which a listing shows the tail first, and then the messages."""
+AFTER_MESSAGES = "m0"
+"""The marker before which a listing shows the last message."""
 BROOM_SLACK_S = 300
 """Seconds that X-Delete-At is later than a deadline: Swift's clocks may differ from ours."""
 _TYPE = "application/x-zaqar-"

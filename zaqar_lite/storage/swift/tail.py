@@ -39,6 +39,8 @@ class Queue:
 
     def __init__(self) -> None:
         self.tail: Tail | None = None
+        self.settled = False
+        """Whether nothing is open that another process left; told where this process is alone."""
         self.recorded = False
         """Whether the tail that is open now is written to Swift as such."""
         self.written = 0
@@ -76,19 +78,20 @@ class Tails:
             queue.written = found.last
             if queue.tail is not None and queue.tail.last > found.last:
                 found = replace(found, last=queue.tail.last)
-            queue.tail = found
+            queue.tail, queue.settled = found, True
             if found.opened:
                 queue.tail = await self.heal(container, lease)
         return queue.tail
 
     async def settle(self, container: str, lease: Lease) -> None:
-        """Close what a crash left open, before messages are changed by their ids, under the lock.
+        """Close what a crash left open, under the lock, before messages are given out or changed.
 
         To heal later would take one that is gone for one that was never written.
         """
         queue = self.queue(container)
-        if self._shared or queue.tail is None or queue.tail.opened:
+        if self._shared or not queue.settled or (queue.tail is not None and queue.tail.opened):
             await self.heal(container, lease)
+            queue.settled = True
 
     async def _read(self, container: str, lease: Lease) -> Tail:
         reply, newest = await asyncio.gather(
