@@ -1,6 +1,8 @@
 """The jobs, through their command line where that has something of its own to show."""
 
+import io
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from tests.server import ServerProcess
 from zaqar_lite.client import Client, NewMessage
 from zaqar_lite.spark import cli, jobs
 from zaqar_lite.spark.jobs.masking import mask
+from zaqar_lite.spark.jobs.progress import Progress
 from zaqar_lite.spark.jobs.redrive import Redrive
 from zaqar_lite.spark.jobs.target import Target
 
@@ -72,15 +75,23 @@ def test_generate_archive_remove_backfill_and_stats(
     target = Target(server.url, queue, page_size=500)
     assert jobs.generate(spark, target, 300)["rows"] == 300
     assert jobs.stats(spark, target)["messages"] == 300
+    assert jobs.stats(spark, target, dry_run=True) == {"dry_run": True, "messages": 300}
     place, state = str(tmp_path / "archive"), str(tmp_path / "state")
     assert jobs.archive(spark, target, place, state, dry_run=True)["rows"] == 300
     assert jobs.archive(spark, target, place, state)["rows"] == 300
     assert jobs.archive(spark, target, place, state)["rows"] == 0
     assert client.stats(queue).total == 300
-    removed = jobs.archive(
-        spark, target, str(tmp_path / "removed"), str(tmp_path / "other"), remove=True
-    )
-    assert removed["rows"] == 300
+    terminal = io.StringIO()
+    with Progress(spark, "archive", shown=True, terminal=terminal) as progress:
+        removed = jobs.archive(
+            spark, target, str(tmp_path / "removed"), str(tmp_path / "other"), remove=True
+        )
+        until = time.monotonic() + 20  # Spark tells its listeners later
+        while progress.rows < 300 and time.monotonic() < until:
+            time.sleep(0.05)
+    assert progress.rows == removed["rows"] == 300
+    assert removed["bytes"] > 300 * 150
+    assert terminal.getvalue().endswith("\n")
     assert client.stats(queue).total == 0
     assert spark.read.parquet(str(tmp_path / "removed")).select("id").distinct().count() == 300
     again = Target(server.url, f"{queue}-again")
@@ -98,6 +109,11 @@ def test_redrive_moves_what_it_is_told_and_leaves_the_rest(
     target = Target(server.url, letters, page_size=7)
     plan = Redrive(where="get_json_object(body, '$.error') = 'timeout'", batch=6)
     assert jobs.redrive(spark, target, plan, dry_run=True)["moved"] == {queue: 10}
+    letter = target.read(spark).first()
+    assert letter is not None
+    assert (letter.dlq_source_queue, letter.dlq_claim_count) == (queue, 1)
+    assert letter.dlq_last_client_id == client.client_id.replace("-", "")
+    assert letter.dlq_last_claim_id is not None
     # Another run posted a letter and was killed before it deleted it.
     first = next(iter(client.list_messages(letters)))
     client.post(queue, first.body, idempotency_key=f"{plan.run_id}-{first.id}")
@@ -109,6 +125,26 @@ def test_redrive_moves_what_it_is_told_and_leaves_the_rest(
     assert jobs.redrive(spark, target, changed)["moved"] == 10
     assert client.stats(letters).total == 0
     assert "was" in str(bodies(client, f"{queue}-else")[0])
+
+
+def test_redrive_sets_aside_what_the_target_refuses_and_goes_on(
+    server: ServerProcess, client: Client, queue: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    letters = dead_letters(client, queue, ["x" * size for size in (10, 5000, 10, 20)])
+    client.create_queue(f"{queue}-small", {"_max_messages_post_size": 2000})
+    where = ("--endpoint", server.url, "--queue", letters, "--to", f"{queue}-small")
+    # One is too long for the target, and one is no JSON any more.
+    body = "if(get_json_object(body, '$.n') = '3', '{broken', body)"
+    code, told = run(capsys, "redrive", *where, "--body", body, "--batch", 3)
+    assert (code, told["moved"], told["rejected"], told["left"]) == (3, 2, 2, 0)
+    kept = {message.id: message.body for message in client.list_messages(letters)}
+    assert sorted(len(body["error"]) for body in kept.values()) == [20, 5000]
+    refused = told["refused"]
+    assert isinstance(refused, list)
+    assert {one["id"] for one in refused} == set(kept)
+    assert "not JSON" in str(refused)
+    assert client.stats(letters).ready == 2
+    assert client.stats(f"{queue}-small").total == 2
 
 
 def test_a_report_shows_patterns_and_no_bodies(

@@ -40,6 +40,7 @@ def test_a_row_has_what_the_server_knows(
     assert row.ttl >= 900
     assert abs(row.created - dt.datetime.now(dt.UTC).replace(tzinfo=None)) < dt.timedelta(hours=1)
     assert row.dlq_source_queue is None
+    assert row.expires - row.created == dt.timedelta(seconds=row.ttl)
 
 
 def test_a_narrower_schema_and_no_bodies_are_honoured(

@@ -145,7 +145,8 @@ def _archive(spark: SparkSession, target: Target, given: argparse.Namespace) -> 
 
 def _dlq_report(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:
     if given.dry_run:
-        return {"dry_run": True, "letters": target.read(spark, includeBody="false").count()}
+        rows = spark.read.parquet(given.letters) if given.letters else target.read(spark)
+        return {"dry_run": True, "letters": rows.count()}
     return jobs.dlq_report(
         spark, target, given.output, samples=given.samples, letters=given.letters
     )
@@ -164,7 +165,9 @@ def _backfill(spark: SparkSession, target: Target, given: argparse.Namespace) ->
 
 
 def _stats(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:
-    return jobs.stats(spark, target, archive=given.archive, output=given.output)
+    return jobs.stats(
+        spark, target, archive=given.archive, output=given.output, dry_run=given.dry_run
+    )
 
 
 def _generate(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:

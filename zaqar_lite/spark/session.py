@@ -25,6 +25,8 @@ def session(master: str | None = None, **settings: str) -> SparkSession:
         builder.config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.speculation", "false")
+        # Jobs add up what their batches did: none of them may be forgotten.
+        .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.python.filterPushdown.enabled", "true")
     )

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import expr
 
+from zaqar_lite.spark.jobs.progress import OBSERVED
 from zaqar_lite.spark.jobs.target import Summary, Target
 
 
@@ -33,6 +35,7 @@ def archive(
     rows = spark.readStream.format("zaqar").options(**options).load()
     query = (
         rows.selectExpr("*", "current_timestamp() as archived", "to_date(created) as date")
+        .observe(OBSERVED, expr("count(*) as rows"), expr("sum(octet_length(body)) as bytes"))
         .writeStream.format("parquet")
         .partitionBy("queue", "date")
         .option("checkpointLocation", str(Path(state) / f"checkpoint-{options.get('mode')}"))
@@ -40,9 +43,11 @@ def archive(
         .start(path)
     )
     query.awaitTermination()
-    progress = [dict(one) for one in query.recentProgress]
+    seen = [one.observedMetrics.get(OBSERVED) for one in query.recentProgress]
+    batches = [row.asDict() for row in seen if row is not None and row["rows"]]
     return {
-        "rows": sum(one["numInputRows"] for one in progress),
-        "batches": sum(one["numInputRows"] > 0 for one in progress),
+        "rows": sum(one["rows"] for one in batches),
+        "bytes": sum(one["bytes"] or 0 for one in batches),
+        "batches": len(batches),
         "removed": remove,
     }

@@ -111,6 +111,7 @@ def _post(
             rate=plan.rate,
             numPartitions=2,
             onInvalidRow="skip",
+            told=plan.batch,
         )
     finally:
         chosen.unpersist()

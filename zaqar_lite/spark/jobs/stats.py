@@ -7,13 +7,22 @@ from zaqar_lite.spark.jobs.target import Summary, Target
 
 
 def stats(
-    spark: SparkSession, target: Target, *, archive: str | None = None, output: str | None = None
+    spark: SparkSession,
+    target: Target,
+    *,
+    archive: str | None = None,
+    output: str | None = None,
+    dry_run: bool = False,
 ) -> Summary:
     """Roll messages up by queue and hour: counts, bytes, ages and claims.
 
     The rows come from the live queue, or from the Parquet files of `archive`. The rollup goes to
-    Parquet at `output`, where one is given, and its totals into the summary.
+    Parquet at `output`, where one is given, and its totals into the summary. A dry run counts the
+    messages and writes nothing.
     """
+    if dry_run:
+        found = spark.read.parquet(archive) if archive else target.read(spark, includeBody="false")
+        return {"dry_run": True, "messages": found.count()}
     rows = spark.read.parquet(archive) if archive else target.read(spark)
     rollup = (
         rows.groupBy("queue", expr("date_format(created, 'yyyy-MM-dd HH:00')").alias("hour"))
