@@ -23,9 +23,11 @@ from zaqar_lite.domain.filters import (
     Rule,
     Rules,
     StartsWith,
+    compile_filter,
 )
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata import active, encoding, keys, records
+from zaqar_lite.storage.opendata.configuration import stored_filter
 from zaqar_lite.storage.opendata.encoding import CodecError
 from zaqar_lite.storage.opendata.filter_codec import decode_filter, encode_filter
 
@@ -192,6 +194,35 @@ rules = st.builds(Rules, st.lists(st.builds(Rule, trees, u8), max_size=4).map(tu
 def test_filters(tree: Node | Rules) -> None:
     data = encode_filter(tree)
     assert decode_filter(data + b"rest") == (tree, len(data))
+
+
+queue_names = st.text("ab%_!q", max_size=4)
+about_queues: st.SearchStrategy[Node] = st.one_of(
+    st.builds(Exists, st.just("queue")),
+    st.builds(
+        Compare, st.sampled_from(["=", "<>", "<", "<=", ">", ">="]), st.just("queue"), queue_names
+    ),
+    st.builds(StartsWith, st.just("queue"), queue_names),
+    st.builds(EndsWith, st.just("queue"), st.text("ab/", max_size=3)),
+    st.builds(Like, st.just("queue"), queue_names, st.sampled_from(["", "!", "a"])),
+    st.builds(In, st.just("queue"), st.lists(queue_names, max_size=3).map(tuple)),
+    st.builds(Compare, st.just("="), st.just("other"), queue_names),
+)
+
+
+@settings(deadline=None)
+@given(
+    st.builds(lambda node, both: Or((Not(node), And(both))) if both else node, about_queues,
+              st.lists(about_queues, min_size=2, max_size=2).map(tuple) | st.just(())),
+    st.text("p%_!a/", max_size=4),
+    queue_names.filter(bool),
+)  # fmt: skip
+def test_a_stored_filter_says_of_the_log_what_the_text_says_of_names(
+    tree: Node, project: str, name: str
+) -> None:
+    stored = stored_filter(tree, project)
+    headers = {"queue": f"{project}/{name}", "other": "a"}
+    assert compile_filter(stored)(headers) == compile_filter(tree)({**headers, "queue": name})
 
 
 @settings(max_examples=30, deadline=None)

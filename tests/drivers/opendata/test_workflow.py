@@ -8,6 +8,7 @@ from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, THIRD, Store, texts
 from tests.services import S3Server
 from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.filters import Rules, compile_filter, compile_priority
 from zaqar_lite.domain.models import (
     Copy,
     DeadLetter,
@@ -95,6 +96,67 @@ async def test_messages_above_the_mark_are_routed_at_opening(store: Store) -> No
         assert claimed.messages[0].headers == {"kind": "order"}
     (newer,) = await store.post("newer")
     assert int(newer[:16], 16) > message_id
+
+
+async def test_replayed_messages_come_as_the_service_would_have_routed_them(store: Store) -> None:
+    """Each queue gives its own priority; a receiver its own ttl and delay, else the log's."""
+    create = store.management.create_queue
+    await create(QUEUE, {"_priority": "RULES(kind = 'order' -> 7)"}, max_queues=9)
+    await create(
+        OTHER,
+        {
+            "_filter": "queue = 'queue' AND kind = 'order'",
+            "_priority": "RULES(queue = 'queue' -> HEADER, DEFAULT 9)",
+            "_default_message_ttl": 60,
+            "_default_message_delay": 10,
+        },
+        max_queues=9,
+    )
+    await create(THIRD, {"_filter": "queue LIKE 'que%'"}, max_queues=9)
+    db = store.db
+    message_id, now = db.ids.next + 5, db.clock.now_ms()
+    headers = [("queue", "project/queue"), ("kind", "order"), ("priority", "3"), ("queue", "x")]
+    metadata = records.Metadata(message_id, now, now, now + 5_000, 3600, headers)
+    puts = {
+        keys.message_key(RecordType.PAYLOAD, message_id): records.encode_payload(b'"replayed"'),
+        db.log_key(message_id): records.encode_metadata(metadata),
+    }
+    await db.engine.commit(Batch(puts, ()))
+    await store.restart()
+    found = {}
+    for ref in (QUEUE, OTHER, THIRD):
+        queue = store.db.queues.get(ref)
+        assert queue is not None
+        entry = queue.find(message_id)
+        assert entry is not None
+        found[ref] = (entry.priority, entry.ttl_ms, entry.visible_at - now if entry.delayed else 0)
+    assert found == {
+        QUEUE: (7, 3_600_000, 5_000), OTHER: (3, 60_000, 10_000), THIRD: (100, 3_600_000, 0),
+    }  # fmt: skip
+    assert store.db.shared == {message_id: 3}
+
+
+async def test_the_stored_filter_names_queues_as_the_log_does(store: Store) -> None:
+    metadata = {"_filter": "queue = 'other' OR kind = 'order'"}
+    await store.management.create_queue(QUEUE, metadata, max_queues=9)
+    config = records.decode_config((await store.records(RecordType.CONFIG)).popitem()[1])
+    assert not isinstance(config.filter, Rules)
+    matches = compile_filter(config.filter)
+    for header in ("project/queue", "project/other"):
+        assert matches({"queue": header})
+    assert matches({"queue": "project/third", "kind": "order"})
+    assert not matches({"queue": "project/third"})
+    assert not matches({"queue": "other"})
+
+
+async def test_the_stored_priorities_keep_to_the_queue(store: Store) -> None:
+    metadata = {"_priority": "RULES(kind = 'order' -> 7)"}
+    await store.management.create_queue(QUEUE, metadata, max_queues=9)
+    config = records.decode_config((await store.records(RecordType.CONFIG)).popitem()[1])
+    priority = compile_priority(config.filter)
+    assert priority({"queue": "project/queue", "kind": "order"}) == 7
+    assert priority({"queue": "project/queue"}) == 100
+    assert priority({"queue": "project/other", "kind": "order"}) is None
 
 
 async def test_done_messages_are_kept_for_their_retention(store: Store) -> None:

@@ -1,12 +1,16 @@
 """A queue's record as RFC 0001's queue configuration, and back.
 
-    filter          `queue = 'project/name'`, or that OR the queue's own filter, or its RULES
+    filter          `queue = 'project/name'`, or that OR the queue's own filter; where it has
+                    priority rules, RULES of that AND each condition
     max attempts    `_max_claim_count`; 0 where there is none: unlimited
     done retention  `_done_retention` in seconds, 0 where there is none or it is for ever
     extensions      x-version, x-exposing, and the metadata as the user wrote them, as JSON:
                     x-metadata, in pieces where it is longer than a Utf8 can be
 
-What the service decides by are the extensions; the RFC's fields say the same to other readers.
+What the service decides by are the extensions; the RFC's fields say the same to other readers. In
+a filter as users write it, the header `queue` is the bare name of a queue of their project; in the
+records, as in the metadata log, it is `project/name`: `stored_filter` translates. A filter that is
+too large to be stored with that is left out of the RFC's field.
 """
 
 import json
@@ -14,9 +18,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.filters import Compare, Expression, Or, parse_filter, parse_rules
+from zaqar_lite.domain.filters import (
+    And,
+    Between,
+    Compare,
+    Constant,
+    EndsWith,
+    Exists,
+    Expression,
+    In,
+    Like,
+    Node,
+    Not,
+    Or,
+    Rule,
+    Rules,
+    StartsWith,
+    check_size,
+    parse_filter,
+    parse_rules,
+)
 from zaqar_lite.domain.metadata import DONE_RETENTION, FILTER, PRIORITY
-from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
 from zaqar_lite.storage.opendata.encoding import CodecError
 from zaqar_lite.storage.opendata.keys import queue_id
 from zaqar_lite.storage.opendata.records import QUEUE_HEADER, Config, decode_config, encode_config
@@ -74,11 +97,62 @@ def _filter(ref: QueueRef, metadata: Mapping[str, Any]) -> Expression:
     own = Compare("=", QUEUE_HEADER, queue_id(ref).decode())
     rules, text = metadata.get(PRIORITY), metadata.get(FILTER)
     try:
+        matching: Node = own
         if isinstance(text, str):
-            return Or((own, parse_filter(text)))
-        return parse_rules(rules) if isinstance(rules, str) else own
+            matching = Or((own, stored_filter(parse_filter(text), ref.project)))
+        tree: Expression = matching
+        if isinstance(rules, str):
+            tree = _ranked(matching, parse_rules(rules), ref.project)
+        check_size(tree)
     except Invalid:
         return own  # what a filter may be is the service's to say; the text is kept as it is
+    return tree
+
+
+def _ranked(matching: Node, rules: Rules, project: str) -> Rules:
+    """Add priorities to a filter; what no rule matches has the default."""
+    ranked = [
+        Rule(And((matching, stored_filter(rule.condition, project))), rule.priority)
+        for rule in rules.rules
+    ]
+    return Rules((*ranked, Rule(matching, DEFAULT_PRIORITY)), rules.default)
+
+
+def stored_filter(node: Node, project: str) -> Node:
+    """Translate a user's filter into one over the headers of the metadata log.
+
+    Whoever compares the name of a queue as a number is not understood by other readers.
+    """
+    if isinstance(node, And | Or):
+        return type(node)(tuple(stored_filter(child, project) for child in node.nodes))
+    if isinstance(node, Not):
+        return Not(stored_filter(node.node, project))
+    if isinstance(node, Constant | Exists | Between) or node.name != QUEUE_HEADER:
+        return node
+    return _stored_condition(node, f"{project}/")
+
+
+def _stored_condition(
+    node: Compare | StartsWith | EndsWith | Like | In, prefix: str
+) -> Compare | StartsWith | EndsWith | Like | In | Constant:
+    match node:
+        case Compare(value=str(value)) | StartsWith(value=value):
+            return node._replace(value=prefix + value)
+        case In(values=values):
+            return node._replace(values=tuple(prefix + value for value in values))
+        case EndsWith(value=value) if "/" in value:
+            return Constant(value=False)  # no name has a slash
+        case Like():
+            return _like(node, prefix)
+    return node
+
+
+def _like(node: Like, prefix: str) -> Like:
+    escape, pattern = node.escape, node.pattern
+    if not escape and any(wildcard in prefix for wildcard in "%_"):
+        escape = next(c for c in map(chr, range(33, 0x10FFFF)) if c not in prefix + pattern + "%_")
+    literal = "".join(escape + c if c in ("%", "_", escape) else c for c in prefix)
+    return Like(node.name, literal + pattern, escape)
 
 
 def _number(metadata: Mapping[str, Any], key: str) -> int:

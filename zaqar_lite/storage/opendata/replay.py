@@ -1,19 +1,31 @@
-"""Replaying the metadata log: messages that are published there and not in their queues yet."""
+"""Replaying the metadata log: messages that are published there and not in their queues yet.
+
+They come out as the service would have routed them. The queue that a message was published to has
+the log's visible-at and retention; one that receives it by its filter has its own default delay,
+its own default ttl, where it has none the log's retention, and both have their own priority.
+"""
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.filters import compile_filter, parse_filter
-from zaqar_lite.domain.metadata import FILTER
-from zaqar_lite.domain.models import DEFAULT_PRIORITY
+from zaqar_lite.domain.filters import (
+    Headers,
+    compile_filter,
+    compile_priority,
+    parse_filter,
+    parse_rules,
+)
+from zaqar_lite.domain.metadata import FILTER, PRIORITY
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
 from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import NEVER, Entry
 from zaqar_lite.storage.opendata.loading import damaged
 from zaqar_lite.storage.opendata.reading import split_headers
-from zaqar_lite.storage.opendata.records import Metadata, decode_metadata
+from zaqar_lite.storage.opendata.records import QUEUE_HEADER, Metadata, decode_metadata
 
 if TYPE_CHECKING:
     from zaqar_lite.storage.opendata.database import Database
@@ -25,6 +37,7 @@ async def replay(db: "Database") -> None:
     """Replay the log above the "routed up to" mark: what another writer published there."""
     segment_start, segment = db.segments[-1]
     start = keys.log_entry_key(segment, max(0, db.routed - segment_start))
+    router = _Router(db)
     routed = 0
     async for chunk in db.engine.scan(start, after_prefix(keys.log_prefix(segment))):
         for key, value in chunk:
@@ -37,47 +50,107 @@ async def replay(db: "Database") -> None:
                 continue
             routed += 1
             db.ids.reserve(metadata.message_id)
-            _route_one(db, metadata)
+            router.route(metadata)
     if routed:
         logger.info("routed %d messages of the metadata log into their queues", routed)
         await db.committer.durable()
 
 
-def _route_one(db: "Database", metadata: Metadata) -> None:
-    own, client_id, headers = split_headers(metadata)
-    if own is None:
-        return
-    try:
-        ref = keys.read_queue_id(own.encode())
-    except CodecError:
-        return
-    targets = {ref: DEFAULT_PRIORITY}
-    for record in db.queues.filtered(ref.project):
+class _Receiver(NamedTuple):
+    """A queue, what it receives, at which priority, and its own ttl and delay."""
+
+    queue: QueueRef
+    matches: Callable[[Headers], bool] | None
+    priority: Callable[[Headers], int | None] | None
+    ttl_ms: int | None
+    delay_ms: int
+
+    def priority_of(self, headers: Headers) -> int:
+        found = None if self.priority is None else self.priority(headers)
+        return DEFAULT_PRIORITY if found is None else found
+
+
+class _Router:
+    """Enters messages of the log into their queues; knows each queue's filter once."""
+
+    def __init__(self, db: "Database") -> None:
+        self._db = db
+        self._known: dict[QueueRef, _Receiver] = {}
+
+    def route(self, metadata: Metadata) -> None:
+        """Enter a message into the queue it was published to and those whose filter matches."""
+        own, client_id, headers = split_headers(metadata)
+        if own is None:
+            return
         try:
-            matches = compile_filter(parse_filter(record.metadata[FILTER]))
-        except Invalid as exc:
-            logger.warning("the filter of %s is not used: %s", record.ref, exc)
-            continue
-        if matches({"queue": ref.name, **headers}):
-            targets[record.ref] = DEFAULT_PRIORITY
-    deadline = (
-        metadata.received_at + metadata.retention_s * 1000 if metadata.retention_s else NEVER - 1
-    )
-    now = db.clock.now_ms()
-    for target, priority in targets.items():
-        queue = db.queues.make(target)
-        if queue.find(metadata.message_id) is not None:
-            continue
-        page = queue.tail(metadata.message_id)
-        visible = metadata.visible_at if metadata.visible_at != metadata.received_at else 0
-        entry = Entry(
-            metadata.message_id, metadata.message_id, page, priority, visible, deadline, 0,
-            metadata.received_at, client_id, headers or None,
-        )  # fmt: skip
-        entry.delayed = visible > now
+            ref = keys.read_queue_id(own.encode())
+        except CodecError:
+            return
+        seen = {**headers, QUEUE_HEADER: ref.name}
+        received, visible = metadata.received_at, metadata.visible_at
+        retention = metadata.retention_s * 1000 or NEVER - 1 - received
+        target = self._db.queues.get(ref)
+        first = self._receiver(ref, None if target is None else target.record)
+        targets = [(first, retention, visible if visible != received else 0)]
+        for record in self._db.queues.filtered(ref.project):
+            receiver = self._receiver(record.ref, record)
+            if record.ref != ref and receiver.matches is not None and receiver.matches(seen):
+                visible = received + receiver.delay_ms if receiver.delay_ms else 0
+                targets.append((receiver, receiver.ttl_ms or retention, visible))
+        entered = [
+            self._enter(receiver, metadata.message_id, seen, received, ttl_ms, visible)
+            for receiver, ttl_ms, visible in targets
+        ]
+        for entry in entered:
+            if entry is not None:
+                entry.client_id, entry.headers = client_id, headers or None
+                if len(targets) > 1:
+                    entry.remember().shared = True
         if len(targets) > 1:
-            entry.remember().shared = True
+            self._db.shared[metadata.message_id] = len(targets)
+
+    def _enter(  # noqa: PLR0917 - what a routed message is made of
+        self,
+        receiver: _Receiver,
+        message_id: int,
+        seen: Headers,
+        received: int,
+        ttl_ms: int,
+        visible: int,
+    ) -> Entry | None:
+        queue = self._db.queues.make(receiver.queue)
+        if queue.find(message_id) is not None:
+            return None
+        entry = Entry(
+            message_id, message_id, queue.tail(message_id), receiver.priority_of(seen), visible,
+            received + ttl_ms, ttl_ms, received, None, None,
+        )  # fmt: skip
+        entry.delayed = visible > self._db.clock.now_ms()
         queue.add(entry)
-        db.changed(queue)
-    if len(targets) > 1:
-        db.shared[metadata.message_id] = len(targets)
+        self._db.changed(queue)
+        return entry
+
+    def _receiver(self, ref: QueueRef, record: QueueRecord | None) -> _Receiver:
+        known = self._known.get(ref)
+        if known is None:
+            known = self._known[ref] = _read_receiver(ref, record)
+        return known
+
+
+def _read_receiver(ref: QueueRef, record: QueueRecord | None) -> _Receiver:
+    metadata = {} if record is None else record.metadata
+    text, rules = metadata.get(FILTER), metadata.get(PRIORITY)
+    try:
+        matches = compile_filter(parse_filter(text)) if isinstance(text, str) else None
+        priority = compile_priority(parse_rules(rules)) if isinstance(rules, str) else None
+    except Invalid as exc:
+        logger.warning("the filter and the priorities of %s are not used: %s", ref, exc)
+        matches = priority = None
+    ttl, delay = metadata.get("_default_message_ttl"), metadata.get("_default_message_delay")
+    return _Receiver(
+        ref,
+        matches,
+        priority,
+        ttl * 1000 if isinstance(ttl, int) else None,
+        delay * 1000 if isinstance(delay, int) else 0,
+    )
