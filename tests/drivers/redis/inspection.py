@@ -58,6 +58,10 @@ def check_queue(client: Any, tag: str, keys: dict[str, bytes], offset_ms: int) -
     for position in members("held"):
         claim = claims[tracks[position][15:31]]
         assert position in [claim[at : at + 8] for at in range(11, len(claim), 8)]
+    for kind, positions in (("tracks", set(tracks)), ("ids", set(table("ids").values()))):
+        for position in positions:
+            ends = client.pexpiretime(keys[kind]) + offset_ms
+            assert ends >= client.zscore(keys["expiry"], position), f"{tag}: {kind} ends too early"
     deadlines = [
         score
         for kind in ("expiry", "leases", "due", "forgets")

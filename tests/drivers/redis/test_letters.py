@@ -89,7 +89,8 @@ async def test_a_crash_after_the_claim_said_that_letters_come_is_noticed(
         await swept(queue)  # it looks at the queue just before the letters come
         pause.go()
         await claiming
-    assert client.zscore(EVERYWHERE.key("visits"), keys_of(queue.ref).tag) is not None
+    visit = client.zscore(EVERYWHERE.key("visits"), keys_of(queue.ref).tag)
+    assert visit - queue.stores.clock.now_ms() <= MINUTE + SECOND
     assert await target.bodies() == ["a"]
 
 
@@ -145,6 +146,32 @@ async def test_letters_on_their_way_are_kept_as_long_as_they_will_live(
     outbox = keys_by_tag(client)[keys_of(queue.ref).tag]["outbox"]
     left = client.pttl(outbox)
     assert 10 * DAY - MINUTE < left < 11 * DAY
+
+
+async def test_letters_to_two_targets_each_reach_their_own(
+    queue: QueueUnderTest, target: QueueUnderTest
+) -> None:
+    """A crash leaves letters in the outbox, and the policy names another queue by then."""
+    second = queue.named(f"{queue.ref.name}-second")
+    for name, policy in (("a", target), ("b", second), ("c", target)):
+        await exhaust(queue, name)
+        with crash_before("accept"), pytest.raises(Unavailable):
+            await queue.claim(dead_letter=policy.as_dead_letter_queue(1))
+    queue.advance(MINUTE)
+    await swept(queue)
+    assert await target.bodies() == ["a", "c"]
+    assert await second.bodies() == ["b"]
+
+
+async def test_a_letter_that_is_held_for_long_can_still_be_found_by_its_id(
+    queue: QueueUnderTest, target: QueueUnderTest, client: Any
+) -> None:
+    (message_id,) = await exhaust(queue, "a")
+    await queue.claim(dead_letter=target.as_dead_letter_queue(1))
+    await target.claim(ttl=30 * HOUR, grace=10 * HOUR)
+    assert await target.get_one(message_id)
+    tag = keys_of(target.ref).tag
+    check_queue(client, tag, keys_by_tag(client)[tag], 0)
 
 
 async def test_projects_and_names_never_share_a_key(
