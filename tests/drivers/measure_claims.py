@@ -1,12 +1,13 @@
-"""Measure claims of twenty in deep queues: `python -m tests.drivers.redis.measure_claims [SIZE]`.
+"""Measure claims of twenty in deep queues: `python -m tests.drivers.measure_claims [--store URI]`.
 
-Medians over 500 claims, with 1,000 ready messages and with SIZE (1,000,000) ready, delayed or
-claimed ones; the goal is at most 1.2 times as long. The sizes take turns, claim by claim.
+Medians over 500 claims, with 1,000 ready messages and with `--size` (1,000,000) ready, delayed or
+claimed ones before them; the goal is at most 1.2 times as long. The sizes take turns, claim by
+claim. Without `--store` it starts a Redis of its own.
 """
 
+import argparse
 import asyncio
 import statistics
-import sys
 import time
 
 from tests import services
@@ -69,6 +70,18 @@ async def measure(url: str, size: int) -> None:
     await store.close()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Read the command line and measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--store", metavar="URI")
+    parser.add_argument("--size", type=int, default=1_000_000)
+    arguments = parser.parse_args()
+    if arguments.store is not None:
+        asyncio.run(measure(arguments.store, arguments.size))
+        return
     with services.start_redis() as redis:
-        asyncio.run(measure(redis.url, int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000))
+        asyncio.run(measure(redis.url, arguments.size))
+
+
+if __name__ == "__main__":
+    main()
