@@ -1,6 +1,8 @@
 """Measure the embedded store below HTTP: `python -m tests.drivers.opendata.bench`.
 
-Figures are medians of rounds. `--million` adds a million waiting messages: opening, memory, claims.
+Figures are medians of rounds. `--million` (or `--million 100000`) adds what a million waiting
+messages cost: memory, opening, and claims of twenty in interleaved rounds among 1,000 messages,
+among a million, and behind a million delayed ones, as a ratio of medians.
 """
 
 import argparse
@@ -16,6 +18,7 @@ from pathlib import Path
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptions
 from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.registry import create_stores
 
 QUEUE = QueueRef("bench", "queue")
@@ -79,37 +82,87 @@ def rss() -> int:
     return int(fields[1]) * resource.getpagesize()
 
 
-async def million(uri: str, count: int) -> None:
-    """Open, measure and claim from a queue of `count` waiting messages."""
+class Claims:
+    """A queue of its own, from which twenty are claimed, deleted, and replaced at the end."""
+
+    def __init__(self, name: str, store: OpenDataMessageStore) -> None:
+        self.name = name
+        self.store = store
+        self.times: list[float] = []
+        self.examined: list[int] = []
+
+    async def fill(self, count: int, delay_ms: int = 0) -> None:
+        """Post messages by the thousand."""
+        for start in range(0, count, 1_000):
+            new = [message(delay_ms)] * min(1_000, count - start)
+            await self.store.post(QUEUE, new, client_id="p", version=None)
+
+    async def claim(self) -> None:
+        """Measure one claim of twenty."""
+        examined, started = self.store.examined, time.perf_counter()
+        claimed = await self.store.claim(
+            QUEUE, limit=20, ttl_ms=60_000, grace_ms=60_000, client_id="c",
+            delay_mode=DelayMode.HONOUR, version=None,
+        )  # fmt: skip
+        self.times.append(time.perf_counter() - started)
+        self.examined.append(self.store.examined - examined)
+        ids = [held.id for held in claimed.messages]
+        await self.store.delete(QUEUE, ids, claim_ids=[claimed.claim_id or ""])
+        await self.fill(len(ids))
+
+
+def opened(uri: str) -> OpenDataMessageStore:
+    """Make the store of a URI, not yet opened."""
     messages, _ = create_stores(uri, clock=Clock(), options=StoreOptions())
-    async with messages:
+    assert isinstance(messages, OpenDataMessageStore)
+    return messages
+
+
+async def scale(base: str, count: int, rounds: int) -> None:
+    """Memory, opening, and claims among `count` messages and behind as many delayed ones."""
+    async with opened(f"{base}/many") as store:
+        half = count // 2
+        await Claims("", store).fill(half)  # by then the caches of bodies and of SQLite are full
         gc.collect()
         before = rss()
-        for _ in range(count // 1_000):
-            await messages.post(QUEUE, [message()] * 1_000, client_id="p", version=None)
+        await Claims("", store).fill(half)
         gc.collect()
-        print(f"memory: {(rss() - before) / count:.0f} bytes a waiting message of 200 bytes")
-    del messages
-    messages, _ = create_stores(uri, clock=Clock(), options=StoreOptions())
-    started = time.perf_counter()
-    async with messages:
-        print(f"opening {count} messages: {time.perf_counter() - started:.2f} s")
-        times = []
-        for _ in range(50):
-            started = time.perf_counter()
-            await messages.claim(
-                QUEUE, limit=20, ttl_ms=60_000, grace_ms=60_000, client_id="c",
-                delay_mode=DelayMode.IGNORE, version=None,
-            )  # fmt: skip
+        print(f"memory: {(rss() - before) / half:.0f} bytes a waiting message of 200 bytes")
+    del store
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        async with opened(f"{base}/many"):
             times.append(time.perf_counter() - started)
-        print(f"claim of 20 among {count}: median {statistics.median(times) * 1e3:.2f} ms")
+    print(f"opening {count:,} messages: {statistics.median(times):.2f} s")
+    few, many, behind = (opened(f"{base}/{name}") for name in ("few", "many", "behind"))
+    async with few, many, behind:
+        queues = [
+            Claims("among 1,000", few),
+            Claims(f"among {count:,}", many),
+            Claims(f"behind {count:,} delayed", behind),
+        ]
+        await queues[0].fill(1_000)
+        await queues[2].fill(count, HOUR)
+        await queues[2].fill(1_000)
+        for _ in range(rounds):
+            for queue in queues:
+                await queue.claim()
+    base_line = statistics.median(queues[0].times)
+    for queue in queues:
+        median = statistics.median(queue.times)
+        print(
+            f"claim of 20 {queue.name}: median {median * 1e3:.3f} ms of {rounds} claims, "
+            f"{median / base_line:.2f} of the first, {statistics.median(queue.examined):.0f} "
+            "entries examined"
+        )
 
 
 async def run(arguments: argparse.Namespace) -> None:
     """Run the rounds."""
     scheme = {"sqlite": "opendata+sqlite", "slatedb": "opendata+slatedb"}[arguments.engine]
     figures: dict[str, list[float]] = {}
-    for _ in range(arguments.rounds):
+    for _ in range(0 if arguments.only_million else arguments.rounds):
         with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
             uri = f"{scheme}://{directory}/data"
             messages, _ = create_stores(uri, clock=Clock(), options=StoreOptions())
@@ -126,7 +179,7 @@ async def run(arguments: argparse.Namespace) -> None:
         print(f"{name}: {statistics.median(rates):,.0f} messages/s")
     if arguments.million:
         with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-            await million(f"{scheme}://{directory}/data", arguments.million)
+            await scale(f"{scheme}://{directory}", arguments.million, arguments.claims)
 
 
 def main() -> None:
@@ -136,6 +189,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--million", type=int, nargs="?", const=1_000_000, default=0)
+    parser.add_argument("--claims", type=int, default=500, help="with --million: of each queue")
+    parser.add_argument("--only-million", action="store_true", help="leave the other figures out")
     parser.add_argument("--directory", default=None)
     parser.add_argument("--uvloop", action="store_true")
     arguments = parser.parse_args()
