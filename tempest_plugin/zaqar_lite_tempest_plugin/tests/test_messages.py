@@ -74,7 +74,6 @@ class MessagesTest(MessagingTest):
             {"messages": ["text"]},
             {"messages": [{"body": 1, "ttl": 59}]},
             {"messages": [{"body": 1, "ttl": limits.max_message_ttl + 1}]},
-            {"messages": [{"body": 1, "delay": limits.max_message_delay + 1}]},
             {"messages": [{"body": 1}, {"body": 2, "ttl": "60"}]},
             {"messages": [{"body": "x" * limits.max_messages_post_size}]},
             [{"body": 1}],

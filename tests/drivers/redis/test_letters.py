@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.contract.pausing import pause_before
+from tests.contract.pausing import pause_after, pause_before
 from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest
 from tests.drivers.redis.inspection import check_queue, keys_by_tag
 from tests.services import RedisServer
@@ -94,6 +94,26 @@ async def test_a_crash_after_the_claim_said_that_letters_come_is_noticed(
     assert await target.bodies() == ["a"]
 
 
+async def test_a_sweep_right_after_the_registration_comes_again_soon(
+    queue: QueueUnderTest, target: QueueUnderTest, client: Any
+) -> None:
+    """It has found nothing yet; the letters come behind its back, and their claim dies."""
+    await exhaust(queue, "a")
+    policy = target.as_dead_letter_queue(1)
+    with pause_after(Sweeper, "register") as pause, crash_before("accept"):
+        claiming = asyncio.create_task(queue.claim(dead_letter=policy))
+        await pause.reached()
+        await swept(queue)
+        pause.go()
+        with pytest.raises(Unavailable):
+            await claiming
+    visit = client.zscore(EVERYWHERE.key("visits"), keys_of(queue.ref).tag)
+    assert visit - queue.stores.clock.now_ms() <= MINUTE + SECOND
+    queue.advance(MINUTE + SECOND)
+    await swept(queue)
+    assert await target.bodies() == ["a"]
+
+
 async def test_a_late_repeat_brings_no_letter_back(
     queue: QueueUnderTest, target: QueueUnderTest
 ) -> None:
@@ -120,6 +140,25 @@ async def test_two_that_drain_at_once_move_each_letter_once(
     others = [queue.at(await queue.stores.second()) for _ in range(3)]
     await asyncio.gather(*map(swept, [queue, *others]))
     assert await target.bodies() == [*"abcdef"]
+
+
+async def test_a_letter_that_comes_while_others_are_brought_is_not_forgotten(
+    queue: QueueUnderTest, target: QueueUnderTest
+) -> None:
+    """What is removed from the outbox is what has arrived, and not what has come since."""
+    policy = target.as_dead_letter_queue(1)
+    await exhaust(queue, "a")
+    with pause_after(Sweeper, "_deliver") as pause:
+        bringing = asyncio.create_task(queue.claim(dead_letter=policy))
+        await pause.reached()
+        await exhaust(queue, "b")
+        with crash_before("accept"), pytest.raises(Unavailable):
+            await queue.claim(dead_letter=policy)
+        pause.go()
+        await bringing
+    queue.advance(MINUTE + SECOND)
+    await swept(queue)
+    assert await target.bodies() == ["a", "b"]
 
 
 async def test_letters_on_their_way_outlive_their_source(
