@@ -21,7 +21,7 @@ from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptions
 from zaqar_lite.storage.base import MessageStore
-from zaqar_lite.storage.opendata import keys
+from zaqar_lite.storage.opendata import keys, slatedb_engine
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
@@ -376,6 +376,43 @@ async def served_or_named(uri: str, texts: list[str], caplog: pytest.LogCaptureF
     assert len(found) == len(set(found))
     if len(found) < len(texts):
         assert "damaged" in caplog.text or "set aside" in caplog.text
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("part", ["wal", "compacted"])
+async def test_damage_to_slatedb_is_named_and_never_shows_a_wrong_message(
+    part: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its blocks have checksums: what can't be read is refused with the name of the place."""
+    monkeypatch.setattr(slatedb_engine, "_PATIENCE_LOCAL", 1.0)
+    uri = f"opendata+slatedb://{tmp_path / 'data'}"
+    copy = tmp_path / "copy"
+    async with stores(uri) as store:
+        texts = [f"text-{number}" for number in range(20)]
+        for text in texts:
+            await post(store, text)
+        if part == "wal":
+            shutil.copytree(tmp_path / "data", copy)  # as a crash leaves it
+    if part == "compacted":
+        shutil.copytree(tmp_path / "data", copy)  # as closing leaves it
+    (copy / "lock").unlink()
+    choose = random.Random(seed)
+    file = choose.choice(sorted((copy / "slatedb" / part).glob("*.sst")))
+    data = bytearray(file.read_bytes())
+    if seed % 3 == 2:
+        del data[choose.randrange(1, len(data)) :]
+    else:
+        data[choose.randrange(len(data))] ^= 0xFF
+    file.write_bytes(data)
+    found = stores(f"opendata+slatedb://{copy}")
+    refused = ""
+    try:
+        await found.open()
+        served = await bodies(found)
+    except (ConfigurationError, Unavailable) as exc:
+        refused, served = str(exc), []
+    await found.close()
+    assert served == texts or str(copy) in refused
 
 
 async def test_damage_inside_the_write_ahead_log_is_named(

@@ -333,7 +333,10 @@ class SlateDbEngine(Engine):
 
     async def _translated(self, call: Awaitable[T]) -> T:
         try:
-            return await call
+            async with asyncio.timeout(self._patience):
+                return await call
+        except TimeoutError as exc:  # SlateDB tries for ever to read a file that is too short
+            raise Unavailable(f"SlateDB at {self._path} can't be read: no answer in time.") from exc
         except slatedb.Error as exc:
             raise Unavailable(f"SlateDB at {self._path} can't be read: {exc}.") from exc
 
