@@ -159,10 +159,12 @@ def test_claims(claim: records.ClaimRecord) -> None:
 
 
 @settings(deadline=None)
-@given(i64, st.lists(u64, max_size=30).map(tuple))
-def test_idempotency_keys(expires_at: int, ids: tuple[int, ...]) -> None:
+@given(i64, st.lists(u64, max_size=30).map(tuple), st.binary(min_size=16, max_size=16))
+def test_idempotency_keys(expires_at: int, ids: tuple[int, ...], digest: bytes) -> None:
     data = records.encode_remembered(expires_at, ids)
-    assert records.decode_remembered(data) == (expires_at, ids)
+    assert records.decode_remembered(data) == (expires_at, ids, ())
+    together = records.encode_remembered(expires_at, ids, digest * len(ids))
+    assert records.decode_remembered(together) == (expires_at, ids, (digest,) * len(ids))
 
 
 conditions: st.SearchStrategy[Node] = st.one_of(

@@ -14,7 +14,6 @@ from zaqar_lite.storage.opendata.records import (
     encode_claim,
     encode_ended,
     encode_garbage,
-    encode_remembered,
 )
 
 if TYPE_CHECKING:
@@ -128,14 +127,13 @@ def put_garbage(db: "Database", gone: Sequence[int], puts: dict[bytes, bytes]) -
 
 def _encode_keys(queue: Queue, puts: dict[bytes, bytes], deletes: dict[bytes, None]) -> None:
     prefix = keys.queue_key(RecordType.IDEMPOTENCY, queue.raw)
-    for suffix in queue.keys.changed:
-        known = queue.keys.get(suffix)
-        if known is None:
-            deletes[prefix + suffix] = None
-            puts.pop(prefix + suffix, None)
+    for name, value in queue.keys.changed.items():
+        if value is None:
+            deletes[prefix + name] = None
+            puts.pop(prefix + name, None)
         else:
-            puts[prefix + suffix] = encode_remembered(*known)
-            deletes.pop(prefix + suffix, None)
+            puts[prefix + name] = value
+            deletes.pop(prefix + name, None)
     queue.keys.changed.clear()
 
 

@@ -10,6 +10,7 @@
     01 08                        format marker
     01 09 TB(queue) uuid         claim
     01 0b TB(queue) kind digest  idempotency key
+    01 0b TB(queue) 't' id       idempotency keys of a post's messages; the first one's id
     01 0c                        state of the store
     01 0d number                 messages that nobody holds any more, to be deleted in steps
     03 01 segment 10 TB(log) var_u64(sequence - start of the segment)     entry of the log

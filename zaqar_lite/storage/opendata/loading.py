@@ -22,6 +22,7 @@ from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.records import (
     FORMAT_MARKER,
     ClaimRecord,
+    Remembered,
     decode_attempts,
     decode_block,
     decode_claim,
@@ -194,7 +195,7 @@ class _Parts:
         self.pages: list[Page] = []
         self.cold: dict[int, tuple[int, int]] = {}  # by the page's first position
         self.hot = 0
-        self.keys: list[tuple[bytes, int, tuple[int, ...]]] = []
+        self.keys: list[tuple[bytes, Remembered]] = []
 
 
 async def _build(
@@ -228,7 +229,7 @@ def _read_record(
     elif kind is RecordType.CLAIM:
         part.claims[where.rest.hex()] = decode_claim(value)
     elif kind is RecordType.IDEMPOTENCY:
-        part.keys.append((where.rest, *decode_remembered(value)))
+        part.keys.append((where.rest, decode_remembered(value)))
     else:
         history = queue.done if kind is RecordType.DONE else queue.failed
         history.restore_page(keys.read_page(where.rest), decode_ended(value))

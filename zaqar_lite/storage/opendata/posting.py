@@ -100,18 +100,22 @@ def _store_keyed(  # noqa: PLR0917 - the hot loop's values, passed on as they ar
     now: int,
 ) -> list[Posted]:
     _store(db, queue, new, first, client_id, now)
-    window_ends = now + db.options.idempotency_window_ms
     posted: list[Posted] = []
     number = first
+    get, write = queue.keys.get, db.names.write
+    fresh: dict[bytes, int] = {}
     for key in keyed:
-        known = None if key is None else queue.keys.get(key)
-        if known is not None:
-            posted.append(Posted(db.names.write(known[1][0]), duplicate=True))
-            continue
         if key is not None:
-            queue.keys.put(key, window_ends, (number,))
-        posted.append(Posted(db.names.write(number)))
+            known = get(key)
+            earlier = fresh.get(key) if known is None else known[1][0]
+            if earlier is not None:
+                posted.append(Posted(write(earlier), duplicate=True))
+                continue
+            fresh[key] = number
+        posted.append(Posted(write(number)))
         number += 1
+    if fresh:
+        queue.keys.put_together(fresh, now + db.options.idempotency_window_ms)
     return posted
 
 

@@ -412,13 +412,25 @@ def decode_claim(data: bytes) -> ClaimRecord:
     return ClaimRecord(created_at, ttl_ms, grace_ms, client_id, list(ids))
 
 
-def encode_remembered(expires_at: int, ids: Sequence[int]) -> bytes:
-    """Encode what an idempotency key stands for: until when, and the ids it was answered with."""
-    return _I64.pack(expires_at) + count(len(ids), "ids") + struct.pack(f"<{len(ids)}Q", *ids)
+class Remembered(NamedTuple):
+    """What idempotency keys stand for: until when, and the ids they were answered with.
+
+    `digests` are the keys of as many ids, where a record is about several keys.
+    """
+
+    expires_at: int
+    ids: tuple[int, ...]
+    digests: tuple[bytes, ...] = ()
 
 
-def decode_remembered(data: bytes) -> tuple[int, tuple[int, ...]]:
-    """Read what an idempotency key stands for.
+def encode_remembered(expires_at: int, ids: Sequence[int], digests: bytes = b"") -> bytes:
+    """Encode `Remembered`; `digests` are 16 bytes for each id, or none."""
+    size = len(ids)
+    return _I64.pack(expires_at) + count(size, "ids") + struct.pack(f"<{size}Q", *ids) + digests
+
+
+def decode_remembered(data: bytes) -> Remembered:
+    """Read what idempotency keys stand for.
 
     Raises:
         CodecError: cut short or bytes left over.
@@ -426,8 +438,12 @@ def decode_remembered(data: bytes) -> tuple[int, tuple[int, ...]]:
     (expires_at,), offset = unpack(_I64, data, 0)
     number, offset = read_count(data, offset), offset + 2
     ids, offset = unpack(struct.Struct(f"<{number}Q"), data, offset)
-    finish(data, offset, "idempotency key")
-    return expires_at, ids
+    if offset == len(data):
+        return Remembered(expires_at, ids)
+    size = 16
+    digests = tuple(data[at : at + size] for at in range(offset, offset + size * number, size))
+    finish(data, offset + size * number, "idempotency key")
+    return Remembered(expires_at, ids, digests)
 
 
 def encode_garbage(ids: Sequence[int]) -> bytes:

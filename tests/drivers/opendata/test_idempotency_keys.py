@@ -1,0 +1,75 @@
+"""The keys of one post's messages are one record, and are remembered and forgotten all the same."""
+
+import pytest
+
+from tests.drivers.opendata.store import HOUR, QUEUE, Store
+from zaqar_lite.domain.models import NewMessage
+from zaqar_lite.storage.opendata import keys
+from zaqar_lite.storage.opendata.idempotency import MESSAGE, TOGETHER, digest
+from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.records import encode_remembered
+
+pytestmark = pytest.mark.anyio
+WINDOW = 600_000
+
+
+async def names(store: Store) -> list[bytes]:
+    """The kinds of the queue's records of keys."""
+    prefix = keys.queue_key(RecordType.IDEMPOTENCY, raw(store))
+    found = store.db.engine.scan(prefix, prefix + b"\xff")
+    return [key[len(prefix) :][:1] async for rows in found for key, _ in rows]
+
+
+def raw(store: Store) -> bytes:
+    queue = store.db.queues.get(QUEUE)
+    assert queue is not None
+    return queue.raw
+
+
+async def post(store: Store, *texts: str) -> list[tuple[str, bool]]:
+    """Post messages with these keys; tell ids and which were known."""
+    new = [NewMessage(b'"x"', HOUR, 0, text) for text in texts]
+    posted = await store.messages.post(QUEUE, new, client_id="p", version=None)
+    return [(one.id, one.duplicate) for one in posted]
+
+
+async def test_keys_of_a_post_are_one_record_that_a_restart_reads(store: Store) -> None:
+    first = await post(store, "a", "b", "a", "c")
+    assert [known for _, known in first] == [False, False, True, False]
+    assert first[2][0] == first[0][0]
+    assert await names(store) == [TOGETHER]
+    await store.restart()
+    again = await post(store, "c", "d", "a")
+    assert again == [(first[3][0], True), (again[1][0], False), (first[0][0], True)]
+    assert await names(store) == [TOGETHER] * 2
+
+
+async def test_more_keys_than_a_record_takes_are_several(store: Store) -> None:
+    texts = [f"key {number}" for number in range(2_500)]
+    first = await post(store, *texts)
+    assert await names(store) == [TOGETHER] * 3
+    await store.restart()
+    assert await post(store, *texts) == [(one, True) for one, _ in first]
+
+
+async def test_a_record_goes_with_its_last_key(store: Store) -> None:
+    await post(store, "a", "b")
+    queue = store.db.queues.get(QUEUE)
+    assert queue is not None
+    store.clock.advance(WINDOW + 1)
+    queue.keys.forget(store.clock.now_ms(), 1)
+    assert len(queue.keys) == 1
+    await post(store, "a")  # saves what was forgotten, and is new by now
+    await store.restart()
+    assert [known for _, known in await post(store, "a", "b")] == [True, False]
+    assert await names(store) == [TOGETHER] * 2
+
+
+async def test_a_key_with_a_record_of_its_own_is_read(store: Store) -> None:
+    """Stores of earlier versions have them."""
+    (first,) = await post(store, "a")
+    key = keys.queue_key(RecordType.IDEMPOTENCY, raw(store)) + MESSAGE + digest("old")
+    until = store.clock.now_ms() + WINDOW
+    store.db.puts[key] = encode_remembered(until, [int(first[0][:16], 16)])
+    await store.restart()
+    assert await post(store, "old") == [(first[0], True)]
