@@ -5,6 +5,8 @@ which one to install.
 """
 
 import argparse
+import contextlib
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -44,7 +46,7 @@ PARTS = (
     Part("zaqar_lite.rabbitmq.commands", {"delay": "delays for RabbitMQ"}, "rabbitmq"),
     Part("zaqar_lite.storage.opendata.commands", {"store": "look after the store"}, "server"),
 )
-USAGE = 2
+USAGE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,9 +74,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
-        return run(arguments)
+        code = run(arguments)
+        sys.stdout.flush()
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
+    except BrokenPipeError:
+        # `| head` is no error; without this the interpreter would complain while it ends.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return code
 
 
 def _missing(part: Part, error: ModuleNotFoundError) -> int:

@@ -177,7 +177,14 @@ async def test_whoever_is_not_there_or_not_allowed_is_said(host: Host) -> None:
             pass
     with Management("http://127.0.0.1:1") as management, pytest.raises(Unavailable):
         management.verify(Topology(1))
-    with Management(host.management_url, vhost="none") as management, pytest.raises(NotFound):
+    none = f"{host.server.url.rpartition('/')[0]}/none"
+    with pytest.raises(Unavailable, match="no such virtual host"):
+        async with amqp.connected(none):
+            pass
+    with (
+        Management(host.management_url, vhost="none") as management,
+        pytest.raises(NotFound, match="no virtual host 'none'"),
+    ):
         management.verify(Topology(1))
     stranger = host.management_url.replace("guest:guest", "nobody:no")
     with Management(stranger, vhost=host.name) as management, pytest.raises(Forbidden):

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -53,6 +54,11 @@ def test_explain_of_no_delay_goes_straight_to_the_end(capsys: pytest.CaptureFixt
         (("publish", "q", "1", "--ttl", "100ms", "--dry-run"), "whole number"),
         (("relay", "--destination", "nobody", "--dry-run"), "no destination"),
         (("apply", "--via", "amqp", "--prune"), "management"),
+        (("plan", "--unit-ms", "0"), "unit_ms"),
+        (("publish", "a b", "1", "--dry-run"), "queue's name"),
+        (("publish", "q", "NaN", "--dry-run"), "not JSON"),
+        (("publish", "q", "1", "--ttl", "1", "--dry-run"), "a ttl is 60"),
+        (("publish", "q", "1", "--message-id", "", "--dry-run"), "message id"),
         (("relay", "--signed", "/no/such/file"), "No such file"),
         (("relay", "--os-cloud", "no-such-cloud"), "no-such-cloud"),
         (("relay", "--zaqar-url", "localhost:8888"), "not a server's address"),
@@ -64,6 +70,40 @@ def test_what_makes_no_sense_exits_with_2_and_says_why(
 ) -> None:
     assert delay(*words) == 2
     assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("apply", "--via", "amqp", "--amqp-url", "x"),
+        ("apply", "--via", "amqp", "--amqp-url", "http://127.0.0.1"),
+        ("apply", "--via", "amqp", "--amqp-url", "amqp://user:hush@127.0.0.1:99999"),
+        ("verify", "--management-url", "localhost"),
+        ("verify", "--management-url", "@/no/such/file"),
+        ("relay", "--prefetch", "0"),
+        ("relay", "--prefetch", "65536"),
+        ("relay", "--metrics-port", "65536"),
+        ("relay", "--client-id", "nobody"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_no_address_or_number_is_refused_before_anything_is_asked(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        delay(*words)
+    assert left.value.code == 2
+    assert "hush" not in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    words = [sys.executable, "-m", "zaqar_lite.cli", "delay", "export", "definitions"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()  # long before it has anything to print
+        assert process.wait(20) == 141
+        assert process.stderr.read() == b""
 
 
 @pytest.mark.parametrize(

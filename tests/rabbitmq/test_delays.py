@@ -3,7 +3,9 @@
 import asyncio
 import os
 import random
+import uuid
 from typing import Any
+from urllib.parse import quote
 
 import aio_pika
 import pytest
@@ -125,6 +127,29 @@ async def test_a_topology_grows_with_messages_on_their_way(host: Host) -> None:
 
 
 class TestPublisher:
+    async def test_refuses_a_topology_that_is_not_there_or_has_fewer_bits(self, host: Host) -> None:
+        """A key of 5 digits would be confirmed by 4 levels, and its message come too early."""
+        async with amqp.connected(host.amqp_url) as connection:
+            with pytest.raises(Unavailable, match="is the topology applied"):
+                await Publisher(connection, Topology(4)).open()
+            await amqp.declare(connection, Topology(4))
+            with pytest.raises(Unavailable, match=r"delay\.16\.done.*with 5 bits"):
+                await Publisher(connection, Topology(5)).open()
+
+    async def test_needs_no_right_but_to_write_to_the_ingest_exchange(self, host: Host) -> None:
+        user = f"u{uuid.uuid4().hex[:8]}"
+        host.put(f"users/{user}", {"password": "p", "tags": ""})
+        rights = {"configure": "^$", "write": r"^delay\.ingest$", "read": "^$"}
+        host.put(f"permissions/{quote(host.name, safe='')}/{user}", rights)
+        async with amqp.connected(host.amqp_url) as connection:
+            await amqp.declare(connection, Topology(4))
+        limited = host.amqp_url.replace("guest:guest", f"{user}:p")
+        async with (
+            amqp.connected(limited) as connection,
+            Publisher(connection, Topology(4)) as publisher,
+        ):
+            await publisher.publish(aio_pika.Message(b"", message_id="m"))
+
     async def test_refuses_what_could_not_be_kept(self, host: Host) -> None:
         topology = Topology(4)
         async with amqp.connected(host.amqp_url) as connection:
@@ -169,9 +194,11 @@ class TestPublisher:
                 assert second.headers["mine"] == 1
                 assert second.delivery_mode == aio_pika.DeliveryMode.PERSISTENT
 
-    async def test_no_topology_is_an_error_that_says_so(self, host: Host) -> None:
+    async def test_a_topology_that_is_removed_meanwhile_is_an_error(self, host: Host) -> None:
         async with amqp.connected(host.amqp_url) as connection:
+            await amqp.declare(connection, Topology(4))
             async with Publisher(connection, Topology(4)) as publisher:
+                await amqp.remove(connection, Topology(4))
                 with pytest.raises(Unavailable):
                     await publisher.publish(aio_pika.Message(b"", message_id="m"), delay=1)
 

@@ -10,10 +10,8 @@
 """
 
 import argparse
-import contextlib
 import math
 import os
-import signal
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from zaqar_lite.client.shell import Shell
 
 OK, FAILED, USAGE, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3, 4
-BROKEN_PIPE = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else FAILED
 
 Handler = Callable[["Client", argparse.Namespace, Output], int | None]
 Leaves: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -157,7 +154,6 @@ def run(handler: Handler, arguments: argparse.Namespace) -> int:
     try:
         with connect(Client, arguments) as client:
             code = handler(client, arguments, output)
-        sys.stdout.flush()
     except (client_errors.NotFound, client_errors.ClaimLost) as error:
         return _explain(error, NOT_FOUND)
     except (client_errors.Unreachable, client_errors.Unavailable) as error:
@@ -165,10 +161,7 @@ def run(handler: Handler, arguments: argparse.Namespace) -> int:
     except (client_errors.ZaqarError, ImportError) as error:
         return _explain(error, FAILED)
     except BrokenPipeError:
-        # `| head` is no error; without this the interpreter would complain while it ends.
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+        raise  # `main` knows what to do
     except (UsageError, ValueError, OSError) as error:
         return _explain(error, USAGE)
     return code or OK

@@ -40,6 +40,10 @@ async def connected(url: str) -> AsyncIterator[AbstractConnection]:
         connection = await aio_pika.connect(url, timeout=CONNECT_TIMEOUT)
     except LOST as error:
         where = URL(url).with_user(None)
+        if "OpenOk" in str(error):  # all that the library says of it
+            raise Unavailable(
+                f"the broker at {where} has no such virtual host, or the user may not use it"
+            ) from error
         raise Unavailable(f"no connection to the broker at {where}: {error}") from error
     try:
         yield connection

@@ -30,7 +30,7 @@ from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.rabbitmq import amqp
 from zaqar_lite.rabbitmq.management import Management
 from zaqar_lite.rabbitmq.metrics import served
-from zaqar_lite.rabbitmq.publisher import Publisher
+from zaqar_lite.rabbitmq.publisher import Publisher, for_zaqar
 from zaqar_lite.rabbitmq.relay import Relay, RelayOptions
 from zaqar_lite.rabbitmq.topology import Topology
 
@@ -102,24 +102,25 @@ def publish(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
         body = json.loads(sys.stdin.read() if arguments.body == "-" else arguments.body)
     except ValueError as error:
         raise Invalid(f"the body is not JSON: {error}") from error
-    message_id = arguments.message_id or str(uuid.uuid4())
+    message_id = str(uuid.uuid4()) if arguments.message_id is None else arguments.message_id
     if not arguments.ttl.is_integer():
         raise Invalid(f"a ttl is a whole number of seconds, not {arguments.ttl}")
     key = topology.routing_key(arguments.delay, arguments.destination)
+    message = for_zaqar(
+        arguments.queue,
+        body,
+        message_id=message_id,
+        ttl=int(arguments.ttl),
+        project=arguments.project,
+    )
 
     async def work() -> None:
         async with (
             amqp.connected(arguments.amqp_url) as connection,
             Publisher(connection, topology) as publisher,
         ):
-            await publisher.publish_to_zaqar(
-                arguments.queue,
-                body,
-                message_id=message_id,
-                delay=arguments.delay,
-                ttl=int(arguments.ttl),
-                project=arguments.project,
-                destination=arguments.destination,
+            await publisher.publish(
+                message, delay=arguments.delay, destination=arguments.destination
             )
 
     if arguments.dry_run:
@@ -134,14 +135,11 @@ def relay(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
     """Relay until SIGTERM or SIGINT, then finish what is under way."""
     if arguments.destination not in topology.targets:
         raise Invalid(f"there is no destination {arguments.destination!r} here")
-    if arguments.prefetch < 1:
-        raise Invalid("--prefetch is at least 1")
     source = topology.targets[arguments.destination]
     if arguments.dry_run:
         say(f"would relay queue {source} to {_goal(arguments)}")
         return 0
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # the relay says what it means
     asyncio.run(_relay(arguments, topology, say))
     return 0
 

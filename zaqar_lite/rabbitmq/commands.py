@@ -5,10 +5,12 @@ Exit codes: 0 done, 1 it failed, 2 drift was found or the words of the command m
 
 import argparse
 import json
+import logging
 import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from zaqar_lite.domain.errors import Invalid, ZaqarLiteError
 from zaqar_lite.rabbitmq import pictures, terraform
@@ -77,8 +79,14 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         "--signed", metavar="FILE", help="use a permission that `zaqar-lite share` has printed"
     )
     relay.add_argument("--destination", default="zaqar")
-    relay.add_argument("--prefetch", type=int, default=32, help="messages held at most")
-    relay.add_argument("--metrics-port", type=int, help="serve Prometheus' metrics on 127.0.0.1")
+    relay.add_argument(
+        "--prefetch", type=_between(1, 65_535), default=32, help="messages held at most"
+    )
+    relay.add_argument(
+        "--metrics-port",
+        type=_between(0, 65_535),
+        help="serve Prometheus' metrics on 127.0.0.1; 0 picks a port",
+    )
     explain = add("explain", _explain, "show the key and the way of one delay")
     explain.add_argument("delay", type=duration, help="for example 13, 36h, 31d")
     explain.add_argument("--destination", default="zaqar")
@@ -101,7 +109,42 @@ def _secret(text: str) -> str:
 
     A URL with a password in it would show in the list of processes.
     """
-    return Path(text[1:]).read_text(encoding="utf-8").strip() if text.startswith("@") else text
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"cannot read {text[1:]!r}: {error}") from error
+
+
+def _url(*schemes: str) -> Callable[[str], str]:
+    """Return a reader of addresses, or of files that hold one; no password comes into its words."""
+
+    def read(text: str) -> str:
+        url = _secret(text)
+        try:
+            parts = urlsplit(url)
+            valid = parts.scheme in schemes and parts.hostname and parts.port != 0
+        except ValueError:  # a port that is none
+            valid = False
+        if not valid:
+            raise argparse.ArgumentTypeError(
+                f"an address that begins with {schemes[0]}:// is needed"
+            )
+        return url
+
+    return read
+
+
+def _between(least: int, most: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers."""
+
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number in {least}..{most}")
+        return int(text)
+
+    return read
 
 
 def _shape() -> argparse.ArgumentParser:
@@ -131,7 +174,10 @@ def _shape() -> argparse.ArgumentParser:
 def _amqp() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument(
-        "--amqp-url", type=_secret, default="amqp://guest:guest@127.0.0.1:5672/", help="or @FILE"
+        "--amqp-url",
+        type=_url("amqp", "amqps"),
+        default="amqp://guest:guest@127.0.0.1:5672/",
+        help="or @FILE",
     )
     return parser
 
@@ -140,7 +186,7 @@ def _management() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument(
         "--management-url",
-        type=_secret,
+        type=_url("http", "https"),
         default="http://guest:guest@127.0.0.1:15672",
         help="or @FILE",
     )
@@ -172,6 +218,8 @@ def _topology(arguments: argparse.Namespace) -> Topology:
 
 
 def _run(command: Command, arguments: argparse.Namespace) -> int:
+    # Whatever it has to say comes as an exception too.
+    logging.getLogger("aiormq").setLevel(logging.CRITICAL)
     try:
         return command(arguments, _topology(arguments))
     except ModuleNotFoundError as error:
@@ -182,6 +230,8 @@ def _run(command: Command, arguments: argparse.Namespace) -> int:
     except Invalid as error:
         _complain(str(error))
         return DRIFT
+    except BrokenPipeError:
+        raise  # `main` knows what to do
     except (ZaqarLiteError, OSError) as error:
         _complain(str(error))
         return FAILED

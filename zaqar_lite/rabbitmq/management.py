@@ -146,6 +146,8 @@ class Management:
         if answer.is_success:
             return answer
         text = f"{call.method} {call.path}: {answer.status_code} {answer.text[:300]}"
+        if answer.status_code == 404 and call.method == "GET":
+            text = f"the broker has no virtual host {self.vhost!r}, or no such page: {text}"
         kinds = {401: Forbidden, 403: Forbidden, 404: NotFound, 400: Invalid, 405: Invalid}
         if call.method == "DELETE" and answer.status_code == 404:
             return answer  # gone already

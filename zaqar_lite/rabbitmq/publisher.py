@@ -13,7 +13,7 @@ from typing import Self
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange
-from aio_pika.exceptions import DeliveryError, PublishError
+from aio_pika.exceptions import ChannelNotFoundEntity, DeliveryError, PublishError
 
 from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.domain.limits import MAX_IDEMPOTENCY_KEY, MIN_MESSAGE_TTL, Limits
@@ -66,11 +66,24 @@ class Publisher:
         await self.close()
 
     async def open(self) -> None:
-        """Open the channel, with confirms, and with returned messages as errors."""
-        self._channel = await self._connection.channel(
-            publisher_confirms=True, on_return_raises=True
-        )
-        self._ingest = await self._channel.get_exchange(self.topology.ingest, ensure=False)
+        """Open the channel, with confirms, and with returned messages as errors.
+
+        It looks for the highest level of the topology: a key with more digits than the broker's
+        topology has levels is read modulo 2^N there, and its message would come too early.
+
+        Raises:
+            Unavailable: the broker has no such topology, or one of fewer bits.
+        """
+        topology = self.topology
+        channel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
+        try:
+            await channel.get_exchange(topology.level_exchange(topology.bits - 1), ensure=True)
+            self._ingest = await channel.get_exchange(topology.ingest, ensure=True)
+        except ChannelNotFoundEntity as error:
+            raise Unavailable(
+                f"{error}: is the topology applied, with {topology.bits} bits?"
+            ) from error
+        self._channel = channel
 
     async def close(self) -> None:
         """Close the channel, not the connection."""
@@ -149,44 +162,58 @@ class Publisher:
     ) -> None:
         """Publish a message that the relay posts to a Zaqar queue when it is due.
 
-        Args:
-            queue: the Zaqar queue.
-            body: anything that JSON can say.
-            message_id: 1..128 printable ASCII characters; posting it twice stores it once.
-            delay: seconds from now; or `at`, an instant with a time zone.
-            at: see `delay`.
-            ttl: seconds that the message lives in Zaqar, counted from its delivery there.
-            project: the tenant.
-            headers: for the message in Zaqar.
-            destination: the topology's word for the relay's queue.
-
-        Raises:
-            Invalid: as `publish`, or Zaqar could never take the message: found now, not in years.
-            Unavailable: as `publish`.
+        The message's arguments are `for_zaqar`'s, those of its way `publish`'s; so are the errors.
         """
-        _check_for_zaqar(project, queue, message_id, ttl)
-        try:
-            data = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
-        except (TypeError, ValueError) as error:
-            raise Invalid(f"the body is not JSON: {error}") from error
-        # The rest of the envelope that it is posted in takes some bytes too.
-        if len(data) > LIMITS.max_messages_post_size - names.ENVELOPE:
-            raise Invalid(
-                f"the body is {len(data)} bytes; Zaqar takes {LIMITS.max_messages_post_size} "
-                f"in a request, {names.ENVELOPE} of them for what is around the body"
-            )
-        message = aio_pika.Message(
-            data,
-            content_type="application/json",
-            message_id=message_id,
-            headers={
-                names.PROJECT: project,
-                names.QUEUE: queue,
-                names.TTL: ttl,
-                **{names.FORWARD + name: value for name, value in (headers or {}).items()},
-            },
+        message = for_zaqar(
+            queue, body, message_id=message_id, ttl=ttl, project=project, headers=headers
         )
         await self.publish(message, delay=delay, at=at, destination=destination)
+
+
+def for_zaqar(
+    queue: str,
+    body: object,
+    *,
+    message_id: str,
+    ttl: int = LIMITS.default_message_ttl,
+    project: str = "default",
+    headers: Mapping[str, str] | None = None,
+) -> aio_pika.Message:
+    """Return the message that the relay posts to a Zaqar queue when it is due.
+
+    Args:
+        queue: the Zaqar queue.
+        body: anything that JSON can say.
+        message_id: 1..128 printable ASCII characters; posting it twice stores it once.
+        ttl: seconds that the message lives in Zaqar, counted from its delivery there.
+        project: the tenant.
+        headers: for the message in Zaqar.
+
+    Raises:
+        Invalid: Zaqar could never take the message: found now, not in years.
+    """
+    _check_for_zaqar(project, queue, message_id, ttl)
+    try:
+        data = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"the body is not JSON: {error}") from error
+    # The rest of the envelope that it is posted in takes some bytes too.
+    if len(data) > LIMITS.max_messages_post_size - names.ENVELOPE:
+        raise Invalid(
+            f"the body is {len(data)} bytes; Zaqar takes {LIMITS.max_messages_post_size} "
+            f"in a request, {names.ENVELOPE} of them for what is around the body"
+        )
+    return aio_pika.Message(
+        data,
+        content_type="application/json",
+        message_id=message_id,
+        headers={
+            names.PROJECT: project,
+            names.QUEUE: queue,
+            names.TTL: ttl,
+            **{names.FORWARD + name: value for name, value in (headers or {}).items()},
+        },
+    )
 
 
 def _check_for_zaqar(project: str, queue: str, message_id: str, ttl: int) -> None:

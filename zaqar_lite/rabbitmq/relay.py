@@ -190,7 +190,7 @@ class Relay:
                 lasted = time.monotonic() - started > self._options.cap
                 failures = 1 if lasted else failures + 1
                 pause = self._backoff(failures)
-                LOG.warning("broker lost, trying again in %.1f s: %s", pause, error)
+                LOG.warning("nothing to consume, trying again in %.1f s: %s", pause, error)
                 await _wait(stop, pause)
 
     def _backoff(self, failures: int) -> float:

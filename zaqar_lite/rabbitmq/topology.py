@@ -91,8 +91,14 @@ def bits_for(maximum: float, *, unit_ms: int = 1000) -> int:
     Raises:
         Invalid: the maximum is no number of seconds, or needs more than RabbitMQ can keep.
     """
+    _check_count("unit_ms", unit_ms)
     most = (MAX_TTL_MS // unit_ms).bit_length()
     return max(1, keys.units(maximum, unit_ms, 2**most - 1).bit_length())
+
+
+def _check_count(name: str, number: int) -> None:
+    if type(number) is not int or number < 1:
+        raise Invalid(f"{name} is a whole number of at least 1, not {number!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +193,8 @@ class Topology:
                 )
 
     def _check_numbers(self) -> None:
-        for name, number in (("unit_ms", self.unit_ms), ("bits", self.bits)):
-            if type(number) is not int or number < 1:
-                raise Invalid(f"{name} is a whole number of at least 1, not {number!r}")
+        _check_count("unit_ms", self.unit_ms)
+        _check_count("bits", self.bits)
         most = (MAX_TTL_MS // self.unit_ms).bit_length()
         if self.bits > most:
             raise Invalid(
