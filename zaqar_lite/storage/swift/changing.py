@@ -13,7 +13,7 @@ from zaqar_lite.storage.swift.backend import Backend
 from zaqar_lite.storage.swift.dead_letters import DeadLetters
 from zaqar_lite.storage.swift.layout import Listed, State
 from zaqar_lite.storage.swift.locks import Lease
-from zaqar_lite.storage.swift.objects import READING, Entry, together
+from zaqar_lite.storage.swift.objects import UNLOCKED, Entry, together
 from zaqar_lite.storage.swift.reading import Reading
 
 _STEP = 200
@@ -96,7 +96,7 @@ class Changing:
             refused = self._refused(found, claim_ids)
             now = self._backend.clock.now_ms() + self._backend.longest_call_ms
             if refused or all(one.state.is_claimed(now) for one in found):
-                await self._remove([] if refused else found, container, READING)
+                await self._remove([] if refused else found, container, UNLOCKED)
                 return refused
 
         async def work(lease: Lease) -> Sequence[Refusal]:

@@ -125,7 +125,7 @@ class Claiming:
             first=wish.limit + _SPARE,
         )
         async for entries in pages:
-            ready = self._ready(wish, await self._settled(container, entries, lease))
+            ready = self._ready(wish, await self._with_moves_finished(container, entries, lease))
             moved += await self._choose(wish, container, ready, taken, lease)
             if len(taken) >= wish.limit or moved >= _MAX_MOVED:
                 break
@@ -136,7 +136,7 @@ class Claiming:
         listed = (Listed(entry.name, State.parse(entry.content_type)) for entry in entries)
         return [one for one in listed if wish.may_take(one.state, now)]
 
-    async def _settled(
+    async def _with_moves_finished(
         self, container: str, entries: Sequence[Entry], lease: Lease
     ) -> Sequence[Entry]:
         """The same entries when the moves that a crash cut short, among them, are finished."""

@@ -18,7 +18,7 @@ from zaqar_lite.storage.swift.layout import Content, Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 
 PAGE = 10_000
-READING = Lease(UNBOUNDED)
+UNLOCKED = Lease(UNBOUNDED)
 """The lease of what is done without a lock."""
 _NEWEST = {"X-Newest": "true"}
 _CONFLICT = frozenset({409})

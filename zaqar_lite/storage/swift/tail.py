@@ -44,7 +44,7 @@ class Queue:
         self.recorded = False
         """Whether the tail that is open now is written to Swift as such."""
         self.written = 0
-        """The last position that the tail in Swift tells."""
+        """No position up to this one needs the tail in Swift to be written again."""
         self.bound: int | None = None
         """No more messages than this are there, as long as this process is alone."""
 
@@ -186,7 +186,7 @@ class Tails:
         tail = Tail.parse(reply.headers["Content-Type"])
         if not tail.opened:
             return tail
-        await self._settle(container, Intent.parse(reply.body), lease)
+        await self._finish_or_undo(container, Intent.parse(reply.body), lease)
         closed = replace(tail, opened=0)
         await self._close(container, closed, lease)
         return closed
@@ -195,7 +195,7 @@ class Tails:
         await self._mark(container, closed, lease)
         self.queue(container).tail = closed
 
-    async def _settle(self, container: str, intent: Intent, lease: Lease) -> None:
+    async def _finish_or_undo(self, container: str, intent: Intent, lease: Lease) -> None:
         states = await together(*(self._objects.state(container, name) for name in intent.messages))
         if all(state is not None for state in states):
             await together(*self.key_writes(container, intent, lease))
