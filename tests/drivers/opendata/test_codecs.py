@@ -26,7 +26,7 @@ from zaqar_lite.domain.filters import (
     compile_filter,
 )
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.opendata import active, encoding, keys, records
+from zaqar_lite.storage.opendata import active, bookkeeping, encoding, keys, records
 from zaqar_lite.storage.opendata.configuration import stored_filter
 from zaqar_lite.storage.opendata.encoding import CodecError
 from zaqar_lite.storage.opendata.filter_codec import decode_filter, encode_filter
@@ -161,10 +161,10 @@ def test_claims(claim: records.ClaimRecord) -> None:
 @settings(deadline=None)
 @given(i64, st.lists(u64, max_size=30).map(tuple), st.binary(min_size=16, max_size=16))
 def test_idempotency_keys(expires_at: int, ids: tuple[int, ...], digest: bytes) -> None:
-    data = records.encode_remembered(expires_at, ids)
-    assert records.decode_remembered(data) == (expires_at, ids, ())
-    together = records.encode_remembered(expires_at, ids, digest * len(ids))
-    assert records.decode_remembered(together) == (expires_at, ids, (digest,) * len(ids))
+    data = bookkeeping.encode_remembered(expires_at, ids)
+    assert bookkeeping.decode_remembered(data) == (expires_at, ids, ())
+    together = bookkeeping.encode_remembered(expires_at, ids, digest * len(ids))
+    assert bookkeeping.decode_remembered(together) == (expires_at, ids, (digest,) * len(ids))
 
 
 conditions: st.SearchStrategy[Node] = st.one_of(
@@ -241,8 +241,9 @@ def test_configurations(
 
 DECODERS = [
     records.decode_payload, records.decode_metadata, active.decode_active, records.decode_ended,
-    records.decode_attempts, records.decode_config, records.decode_claim, records.decode_remembered,
-    records.decode_block, records.decode_segment, records.decode_state, records.decode_garbage,
+    records.decode_attempts, records.decode_config, records.decode_claim,
+    bookkeeping.decode_remembered, bookkeeping.decode_block, bookkeeping.decode_segment,
+    bookkeeping.decode_state, bookkeeping.decode_garbage,
     encoding.read_terminated, encoding.read_var_u64, encoding.read_utf8, decode_filter,
     keys.read_log_entry_key, keys.read_prefix, keys.describe,
 ]  # fmt: skip

@@ -5,9 +5,9 @@ import pytest
 from tests.drivers.opendata.store import HOUR, QUEUE, Store
 from zaqar_lite.domain.models import NewMessage
 from zaqar_lite.storage.opendata import keys
+from zaqar_lite.storage.opendata.bookkeeping import encode_remembered
 from zaqar_lite.storage.opendata.idempotency import MESSAGE, TOGETHER, digest
 from zaqar_lite.storage.opendata.keys import RecordType
-from zaqar_lite.storage.opendata.records import encode_remembered
 
 pytestmark = pytest.mark.anyio
 WINDOW = 600_000

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from zaqar_lite.domain.filters import compile_priority, parse
-from zaqar_lite.storage.opendata import active, encoding, keys, records
+from zaqar_lite.storage.opendata import active, bookkeeping, encoding, keys, records
 from zaqar_lite.storage.opendata.filter_codec import decode_filter, encode_filter
 from zaqar_lite.storage.opendata.keys import LogLayout, Profile, RecordType
 
@@ -71,9 +71,9 @@ def encode_value(record: str, fields: dict[str, Any]) -> bytes:  # noqa: PLR0911
             headers = [(name, value) for name, value in fields.pop("headers")]
             return records.encode_metadata(records.Metadata(headers=headers, **fields))
         case "seqblock":
-            return records.encode_block(fields["base_sequence"], fields["block_size"])
+            return bookkeeping.encode_block(fields["base_sequence"], fields["block_size"])
         case "log segmentmeta":
-            return records.encode_segment(fields["start_seq"], fields["start_time_ms"])
+            return bookkeeping.encode_segment(fields["start_seq"], fields["start_time_ms"])
         case "active":
             available, in_flight = (
                 [value for row in fields[part] for value in row.values()]
@@ -113,9 +113,9 @@ def reencode(record: str, data: bytes) -> bytes:  # noqa: PLR0911 - one a record
         case "metadata":
             return records.encode_metadata(records.decode_metadata(data))
         case "seqblock":
-            return records.encode_block(*records.decode_block(data))
+            return bookkeeping.encode_block(*bookkeeping.decode_block(data))
         case "log segmentmeta":
-            return records.encode_segment(*records.decode_segment(data))
+            return bookkeeping.encode_segment(*bookkeeping.decode_segment(data))
         case "active":
             page = active.decode_active(data)
             return active.encode_active(

@@ -5,10 +5,11 @@
     opendata+slatedb:///path  SlateDB in a local directory (extra `slatedb`)
     opendata+s3://bucket/prefix  SlateDB in an object store (extra `slatedb`)
 
-The records are listed in `keys.py`, their values in `records.py`. Queues live in memory
-(`queue.py`); pages of 256 entries are their checkpoint; a message's payload and its entry of the
-metadata log are written once. Every operation changes the memory in one step of the event loop and
-is answered when the batch it is in is durable (`committer.py`).
+The records are listed in `keys.py`, their values in `records.py` and `bookkeeping.py`. Queues live
+in memory (`queue.py`); pages of 256 entries are their checkpoint (`checkpoint.py`); a message's
+payload and its entry of the metadata log are written once. Every operation waits until the queue is
+brought up to now (`due.py`) and what it needs is in memory (`paging.py`), changes the memory in one
+step of the event loop, and is answered when the batch it is in is durable (`committer.py`).
 """
 
 from pathlib import Path

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from zaqar_lite.storage.opendata import active, keys, records
+from zaqar_lite.storage.opendata import active, bookkeeping, keys, records
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.encoding import CodecError
 from zaqar_lite.storage.opendata.engine import Damage, Engine
@@ -19,12 +19,12 @@ _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
     RecordType.FAILED: records.decode_ended,
     RecordType.ATTEMPTS: records.decode_attempts,
     RecordType.CONFIG: records.decode_config,
-    RecordType.ID_BLOCK: records.decode_block,
+    RecordType.ID_BLOCK: bookkeeping.decode_block,
     RecordType.FORMAT: bytes,
     RecordType.CLAIM: records.decode_claim,
-    RecordType.IDEMPOTENCY: records.decode_remembered,
-    RecordType.STATE: records.decode_state,
-    RecordType.GARBAGE: records.decode_garbage,
+    RecordType.IDEMPOTENCY: bookkeeping.decode_remembered,
+    RecordType.STATE: bookkeeping.decode_state,
+    RecordType.GARBAGE: bookkeeping.decode_garbage,
 }
 
 
@@ -108,7 +108,7 @@ async def _garbage(db: Database) -> set[int]:
         message_id
         for value in stored.values()
         if isinstance(value, bytes)
-        for message_id in records.decode_garbage(value)
+        for message_id in bookkeeping.decode_garbage(value)
     }
 
 
@@ -129,7 +129,7 @@ def _show(key: bytes, value: bytes | Damage) -> str:
             return value.hex()
         kind = RecordType(keys.read_prefix(key)[0])
         if kind is RecordType.STATE:
-            return repr(records.decode_state(value)._replace(secret=b"hidden"))
+            return repr(bookkeeping.decode_state(value)._replace(secret=b"hidden"))
         return repr(_DECODERS[kind](value))
     except (CodecError, ValueError) as exc:
         return f"UNREADABLE: {exc}: {value.hex()}"

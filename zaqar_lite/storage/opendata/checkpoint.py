@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.active import encode_active
+from zaqar_lite.storage.opendata.bookkeeping import encode_garbage
 from zaqar_lite.storage.opendata.history import History
 from zaqar_lite.storage.opendata.keys import PAYLOAD_PREFIX, RecordType
 from zaqar_lite.storage.opendata.queue import Queue
@@ -13,7 +14,6 @@ from zaqar_lite.storage.opendata.records import (
     encode_attempts,
     encode_claim,
     encode_ended,
-    encode_garbage,
 )
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.storage.opendata import keys, loading
+from zaqar_lite.storage.opendata.bookkeeping import encode_state
 from zaqar_lite.storage.opendata.checkpoint import encode_changes
 from zaqar_lite.storage.opendata.committer import Committer
 from zaqar_lite.storage.opendata.due import settle
@@ -25,7 +26,6 @@ from zaqar_lite.storage.opendata.records import (
     QUEUE_HEADER,
     encode_headers,
     encode_posted,
-    encode_state,
 )
 from zaqar_lite.storage.opendata.replay import replay
 

@@ -3,7 +3,7 @@
 from hashlib import blake2b
 
 from zaqar_lite.storage.opendata import keys
-from zaqar_lite.storage.opendata.records import encode_block
+from zaqar_lite.storage.opendata.bookkeeping import encode_block
 
 BLOCK_SIZE = 4096
 

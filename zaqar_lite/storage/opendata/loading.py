@@ -11,6 +11,17 @@ from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.active import read_active, rows_of_five
+from zaqar_lite.storage.opendata.bookkeeping import (
+    FORMAT_MARKER,
+    Remembered,
+    decode_block,
+    decode_remembered,
+    decode_segment,
+    decode_state,
+    encode_block,
+    encode_segment,
+    encode_state,
+)
 from zaqar_lite.storage.opendata.cold import summary
 from zaqar_lite.storage.opendata.configuration import decode_record
 from zaqar_lite.storage.opendata.encoding import CodecError, after_prefix, utf8
@@ -20,19 +31,10 @@ from zaqar_lite.storage.opendata.ids import Ids, Names
 from zaqar_lite.storage.opendata.keys import RecordType
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.records import (
-    FORMAT_MARKER,
     ClaimRecord,
-    Remembered,
     decode_attempts,
-    decode_block,
     decode_claim,
     decode_ended,
-    decode_remembered,
-    decode_segment,
-    decode_state,
-    encode_block,
-    encode_segment,
-    encode_state,
 )
 
 if TYPE_CHECKING:

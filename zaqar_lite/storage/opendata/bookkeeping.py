@@ -1,0 +1,133 @@
+"""Values of the records that are about the store itself: counters, state, keys, and garbage.
+
+None but the blocks and segments of the metadata log are the RFC's; see `records.py` for the others.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from zaqar_lite.storage.opendata.encoding import (
+    CodecError,
+    count,
+    finish,
+    pack,
+    read_count,
+    unpack,
+)
+
+FORMAT_MARKER = "opendata-queue/2026-01-26+pages1"
+_BLOCK = struct.Struct(">QQ")
+_SEGMENT = struct.Struct(">Qq")
+_STATE = struct.Struct("<Qq16s")
+_I64 = struct.Struct("<q")
+
+
+def encode_block(base: int, size: int) -> bytes:
+    """Encode a block of ids or sequences, `[base, base + size)`; big-endian, though a value."""
+    return pack(_BLOCK, base, size)
+
+
+def decode_block(data: bytes) -> tuple[int, int]:
+    """Read a block: base and size.
+
+    Raises:
+        CodecError: not 16 bytes.
+    """
+    (base, size), end = unpack(_BLOCK, data, 0)
+    finish(data, end, "block")
+    return base, size
+
+
+def encode_segment(start_sequence: int, started_at: int) -> bytes:
+    """Encode the start of a segment of the log; big-endian, though a value."""
+    return pack(_SEGMENT, start_sequence, started_at)
+
+
+def decode_segment(data: bytes) -> tuple[int, int]:
+    """Read the start of a segment: sequence and instant.
+
+    Raises:
+        CodecError: not 16 bytes.
+    """
+    (sequence, started_at), end = unpack(_SEGMENT, data, 0)
+    finish(data, end, "segment")
+    return sequence, started_at
+
+
+class State(NamedTuple):
+    """The state of the store: all entries of the log below `routed` are in their queues.
+
+    `last_instant` is the store's clock at its last commit; `secret` makes message ids unguessable.
+    """
+
+    routed: int
+    last_instant: int
+    secret: bytes
+
+
+def encode_state(routed: int, last_instant: int, secret: bytes) -> bytes:
+    """Encode the state of the store."""
+    return _STATE.pack(routed, last_instant, secret)
+
+
+def decode_state(data: bytes) -> State:
+    """Read the state of the store.
+
+    Raises:
+        CodecError: of another size.
+    """
+    if len(data) != _STATE.size:
+        raise CodecError(f"state of {len(data)} bytes")
+    return State(*_STATE.unpack(data))
+
+
+class Remembered(NamedTuple):
+    """What idempotency keys stand for: until when, and the ids they were answered with.
+
+    `digests` are the keys of as many ids, where a record is about several keys.
+    """
+
+    expires_at: int
+    ids: tuple[int, ...]
+    digests: tuple[bytes, ...] = ()
+
+
+def encode_remembered(expires_at: int, ids: Sequence[int], digests: bytes = b"") -> bytes:
+    """Encode `Remembered`; `digests` are 16 bytes for each id, or none."""
+    size = len(ids)
+    return _I64.pack(expires_at) + count(size, "ids") + struct.pack(f"<{size}Q", *ids) + digests
+
+
+def decode_remembered(data: bytes) -> Remembered:
+    """Read what idempotency keys stand for.
+
+    Raises:
+        CodecError: cut short or bytes left over.
+    """
+    (expires_at,), offset = unpack(_I64, data, 0)
+    number, offset = read_count(data, offset), offset + 2
+    ids, offset = unpack(struct.Struct(f"<{number}Q"), data, offset)
+    if offset == len(data):
+        return Remembered(expires_at, ids)
+    size = 16
+    digests = tuple(data[at : at + size] for at in range(offset, offset + size * number, size))
+    finish(data, offset + size * number, "idempotency key")
+    return Remembered(expires_at, ids, digests)
+
+
+def encode_garbage(ids: Sequence[int]) -> bytes:
+    """Encode ids of messages that no queue holds any more, to be deleted in steps."""
+    return count(len(ids), "ids") + struct.pack(f"<{len(ids)}Q", *ids)
+
+
+def decode_garbage(data: bytes) -> tuple[int, ...]:
+    """Read ids of messages to be deleted.
+
+    Raises:
+        CodecError: cut short or bytes left over.
+    """
+    number = read_count(data, 0)
+    ids, end = unpack(struct.Struct(f"<{number}Q"), data, 2)
+    finish(data, end, "garbage")
+    return ids
