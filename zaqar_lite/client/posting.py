@@ -257,13 +257,16 @@ def post_all(
         return _joined(send(entries[:middle]), send(entries[middle:]))
 
     batcher, pace, tally = Batcher(options), Pace(options.rate), Tally(options)
+    # A request that waits to be sent again holds up one thread, not those behind it: they go on
+    # with batches that lie ready. With one in flight the next must not begin before it is stored.
+    most = 1 if options.in_flight == 1 else 4 * options.in_flight
     under_way: deque[Future[Outcome[T]]] = deque()
     with ThreadPoolExecutor(options.in_flight, "zaqar-post") as threads:
         try:
             for entries in _batches(items, batcher):
                 tally.reject(batcher.rejected)
                 time.sleep(pace.wait(time.monotonic(), len(entries)))
-                if len(under_way) >= options.in_flight:
+                if len(under_way) >= most:
                     tally.add(under_way.popleft().result())
                 under_way.append(threads.submit(send, entries))
             while under_way:
