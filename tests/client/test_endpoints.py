@@ -38,6 +38,32 @@ def test_names_are_quoted_and_cannot_leave_their_place() -> None:
     assert path == "/v2/queues/q/messages/x%3Fclaim_id%3Dy"
 
 
+@pytest.mark.parametrize("dots", [".", ".."])
+def test_a_name_of_dots_is_no_way_up(dots: str) -> None:
+    path = messages.delete_message("q", dots).request.path
+    assert path == "/v2/queues/q/messages/" + "%2E" * len(dots)
+    with pytest.raises(ValueError, match="is empty"):
+        messages.delete_message("q", "")
+
+
+@pytest.mark.parametrize("seconds", [60.5, "60", 0.5])
+def test_seconds_are_whole_and_not_cut_down(seconds: float) -> None:
+    with pytest.raises(TypeError, match="ttl is a whole number"):
+        encoding.encode_message(NewMessage(body=1, ttl=seconds))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="delay is a whole number"):
+        encoding.encode_message(NewMessage(body=1, delay=seconds))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="delay is a whole number"):
+        messages.edit("q", "m", delay=seconds)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="grace is a whole number"):
+        claims.claim("q", grace=seconds)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["batch_size", "batch_bytes", "in_flight"])
+def test_posting_in_nothings_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        PostOptions(**{name: 0})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("ids", [["a,b"], [""], ["a", ""]])
 def test_an_id_that_would_name_others_is_refused(ids: list[str]) -> None:
     with pytest.raises(ValueError, match="is not an id"):

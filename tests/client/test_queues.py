@@ -9,10 +9,11 @@ from zaqar_lite.client import (
     BadRequest,
     Client,
     Conflict,
+    MessageNotFound,
     NewMessage,
-    NotFound,
     QueueNotFound,
     Range,
+    SignatureRefused,
     SignedAuth,
 )
 
@@ -95,10 +96,12 @@ def test_a_shared_permission_reads_that_queue_and_nothing_else(
     signed = client.share(queue, methods=["GET"], expires=until)
     with Client(server.url, auth=SignedAuth(signed)) as guest:
         assert [message.body for message in guest.list_messages(queue)] == ["shared"]
-        with pytest.raises(NotFound):
+        with pytest.raises(SignatureRefused, match="does not cover POST"):
             guest.post(queue, "written")
-        with pytest.raises(NotFound):
+        with pytest.raises(SignatureRefused):
             list(guest.list_messages(f"{queue}-other"))
+        with pytest.raises(MessageNotFound):
+            guest.get_message(queue, "0" * 32)
 
 
 def test_the_service_answers_for_itself(client: Client) -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.client.faulty_server import FaultyServer
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Client, Message, Refused, worker
+from zaqar_lite.client.worker import WorkerOptions
 
 pytestmark = pytest.mark.anyio
 
@@ -76,6 +77,12 @@ def test_a_poison_message_ends_in_the_dead_letter_queue(client: Client, queue: s
     assert letter.body == "poison"
     assert letter.dead_letter is not None
     assert (letter.dead_letter.source, letter.dead_letter.claim_count) == (queue, 3)
+
+
+@pytest.mark.parametrize("name", ["concurrency", "batch"])
+def test_a_worker_that_could_do_nothing_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        WorkerOptions(**{name: 0})  # type: ignore[arg-type]
 
 
 def test_stop_wakes_idle_slots(client: Client, queue: str) -> None:

@@ -16,6 +16,8 @@ from zaqar_lite.client.models import SignedURL
 if TYPE_CHECKING:
     from keystoneauth1.session import Session
 
+SIGNATURE_HEADER = "URL-Signature"
+
 
 class Auth(Protocol):
     """What the clients ask of an auth plug-in."""
@@ -61,7 +63,7 @@ class SignedAuth(NoAuth):
     def __init__(self, signed: SignedURL) -> None:
         self.signed = signed
         self._headers = {
-            "URL-Signature": signed.signature,
+            SIGNATURE_HEADER: signed.signature,
             "URL-Expires": signed.expires,
             "URL-Methods": ",".join(signed.methods),
             "URL-Paths": ",".join(signed.paths),

@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import math
+import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -60,16 +61,29 @@ def encode_body(body: object) -> bytes:
     return dumps(body)
 
 
+def whole(name: str, seconds: int) -> int:
+    """Return a number of seconds, known to be whole: one that is cut down would be too early.
+
+    Raises:
+        TypeError: it is not.
+    """
+    try:
+        return operator.index(seconds)
+    except TypeError:
+        message = f"{name} is a whole number of seconds, not {seconds!r}"
+        raise TypeError(message) from None
+
+
 def encode_message(message: object) -> bytes:
     """Return one entry of a POST: `message` is a NewMessage, or anything else as its body."""
     if not isinstance(message, NewMessage):
         return b'{"body":' + encode_body(message) + b"}"
     parts = [b'{"body":', encode_body(message.body)]
     if message.ttl is not None:
-        parts.append(b',"ttl":%d' % message.ttl)
+        parts.append(b',"ttl":%d' % whole("ttl", message.ttl))
     delay = seconds_until(message.delay, message.deliver_at)
     if delay is not None:
-        parts.append(b',"delay":%d' % delay)
+        parts.append(b',"delay":%d' % whole("delay", delay))
     if message.idempotency_key is not None:
         parts += (b',"idempotency_key":', dumps(message.idempotency_key))
     if message.headers is not None:

@@ -10,8 +10,14 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Final, TypeVar
 
 from zaqar_lite.client import encoding
-from zaqar_lite.client.auth import Auth
-from zaqar_lite.client.errors import Unreachable, ZaqarError, from_response
+from zaqar_lite.client.auth import SIGNATURE_HEADER, Auth
+from zaqar_lite.client.errors import (
+    NotFound,
+    SignatureRefused,
+    Unreachable,
+    ZaqarError,
+    from_response,
+)
 from zaqar_lite.client.wire import Call, Request, Response
 
 T = TypeVar("T")
@@ -91,7 +97,7 @@ def exchange(
                 # The token ran out earlier than it said: one new login, then take no for an answer.
                 fresh_login = True
                 continue
-            failure: ZaqarError = from_response(outcome, call.meanings)
+            failure: ZaqarError = _refusal(call, request, outcome)
             again = outcome.status in {429, 503}
             wait = retries.wait(attempt, outcome.retry_after()) if again else None
         else:
@@ -101,6 +107,23 @@ def exchange(
         if wait is None:
             raise failure
         yield Sleep(wait)
+
+
+def _refusal(call: Call[T], request: Request, response: Response) -> ZaqarError:
+    """Return the error that an answer stands for; a bad signature looks like a missing page."""
+    failure = from_response(response, call.meanings)
+    if (
+        isinstance(failure, NotFound)
+        and failure.description is None
+        and SIGNATURE_HEADER in request.headers
+    ):
+        return SignatureRefused(
+            "The signed permission is refused",
+            f"it has expired, or does not cover {request.method} {request.path.partition('?')[0]}",
+            status=failure.status,
+            request_id=failure.request_id,
+        )
+    return failure
 
 
 def _read(call: Call[T], response: Response) -> T:

@@ -78,6 +78,17 @@ class PostOptions(Generic[T]):
     on_posted: Callable[[Posted[T]], None] | None = None
     on_rejected: Callable[[Rejected[T]], None] | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse numbers with which nothing would go.
+
+        Raises:
+            ValueError: the text names the number.
+        """
+        for name in ("batch_size", "batch_bytes", "in_flight"):
+            if getattr(self, name) < 1:
+                message = f"{name} must be at least 1"
+                raise ValueError(message)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry(Generic[T]):

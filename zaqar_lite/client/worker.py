@@ -86,6 +86,17 @@ class WorkerOptions:
     details: bool = False
     on_failure: Callable[[Message, Exception], None] | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse numbers with which nothing would be done.
+
+        Raises:
+            ValueError: the text names the number.
+        """
+        for name in ("concurrency", "batch"):
+            if getattr(self, name) < 1:
+                message = f"{name} must be at least 1"
+                raise ValueError(message)
+
     def pause(self, failures: int) -> float:
         """Return the seconds to wait after so many failures in a row."""
         longest: float = min(self.longest_pause, 0.5 * 2 ** min(failures, 16))

@@ -60,4 +60,7 @@ def release(queue: str, claim_id: str) -> Call[None]:
 
 
 def _times(ttl: int, grace: int) -> bytes:
-    return b'{"ttl":%d,"grace":%d}' % (ttl, grace)
+    return b'{"ttl":%d,"grace":%d}' % (
+        encoding.whole("ttl", ttl),
+        encoding.whole("grace", grace),
+    )

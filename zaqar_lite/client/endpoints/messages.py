@@ -107,9 +107,9 @@ def edit(
     if body is not ...:
         parts.append(b'"body":' + encoding.encode_body(body))
     if ttl is not None:
-        parts.append(b'"ttl":%d' % ttl)
+        parts.append(b'"ttl":%d' % encoding.whole("ttl", ttl))
     if wait is not None:
-        parts.append(b'"delay":%d' % wait)
+        parts.append(b'"delay":%d' % encoding.whole("delay", wait))
     if not parts:
         message = "nothing to change: give body, ttl, delay or deliver_at"
         raise ValueError(message)
