@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store, texts
-from zaqar_lite.domain.models import Copy, DeadLetter, NewMessage
+from zaqar_lite.domain.models import Copy, DeadLetter, HistoryState, NewMessage
 from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE
+from zaqar_lite.storage.opendata.keys import RecordType
 
 pytestmark = pytest.mark.anyio
 MANY = 4 * STEP
@@ -107,6 +108,19 @@ async def test_what_is_due_is_never_overtaken(seed: int, store: Store) -> None:
         handed_out.update(found)
 
 
+async def test_delays_are_found_in_pages_that_were_joined(store: Store) -> None:
+    for number in range(30):
+        ids = await store.post(*["many"] * (PAGE_SIZE - 1))
+        delayed = NewMessage(b'"%d"' % number, HOUR, MINUTE - number, priority=200 - number)
+        await store.post(delayed)
+        await store.messages.delete(QUEUE, ids, claim_ids=None)
+    await store.sweep()
+    assert len(await store.records(RecordType.ACTIVE)) < 5
+    assert (await store.claim()).claim_id is None
+    store.clock.advance(MINUTE)
+    assert texts(await store.claim(30)) == [str(number) for number in reversed(range(30))]
+
+
 async def test_what_expires_at_once_goes_in_many_steps(store: Store) -> None:
     await post_many(store, MANY, ttl=MINUTE)
     await store.post("stays")
@@ -156,6 +170,32 @@ async def test_exhausted_messages_are_moved_in_many_steps(store: Store) -> None:
     assert claimed_now.moved == 3_000
     assert (await store.messages.stats(OTHER)).ready == 3_000
     assert 0 < steps.longest <= MOST
+
+
+async def test_a_history_that_is_over_at_once_is_trimmed_in_many_batches(store: Store) -> None:
+    await store.management.create_queue(QUEUE, {"_done_retention": 60}, max_queues=9)
+    await post_many(store, 2 * STEP)
+    while ids := [message.id for message in (await store.claim(1_000)).messages]:
+        await store.messages.delete(QUEUE, ids, claim_ids=None)
+    store.clock.advance(2 * MINUTE)
+    assert await store.history(HistoryState.DONE) == []
+    for _ in range(3):
+        await store.messages.sweep(1_000)
+        assert len(store.db.written.deletes) <= STEP + 2 * PAGE_SIZE
+    assert not await store.records(RecordType.ATTEMPTS)
+
+
+async def test_a_sweep_after_many_lapses_moves_the_exhausted_in_steps(store: Store) -> None:
+    policy = {"_max_claim_count": 1, "_dead_letter_queue": "other"}
+    await store.management.create_queue(QUEUE, policy, max_queues=9)
+    await post_many(store, 3_000)
+    for _ in range(3):
+        await store.claim(1_000)
+    store.clock.advance(MINUTE)
+    moved = [(await store.messages.sweep(1_000)).moved for _ in range(8)]
+    assert sum(moved) == 3_000
+    assert max(moved) <= 1_000
+    assert (await store.messages.stats(OTHER)).ready == 3_000
 
 
 async def test_a_copy_in_a_queue_where_much_is_due_waits_its_turn(store: Store) -> None:

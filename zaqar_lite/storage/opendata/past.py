@@ -6,6 +6,7 @@ from zaqar_lite.domain.metadata import DONE_RETENTION, FAILED_RETENTION
 from zaqar_lite.domain.models import DeadLetter, HistoryEntry, HistoryPage, HistoryState, Origin
 from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.encoding import CodecError
 from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import Entry
@@ -153,11 +154,14 @@ def _cutoff(queue: Queue, history: History, now: int) -> int:
 
 
 async def trim(db: Database, queue: Queue, now: int) -> int:
-    """Remove from the lists what is over its retention: whole pages, then of the last page."""
+    """Remove from the lists what is over its retention: whole pages, then of the last page.
+
+    One call removes about a step's worth; readers are not shown what is left for the next.
+    """
     trimmed = 0
     for history in (queue.done, queue.failed):
         cutoff = _cutoff(queue, history, now)
-        while history.full and history.full[0].last_ended_at <= cutoff:
+        while history.full and history.full[0].last_ended_at <= cutoff and trimmed < STEP:
             gone = await _items(db, queue, history, history.full[0].number)
             history.drop_first()
             trimmed += _forget(db, queue, gone)

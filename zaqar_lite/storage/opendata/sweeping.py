@@ -5,7 +5,7 @@ from zaqar_lite.domain.models import Swept
 from zaqar_lite.storage.opendata import keys, past
 from zaqar_lite.storage.opendata.bookkeeping import decode_garbage
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.due import expire, lapse, next_due, promote
+from zaqar_lite.storage.opendata.due import STEP, expire, lapse, next_due, promote
 from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import is_damaged
 from zaqar_lite.storage.opendata.paging import cool, load
@@ -32,7 +32,7 @@ async def sweep(db: Database, limit: int) -> Swept:
                 gone += expire(queue, now, left)
             free = lapse(queue, now, max(0, left - gone))
             due = promote(queue, now, max(0, left - gone - free))
-            queue.keys.forget(now)
+            queue.keys.forget(now, STEP)
             expired, lapsed, promoted = expired + gone, lapsed + free, promoted + due
             db.touched.add(queue)
         queue.fold()
@@ -56,7 +56,8 @@ def _move_exhausted(db: Database, queue: Queue, now: int, limit: int) -> int:
     """Move entries whose last attempt has ended, by the policy in the queue's own record."""
     record = queue.record
     policy = None if record is None else dead_letter_policy(queue.ref, record.metadata)
-    waiting, queue.exhaustible = queue.exhaustible, []
+    waiting = queue.exhaustible[:STEP]
+    del queue.exhaustible[:STEP]
     moved = 0
     for entry in waiting:
         if policy is None or entry.claim is not None or queue.find(entry.position) is not entry:
