@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.contract.subject import MINUTE, QueueUnderTest
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest
+from zaqar_lite.domain.errors import NotFound
 from zaqar_lite.domain.models import Refusal, RefusalReason
 
 pytestmark = pytest.mark.anyio
@@ -113,3 +114,17 @@ async def test_deleting_a_delayed_message_cancels_it(queue: QueueUnderTest) -> N
     queue.advance(2 * MINUTE)
     assert await queue.bodies() == []
     assert await queue.counts() == (0, 0, 0)
+
+
+async def test_an_id_with_the_right_place_and_the_wrong_end_is_nobodys(
+    queue: QueueUnderTest,
+) -> None:
+    """An id holds a position: what stands there may be another message, of another life."""
+    (message_id,) = await queue.post("a", delay=HOUR, ttl=2 * HOUR)
+    other = f"{message_id[:-1]}{(int(message_id[-1], 16) + 1) % 16:x}"
+    assert not await queue.get(other)
+    with pytest.raises(NotFound):
+        await queue.edit(other, "b")
+    assert not await queue.delete(other)
+    assert not await queue.delete(other, claims=["0" * 32])
+    assert await queue.bodies() == ["a"]
