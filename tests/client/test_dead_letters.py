@@ -195,7 +195,9 @@ def test_one_of_two_redrives_is_killed_and_the_other_moves_what_is_left(
         client.create_queue(dead)
         fail(client, queue, dead, bodies)
         killed = start_redrive(movable.url, "default", dead, calls=5, signum=signal.SIGKILL.value)
-        while client.stats(dead).ready == 200:  # else the other one might do it all
+        while (
+            killed.poll() is None and client.stats(dead).ready == 200
+        ):  # else the other one might do it all
             time.sleep(0.01)
         other = start_redrive(movable.url, "default", dead)
         result = json.loads(other.communicate(timeout=60)[0])

@@ -164,6 +164,32 @@ def test_a_file_under_the_same_run_name_is_stored_once(
     assert source.read_text(encoding="utf-8") == "1\n1\n\n2\n"
 
 
+def test_a_csv_row_with_a_bad_number_is_set_aside_under_its_own_number(
+    run: Run, queue: str, tmp_path: Path, client: Client
+) -> None:
+    rows = b"body,ttl,deliver_at\na,60,\nb,soon,\nc,,\nd,,some day\ne,,2000-01-01T00:00:00Z\n"
+    words = ("message", "post", queue, "--file", "-", "--format", "csv")
+    rejects = tmp_path / "rejects"
+    code, (summary,) = run(*words, "--rejects", str(rejects), stdin=rows)
+    assert (code, summary["messages"], summary["rejected"]) == (1, 3, 2)
+    lines = [json.loads(line) for line in rejects.read_text(encoding="utf-8").splitlines()]
+    assert [line["record"] for line in lines] == [2, 4]
+    assert "'soon'" in lines[0]["reason"]
+    assert "some day" in lines[1]["reason"]
+    assert [m.body for m in client.list_messages(queue)] == ["a", "c", "e"]
+    assert run(*words, stdin=rows) == (2, [])
+
+
+def test_what_was_stored_before_an_end_is_told(server: ServerProcess, queue: str) -> None:
+    lines = b"\n".join([b"1"] * 250 + [b"not JSON"])
+    words = [*ZAQAR, "message", "post", queue, "--file", "-", "--in-flight", "1"]
+    words += ["--url", server.url, "--project", "tests"]
+    done = subprocess.run(words, input=lines, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"record 251 was refused" in done.stderr
+    assert b"250 messages were stored" in done.stderr
+
+
 def test_csv_has_a_body_column_and_understands_others(
     run: Run, queue: str, tmp_path: Path, client: Client
 ) -> None:

@@ -8,15 +8,16 @@ import asyncio
 import contextlib
 import csv
 import dataclasses
+import datetime as dt
 import io
 import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO
 
-from zaqar_lite.client import NewMessage, PostSummary, RawBody, Rejected
+from zaqar_lite.client import NewMessage, PostSummary, RawBody, Rejected, ZaqarError
 from zaqar_lite.commands.message import instant
 from zaqar_lite.commands.output import Output
 from zaqar_lite.commands.running import FAILED, UsageError, async_client, pairs
@@ -35,8 +36,13 @@ def post_file(arguments: argparse.Namespace, output: Output) -> int | None:
             count = sum(1 for _ in items)
             output.record({"queue": arguments.queue, "messages": count, "dry_run": True})
             return None
-        advance = _progress(source, size, stack)
-        summary = asyncio.run(_post(arguments, items, advance, rejects))
+        stored = Stored(_progress(source, size, stack))
+        try:
+            summary = asyncio.run(_post(arguments, items, stored.add, rejects))
+        except BaseException:
+            # Killed by a signal or an error: what to post again is what the user asks next.
+            print(f"zaqar-lite: {stored.messages} messages were stored", file=sys.stderr)
+            raise
     seconds = time.monotonic() - begin
     output.record(
         {
@@ -49,6 +55,19 @@ def post_file(arguments: argparse.Namespace, output: Output) -> int | None:
         }
     )
     return FAILED if summary.rejected else None
+
+
+class Stored:
+    """How many messages are stored for certain; a few more may be, when an answer was lost."""
+
+    def __init__(self, advance: Advance) -> None:
+        self.messages = 0
+        self._advance = advance
+
+    def add(self, count: int) -> None:
+        """Count a batch, and show it."""
+        self.messages += count
+        self._advance(count)
 
 
 class Rejects:
@@ -64,18 +83,23 @@ class Rejects:
             raise UsageError(message)
         self._file = stack.enter_context(path.open("w", encoding="utf-8"))
 
-    @property
-    def wanted(self) -> bool:
-        """Whether to go on after a refusal."""
-        return self._file is not None
-
     def add(self, rejected: Rejected[NewMessage]) -> None:
-        """Write one: which record it was (from 1), why, and what it said."""
+        """Write one: which record it was (from 1), why, and what it said.
+
+        Raises:
+            UsageError, ZaqarError: there is no file to write it to.
+        """
+        record, reason = rejected.index + 1, rejected.reason
+        if self._file is None:
+            if isinstance(reason, ZaqarError):
+                print(f"zaqar-lite: record {record} was refused", file=sys.stderr)
+                raise reason
+            message = f"record {record}: {reason}"
+            raise UsageError(message) from reason
         body = rejected.item.body
         text = body.decode("utf-8", "replace") if isinstance(body, RawBody) else body
-        line = {"record": rejected.index + 1, "reason": str(rejected.reason), "input": text}
-        if self._file is not None:
-            self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        line = {"record": record, "reason": str(reason), "input": text}
+        self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 async def _post(
@@ -90,7 +114,7 @@ async def _post(
             in_flight=arguments.in_flight,
             rate=arguments.rate,
             on_posted=lambda posted: advance(len(posted.ids)),
-            on_rejected=rejects.add if rejects.wanted else None,
+            on_rejected=rejects.add,
         )
 
 
@@ -141,7 +165,7 @@ def _csv(
     """Yield the rows; what a row says of itself goes before what the command says of all.
 
     Raises:
-        ValueError: there is no such column, or a number is none.
+        ValueError: there is no such column.
     """
     text = io.TextIOWrapper(source, encoding="utf-8-sig", newline="")
     rows = csv.DictReader(text)
@@ -151,13 +175,12 @@ def _csv(
             message = f"the file has no column {column!r}; it has {', '.join(names) or 'none'}"
             raise ValueError(message)
         for row in rows:
-            at = row.get("deliver_at")
-            delay = _number(row, "delay", arguments.delay)
+            at, delay = _when(row, arguments)
             yield NewMessage(
                 body=row[column],
                 ttl=_number(row, "ttl", arguments.ttl),
-                delay=None if at else delay,
-                deliver_at=instant(at) if at else arguments.deliver_at,
+                delay=delay,
+                deliver_at=at,
                 idempotency_key=row.get("idempotency_key") or None,
                 headers=headers,
             )
@@ -165,9 +188,23 @@ def _csv(
         text.detach()  # whoever opened the file closes it
 
 
-def _number(row: dict[str, str], column: str, default: int | None) -> int | None:
+# What is no number or no time is passed on as it is: the SDK refuses that message, which then is
+# written to the rejects under its own number, and the others go on.
+def _number(row: dict[str, str], column: str, default: Any) -> Any:  # noqa: ANN401
     text = row.get(column)
-    return int(text) if text else default
+    return default if not text else int(text) if text.isascii() and text.isdigit() else text
+
+
+def _when(row: dict[str, str], arguments: argparse.Namespace) -> tuple[dt.datetime | None, Any]:
+    """Return deliver_at and delay; the row's own go before the command's."""
+    text = row.get("deliver_at")
+    if not text:
+        delay = _number(row, "delay", arguments.delay)
+        return (None if row.get("delay") else arguments.deliver_at), delay
+    try:
+        return instant(text), None
+    except ValueError:
+        return None, f"deliver_at {text}"
 
 
 def _progress(source: BinaryIO, size: int | None, stack: contextlib.ExitStack) -> Advance:
