@@ -227,3 +227,16 @@ async def test_positions_go_on_after_a_restart_with_a_clock_that_was_set_back(
     behind = queue.at(await open_swift())
     (later,) = await behind.post("c")
     assert later > max(gone)
+
+
+async def test_restarts_do_not_drive_positions_away_from_the_clock(open_swift: OpenSwift) -> None:
+    """Each goes on from the tail, which is written a minute ahead; that minute does not add up."""
+    queue = a_queue(await open_swift())
+    posted: list[str] = []
+    for _ in range(4):
+        posted += await queue.post("a")
+        queue = queue.at(await open_swift())
+    assert posted == sorted(posted)
+    ahead = int(posted[-1][:16], 16) - queue.stores.clock.now_us()
+    assert ahead < 61_000_000
+    assert ids(await queue.listed()) == posted

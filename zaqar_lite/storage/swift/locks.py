@@ -171,7 +171,7 @@ class SharedLocks(Locks):
     def _note_length(self, held: float) -> None:
         if held * _SAFETY > self._lease:
             _log.warning(
-                "a queue's lock was held for %.1f s: raise the option 'lease' from %g to %g s or "
+                "a queue's lock was held for %.1f s: raise the option 'lease' from %g to %.0f s or "
                 "more, or find out why Swift is slow",
                 held,
                 self._lease,
