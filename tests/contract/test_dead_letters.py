@@ -167,6 +167,23 @@ async def test_renewing_releasing_and_lapsing_keep_the_count(
     assert (await queue.claim(dead_letter=other.as_dead_letter_queue(2))).moved == 1
 
 
+async def test_renewing_that_raises_the_ttl_keeps_the_count_and_the_holder(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a", ttl=2 * MINUTE)
+    claimed = await queue.claim(ttl=MINUTE, client="worker-7")
+    claim_id = claimed.claim_id or ""
+    await queue.renew(claim_id, ttl=10 * MINUTE)
+    assert (await queue.get_one(message_id)).claim_count == 1
+    queue.advance(10 * MINUTE + 1)
+    assert (await queue.claim(dead_letter=other.as_dead_letter_queue(1))).moved == 1
+    letter = await other.get_one(message_id)
+    assert letter.origin is not None
+    assert letter.origin.claim_count == letter.claim_count == 1
+    assert letter.origin.last_claim_id == claim_id
+    assert letter.origin.last_client_id == "worker-7"
+
+
 async def test_two_sources_have_one_dead_letter_queue(
     queue: QueueUnderTest, other: QueueUnderTest
 ) -> None:
