@@ -218,6 +218,22 @@ async def test_renewing_raises_the_ttl_by_the_same_rule(queue: QueueUnderTest) -
     assert await queue.bodies() == []
 
 
+async def test_a_sweep_leaves_what_a_claim_or_its_renewal_keeps(queue: QueueUnderTest) -> None:
+    await queue.post("a", ttl=2 * MINUTE)
+    claim_id = await queue.claim_id(ttl=5 * MINUTE, grace=MINUTE)
+    queue.advance(3 * MINUTE)  # beyond the ttl that the message came with
+    await queue.sweep()
+    assert texts((await queue.get_claim(claim_id)).messages) == ["a"]
+    await queue.renew(claim_id, ttl=20 * MINUTE, grace=MINUTE)
+    queue.advance(10 * MINUTE)  # beyond the one that the claim gave it
+    await queue.sweep()
+    assert texts((await queue.get_claim(claim_id)).messages) == ["a"]
+    assert await queue.counts() == (0, 0, 1)
+    queue.advance(11 * MINUTE + 1)
+    await queue.sweep()
+    assert await queue.counts() == (0, 0, 0)
+
+
 async def test_claiming_does_not_change_the_age(queue: QueueUnderTest) -> None:
     await queue.post("a")
     queue.advance(5 * MINUTE)
