@@ -60,9 +60,10 @@ class Names:
 
     def write(self, number: int) -> str:
         """The text of a number."""
+        digits = number.to_bytes(8, "big")
         keyed = self._hash.copy()
-        keyed.update(number.to_bytes(8, "big"))
-        return f"{number:016x}{keyed.hexdigest()}"
+        keyed.update(digits)
+        return digits.hex() + keyed.hexdigest()
 
     def read(self, text: str) -> int | None:
         """The number of a text; None when it is none of ours."""

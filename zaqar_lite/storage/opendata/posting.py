@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from zaqar_lite.domain.errors import LimitReached
-from zaqar_lite.domain.models import Copy, NewMessage, Posted, QueueRef
+from zaqar_lite.domain.models import Copy, NewMessage, Posted
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.encoding import var_u64
 from zaqar_lite.storage.opendata.entries import Entry
@@ -42,7 +42,9 @@ def post(
             for message in messages
         ]
         new = _new(queue, messages, keyed)
-    _check_limits(db, queue, new, batch is not None, now)
+    _check_limits(db, queue, new, now)
+    if keyed is not None:
+        _check_key_limit(db, queue, new, batch is not None)
     first = db.ids.take(len(new), db.puts)
     if keyed is None:
         _store(db, queue, new, first, client_id, now)
@@ -71,21 +73,27 @@ def _new(
     return new
 
 
-def _check_limits(
-    db: Database, queue: Queue, new: Sequence[NewMessage], has_batch_key: bool, now: int
-) -> None:
-    most, most_keys = db.options.max_messages, db.options.max_idempotency_keys
+def _check_limits(db: Database, queue: Queue, new: Sequence[NewMessage], now: int) -> None:
+    most = db.options.max_messages
     if queue.total + len(new) > most:
         raise LimitReached(f"The queue {queue.ref.name!r} may hold {most} messages.")
-    copies: Counter[QueueRef] = Counter(c.queue for m in new if m.copies for c in m.copies)
-    for ref, count in copies.items():
+    copies = [copy.queue for message in new if message.copies for copy in message.copies]
+    if not copies:
+        return
+    for ref, count in Counter(copies).items():
         target = db.queues.get(ref)
         if target is None:
             continue
         db.settle(target, now)
         if target.total + count > most:
             raise LimitReached(f"The queue {ref.name!r} may hold {most} messages.")
-    keys = sum(m.idempotency_key is not None for m in new) + has_batch_key
+
+
+def _check_key_limit(
+    db: Database, queue: Queue, new: Sequence[NewMessage], has_batch_key: bool
+) -> None:
+    most_keys = db.options.max_idempotency_keys
+    keys = sum(message.idempotency_key is not None for message in new) + has_batch_key
     if keys and len(queue.keys) + keys > most_keys:
         raise LimitReached(f"The queue {queue.ref.name!r} may remember {most_keys} keys.")
 

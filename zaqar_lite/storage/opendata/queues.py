@@ -88,7 +88,9 @@ class Queues:
 
     def filtered(self, project: str) -> list[QueueRecord]:
         """The records of a project's queues that have a filter."""
-        names = self._filtered.get(project, ())
+        names = self._filtered.get(project)
+        if not names:
+            return []  # most projects: this is asked at every post
         records = (self._queues[QueueRef(project, name)].record for name in names)
         return [record for record in records if record is not None]
 
