@@ -22,8 +22,8 @@ from zaqar_lite.client.termination import ASYNC_TERMINATION, TERMINATION
 from zaqar_lite.client.wire import Call
 
 if TYPE_CHECKING:
-    from zaqar_lite.client.async_client import AsyncClient
-    from zaqar_lite.client.sync_client import Client
+    from zaqar_lite.client.asynchronous.claims import AsyncClaims
+    from zaqar_lite.client.sync.claims import SyncClaims
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Ledger:
 class Claim(Ledger):
     """A sync claim; made by `Client.claim`."""
 
-    def __init__(self, client: "Client", queue: str, options: ClaimOptions) -> None:
+    def __init__(self, client: "SyncClaims", queue: str, options: ClaimOptions) -> None:
         super().__init__(queue, options, client.page_size)
         self._client = client
         self._stop = threading.Event()
@@ -237,7 +237,7 @@ class Claim(Ledger):
 class AsyncClaim(Ledger):
     """An async claim; made by `AsyncClient.claim`. The loop over it is a plain `for`."""
 
-    def __init__(self, client: "AsyncClient", queue: str, options: ClaimOptions) -> None:
+    def __init__(self, client: "AsyncClaims", queue: str, options: ClaimOptions) -> None:
         super().__init__(queue, options, client.page_size)
         self._client = client
         self._renewing: asyncio.Task[None] | None = None

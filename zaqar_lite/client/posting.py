@@ -19,8 +19,8 @@ from zaqar_lite.client.models import NewMessage
 from zaqar_lite.client.wire import Call
 
 if TYPE_CHECKING:
-    from zaqar_lite.client.async_client import AsyncClient
-    from zaqar_lite.client.sync_client import Client
+    from zaqar_lite.client.asynchronous.calls import AsyncCalls
+    from zaqar_lite.client.sync.calls import SyncCalls
 
 T = TypeVar("T")
 
@@ -250,7 +250,7 @@ def _call(queue: str, entries: Sequence[Entry[T]]) -> Call[list[str]]:
 
 
 def post_all(
-    client: "Client", queue: str, items: Iterable[T], options: PostOptions[T]
+    client: "SyncCalls", queue: str, items: Iterable[T], options: PostOptions[T]
 ) -> PostSummary:
     """Post every item, with threads; see `Client.post_all`."""
 
@@ -290,7 +290,7 @@ def post_all(
 
 
 async def post_all_async(
-    client: "AsyncClient",
+    client: "AsyncCalls",
     queue: str,
     items: Iterable[T] | AsyncIterable[T],
     options: PostOptions[T],

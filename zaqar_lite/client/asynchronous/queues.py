@@ -1,0 +1,110 @@
+"""Queues and the service itself: the async client's methods."""
+
+import datetime as dt
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from zaqar_lite.client.asynchronous.calls import AsyncCalls
+from zaqar_lite.client.endpoints import queues
+from zaqar_lite.client.models import (
+    Done,
+    Queue,
+    Range,
+    SignedURL,
+    Stats,
+)
+
+
+class AsyncQueues(AsyncCalls):
+    """Make, read, change, list, count, empty, split and share queues; ask the service."""
+
+    async def create_queue(self, queue: str, metadata: Mapping[str, object] | None = None) -> bool:
+        """Make a queue; return whether it is new. An existing queue's metadata stays as it is."""
+        return await self.call(queues.create_queue(queue, metadata))
+
+    async def get_queue(self, queue: str) -> dict[str, Any]:
+        """Return a queue's metadata, with the server's defaults for what was not set."""
+        return await self.call(queues.get_queue(queue))
+
+    async def update_queue(
+        self, queue: str, metadata: Mapping[str, object], *, remove: Iterable[str] = ()
+    ) -> dict[str, Any]:
+        """Set and remove keys of a queue's metadata, all or none; return what it is then."""
+        return await self.call(queues.update_queue(queue, metadata, remove))
+
+    async def delete_queue(self, queue: str) -> None:
+        """Delete a queue with its messages; an absent one is no error."""
+        await self.call(queues.delete_queue(queue))
+
+    async def list_queues(
+        self, *, detailed: bool = False, name: str | None = None
+    ) -> AsyncIterator[Queue]:
+        """Yield the project's queues by name, page by page; `name` keeps those containing it."""
+        marker: str | None = None
+        while True:
+            page = await self.call(
+                queues.list_queues(
+                    marker=marker, limit=self.page_size, detailed=detailed, name=name
+                )
+            )
+            for item in page.queues:
+                yield item
+            marker = page.marker
+            if marker is None:
+                return
+
+    async def stats(self, queue: str) -> Stats:
+        """Count a queue's messages."""
+        return await self.call(queues.stats(queue))
+
+    async def purge(self, queue: str, resource_types: Iterable[str] | None = None) -> None:
+        """Delete all "messages" and "subscriptions" of a queue, or only the types named."""
+        await self.call(queues.purge(queue, resource_types))
+
+    async def ranges(self, queue: str, count: int) -> list[Range]:
+        """Split what a queue holds now into at most `count` parts, to read them in parallel."""
+        return await self.call(queues.ranges(queue, count))
+
+    async def history(self, queue: str, *, state: str = "done") -> AsyncIterator[Done]:
+        """Yield what was deleted (`done`), or what `failed`, if the queue keeps a history.
+
+        Failed is what had all its deliveries where there is no dead-letter queue to go to.
+        """
+        marker: str | None = None
+        while True:
+            page = await self.call(
+                queues.history(queue, state=state, marker=marker, limit=self.page_size)
+            )
+            for item in page.messages:
+                yield item
+            marker = page.marker
+            if marker is None:
+                return
+
+    async def share(
+        self,
+        queue: str,
+        *,
+        paths: Iterable[str] = ("messages",),
+        methods: Iterable[str] = ("GET",),
+        expires: dt.datetime | None = None,
+    ) -> SignedURL:
+        """Make a pre-signed permission for others, a day long unless `expires` says otherwise."""
+        return await self.call(queues.share(queue, paths=paths, methods=methods, expires=expires))
+
+    async def ping(self) -> None:
+        """Return if the server and its store are up.
+
+        Raises:
+            Unavailable: the server is up, its store is not.
+            Unreachable: no answer.
+        """
+        await self.call(queues.ping())
+
+    async def health(self) -> dict[str, Any]:
+        """Return how every operation went when the server tried it now (admin mode only)."""
+        return await self.call(queues.health())
+
+    async def home(self) -> dict[str, Any]:
+        """Return the home document: which resources this server has."""
+        return await self.call(queues.home())

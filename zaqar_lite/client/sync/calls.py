@@ -1,0 +1,76 @@
+"""What every method of the sync client stands on: carry out a call, with retries."""
+
+import time
+from types import TracebackType
+from typing import Self, TypeVar
+
+from zaqar_lite.client.dead_letters import Steps
+from zaqar_lite.client.errors import Unreachable
+from zaqar_lite.client.exchange import Login, Outcome, Sleep, exchange
+from zaqar_lite.client.shell import Shell
+from zaqar_lite.client.transports import Transport, Urllib3Transport
+from zaqar_lite.client.wire import Call
+
+T = TypeVar("T")
+
+
+class SyncCalls(Shell):
+    """Carry out the endpoints' calls; the arguments are `Shell`'s."""
+
+    transport: Transport
+
+    def _open(self) -> None:
+        self.transport = Urllib3Transport(
+            timeout=self._timeout, connections=self._connections, ssl_context=self._ssl_context
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.transport.close()
+
+    def call(self, call: Call[T]) -> T:
+        """Carry out an endpoint's call, with retries."""
+        steps = exchange(call, headers=self._headers, auth=self._auth, retries=self._retries)
+        outcome: Outcome = None
+        while True:
+            try:
+                step = steps.send(outcome)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            outcome = None
+            if isinstance(step, Sleep):
+                time.sleep(step.seconds)
+            elif isinstance(step, Login):
+                self._auth.login()
+            else:
+                try:
+                    outcome = self.transport.send(self.url, step)
+                except Unreachable as error:
+                    outcome = error
+
+    def _drive(self, steps: Steps[T]) -> T:
+        """Carry out the calls that a generator asks for, and tell it how each of them went."""
+        try:
+            call = next(steps)
+            while True:
+                try:
+                    outcome = self.call(call)
+                except BaseException as error:  # noqa: BLE001 - the generator raises it again
+                    call = steps.throw(error)
+                else:
+                    call = steps.send(outcome)
+        except StopIteration as done:
+            result: T = done.value
+            return result

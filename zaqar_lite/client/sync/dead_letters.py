@@ -1,0 +1,74 @@
+"""Dead letters: the sync client's methods."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from zaqar_lite.client.dead_letters import Redrive, Redriven, RedriveOptions, Source
+from zaqar_lite.client.models import (
+    Message,
+)
+from zaqar_lite.client.sync.messages import SyncMessages
+from zaqar_lite.client.termination import TERMINATION
+
+
+class SyncDeadLetters(SyncMessages):
+    """List, count and move back dead letters."""
+
+    def list_dead_letters(
+        self, queue: str, *, source: str | None = None, raw: bool = False
+    ) -> Iterator[Message]:
+        """Yield what lies in a dead-letter queue, claimed or not; `dead_letter` tells its story."""
+        for letter in self.list_messages(queue, include_claimed=True, details=True, raw=raw):
+            if source is None or (letter.dead_letter and letter.dead_letter.source == source):
+                yield letter
+
+    def count_dead_letters(self, queue: str) -> list[Source]:
+        """Count a dead-letter queue's letters by the queue that they came from."""
+        sources: dict[str | None, Source] = {}
+        for letter in self.list_dead_letters(queue, raw=True):
+            name = letter.dead_letter.source if letter.dead_letter else None
+            sources.setdefault(name, Source(name)).add(letter)
+        return sorted(sources.values(), key=lambda source: source.queue or "")
+
+    def redrive(
+        self,
+        queue: str,
+        *,
+        to: str | None = None,
+        source: str | None = None,
+        where: Callable[[Message], bool] | None = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+        ttl: int | None = None,
+        delay: int | None = None,
+        on_moved: Callable[[Message, str], None] | None = None,
+    ) -> Redriven:
+        """Move dead letters back; the arguments are `RedriveOptions`'.
+
+        Each letter is claimed, posted under its id as the key, and deleted. So several redrives
+        may run at once, and one that was killed may be run again: its letters can be claimed again
+        after a minute. Each letter is moved once, or left. A letter that is looked at and stays
+        counts a claim more.
+
+        Raises:
+            ZaqarError: the server refuses or is away; what was not moved is released.
+        """
+        options = RedriveOptions(
+            to=to,
+            source=source,
+            where=where,
+            limit=limit,
+            dry_run=dry_run,
+            ttl=ttl,
+            delay=delay,
+            on_moved=on_moved,
+        )
+        holding = self.release_on_sigterm and TERMINATION.hold()
+        try:
+            with TERMINATION.shield() if holding else contextlib.nullcontext():
+                stopping = (lambda: TERMINATION.requested) if holding else (lambda: False)
+                redrive = Redrive(queue, options, stopping=stopping)
+                return self._drive(redrive.steps(self.page_size))
+        finally:
+            if holding:
+                TERMINATION.let_go()

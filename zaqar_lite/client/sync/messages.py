@@ -1,0 +1,229 @@
+"""Messages: the sync client's methods."""
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from zaqar_lite.client import encoding
+from zaqar_lite.client.endpoints import messages
+from zaqar_lite.client.errors import MessageNotFound
+from zaqar_lite.client.models import (
+    Message,
+    MessagePage,
+    NewMessage,
+)
+from zaqar_lite.client.posting import Posted, PostOptions, PostSummary, Rejected, post_all
+from zaqar_lite.client.shell import chunks
+from zaqar_lite.client.sync.calls import SyncCalls
+
+I = TypeVar("I")  # noqa: E741 - an item
+
+
+class SyncMessages(SyncCalls):
+    """Post, list, read, edit, delete and pop messages."""
+
+    def post(
+        self,
+        queue: str,
+        body: object,
+        *,
+        ttl: int | None = None,
+        delay: int | None = None,
+        deliver_at: dt.datetime | None = None,
+        idempotency_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> str:
+        """Post one message and return its id; the arguments are `NewMessage`'s."""
+        message = NewMessage(
+            body=body,
+            ttl=ttl,
+            delay=delay,
+            deliver_at=deliver_at,
+            idempotency_key=idempotency_key,
+            headers=headers,
+        )
+        return self.call(messages.post(queue, [encoding.encode_message(message)]))[0]
+
+    def post_batch(
+        self, queue: str, batch: Iterable[object], *, idempotency_key: str | None = None
+    ) -> list[str]:
+        """Post messages (NewMessage, or bodies) in one request; return their ids in order."""
+        encoded = [encoding.encode_message(message) for message in batch]
+        return self.call(messages.post(queue, encoded, idempotency_key=idempotency_key))
+
+    def post_all(
+        self,
+        queue: str,
+        items: Iterable[I],
+        *,
+        batch_size: int = 100,
+        batch_bytes: int = 262_144,
+        in_flight: int = 8,
+        rate: float | None = None,
+        key: Callable[[I], str] | None = None,
+        on_posted: Callable[[Posted[I]], None] | None = None,
+        on_rejected: Callable[[Rejected[I]], None] | None = None,
+    ) -> PostSummary:
+        """Post every item of an iterable (NewMessage, or bodies), in constant memory.
+
+        The arguments are `PostOptions`'. Without `on_rejected` the first message that is refused
+        raises; what was under way then may be stored.
+        """
+        options = PostOptions(
+            batch_size=batch_size,
+            batch_bytes=batch_bytes,
+            in_flight=in_flight,
+            rate=rate,
+            key=key,
+            on_posted=on_posted,
+            on_rejected=on_rejected,
+        )
+        return post_all(self, queue, items, options)
+
+    def list_messages(
+        self,
+        queue: str,
+        *,
+        marker: str | None = None,
+        until: str | None = None,
+        echo: bool = True,
+        include_claimed: bool = False,
+        include_delayed: bool = False,
+        details: bool = False,
+        raw: bool = False,
+    ) -> Iterator[Message]:
+        """Yield messages in order, page by page, claiming none.
+
+        Args:
+            queue: the queue.
+            marker: begin after it; `until`: end with it (see `ranges`).
+            until: the last to show.
+            echo: whether to show what this client id posted.
+            include_claimed: whether to show what others hold.
+            include_delayed: whether to show what is not claimable yet.
+            details: whether to ask for claim counts, times, headers and dead-letter sources.
+            raw: whether bodies stay JSON text (`RawBody`).
+        """
+        while True:
+            page = self.list_page(
+                queue,
+                marker=marker,
+                until=until,
+                echo=echo,
+                include_claimed=include_claimed,
+                include_delayed=include_delayed,
+                details=details,
+                raw=raw,
+            )
+            yield from page.messages
+            marker = page.marker
+            if marker is None:
+                return
+
+    def list_page(
+        self,
+        queue: str,
+        *,
+        marker: str | None = None,
+        until: str | None = None,
+        limit: int | None = None,
+        echo: bool = True,
+        include_claimed: bool = False,
+        include_delayed: bool = False,
+        details: bool = False,
+        raw: bool = False,
+    ) -> MessagePage:
+        """Return one page of `list_messages`, with the marker of the next."""
+        return self.call(
+            messages.list_messages(
+                queue,
+                marker=marker,
+                until=until,
+                limit=limit or self.page_size,
+                echo=echo,
+                include_claimed=include_claimed,
+                include_delayed=include_delayed,
+                details=details,
+                raw=raw,
+            )
+        )
+
+    def get_message(self, queue: str, message_id: str, *, details: bool = False) -> Message:
+        """Return a message, whatever its state.
+
+        Raises:
+            MessageNotFound: there is none (any more).
+        """
+        return self.call(messages.get_message(queue, message_id, details=details))
+
+    def get_messages(
+        self, queue: str, ids: Iterable[str], *, details: bool = False, raw: bool = False
+    ) -> Iterator[Message]:
+        """Yield those of the messages that exist, in no special order."""
+        for part in chunks(ids, self.page_size):
+            try:
+                found = self.call(messages.get_messages(queue, part, details=details, raw=raw))
+            except MessageNotFound:
+                continue
+            yield from found
+
+    def edit(
+        self,
+        queue: str,
+        message_id: str,
+        *,
+        body: object = ...,
+        ttl: int | None = None,
+        delay: int | None = None,
+        deliver_at: dt.datetime | None = None,
+    ) -> Message:
+        """Change a message that is still delayed; what is not given stays.
+
+        Raises:
+            NotDelayed: too late.
+            MessageNotFound: there is none (any more).
+        """
+        return self.call(
+            messages.edit(queue, message_id, body=body, ttl=ttl, delay=delay, deliver_at=deliver_at)
+        )
+
+    def cancel(self, queue: str, message_id: str) -> None:
+        """Take back a message that nobody holds; one that is gone already is no error.
+
+        Raises:
+            MessageClaimed: too late, someone holds it.
+        """
+        self.call(messages.delete_message(queue, message_id))
+
+    def delete_message(self, queue: str, message_id: str, *, claim_id: str | None = None) -> None:
+        """Delete one message; a claimed one needs its claim's id, an absent one is no error.
+
+        Raises:
+            MessageClaimed: someone holds it, and no claim id was given.
+            ClaimLost: that claim does not hold it (any more).
+        """
+        self.call(messages.delete_message(queue, message_id, claim_id=claim_id))
+
+    def delete_messages(
+        self,
+        queue: str,
+        ids: Iterable[str],
+        *,
+        claim_ids: Iterable[str] | None = None,
+        force: bool = False,
+    ) -> None:
+        """Delete messages that these claims hold, all or none per page.
+
+        `force=True`, instead of claim ids, deletes them whoever holds them.
+
+        Raises:
+            ClaimLost: one of them is not held by these claims (any more).
+            ValueError: neither claim ids nor force was given.
+        """
+        claimed = None if claim_ids is None else list(claim_ids)
+        for part in chunks(ids, self.page_size):
+            self.call(messages.delete_messages(queue, part, claim_ids=claimed, force=force))
+
+    def pop(self, queue: str, limit: int = 1, *, raw: bool = False) -> list[Message]:
+        """Take messages out at once, at most once: a lost answer loses them."""
+        return self.call(messages.pop(queue, limit, raw=raw))

@@ -1,0 +1,106 @@
+"""Queues and the service itself: the sync client's methods."""
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from zaqar_lite.client.endpoints import queues
+from zaqar_lite.client.models import (
+    Done,
+    Queue,
+    Range,
+    SignedURL,
+    Stats,
+)
+from zaqar_lite.client.sync.calls import SyncCalls
+
+
+class SyncQueues(SyncCalls):
+    """Make, read, change, list, count, empty, split and share queues; ask the service."""
+
+    def create_queue(self, queue: str, metadata: Mapping[str, object] | None = None) -> bool:
+        """Make a queue; return whether it is new. An existing queue's metadata stays as it is."""
+        return self.call(queues.create_queue(queue, metadata))
+
+    def get_queue(self, queue: str) -> dict[str, Any]:
+        """Return a queue's metadata, with the server's defaults for what was not set."""
+        return self.call(queues.get_queue(queue))
+
+    def update_queue(
+        self, queue: str, metadata: Mapping[str, object], *, remove: Iterable[str] = ()
+    ) -> dict[str, Any]:
+        """Set and remove keys of a queue's metadata, all or none; return what it is then."""
+        return self.call(queues.update_queue(queue, metadata, remove))
+
+    def delete_queue(self, queue: str) -> None:
+        """Delete a queue with its messages; an absent one is no error."""
+        self.call(queues.delete_queue(queue))
+
+    def list_queues(self, *, detailed: bool = False, name: str | None = None) -> Iterator[Queue]:
+        """Yield the project's queues by name, page by page; `name` keeps those containing it."""
+        marker: str | None = None
+        while True:
+            page = self.call(
+                queues.list_queues(
+                    marker=marker, limit=self.page_size, detailed=detailed, name=name
+                )
+            )
+            yield from page.queues
+            marker = page.marker
+            if marker is None:
+                return
+
+    def stats(self, queue: str) -> Stats:
+        """Count a queue's messages."""
+        return self.call(queues.stats(queue))
+
+    def purge(self, queue: str, resource_types: Iterable[str] | None = None) -> None:
+        """Delete all "messages" and "subscriptions" of a queue, or only the types named."""
+        self.call(queues.purge(queue, resource_types))
+
+    def ranges(self, queue: str, count: int) -> list[Range]:
+        """Split what a queue holds now into at most `count` parts, to read them in parallel."""
+        return self.call(queues.ranges(queue, count))
+
+    def history(self, queue: str, *, state: str = "done") -> Iterator[Done]:
+        """Yield what was deleted (`done`), or what `failed`, if the queue keeps a history.
+
+        Failed is what had all its deliveries where there is no dead-letter queue to go to.
+        """
+        marker: str | None = None
+        while True:
+            page = self.call(
+                queues.history(queue, state=state, marker=marker, limit=self.page_size)
+            )
+            yield from page.messages
+            marker = page.marker
+            if marker is None:
+                return
+
+    def share(
+        self,
+        queue: str,
+        *,
+        paths: Iterable[str] = ("messages",),
+        methods: Iterable[str] = ("GET",),
+        expires: dt.datetime | None = None,
+    ) -> SignedURL:
+        """Make a pre-signed permission for others, a day long unless `expires` says otherwise."""
+        return self.call(queues.share(queue, paths=paths, methods=methods, expires=expires))
+
+    def ping(self) -> None:
+        """Return if the server and its store are up.
+
+        Raises:
+            Unavailable: the server is up, its store is not.
+            Unreachable: no answer.
+        """
+        self.call(queues.ping())
+
+    def health(self) -> dict[str, Any]:
+        """Return how every operation went when the server tried it now (admin mode only)."""
+        return self.call(queues.health())
+
+    def home(self) -> dict[str, Any]:
+        """Return the home document: which resources this server has."""
+        return self.call(queues.home())
