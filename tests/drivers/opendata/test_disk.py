@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.drivers.opendata.contract_hooks import check_database
 from tests.server import ServerProcess
 from tests.services.process import missing
 from zaqar_lite.domain.clock import Clock
@@ -185,6 +186,35 @@ async def test_a_disk_that_fills_up_loses_nothing(scheme: str, small_disk: Path)
     async with stores(uri) as again:
         assert (await bodies(again))[: len(posted)] == posted
         await post(again, "room")
+
+
+async def test_what_was_in_doubt_is_whole_once_it_is_stored(small_disk: Path) -> None:
+    posted: list[str] = []
+    async with stores(f"opendata+slatedb://{small_disk / 'data'}") as store:
+        with pytest.raises(Unavailable, match="full"):
+            await fill(store, posted)
+        await asyncio.sleep(1.1)  # until the store would try again
+        with pytest.raises(Unavailable, match="full"):
+            await post(store, "refused")
+        assert await bodies(store) == posted
+        give_room(small_disk)
+        for _ in range(300):
+            if await is_posted(store, "later"):
+                break
+            await asyncio.sleep(0.1)
+        found = await bodies(store)
+        assert found[: len(posted)] == posted
+        assert "refused" not in found
+        assert found[-1] == "later"
+        await check_database(store._db)
+
+
+async def is_posted(store: MessageStore, text: str) -> bool:
+    try:
+        await post(store, text)
+    except Unavailable:
+        return False
+    return True
 
 
 def give_room(disk: Path) -> None:

@@ -109,16 +109,18 @@ async def test_what_is_due_is_never_overtaken(seed: int, store: Store) -> None:
 
 
 async def test_delays_are_found_in_pages_that_were_joined(store: Store) -> None:
+    """The first page's own delay ends last; what it took over comes before what is ready."""
     for number in range(30):
         ids = await store.post(*["many"] * (PAGE_SIZE - 1))
-        delayed = NewMessage(b'"%d"' % number, HOUR, MINUTE - number, priority=200 - number)
-        await store.post(delayed)
+        delay, priority = (MINUTE, 100) if number else (HOUR // 2, 200)
+        await store.post(NewMessage(b'"%d"' % number, HOUR, delay, priority=priority))
         await store.messages.delete(QUEUE, ids, claim_ids=None)
     await store.sweep()
     assert len(await store.records(RecordType.ACTIVE)) < 5
-    assert (await store.claim()).claim_id is None
+    await store.post(NewMessage(b'"ready"', HOUR, priority=150))
     store.clock.advance(MINUTE)
-    assert texts(await store.claim(30)) == [str(number) for number in reversed(range(30))]
+    expected = [*map(str, range(1, 30)), "ready"]
+    assert texts(await store.claim(50)) == expected
 
 
 async def test_what_expires_at_once_goes_in_many_steps(store: Store) -> None:
