@@ -202,12 +202,15 @@ async def test_letters_to_two_targets_each_reach_their_own(
     assert await second.bodies() == ["b"]
 
 
+@pytest.mark.parametrize("way", ["claimed", "renewed"])
 async def test_a_letter_that_is_held_for_long_can_still_be_found_by_its_id(
-    queue: QueueUnderTest, target: QueueUnderTest, client: Any
+    queue: QueueUnderTest, target: QueueUnderTest, client: Any, way: str
 ) -> None:
     (message_id,) = await exhaust(queue, "a")
     await queue.claim(dead_letter=target.as_dead_letter_queue(1))
-    await target.claim(ttl=30 * HOUR, grace=10 * HOUR)
+    claim_id = await target.claim_id(ttl=30 * HOUR if way == "claimed" else MINUTE)
+    if way == "renewed":
+        await target.renew(claim_id, ttl=30 * HOUR)
     assert (await target.get_one(message_id)).id == message_id
     tag = keys_of(target.ref).tag
     check_queue(client, tag, keys_by_tag(client)[tag], 0)
