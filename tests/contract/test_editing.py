@@ -119,7 +119,7 @@ async def test_what_is_not_there_cannot_be_edited(
 async def test_a_ready_message_cannot_be_edited(queue: QueueUnderTest) -> None:
     (never_delayed,) = await queue.post("a")
     (due,) = await queue.post("b", delay=10 * MINUTE)
-    queue.advance(11 * MINUTE)  # due, though nothing has swept
+    queue.advance(10 * MINUTE)  # due in this millisecond, though nothing has swept
     for message_id in (never_delayed, due):
         with pytest.raises(Conflict):
             await queue.edit(message_id, "X", delay=10 * MINUTE)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.subject import MINUTE, QueueUnderTest, ids, texts
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, texts
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import DelayMode
 
@@ -173,3 +173,16 @@ async def test_an_id_of_another_queue_is_not_found(
     assert not await other.get(message_id)
     await other.delete(message_id)
     assert await queue.bodies() == ["a"]
+
+
+async def test_a_page_is_full_whatever_the_filters_leave_out(queue: QueueUnderTest) -> None:
+    """Clients take a short page for the end."""
+    for number in range(5):
+        await queue.post(f"mine-{number}", client="me")
+        await queue.post(f"other-{number}", client="other")
+    await queue.post("delayed", delay=HOUR, ttl=2 * HOUR)
+    await queue.post("last", client="other")
+    page = await queue.page(limit=3, exclude="me", delayed=False)
+    assert texts(page.messages) == ["other-0", "other-1", "other-2"]
+    page = await queue.page(after=page.marker, limit=3, exclude="me", delayed=False)
+    assert texts(page.messages) == ["other-3", "other-4", "last"]
