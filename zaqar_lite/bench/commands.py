@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import os
 import resource
 import statistics
 import sys
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 from zaqar_lite.bench import machine
 from zaqar_lite.bench.connection import Connection, Pace, Script, Tally
 from zaqar_lite.bench.scenarios import SCENARIOS, Counter, Scenario, Target, fill
+from zaqar_lite.commands.running import FAILED, OK, UNAVAILABLE, USAGE, above_zero, at_least
 
 _BUSY = 0.7
 
@@ -44,14 +46,18 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         description="Load any Zaqar v2 server: closed loop by default, open loop with --rate. "
         "Scenarios: " + "; ".join(f"{one.name}: {one.description}" for one in SCENARIOS.values()),
     )
-    parser.add_argument("--url", default="http://127.0.0.1:8888", help="the server")
+    parser.add_argument(
+        "--url",
+        default=os.environ.get("ZAQARLITE_URL") or "http://127.0.0.1:8888",
+        help="the server, without TLS (ZAQARLITE_URL, else http://127.0.0.1:8888)",
+    )
     parser.add_argument(
         "--scenario", default="post1,post20,post100,list20,claim20,cycle", metavar="A,B,..."
     )
     parser.add_argument("--keys", action="store_true", help="post with idempotency keys")
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of each scenario")
-    parser.add_argument("--connections", type=int, default=16)
-    parser.add_argument("--rate", type=float, help="requests a second, whatever the answers")
+    parser.add_argument("--seconds", type=above_zero, default=5.0, help="length of each scenario")
+    parser.add_argument("--connections", type=at_least(1), default=16)
+    parser.add_argument("--rate", type=above_zero, help="requests a second, whatever the answers")
     parser.add_argument("--project", default="bench")
     parser.add_argument("--token", help="value of X-Auth-Token")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
@@ -59,24 +65,45 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the scenarios and print their figures; 2 for an unknown one, 1 when any was refused."""
+    """Run the scenarios and print their figures.
+
+    The exit code is 1 when a request was refused, 2 for an unknown scenario or an address that is
+    none, 4 when the server does not answer or goes away.
+    """
     names = arguments.scenario.split(",")
     unknown = [name for name in names if name not in SCENARIOS]
     if unknown:
         sys.stderr.write(f"bench: no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}\n")
-        return 2
+        return USAGE
+    if not _is_address(arguments.url):
+        sys.stderr.write(
+            f"bench: {arguments.url!r} is not an address such as http://127.0.0.1:8888\n"
+        )
+        return USAGE
     where = machine.describe()
     sys.stdout.write(" ".join(f"{name}={value!r}" for name, value in where.items()) + "\n")
     results = []
     for name in names:
-        result = asyncio.run(_measure(SCENARIOS[name], arguments))
+        try:
+            result = asyncio.run(_measure(SCENARIOS[name], arguments))
+        except OSError as error:
+            sys.stderr.write(f"bench: no answer from {arguments.url}: {error}\n")
+            return UNAVAILABLE
         results.append(result)
         sys.stdout.write(_line(result) + "\n")
         sys.stdout.flush()
     if arguments.json is not None:
         document = {"machine": where, "results": [asdict(result) for result in results]}
         arguments.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    return 1 if any(result.refused for result in results) else 0
+    return FAILED if any(result.refused for result in results) else OK
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "http" and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        return False
 
 
 async def _measure(scenario: Scenario, arguments: argparse.Namespace) -> Result:
@@ -129,7 +156,9 @@ async def _play(
         for done in playing:
             if not done.done():
                 done.set_result(None)
-    await asyncio.gather(*playing)
+    for outcome in await asyncio.gather(*playing, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
 
 
 def _drop(target: Target) -> Script:
