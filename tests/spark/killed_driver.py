@@ -55,7 +55,11 @@ def hanging(rows: DataFrame, place: Path) -> DataFrame:
 
 def main() -> None:
     server, proxy, queue, letters = sys.argv[1:5]
-    spark = session("local[2,2]")
+    quick = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # to start; it won't live long
+    spark = session(
+        "local[2]",
+        **{"spark.driver.extraJavaOptions": quick, "spark.sql.shuffle.partitions": "2"},
+    )
     spark.sparkContext.setLogLevel("OFF")
     register(spark)
     target = Target(proxy, letters, page_size=5)
