@@ -7,14 +7,17 @@ import subprocess
 import sys
 import textwrap
 import time
+from typing import Any
 
 import pytest
 
 from tests.client.conftest import MovableServer
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Client, Message, RawBody
+from zaqar_lite.client.dead_letters import Redrive, RedriveOptions
+from zaqar_lite.client.models import DeadLetter, Held, Stats
 from zaqar_lite.client.transports import Transport
-from zaqar_lite.client.wire import Request, Response
+from zaqar_lite.client.wire import Call, Request, Response
 
 pytestmark = pytest.mark.anyio
 
@@ -262,6 +265,41 @@ def test_a_letter_that_fails_again_meanwhile_waits_for_the_next_run(
     result = client.redrive(dead, on_moved=fail_again)
     assert result.moved == {queue: 5}
     assert client.stats(dead).ready == 5
+
+
+def test_what_stays_is_renewed_before_it_lapses() -> None:
+    """Driven by hand: 90 seconds pass over a page that the filter leaves."""
+    clock = [0.0]
+    options = RedriveOptions(where=lambda letter: letter.body == "yes")
+    redrive = Redrive("dead", options, now=lambda: clock[0])
+    steps = redrive.steps(page_size=1)
+
+    def held(number: int, body: str) -> Held:
+        origin = DeadLetter("source", None, 1, None, None)
+        letter = Message("dead", f"m{number}", body, 60, 0, "", dead_letter=origin)
+        return Held(f"claim-{number}", "dead", 60, 0, [letter])
+
+    def seen(call: Call[Any]) -> tuple[str, str]:
+        return call.request.method, call.request.path.removeprefix("/v2/queues/").split("?")[0]
+
+    claim = ("POST", "dead/claims")
+    assert seen(next(steps)) == ("GET", "dead/stats")
+    assert seen(steps.send(Stats(3, 3, 0, ready=3))) == claim
+    assert seen(steps.send(held(1, "no"))) == claim
+    clock[0] = 29.0
+    assert seen(steps.send(held(2, "yes"))) == ("POST", "source/messages")
+    assert seen(steps.send(["id"])) == ("DELETE", "dead/messages")
+    assert seen(steps.send(None)) == claim
+    clock[0] = 31.0
+    assert seen(steps.send(held(3, "yes"))) == ("PATCH", "dead/claims/claim-1")
+    assert seen(steps.send(None)) == ("POST", "source/messages")
+    assert seen(steps.send(["id"])) == ("DELETE", "dead/messages")
+    assert seen(steps.send(None)) == ("DELETE", "dead/claims/claim-1")
+    assert seen(steps.send(None)) == ("GET", "dead/stats")
+    with pytest.raises(StopIteration) as ended:
+        steps.send(Stats(1, 1, 0, ready=1))
+    assert ended.value.value.moved == {"source": 2}
+    assert ended.value.value.passed_over == 1
 
 
 class Forgetful(Transport):

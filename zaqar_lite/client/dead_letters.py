@@ -35,7 +35,7 @@ ROOM_FOR_ATTRIBUTES = 256
 # Seconds, the shortest that a server takes: how long the letters of a killed redrive wait. It must
 # be well below the time that the target's server remembers keys (600 s by default).
 CLAIM_TTL = 60
-RENEW_AFTER = CLAIM_TTL / 3
+RENEW_AFTER = CLAIM_TTL / 2
 
 
 @dataclasses.dataclass(slots=True)
@@ -154,7 +154,7 @@ class Redrive:
         self._options = options
         self._stopping = stopping
         self._now = now
-        self._kept: list[Kept] = []
+        self._kept: deque[Kept] = deque()
         self.result = Redriven(dry_run=options.dry_run)
 
     def steps(self, page_size: int) -> Steps[Redriven]:
@@ -183,6 +183,8 @@ class Redrive:
                 kept = Kept(held.id, len(held.messages), asked_at)
                 self._kept.append(kept)
                 yield from self._move_all(self.moves(held.messages), kept)
+                if not kept.left and self._kept and self._kept[-1] is kept:
+                    self._kept.pop()
         finally:
             yield from self._release()
         stats = yield queues.stats(self.queue)
@@ -234,15 +236,20 @@ class Redrive:
                 self.count(move)
 
     def _renew(self) -> Steps[None]:
-        """Renew the claims that a third of their time is over of; a lost one holds nothing."""
+        """Renew the claims of which half the time is over; a lost one holds nothing.
+
+        The oldest stands first, so that this costs nothing while none is due, however many are
+        kept.
+        """
         now = self._now()
-        self._kept = [kept for kept in self._kept if kept.left]
-        for kept in self._kept:
-            if now - kept.renewed_at < RENEW_AFTER:
+        while self._kept and now - self._kept[0].renewed_at >= RENEW_AFTER:
+            kept = self._kept.popleft()
+            if not kept.left:
                 continue
+            kept.renewed_at = now
+            self._kept.append(kept)
             try:
                 yield claims.renew(self.queue, kept.id, ttl=CLAIM_TTL)
-                kept.renewed_at = now
             except ClaimLost:
                 kept.left = 0
 
