@@ -18,6 +18,7 @@ import tempfile
 import time
 import uuid
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -157,21 +158,24 @@ class Measurement:
                 client.delete_queue(queue)
 
 
-def one_round(measured: Measurement, seconds: float) -> dict[str, Figures]:
-    """Take each figure once."""
+def one_round(measured: Measurement, seconds: float) -> Iterator[tuple[str, Figures]]:
+    """Take each figure once; yield each when it is there."""
     name = uuid.uuid4().hex
-    found = {"bench post100 --keys": measured.bench(seconds)}
-    found["publish"] = measured.publish(f"{name}-a")
-    found["claim to Parquet"] = measured.claim(f"{name}-a")
-    found["publish, every tenth answer lost"] = measured.publish_with_failures(f"{name}-b")
+    bench = measured.bench(seconds)
+    yield "bench post100 --keys", bench
+
+    def beside(figures: Figures) -> Figures:
+        ratio = figures["messages_per_second"] / bench["messages_per_second"]
+        return {**figures, "of_bench": round(ratio, 3)}
+
+    yield "publish", beside(measured.publish(f"{name}-a"))
+    yield "claim to Parquet", measured.claim(f"{name}-a")
+    failing = beside(measured.publish_with_failures(f"{name}-b"))
+    yield "publish, every tenth answer lost", failing
     measured.drop(f"{name}-a", f"{name}-b")
     measured.letters(name)
-    found["dlq-report"] = measured.report(f"{name}-dead")
+    yield "dlq-report", measured.report(f"{name}-dead")
     measured.drop(f"{name}-source", f"{name}-dead")
-    bench = found["bench post100 --keys"]["messages_per_second"]
-    for step in ("publish", "publish, every tenth answer lost"):
-        found[step]["of_bench"] = round(found[step]["messages_per_second"] / bench, 3)
-    return found
 
 
 def main() -> None:
@@ -192,7 +196,7 @@ def main() -> None:
             measured = Measurement(spark, server, place)
             measured.prepare()
             for number in range(arguments.rounds):
-                for step, figures in one_round(measured, arguments.bench_seconds).items():
+                for step, figures in one_round(measured, arguments.bench_seconds):
                     told(round=number + 1, step=step, load=os.getloadavg()[0], **figures)
                     for figure, value in figures.items():
                         kept[step][figure].append(value)
