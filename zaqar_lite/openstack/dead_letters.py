@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 from typing import Any
 
 from osc_lib.command import command
@@ -9,6 +10,8 @@ from osc_lib.command import command
 from zaqar_lite.client import Message
 from zaqar_lite.openstack.connection import connect
 from zaqar_lite.openstack.messages import Table
+
+LOG = logging.getLogger(__name__)
 
 
 def _queue(parser: argparse.ArgumentParser) -> None:
@@ -84,5 +87,13 @@ class RedriveDeadLetters(command.Lister):
                 limit=parsed_args.limit,
                 dry_run=parsed_args.dry_run,
             )
+            for count, why in (
+                (result.homeless, "name no source (give --to)"),
+                (len(result.refused), "are refused by their target and stay"),
+                (result.held, "are claimed by somebody (run again for them)"),
+                (result.lost, "are in both queues (run again within ten minutes)"),
+            ):
+                if count:
+                    LOG.warning("Letters that %s: %d", why, count)
             column = "Would Move" if result.dry_run else "Moved"
             return ("Target", column), list(result.moved.items())
