@@ -14,7 +14,7 @@ from tests.drivers.opendata.contract_hooks import check_database
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import DelayMode, Message, NewMessage, QueueRef, StoreOptions
 from zaqar_lite.storage.base import MessageStore
-from zaqar_lite.storage.opendata import entries, paging, queue
+from zaqar_lite.storage.opendata import claiming, due, entries, listing, paging, queue
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.registry import create_stores
 
@@ -25,9 +25,11 @@ HOUR = 3_600_000
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages of three entries, and no slack."""
+    """Pages of three entries, no slack, and steps of a few entries."""
     for module in (entries, paging, queue):
         monkeypatch.setattr(module, "PAGE_SIZE", 3)
+    for module in (claiming, due, listing, paging):
+        monkeypatch.setattr(module, "STEP", 4)
     monkeypatch.setattr(paging, "_HOT_SLACK", 2)
 
 

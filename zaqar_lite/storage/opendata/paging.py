@@ -14,6 +14,7 @@ from zaqar_lite.storage.opendata.active import read_active
 from zaqar_lite.storage.opendata.checkpoint import put_garbage
 from zaqar_lite.storage.opendata.cold import candidates, entries_of, may_be_cold
 from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.encoding import CodecError
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Entry, Page
 from zaqar_lite.storage.opendata.keys import RecordType
@@ -155,7 +156,9 @@ def cold_at_head(queue: Queue, limit: int) -> list[Page]:
         return []
     ready = queue.ready
     before: set[int] = set()
-    while len(before) < limit and ready and ready[0] < first[0]:
+    for _ in range(limit + STEP):  # beyond that the page is loaded, needed or not
+        if len(before) == limit or not ready or ready[0] >= first[0]:
+            break
         key = heappop(ready)
         if queue.is_ready(key):
             before.add(key)
