@@ -1,5 +1,6 @@
 """`zaqar-lite serve` as a process: start, refuse, log, drain."""
 
+import contextlib
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -82,6 +84,86 @@ def test_logs_json_lines_without_bodies_or_tokens() -> None:
     assert access["request_id"] == posted.headers["x-openstack-request-id"]
     assert access["milliseconds"] > 0
     assert any("listening on" in line["message"] for line in lines)
+
+
+def until_closed(connection: socket.socket) -> bytes:
+    """Read what the server says until it closes the connection."""
+    said = b""
+    try:
+        while part := connection.recv(65_536):
+            said += part
+    except ConnectionResetError:
+        pass  # it closed while we were still sending
+    return said
+
+
+@pytest.fixture(scope="module")
+def bounded() -> Iterator[ServerProcess]:
+    """A server with small bounds for connections."""
+    bounds = {"ZAQAR_REQUEST_TIMEOUT": "1", "ZAQAR_MAX_REQUEST_HEAD": "65536"}
+    with ServerProcess("memory://", env=bounds) as server:
+        yield server
+
+
+@pytest.mark.parametrize("endless", [b"X-%d: " + b"x" * 1000 + b"\r\n", b"%d" + b"y" * 1000])
+def test_a_head_without_end_is_refused(bounded: ServerProcess, endless: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", bounded.port), 30) as connection:
+        connection.sendall(b"GET /v2/queues HTTP/1.1\r\nHost: x\r\nX: ")
+        with contextlib.suppress(ConnectionError):
+            for number in range(1000):  # 1 MB, of which 64 KiB are taken
+                connection.sendall(endless % number)
+                if number % 20 == 0:
+                    time.sleep(0.001)
+        said = until_closed(connection)
+    assert not said or said.startswith(b"HTTP/1.1 431 ")
+    assert bounded.alive()
+
+
+def test_what_follows_an_answered_request_is_bounded(bounded: ServerProcess) -> None:
+    with socket.create_connection(("127.0.0.1", bounded.port), 30) as connection:
+        connection.sendall(
+            b"POST /v2/queues/q/messages HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 400 ")
+        chunks = (b"400\r\n" + b"z" * 1024 + b"\r\n") * 20_000
+        with pytest.raises(ConnectionError):
+            connection.sendall(chunks)
+    assert bounded.alive()
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"GET /v2/queues HTTP/1.1\r\nHost:",
+        b"POST /v2/queues/q/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Client-ID: %s\r\nX-Project-ID: demo\r\nContent-Length: 27\r\n\r\n"
+        b'{"messages": ' % HEADERS["Client-ID"].encode(),
+    ],
+)
+def test_an_incomplete_request_is_given_up(bounded: ServerProcess, begun: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", bounded.port), 30) as connection:
+        connection.sendall(begun)
+        started = time.monotonic()
+        assert until_closed(connection) == b""
+        assert 0.9 <= time.monotonic() - started < 20
+    with httpx.Client(base_url=bounded.url, headers=HEADERS) as http:
+        assert http.get("/v2/queues").json()["queues"] == []
+
+
+def test_a_slow_request_that_goes_on_is_served(bounded: ServerProcess) -> None:
+    head = (
+        b"POST /v2/queues/slow/messages HTTP/1.1\r\nHost: x\r\nClient-ID: %s\r\n"
+        b"X-Project-ID: slow\r\nContent-Length: 27\r\n\r\n" % HEADERS["Client-ID"].encode()
+    )
+    body = b'{"messages": [{"body": 1}]}'
+    with socket.create_connection(("127.0.0.1", bounded.port), 30) as connection:
+        for part in (head[:40], head[40:], *(body[n : n + 9] for n in range(0, 27, 9))):
+            connection.sendall(part)
+            time.sleep(0.5)
+        answer = connection.recv(65_536)
+    assert answer.startswith(b"HTTP/1.1 201 ")
+    assert b"\r\ndate: " in answer
 
 
 def test_finishes_what_is_under_way_and_exits_0() -> None:

@@ -16,6 +16,7 @@ from types import FrameType
 import uvicorn
 
 from zaqar_lite import logs
+from zaqar_lite.connections import BoundedProtocol
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.main import create_app
 from zaqar_lite.settings import PREFIX, Settings, load
@@ -75,18 +76,18 @@ class _Server(uvicorn.Server):
 
 
 def _config(settings: Settings, app: object) -> uvicorn.Config:
+    _bound_connections(settings)
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         factory=isinstance(app, str),
         loop="uvloop",
-        http="httptools",
+        http=BoundedProtocol,
         ws="none",
         lifespan="on",
         access_log=False,
         log_config=None,
         log_level="warning",
         server_header=False,
-        date_header=False,
         proxy_headers=False,
         backlog=_BACKLOG,
         workers=settings.workers,
@@ -127,7 +128,14 @@ def _wait_for_a_worker(address: tuple[str, int], announce: Callable[[], None]) -
 def create_worker_app() -> object:
     """Make the application of one of several processes."""
     logs.configure()
-    return create_app()
+    settings = load(environment=os.environ)
+    _bound_connections(settings)
+    return create_app(settings)
+
+
+def _bound_connections(settings: Settings) -> None:
+    BoundedProtocol.max_head = settings.max_request_head
+    BoundedProtocol.request_timeout = settings.request_timeout
 
 
 def _listen(settings: Settings) -> socket.socket:

@@ -55,6 +55,12 @@ class Settings(BaseModel):
     max_length_client_id: int = Field(36, ge=1, description="Longest Client-ID when off.")
     sweep_interval: float = Field(1.0, gt=0, description="Pause between two sweeps.")
     shutdown_timeout: int = Field(25, ge=1, description="How long a stop waits for requests.")
+    request_timeout: float = Field(
+        60.0, gt=0, description="Silence after which an incomplete request is given up."
+    )
+    max_request_head: int = Field(
+        262_144, ge=65_536, description="Bytes of a request before its body; 431 above."
+    )
     clock_offset_file: Path | None = Field(
         None, description="File with milliseconds to add to the clock; for tests, loopback only."
     )
