@@ -194,6 +194,8 @@ def main() -> None:
     parser.add_argument("--directory", default=None)
     parser.add_argument("--uvloop", action="store_true")
     arguments = parser.parse_args()
+    if arguments.only_million and not arguments.million:
+        arguments.million = 1_000_000
     if arguments.uvloop:
         import uvloop  # noqa: PLC0415 - an option
 
