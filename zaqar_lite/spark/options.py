@@ -22,6 +22,11 @@ KNOWN = (
 )  # fmt: skip
 
 
+# The first tries come sooner than an interactive client's: a task's other requests wait behind
+# them. Altogether they last as long, some ten seconds.
+_RETRIES = RetryPolicy(attempts=11, base=0.02)
+
+
 class OptionError(ValueError):
     """An option is unknown, missing or out of range; the text says which and what it may be."""
 
@@ -71,7 +76,7 @@ class Options:
             client_id=self.client_id,
             timeout=self.timeout,
             page_size=self.page_size,
-            retries=RetryPolicy(),
+            retries=_RETRIES,
             release_on_sigterm=False,
         )
 
