@@ -119,6 +119,7 @@ def test_a_full_disk_refuses_writes_until_there_is_room(shim: Path, tmp_path: Pa
         refused = faulty.post()
         assert refused.status_code == 503
         assert "full" in refused.json()["description"]
+        assert str(tmp_path) not in refused.text  # that is for the log, not for clients
         assert faulty.listed() == faulty.posted
         faulty.trigger.unlink()
         deadline = time.monotonic() + 90

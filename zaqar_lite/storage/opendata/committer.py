@@ -59,7 +59,7 @@ class Committer:
         self.check_readable()
         if self._refused is not None:
             if asyncio.get_running_loop().time() < self._refused_until:
-                raise Unavailable(str(self._refused), retry_after=self._refused.retry_after)
+                raise Unavailable(self._refused.shown, retry_after=self._refused.retry_after)
             self._refused = None
 
     @property

@@ -60,6 +60,8 @@ _DURABLE_SCAN = slatedb.ScanOptions(
     max_fetch_tasks=2,
 )
 
+_BROKEN = "A write to the store failed: nothing is written until the server is started again."
+
 T = TypeVar("T")
 
 
@@ -207,9 +209,9 @@ class SlateDbEngine(Engine):
         nothing is written until the server is started again.
         """
         if self._broken:
-            raise Unavailable(self._broken, retry_after=60)
+            raise Unavailable(_BROKEN, retry_after=60, detail=self._broken)
         if self._doubtful is not None:
-            raise Unavailable(self._why_in_doubt, retry_after=5)
+            raise Unavailable(self._why_in_doubt, retry_after=5, detail=str(self._path))
         write = asyncio.create_task(self._write(batch.puts, batch.deletes))
         waited = 0.0
         while not write.done():
@@ -233,14 +235,14 @@ class SlateDbEngine(Engine):
             if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                 write.cancel()
                 raise self._give_up(exc) from exc
-            why = f"The disk of {self._path} is full: free some space."
+            why = "The store's disk is full."
         else:
             if waited < self._patience:
                 return
-            why = f"SlateDB at {self._path} does not answer; it goes on trying to write."
-        logger.error("a commit of SlateDB is in doubt: %s", why)
+            why = "The store does not answer; it goes on trying to write."
+        logger.error("a commit of SlateDB at %s is in doubt: %s", self._path, why)
         self._doubtful, self._why_in_doubt, self.is_in_doubt = write, why, True
-        raise Unavailable(why, retry_after=5)
+        raise Unavailable(why, retry_after=5, detail=str(self._path))
 
     def _check(self, write: "asyncio.Task[None]") -> None:
         try:
@@ -249,12 +251,9 @@ class SlateDbEngine(Engine):
             raise self._give_up(exc) from exc
 
     def _give_up(self, exc: Exception) -> Unavailable:
-        self._broken = (
-            f"Writing to SlateDB at {self._path} failed ({exc}); nothing is written until the "
-            "server is started again."
-        )
-        logger.error("a commit of SlateDB failed: %s", exc)
-        return Unavailable(self._broken, retry_after=60)
+        self._broken = f"writing to SlateDB at {self._path}: {exc}"
+        logger.error("a commit failed: %s", self._broken)
+        return Unavailable(_BROKEN, retry_after=60, detail=self._broken)
 
     async def resolve(self) -> bool:
         """Wait until SlateDB has stored the batch in doubt, or gives up; see the interface."""
@@ -336,9 +335,13 @@ class SlateDbEngine(Engine):
             async with asyncio.timeout(self._patience):
                 return await call
         except TimeoutError as exc:  # SlateDB tries for ever to read a file that is too short
-            raise Unavailable(f"SlateDB at {self._path} can't be read: no answer in time.") from exc
+            raise Unavailable(
+                "The store can't be read: no answer in time.", detail=f"SlateDB at {self._path}"
+            ) from exc
         except slatedb.Error as exc:
-            raise Unavailable(f"SlateDB at {self._path} can't be read: {exc}.") from exc
+            raise Unavailable(
+                "The store can't be read.", detail=f"SlateDB at {self._path}: {exc}"
+            ) from exc
 
     def _opened(self) -> slatedb.Db:
         if self._db is None:

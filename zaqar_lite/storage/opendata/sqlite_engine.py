@@ -33,6 +33,10 @@ FILE_NAME = "queue.sqlite3"
 _CHUNK = 1_000
 _MOST_ROWS = 128
 _SQLITE_FULL, _SQLITE_IOERR = 13, 10
+_BROKEN = (
+    "A write to the store failed: nothing is written until its disk is mended and the server "
+    "started again."
+)
 _SWITCH_INTERVAL = 0.0001
 """Seconds that the writer waits at most for a busy event loop to let go of the interpreter, which
 it needs several times a statement. With Python's 5 ms the loop serves all who wait before the next
@@ -110,7 +114,7 @@ class SqliteEngine(Engine):
         the system still holds of a failed write is unknown, and a second fsync may lie.
         """
         if self._broken:
-            raise Unavailable(self._broken)
+            raise Unavailable(_BROKEN, retry_after=60, detail=self._broken)
         try:
             await self._writer.run(lambda connection: _write(connection, batch))
         except sqlite3.Error as exc:
@@ -130,15 +134,12 @@ class SqliteEngine(Engine):
     def _translate(self, exc: sqlite3.Error) -> Unavailable:
         code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
         if code == _SQLITE_FULL:
-            return Unavailable(f"The disk of {self.path} is full: free some space.", retry_after=5)
+            return Unavailable("The store's disk is full.", retry_after=5, detail=str(self.path))
         logger.error("writing to %s failed: %s", self.path, exc)
         if code == _SQLITE_IOERR:
-            self._broken = (
-                f"Writing to {self.path} failed ({exc}); nothing is written until the disk is "
-                "mended and the server started again."
-            )
-            return Unavailable(self._broken, retry_after=60)
-        return Unavailable(f"The store can't write now: {exc}.")
+            self._broken = f"writing to {self.path}: {exc}"
+            return Unavailable(_BROKEN, retry_after=60, detail=self._broken)
+        return Unavailable("The store can't write now.", detail=str(exc))
 
 
 class _ConnectionThread:

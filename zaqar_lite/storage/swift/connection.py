@@ -118,7 +118,7 @@ class Swift:
             pause = min(pause * 2, _LONGEST_PAUSE)
             wait = max(wait, random.uniform(pause / 2, pause))  # noqa: S311 - only spreads load
             if time.monotonic() + wait >= give_up:
-                raise Unavailable(f"Swift does not serve {method}: {failure}.", retry_after=5)
+                raise Unavailable(f"Swift does not serve {method}.", retry_after=5, detail=failure)
             await asyncio.sleep(wait)
 
     async def listing_limit(self) -> int | None:

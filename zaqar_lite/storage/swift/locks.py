@@ -131,7 +131,7 @@ class SharedLocks(Locks):
             ) from exc
         except (ToozError, TimeoutError) as exc:
             self._pool.shutdown(wait=False)
-            raise Unavailable(f"The coordination service does not answer: {exc}") from exc
+            raise Unavailable("The coordination service does not answer.", detail=str(exc)) from exc
         self._coordinator = coordinator
 
     async def close(self) -> None:
