@@ -260,6 +260,8 @@ class Swept(NamedTuple):
     promoted: int = 0
     lapsed: int = 0
     moved: int = 0
+    deleted: int = 0
+    """Messages whose records went: they had been left behind by a purge."""
 
     @property
     def total(self) -> int:

@@ -46,10 +46,10 @@ async def sweep(db: Database, limit: int) -> Swept:
             await past.trim(db, queue, now)
         if queue.is_empty and queue not in db.touched and queue.epoch <= db.committer.committed:
             db.queues.discard(queue.ref)
-    await _delete_garbage(db)
+    deleted = await _delete_garbage(db)
     if db.touched or db.puts or db.deletes:
         await db.committer.durable()
-    return Swept(expired, promoted, lapsed, moved)
+    return Swept(expired, promoted, lapsed, moved, deleted)
 
 
 def _move_exhausted(db: Database, queue: Queue, now: int, limit: int) -> int:
@@ -73,10 +73,10 @@ def _move_exhausted(db: Database, queue: Queue, now: int, limit: int) -> int:
     return moved
 
 
-async def _delete_garbage(db: Database) -> None:
-    """Delete one step of what was left behind by a purge."""
+async def _delete_garbage(db: Database) -> int:
+    """Delete one step of what was left behind by a purge; answer how many messages."""
     if not db.garbage:
-        return
+        return 0
     key = db.garbage[0]
     value = db.puts.get(key) or db.written.puts.get(key)
     if value is None:
@@ -85,6 +85,8 @@ async def _delete_garbage(db: Database) -> None:
     db.garbage.popleft()
     db.deletes[key] = None
     db.puts.pop(key, None)
-    for message_id in () if value is None else decode_garbage(value):
+    gone = () if value is None else decode_garbage(value)
+    for message_id in gone:
         db.deletes[keys.message_key(keys.RecordType.PAYLOAD, message_id)] = None
         db.deletes[db.log_key(message_id)] = None
+    return len(gone)
