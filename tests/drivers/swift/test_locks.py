@@ -280,7 +280,9 @@ async def test_a_process_that_is_stopped_past_its_lease_holds_nothing_twice(
     with services.start_redis() as redis:
         short = "&lease=4&timeout=1"
         through = a_queue(await open_swift(proxy.url, coordination_url=redis.url, options=short))
-        await through.post("a", "b")
+        # One message where it marks: of two, the second may be marked or not when it is stopped.
+        posted = ["a", "b"] if method == "GET" else ["a"]
+        await through.post(*posted)
         claimer = Claimer(through, redis.url)
         claimer.ready()
         go = threading.Event()
@@ -295,15 +297,15 @@ async def test_a_process_that_is_stopped_past_its_lease_holds_nothing_twice(
         assert await asyncio.to_thread(claimer.said) == ["refused"]
         assert (await other.claim()).claim_id is None
         if method == "GET":
-            assert texts(claimed.messages) == ["a", "b"]
+            assert texts(claimed.messages) == posted
             held = await other.get_claim(claimed.claim_id or "")
-            assert texts(held.messages) == ["a", "b"]
+            assert texts(held.messages) == posted
             claims = [claimed.claim_id or ""]
             assert not await other.delete(*ids(claimed.messages), claims=claims)
         else:
             assert claimed.claim_id is None
             other.advance(11 * 60_000)
-            assert texts((await other.claim()).messages) == ["a", "b"]
+            assert texts((await other.claim()).messages) == posted
 
 
 async def test_a_clock_that_differs_from_swifts_is_refused(
