@@ -1,6 +1,7 @@
 """Run the server: uvicorn with uvloop and httptools, one process or several."""
 
 import argparse
+import gc
 import http.client
 import logging
 import os
@@ -58,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises the signal again once it has drained; without this the exit code is not 0.
         signal.signal(number, _ignore)
+    _calm_garbage_collector()
     server.run(sockets=[listener])
     return 0 if server.started else 3
 
@@ -130,7 +132,19 @@ def create_worker_app() -> object:
     logs.configure()
     settings = load(environment=os.environ)
     _bound_connections(settings)
+    _calm_garbage_collector()
     return create_app(settings)
+
+
+def _calm_garbage_collector() -> None:
+    """Look through all objects only after a million new ones; what is there at start stays.
+
+    A store holds its messages for long, and looking through them held up every request: 38 ms at
+    the 99th percentile of posts of twenty on the memory store, 10 ms without.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(2_000, 10, 50)
 
 
 def _bound_connections(settings: Settings) -> None:
