@@ -33,16 +33,6 @@ async def test_a_post_of_100_takes_three_commands(
     assert [name_of(c) for c in commands.take()] == ["aggregate", "insert", "update"]
 
 
-async def test_a_post_with_keys_takes_eight_commands(
-    queue: QueueUnderTest, commands: Commands
-) -> None:
-    """Read, look up, remember, look again, write, mark, take places, commit."""
-    await queue.post("first")
-    commands.clear()
-    await queue.post_all([new(str(n), key=str(n)) for n in range(20)], batch_key="b")
-    assert len(commands.take()) <= 8
-
-
 async def test_a_post_to_a_queue_with_a_record_takes_three_from_the_first(
     stores: Stores, queue: QueueUnderTest, commands: Commands
 ) -> None:

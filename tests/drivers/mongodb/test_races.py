@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from typing import cast
 from unittest.mock import patch
 
@@ -17,7 +17,6 @@ from tests.drivers.mongodb.conftest import OpenStores
 from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.mongodb import placing
 from zaqar_lite.storage.mongodb.claiming import POP_TIME_MS, _Grip
 from zaqar_lite.storage.mongodb.messages import MongoMessageStore
 from zaqar_lite.storage.mongodb.placing import Insertion
@@ -207,18 +206,12 @@ async def test_a_post_that_a_drop_overtakes_is_gone_with_the_queue(
 
 @pytest.mark.parametrize(
     ("place", "step"),
-    [
-        ("_keys", "remember"),
-        ("_placing", "let_in"),
-        ("_keys", "mark"),
-        (None, "_shift"),
-        ("_queues", "commit"),
-    ],
+    [("_keys", "remember"), ("_placing", "let_in"), ("_keys", "mark"), ("_queues", "commit")],
 )
 async def test_a_retry_completes_a_batch_whose_writer_died(
-    queue: QueueUnderTest, second: QueueUnderTest, place: str | None, step: str
+    queue: QueueUnderTest, second: QueueUnderTest, place: str, step: str
 ) -> None:
-    owner = placing if place is None else getattr(driver(queue), place)
+    owner = getattr(driver(queue), place)
     driver(second)._placing.patience = 20  # a retry knows what it meets, and waits for nobody
     messages = [new("a"), new("b", key="k"), new("c")]
     await dies(owner, step, lambda: queue.post_all(messages, batch_key="batch"))
@@ -238,8 +231,7 @@ async def test_a_retry_stores_nothing_that_was_passed_over_and_consumed(
 ) -> None:
     """The dead writer's messages became visible by another's commit, and were acknowledged."""
     messages = [new("a", key="k"), new("b")]
-    dead = driver(queue)
-    await dies(dead._queues, "commit", lambda: queue.post_all(messages, batch_key="batch"))
+    await dies(driver(queue)._keys, "mark", lambda: queue.post_all(messages, batch_key="batch"))
     await impatient(second).post("next")
     held = await second.claim(2)
     assert texts(held.messages) == ["a", "b"]
@@ -247,46 +239,6 @@ async def test_a_retry_stores_nothing_that_was_passed_over_and_consumed(
     answers = await second.post_all(messages, batch_key="batch")
     assert [posted.id for posted in answers] == ids(held.messages)
     assert await second.bodies() == ["next"]
-
-
-async def test_a_retry_stores_nothing_that_was_consumed_below_the_counter(
-    queue: QueueUnderTest, second: QueueUnderTest
-) -> None:
-    """The places of a slow writer's messages were taken and left again: there readers look."""
-    messages = [new("keyed", key="k")]
-    await queue.post("start")
-    with pause_before(Insertion, "_insert") as pause:
-        slow = asyncio.create_task(
-            dies(driver(queue)._keys, "mark", lambda: queue.post_all(messages))
-        )
-        await pause.reached()
-        await second.post("fast")
-        await second.pop(5)
-        pause.go()
-        await slow
-    seen = texts((await second.pop(5)).messages)
-    await second.post_all(messages)
-    seen += texts((await second.pop(5)).messages)
-    assert seen == ["keyed"]
-
-
-async def test_a_retry_completes_a_batch_of_which_some_keys_are_marked(
-    queue: QueueUnderTest, second: QueueUnderTest
-) -> None:
-    messages = [new("a", key="k"), new("b", key="l")]
-    keys = driver(queue)._keys
-    mark = keys.mark
-
-    async def mark_the_first(key: str, answers: Mapping[str, Sequence[str]]) -> None:
-        await mark(key, dict(list(answers.items())[:1]))
-        raise DiedError
-
-    with patch.object(keys, "mark", mark_the_first), pytest.raises(DiedError):
-        await queue.post_all(messages)
-    answers = await second.post_all(messages)
-    assert [posted.duplicate for posted in answers] == [True, True]
-    assert await second.bodies() == ["a", "b"]
-    assert await queue.post_all(messages) == answers
 
 
 async def test_a_slow_writer_and_its_retry_store_each_message_once(

@@ -29,7 +29,7 @@ key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting,
     b    body, byte for byte    t   ttl       e  expires    c  created
     u    client id              d   delayed until: the spec's `d`; never read on a normal queue
     h    headers [[name, text]] o   origin of a dead letter
-    g    (claim) birth of its queue
+    y    idempotency keys that stand for it      g  (claim) birth of its queue
 
     _id       read, edit, delete and take by id
     position  unique (q, k) partial: k   list everything; place at the end
@@ -43,7 +43,7 @@ key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting,
 `<prefix>keys`, idempotency keys; `_id` is kind, key and queue
 
     q  queue    g  the queue's birth    e  end of the window    r  the post that made it
-    x  true until its messages are stored    l  ids (one for a message key)
+    x  true until its messages are stored    l  ids (one for a message key)    in  ids stored so far
 
     _id       remember, look up            queue   (q) count and drop
     expiry    (e) TTL 0                    the broom

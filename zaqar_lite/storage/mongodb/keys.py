@@ -5,15 +5,15 @@ yet. So a key that is not pending answers the first ids, whatever became of the 
 messages of a pending one have been seen by nobody, so that a retry may store them.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.errors import is_duplicate, repeated
-from zaqar_lite.storage.mongodb.indexes import BY_ID
+from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import QueueState
 
 BATCH, MESSAGE = "b", "m"
@@ -29,6 +29,7 @@ class Remembered(NamedTuple):
 
     ids: Sequence[str]
     pending: bool
+    stored: Collection[str]
     maker: str
 
 
@@ -45,7 +46,9 @@ class Keys:
             {"_id": {"$in": list(names)}, "q": state.key}, hint=BY_ID, batch_size=len(names) + 1
         )
         return {
-            document["_id"]: Remembered(document["l"], "x" in document, document["r"])
+            document["_id"]: Remembered(
+                document["l"], "x" in document, document.get("in", ()), document["r"]
+            )
             for document in await cursor.to_list()
             if int(document["e"]) > state.now and document["g"] == state.birth
         }
@@ -86,13 +89,24 @@ class Keys:
             [
                 UpdateOne(
                     {"_id": name, "q": key},
-                    {"$set": {"l": list(ids)}, "$unset": {"x": True}},
+                    {"$set": {"l": list(ids)}, "$unset": {"x": True, "in": True}},
                     hint=BY_ID,
                 )
                 for name, ids in answers.items()
             ],
             ordered=False,
         )
+
+    async def mark_passed_over(self, documents: Iterable[Document]) -> None:
+        """Note that these messages of posts that are not finished are about to be visible."""
+        updates: list[UpdateOne] = []
+        for document in documents:
+            for name in document["y"]:
+                change: dict[str, Any] = {"$addToSet": {"in": document["_id"]}}
+                if name.startswith(MESSAGE):
+                    change = {"$unset": {"x": True}}
+                updates.append(UpdateOne({"_id": name, "q": document["q"]}, change, hint=BY_ID))
+        await self._connection.keys.bulk_write(updates, ordered=False)
 
     async def count(self, state: QueueState) -> int:
         """Count the live keys of a queue."""

@@ -59,7 +59,7 @@ class MongoMessageStore(MessageStore):
         self._connection = connection
         self._queues = Queues(connection)
         self._keys = Keys(connection, options.idempotency_window_ms)
-        self._placing = Placing(connection, self._queues)
+        self._placing = Placing(connection, self._queues, self._keys.mark_passed_over)
         self._posting = Posting(connection, self._queues, self._keys, self._placing, options)
         self._claiming = Claiming(connection, self._queues, self._placing)
         self._listing = Listing(connection, self._queues)

@@ -8,10 +8,6 @@ move, in one step, and after everything below it. Three races decide the shape o
 * A writer was slow: others committed the same positions and their messages are gone again, so the
   index let it in below the counter, where readers have been. Its compare-and-set fails, and it
   takes its messages to the end before it answers.
-
-Messages with idempotency keys are written far above every counter first (STAGED), where nobody
-looks and nobody passes over; they come down when their keys are marked. So nobody sees one before
-its key knows, not even below the counter, and a retry never stores again what was consumed.
 """
 
 import asyncio
@@ -19,7 +15,6 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Self
 
 from bson import Int64
 from pymongo import UpdateOne
@@ -33,10 +28,6 @@ from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import Queues, QueueState
 
 Take = Callable[[str, int], Awaitable[bool]]
-Seal = Callable[[], Awaitable[None]]
-
-STAGED = 1 << 62
-"""The first position of messages that are written and not to be seen yet."""
 
 PATIENCE = 2.0
 """Seconds that a writer waits for another's commit before it passes over what the other wrote."""
@@ -49,9 +40,15 @@ class Taken(Exception):
 class Placing:
     """Take places for documents at the end of a queue."""
 
-    def __init__(self, connection: Connection, queues: Queues) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        queues: Queues,
+        mark: Callable[[Sequence[Document]], Awaitable[None]],
+    ) -> None:
         self._connection = connection
         self._queues = queues
+        self._mark = mark
         self.patience = PATIENCE
 
     async def let_in(
@@ -82,6 +79,7 @@ class Placing:
                     waiting_for, waiting_since = seen.counter, time.monotonic()
                 await asyncio.sleep(random.uniform(0.001, 0.01))  # noqa: S311 - no secret
             else:
+                await arrivals.seal()
                 if await self._queues.commit(
                     state.key, seen.counter, last, keys=arrivals.keys, move=arrivals.move
                 ):
@@ -97,18 +95,10 @@ class Placing:
 
         A retry is about to answer for them.
         """
-        if not ids:
-            return
-        cursor = self._connection.messages.find(
+        waiting = await self._connection.messages.count_documents(
             {"_id": {"$in": list(ids)}, "q": state.key, "k": {"$gt": Int64(state.counter)}},
-            {"q": 1, "k": 1},
             hint=BY_ID,
         )
-        waiting = await cursor.to_list()
-        if any(document["k"] >= STAGED for document in waiting):
-            waiting.sort(key=lambda document: ids.index(document["_id"]))
-            await self.let_in(state, Insertion.of_staged(self._connection, waiting), resume=True)
-            return
         seen: QueueState | None = state
         while waiting and seen is not None and seen.birth == state.birth:
             last = await self._pass_over(seen)
@@ -129,15 +119,20 @@ class Placing:
     async def _pass_over(self, state: QueueState) -> int:
         """Find the last position that was written, committed or not.
 
-        What is passed over becomes visible with the next commit.
+        What is passed over becomes visible with the next commit; its idempotency keys must know
+        before that, so that a retry of the post that died does not store it again.
         """
-        last = await self._connection.messages.find_one(
-            {"q": state.key, "k": {"$gt": Int64(state.counter), "$lt": Int64(STAGED)}},
-            {"_id": 0, "k": 1},
-            sort=[("k", -1)],
+        cursor = self._connection.messages.find(
+            {"q": state.key, "k": {"$gt": Int64(state.counter)}},
+            {"q": 1, "k": 1, "y": 1},
+            sort=[("k", 1)],
             hint="position",
         )
-        return int(last["k"]) if last else state.counter
+        found = await cursor.to_list()
+        keyed = [document for document in found if "y" in document]
+        if keyed:
+            await self._mark(keyed)
+        return int(found[-1]["k"]) if found else state.counter
 
 
 class Arrivals(ABC):
@@ -159,39 +154,24 @@ class Arrivals(ABC):
             Taken: somebody else has written at one of the positions.
         """
 
+    async def seal(self) -> None:  # noqa: B027 - may stay empty
+        """Do what must be done after the write and before anybody sees it."""
+
     async def withdraw(self) -> None:  # noqa: B027 - may stay empty
         """Take back what is written."""
 
 
 class Insertion(Arrivals):
-    """New documents, in their order; those without an id get one of their position.
+    """New documents, in their order; those without an id get one of their position."""
 
-    With `seal` they are staged, `seal` is called, and then they take their places.
-    """
-
-    def __init__(
-        self, connection: Connection, documents: Sequence[Document], *, seal: Seal | None = None
-    ) -> None:
+    def __init__(self, connection: Connection, documents: Sequence[Document]) -> None:
         self._connection = connection
         self._waiting = list(documents)
         self._placed: list[Document] = []
         self._unnamed = {id(document) for document in documents if not document["_id"]}
-        self._seal = seal
-
-    @classmethod
-    def of_staged(cls, connection: Connection, documents: Sequence[Document]) -> Self:
-        """Documents that are staged and sealed, and whose writer died then."""
-        insertion = cls(connection, ())
-        insertion._placed = list(documents)
-        return insertion
 
     async def write(self, base: int) -> int:
         """Put all at the positions above `base`; see there."""
-        if self._seal is not None:
-            while self._waiting:
-                await self._insert(STAGED + random.getrandbits(60))
-            await self._seal()
-            self._seal = None
         if self._placed:
             await _shift(self._connection, self._placed[0]["q"], self._ids, base)
         while self._waiting:
@@ -227,18 +207,10 @@ class Insertion(Arrivals):
             if "_id" not in failed.get("keyPattern", {}):
                 raise Taken from exc
             # The post that this one repeats had stored it: the first answer stands.
-            stored = self._waiting.pop(0)
-            if await self._is_staged(stored):
-                self._placed.append(stored)
+            del self._waiting[0]
         else:
             self._placed += self._waiting
             self._waiting = []
-
-    async def _is_staged(self, document: Document) -> bool:
-        there = await self._connection.messages.find_one(
-            {"_id": document["_id"], "q": document["q"]}, {"_id": 0, "k": 1}, hint=BY_ID
-        )
-        return there is not None and bool(there["k"] >= STAGED)
 
 
 class Moving(Arrivals):

@@ -1,6 +1,6 @@
 """Posting: three commands without idempotency keys, and a retry that completes with them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import zip_longest
 
 from zaqar_lite.domain.errors import LimitReached
@@ -10,7 +10,7 @@ from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.documents import new_document
 from zaqar_lite.storage.mongodb.indexes import Document
 from zaqar_lite.storage.mongodb.keys import BATCH, MESSAGE, Keys, Remembered, key_id
-from zaqar_lite.storage.mongodb.placing import Insertion, Placing, Seal
+from zaqar_lite.storage.mongodb.placing import Insertion, Placing
 from zaqar_lite.storage.mongodb.queues import Queues, QueueState
 
 
@@ -73,9 +73,8 @@ class Posting:
         async def seal() -> None:
             await self._keys.mark(state.key, answers)
 
-        # Some of an earlier post's keys may be marked and the others not, if it died at that.
-        await self._placing.settle(state, post.stored)
-        await self._placing.let_in(state, _Post(self, ref, documents, keys=added, seal=seal))
+        arrivals = _Post(self, ref, documents, keys=added, seal=seal)
+        await self._placing.let_in(state, arrivals, resume=post.resumes)
         return post.posted
 
     async def _answer(self, state: QueueState, posted: Sequence[Posted]) -> Sequence[Posted]:
@@ -120,17 +119,23 @@ class _Post(Insertion):
         documents: Sequence[Document],
         *,
         keys: int = 0,
-        seal: Seal | None = None,
+        seal: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        super().__init__(posting.connection, documents, seal=seal)
+        super().__init__(posting.connection, documents)
         self.keys = keys
         self._posting = posting
         self._ref = ref
         self._count = len(documents)
+        self._seal = seal
 
     async def admit(self, state: QueueState, base: int) -> None:
         """Check the limits; see there."""
         await self._posting.admit(self._ref, state, base, self._count, 0)
+
+    async def seal(self) -> None:
+        """Mark the idempotency keys; see there."""
+        if self._seal is not None:
+            await self._seal()
 
 
 class _KeyedPost:
@@ -147,7 +152,7 @@ class _KeyedPost:
         self.maker = new_claim_id()
         self.documents: list[Document] = []
         self.posted: list[Posted] = []
-        self.stored: list[str] = []
+        self.resumes = False
         self._messages = messages
         self._client_id = client_id
         self._planned = [
@@ -190,29 +195,35 @@ class _KeyedPost:
     def resolve(self, remembered: Mapping[str, Remembered]) -> Mapping[str, Sequence[str]]:
         """Settle ids and documents by what the keys stand for; answer the keys' final ids."""
         batch = remembered[self._batch] if self._batch is not None else None
+        stored: set[str] = set()
         planned = self._planned
         if batch is not None:
+            self.resumes = batch.maker != self.maker
+            stored.update(batch.stored)
             first = batch.ids[: len(planned)]
             planned = [a or b for a, b in zip_longest(first, planned)]
         answers: dict[str, Sequence[str]] = {}
         for message, name, ours in zip(self._messages, self._names, planned, strict=True):
-            message_id, is_duplicate = ours, False
+            message_id, is_duplicate = ours, ours in stored
             if name is not None:
                 key = remembered[name]
                 message_id = key.ids[0]
                 is_duplicate = not key.pending or name in answers
+                self.resumes = self.resumes or (key.pending and key.maker != self.maker)
                 self.posted.append(Posted(message_id, is_duplicate or key.maker != self.maker))
-                if not key.pending:
-                    self.stored.append(message_id)
                 answers[name] = [message_id]
             else:
-                self.posted.append(Posted(message_id))
+                self.posted.append(Posted(message_id, is_duplicate))
             if not is_duplicate:
-                self.documents.append(
-                    new_document(
-                        message, self.state, message_id=message_id, client_id=self._client_id
-                    )
-                )
+                self._add(message, message_id, name)
         if self._batch is not None:
             answers[self._batch] = [posted.id for posted in self.posted]
         return answers
+
+    def _add(self, message: NewMessage, message_id: str, name: str | None) -> None:
+        keys = [key for key in (name, self._batch) if key is not None]
+        self.documents.append(
+            new_document(
+                message, self.state, message_id=message_id, client_id=self._client_id, keys=keys
+            )
+        )
