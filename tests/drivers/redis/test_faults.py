@@ -22,7 +22,7 @@ from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.redis import create
 from zaqar_lite.storage.redis.faults import ConnectionLost
-from zaqar_lite.storage.redis.link import Link
+from zaqar_lite.storage.redis.link import Link, connect
 
 pytestmark = pytest.mark.anyio
 
@@ -132,6 +132,24 @@ async def test_a_server_that_takes_nothing_cannot_fill_the_memory() -> None:
         assert all(isinstance(answer, ConnectionLost) for answer in lost)
         for transport in deaf.transports:
             transport.abort()
+
+
+async def test_a_server_that_does_not_greet_is_left() -> None:
+    """The connection was made: it must not stay open when the login gets no answer."""
+    left = asyncio.Event()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(1_024):
+                pass
+        left.set()
+        writer.close()
+
+    async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
+        address = server.sockets[0].getsockname()
+        with pytest.raises(ConnectionLost, match="no answer in time"):
+            await connect(address, None, (), 0, 0.2)
+        await asyncio.wait_for(left.wait(), 10)
 
 
 async def test_a_caller_that_goes_away_disturbs_nobody(queue: QueueUnderTest) -> None:

@@ -135,25 +135,37 @@ async def connect(
         ConnectionLost: nobody answers there.
         ConfigurationError, Unavailable: Redis refuses.
     """
-    loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout):
-            if isinstance(address, str):
-                _, link = await loop.create_unix_connection(lambda: Link(timeout), address)
-            else:
-                host, port = address
-                _, link = await loop.create_connection(lambda: Link(timeout), host, port, ssl=tls)
-            steps: list[tuple[str | int, ...]] = [("CLIENT", "SETNAME", "zaqar-lite")]
-            if login:
-                steps.insert(0, ("AUTH", *login))
-            if database:
-                steps.append(("SELECT", database))
-            for reply in await asyncio.gather(*(link.send(*step) for step in steps)):
-                if isinstance(reply, Fault) and reply.code != "LOADING":
-                    link.close()
-                    raise explain_at_start(reply)
+            link = await _reach(address, tls, timeout)
+            try:
+                await _greet(link, login, database)
+            except BaseException:  # a server that takes the connection and does not answer, too
+                link.close()
+                raise
             return link
     except OSError as exc:  # TimeoutError too
         place = address if isinstance(address, str) else f"{address[0]}:{address[1]}"
         reason = "no answer in time" if isinstance(exc, TimeoutError) else str(exc)
         raise ConnectionLost(f"{place}: {reason}", sent=False) from exc
+
+
+async def _reach(address: str | tuple[str, int], tls: SSLContext | None, timeout: float) -> Link:
+    loop = asyncio.get_running_loop()
+    if isinstance(address, str):
+        _, link = await loop.create_unix_connection(lambda: Link(timeout), address)
+    else:
+        host, port = address
+        _, link = await loop.create_connection(lambda: Link(timeout), host, port, ssl=tls)
+    return link
+
+
+async def _greet(link: Link, login: tuple[str, ...], database: int) -> None:
+    steps: list[tuple[str | int, ...]] = [("CLIENT", "SETNAME", "zaqar-lite")]
+    if login:
+        steps.insert(0, ("AUTH", *login))
+    if database:
+        steps.append(("SELECT", database))
+    for reply in await asyncio.gather(*(link.send(*step) for step in steps)):
+        if isinstance(reply, Fault) and reply.code != "LOADING":
+            raise explain_at_start(reply)

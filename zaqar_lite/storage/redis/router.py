@@ -168,8 +168,10 @@ class Router(ABC):
 
     async def close(self) -> None:
         """Close all links."""
-        for task in list(self._opening.values()):
+        opening = list(self._opening.values())
+        for task in opening:
             task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
         for link in self._links.values():
             link.close()
         self._links.clear()
