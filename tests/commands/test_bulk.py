@@ -1,7 +1,6 @@
 """A large file through the command line: constant memory, and not much slower than raw batches.
 
-ZAQAR_TEST_BULK_MESSAGES=1000000 is the full measure, held to 60 % of raw batches on a machine that
-does nothing else; the default is quick, and tells a collapse from a machine that others use too.
+ZAQAR_TEST_BULK_MESSAGES=1000000 is the full measure; the default is quick.
 """
 
 import json
@@ -20,7 +19,6 @@ from zaqar_lite.client import Client
 MESSAGES = int(os.environ.get("ZAQAR_TEST_BULK_MESSAGES", "60000"))
 ZAQAR = (sys.executable, "-m", "zaqar_lite.cli")
 TRIES = 4
-LEAST = 0.6 if MESSAGES >= 1_000_000 else 0.3
 
 
 @pytest.fixture
@@ -77,9 +75,9 @@ def test_a_file_is_posted_in_constant_memory_at_the_rate_of_raw_batches(
         best = max(best, rate / ((before + after) / 2))
         print(f"{rate:,.0f} messages/s of a file, {before:,.0f} and {after:,.0f} raw")
         assert much - little < 8 * 1024
-        if best >= LEAST:
+        if best >= 0.6:
             break
         time.sleep(1)
     with Client(own_server.url) as client:
         assert client.stats("large-0").total == MESSAGES
-    assert best >= LEAST, f"{best:.0%} of the rate of raw batches"
+    assert best >= 0.6, f"{best:.0%} of the rate of raw batches"
