@@ -235,7 +235,7 @@ class SlateDbEngine(Engine):
             if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                 write.cancel()
                 raise self._give_up(exc) from exc
-            why = "The store's disk is full."
+            why = "The store's disk is full: free some space."
         else:
             if waited < self._patience:
                 return

@@ -135,7 +135,8 @@ class SqliteEngine(Engine):
     def _translate(self, exc: sqlite3.Error) -> Unavailable:
         code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
         if code == _SQLITE_FULL:
-            return Unavailable("The store's disk is full.", retry_after=5, detail=str(self.path))
+            why = "The store's disk is full: free some space."
+            return Unavailable(why, retry_after=5, detail=str(self.path))
         logger.error("writing to %s failed: %s", self.path, exc)
         if code == _SQLITE_IOERR:
             self._broken = f"writing to {self.path}: {exc}"
