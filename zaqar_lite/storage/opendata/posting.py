@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from zaqar_lite.domain.errors import LimitReached
 from zaqar_lite.domain.models import Copy, NewMessage, Posted
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.encoding import var_u64
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, digest
-from zaqar_lite.storage.opendata.keys import PAYLOAD_PREFIX
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.records import encode_payload, encode_posted
+from zaqar_lite.storage.opendata.records import encode_payload
 
 
 def post(
@@ -130,9 +128,7 @@ def _store_keyed(  # noqa: PLR0917 - the hot loop's values, passed on as they ar
 def _store(  # noqa: PLR0917 - as above
     db: Database, queue: Queue, new: Sequence[NewMessage], number: int, client_id: str, now: int
 ) -> None:
-    tail, add, puts, remember = queue.tail, queue.add, db.puts, db.bodies.keep
-    no_headers = db.log(queue, client_id, None)
-    prefix, start = db.log_prefix, db.log_start
+    tail, add, log = queue.tail, queue.add, db.log(queue, client_id, None)
     for body, ttl_ms, delay_ms, _, headers, priority, copies in new:
         visible_at = now + delay_ms if delay_ms else 0
         entry = Entry(
@@ -144,12 +140,11 @@ def _store(  # noqa: PLR0917 - as above
         if copies:
             _copy(db, entry, copies, now)
         add(entry)
-        puts[PAYLOAD_PREFIX + number.to_bytes(8, "big")] = encode_payload(body)
-        remember(number, body)
-        count, log = db.log(queue, client_id, headers) if headers else no_headers
-        puts[prefix + var_u64(number - start)] = encode_posted(
-            number, now, visible_at or now, -(-ttl_ms // 1000), count, log
-        )
+        db.store(number, body, encode_payload(body))
+        db.put_metadata(
+            number, now, visible_at or now, ttl_ms,
+            db.log(queue, client_id, headers) if headers else log,
+        )  # fmt: skip
         number += 1
 
 
