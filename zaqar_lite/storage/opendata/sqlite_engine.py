@@ -1,15 +1,11 @@
-"""The SQLite engine: one table of key, value and checksum, one writer thread.
+"""The SQLite engine: one table of key, value and checksum, one process that writes.
 
     kv(k BLOB PRIMARY KEY, v BLOB, c INTEGER) WITHOUT ROWID     in DIRECTORY/queue.sqlite3
 
 Keys compare as bytes, so their order is that of every other engine. `c` is the crc32 of key and
 value: SQLite itself does not notice a flipped bit inside a value. WAL mode with synchronous=FULL:
-a commit returns after its fsync.
-
-Rows are written by statements of many rows at a time: Python takes the lock of the interpreter
-anew four times a statement, and while the event loop is busy that costs far more than the row. For
-the same reason a batch that fits into one statement is a transaction by itself, without BEGIN and
-COMMIT. There is a statement for each number of rows; preparing one takes a microsecond a row.
+a commit returns after its fsync. A thread reads, through a connection of its own, what is not in
+memory; batches are written by a process of their own (`sqlite_writer.py`).
 """
 
 import asyncio
@@ -26,6 +22,7 @@ from zlib import crc32
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata.engine import Batch, Damage, DirectoryLock, Engine, Row, Stored
+from zaqar_lite.storage.opendata.sqlite_link import WriterEnded, WriterLink
 from zaqar_lite.storage.opendata.sqlite_wal import find_damage
 
 logger = logging.getLogger(__name__)
@@ -39,9 +36,8 @@ _BROKEN = (
     "started again."
 )
 _SWITCH_INTERVAL = 0.0001
-"""Seconds that the writer waits at most for a busy event loop to let go of the interpreter, which
-it needs several times a statement. With Python's 5 ms the loop serves all who wait before the next
-commit even begins: the disk and the loop would take turns instead of working side by side."""
+"""Seconds that the reader waits at most for a busy event loop to let go of the interpreter, which
+it needs several times a statement; Python's 5 ms would make 20 ms of every read."""
 
 T = TypeVar("T")
 
@@ -52,8 +48,8 @@ class SqliteEngine(Engine):
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
         self._lock = DirectoryLock(directory)
-        self._writer = _ConnectionThread("opendata-writer", self.path, _prepare)
-        self._reader = _ConnectionThread("opendata-reader", self.path, _prepare_reader)
+        self._writer: WriterLink | None = None
+        self._reader = _Reader(self.path)
         self._broken: str | None = None
         self.damages: list[str] = []
         self._opened = False
@@ -63,14 +59,11 @@ class SqliteEngine(Engine):
         self._lock.acquire()
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_INTERVAL))
         try:
-            await self._writer.start()
+            self._writer = await WriterLink.start(self.path)
             await self._reader.start()
-        except sqlite3.Error as exc:
+        except (sqlite3.Error, WriterEnded, TimeoutError) as exc:
             await self._release()
-            raise ConfigurationError(
-                f"The database {self.path} can't be opened: {exc}. Restore it from a backup, or "
-                "move it away to begin with an empty store."
-            ) from exc
+            raise self._cannot_open(exc) from exc
         except BaseException:
             await self._release()
             raise
@@ -116,10 +109,23 @@ class SqliteEngine(Engine):
         """
         if self._broken:
             raise Unavailable(_BROKEN, retry_after=60, detail=self._broken)
+        if self._writer is None:
+            raise Unavailable("The store is closed.")
         try:
-            await self._writer.run(lambda connection: _write(connection, batch))
+            await self._writer.write(batch)
         except sqlite3.Error as exc:
             raise self._translate(exc) from exc
+        except WriterEnded as exc:
+            await self._restart(self._writer)
+            raise Unavailable("The process that writes the store ended; try again.") from exc
+
+    async def _restart(self, ended: WriterLink) -> None:
+        """Start another writer; what the one before left is decided then."""
+        await ended.stop()
+        try:
+            self._writer = await WriterLink.start(self.path)
+        except (sqlite3.Error, WriterEnded, TimeoutError, OSError) as exc:
+            logger.error("the writer of %s can't be started: %s", self.path, exc)
 
     async def close(self) -> None:
         """Close the database and let the directory go; see the interface."""
@@ -129,8 +135,22 @@ class SqliteEngine(Engine):
 
     async def _release(self) -> None:
         await self._reader.stop()
-        await self._writer.stop()
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            await writer.stop()
         self._lock.release()
+
+    def _cannot_open(self, exc: Exception) -> ConfigurationError:
+        if isinstance(exc, TimeoutError):
+            return ConfigurationError(
+                f"The writer of an earlier server still works on {self.path}: wait for it to end, "
+                "or stop it (see `ps` for sqlite_writer.py)."
+            )
+        why = "its writer ended" if isinstance(exc, WriterEnded) else exc
+        return ConfigurationError(
+            f"The database {self.path} can't be opened: {why}. Restore it from a backup, or "
+            "move it away to begin with an empty store."
+        )
 
     def _translate(self, exc: sqlite3.Error) -> Unavailable:
         code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
@@ -144,23 +164,19 @@ class SqliteEngine(Engine):
         return Unavailable("The store can't write now.", detail=str(exc))
 
 
-class _ConnectionThread:
+class _Reader:
     """A thread with a connection of its own; calls run in it one after the other."""
 
-    def __init__(
-        self, name: str, path: Path, prepare: Callable[[Path], sqlite3.Connection]
-    ) -> None:
-        self._name = name
-        self.path = path
-        self._prepare = prepare
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._connection: sqlite3.Connection | None = None
 
     async def start(self) -> None:
-        self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="opendata-reader", daemon=True)
         self._thread.start()
-        self._connection = await self._call(lambda: self._prepare(self.path))
+        self._connection = await self._call(lambda: _connect(self._path))
 
     async def stop(self) -> None:
         thread, self._thread = self._thread, None
@@ -221,86 +237,18 @@ def _set_exception(future: "asyncio.Future[T]", exc: BaseException) -> None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         path, isolation_level=None, check_same_thread=False, cached_statements=_PREPARED
     )
-
-
-def _prepare(path: Path) -> sqlite3.Connection:
-    connection = _connect(path)
-    try:
-        for pragma in (
-            "busy_timeout = 5000",
-            "journal_mode = WAL",
-            "synchronous = FULL",
-            "wal_autocheckpoint = 4000",
-            "cache_size = -32768",
-            "temp_store = MEMORY",
-        ):
-            connection.execute(f"PRAGMA {pragma}")
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS kv"
-            "(k BLOB PRIMARY KEY, v BLOB NOT NULL, c INTEGER NOT NULL) WITHOUT ROWID"
-        )
-    except BaseException:
-        connection.close()
-        raise
-    path.chmod(0o600)
-    return connection
-
-
-def _prepare_reader(path: Path) -> sqlite3.Connection:
-    connection = _connect(path)
     connection.execute("PRAGMA query_only = ON")
     connection.execute("PRAGMA cache_size = -32768")
     return connection
 
 
 @lru_cache(_PREPARED)
-def _insert(rows: int) -> str:
-    marks = ",".join(["(?,?,?)"] * rows)
-    return f"INSERT OR REPLACE INTO kv(k, v, c) VALUES {marks}"  # noqa: S608 - only marks
-
-
-@lru_cache(_PREPARED)
-def _delete(rows: int) -> str:
-    return "DELETE FROM kv WHERE k IN (" + ",".join("?" * rows) + ")"  # noqa: S608 - only marks
-
-
-@lru_cache(_PREPARED)
 def _select(rows: int) -> str:
     marks = ",".join("?" * rows)
     return f"SELECT k, v, c FROM kv WHERE k IN ({marks})"  # noqa: S608 - only marks
-
-
-def _write(connection: sqlite3.Connection, batch: Batch) -> None:
-    fields: list[bytes | int] = []
-    for key, value in batch.puts.items():
-        fields += (key, value, crc32(value, crc32(key)))
-    if len(batch.puts) <= _MOST_ROWS and not batch.deletes:
-        _in_statements(connection, _insert, fields, 3)
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        _in_statements(connection, _insert, fields, 3)
-        _in_statements(connection, _delete, batch.deletes, 1)
-        connection.commit()
-    except BaseException:
-        connection.rollback()
-        raise
-
-
-def _in_statements(
-    connection: sqlite3.Connection,
-    statement: Callable[[int], str],
-    fields: Sequence[bytes | int],
-    width: int,
-) -> None:
-    """Execute a statement over all rows, as many as it may have at a time."""
-    step = _MOST_ROWS * width
-    for start in range(0, len(fields), step):
-        chunk = fields[start : start + step]
-        connection.execute(statement(len(chunk) // width), chunk)
 
 
 def _checked(key: bytes, value: bytes, checksum: int) -> Stored:

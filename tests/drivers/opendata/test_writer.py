@@ -1,0 +1,176 @@
+"""The process that writes the SQLite file: its death, its server's death, and what each leaves."""
+
+import asyncio
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.drivers.opendata.contract_hooks import check_database
+from tests.drivers.opendata.store import Store
+from tests.server import ServerProcess
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable
+from zaqar_lite.storage.opendata import sqlite_link
+from zaqar_lite.storage.opendata.sqlite_engine import SqliteEngine
+
+pytestmark = pytest.mark.anyio
+HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "writer"}
+
+
+def writer_of(server_pid: int) -> int:
+    """The process id of a server's writer."""
+    children = Path(f"/proc/{server_pid}/task/{server_pid}/children")
+    for tasks in (children, *Path(f"/proc/{server_pid}/task").glob("*/children")):
+        for pid in map(int, tasks.read_text(encoding="ascii").split()):
+            if b"sqlite_writer.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+    raise AssertionError(f"process {server_pid} has no writer")
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").split()[2] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(f"embedded://{tmp_path / 'data'}") as running:
+        yield running
+
+
+def post(server: ServerProcess, text: str, timeout: float = 40) -> int:
+    answer = httpx.post(
+        f"{server.url}/v2/queues/queue/messages",
+        headers=HEADERS,
+        json={"messages": [{"body": text}]},
+        timeout=timeout,
+    )
+    return answer.status_code
+
+
+def listed(server: ServerProcess) -> list[str]:
+    answer = httpx.get(
+        f"{server.url}/v2/queues/queue/messages?echo=true&limit=20", headers=HEADERS, timeout=40
+    )
+    answer.raise_for_status()
+    return [message["body"] for message in answer.json()["messages"]]
+
+
+def test_a_killed_writer_is_replaced_and_nothing_acknowledged_is_lost(
+    server: ServerProcess,
+) -> None:
+    assert post(server, "before") == 201
+    first = writer_of(server.pid)
+    os.kill(first, signal.SIGKILL)
+    statuses: list[int] = []
+    deadline = time.monotonic() + 30
+    while not statuses or statuses[-1] != 201:
+        assert time.monotonic() < deadline
+        statuses.append(post(server, f"after {len(statuses)}"))
+    assert set(statuses) <= {201, 503}
+    assert writer_of(server.pid) != first
+    found = listed(server)
+    assert found[0] == "before"
+    assert found[-1] == f"after {len(statuses) - 1}"
+    assert server.terminate() == 0
+    server.start()
+    assert listed(server) == found
+
+
+async def test_a_batch_of_a_killed_writer_is_stored_or_not_and_memory_says_which(
+    tmp_path: Path,
+) -> None:
+    """The writer is stopped with the batch on the wire, then killed: nobody answered for it."""
+    store = Store(f"embedded://{tmp_path / 'data'}")
+    await store.messages.open()
+    await store.post("before")
+    pid = writer_of(os.getpid())
+    os.kill(pid, signal.SIGSTOP)
+    posting = asyncio.create_task(store.post("in doubt"))
+    await asyncio.sleep(0.2)
+    assert not posting.done()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(Unavailable, match="try again"):
+        await posting
+    await asyncio.sleep(1.1)  # for so long writes are refused
+    await store.post("after")
+    await check_database(store.db)
+    await store.messages.close()
+
+
+def test_the_next_server_waits_for_the_last_batch_of_a_killed_one(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    """It would hand out what it read before that batch, and write over it."""
+    assert post(server, "first") == 201
+    pid = writer_of(server.pid)
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(httpx.ReadTimeout):
+        post(server, "second", timeout=0.5)
+    os.kill(server.pid, signal.SIGKILL)
+    while server.alive():
+        time.sleep(0.01)
+    following = subprocess.Popen(
+        [sys.executable, "-c", _OPEN, str(tmp_path / "data")], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            following.wait(1.5)
+        os.kill(pid, signal.SIGCONT)
+        output, _ = following.communicate(timeout=30)
+    finally:
+        following.kill()
+        following.wait()
+    assert output.split() == ["2"]
+    assert is_gone(pid)
+
+
+_OPEN = """
+import asyncio, sys
+from zaqar_lite.domain.models import QueueRef
+from tests.drivers.opendata.store import Store
+
+async def main():
+    store = Store("embedded://" + sys.argv[1])
+    await store.messages.open()
+    print((await store.messages.stats(QueueRef("writer", "queue"))).total)
+    await store.messages.close()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_writer_that_does_not_end_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_link, "_PATIENCE", 0.5)
+    held = os.open(tmp_path / "writer.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(held, fcntl.LOCK_EX)  # as an earlier writer does
+    engine = SqliteEngine(tmp_path)
+    with pytest.raises(ConfigurationError, match="earlier server still works"):
+        await engine.open()
+    os.close(held)
+    await engine.open()
+    await engine.close()
+
+
+def test_signals_to_the_whole_group_end_the_server_in_order(server: ServerProcess) -> None:
+    """As Ctrl-C in a terminal does: the writer must not end before its server."""
+    assert post(server, "kept") == 201
+    pid = writer_of(server.pid)
+    os.killpg(server.pid, signal.SIGINT)
+    assert server.terminate() == 0
+    assert is_gone(pid)
+    assert "Traceback" not in server.log()
+    server.start()
+    assert listed(server) == ["kept"]

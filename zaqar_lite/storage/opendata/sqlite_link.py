@@ -1,0 +1,108 @@
+"""The server's end of the wire to the process that writes the SQLite file (`sqlite_writer.py`)."""
+
+import asyncio
+import socket
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import cast
+
+from zaqar_lite.storage.opendata import sqlite_writer
+from zaqar_lite.storage.opendata.engine import Batch
+from zaqar_lite.storage.opendata.sqlite_writer import ANSWER
+
+_PATIENCE = 30.0
+"""Seconds for the last batch of an earlier server's writer, and for SQLite to open the file."""
+
+
+class WriterEnded(Exception):
+    """The writer is gone: its last batch is stored or never will be."""
+
+
+class WriterLink(asyncio.Protocol):
+    """One writer process; takes a batch at a time."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+        self._transport: asyncio.WriteTransport | None = None
+        self._received = bytearray()
+        self._done = asyncio.get_running_loop().create_future()
+        self._ended = False
+
+    @classmethod
+    async def start(cls, path: Path) -> "WriterLink":
+        """Start a writer and wait until the file is open.
+
+        Raises:
+            sqlite3.Error: it can't be opened.
+            WriterEnded: the writer ended.
+            TimeoutError: the writer of an earlier server is still at work.
+        """
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-I", "-S", sqlite_writer.__file__, str(path)]
+            process = await loop.run_in_executor(
+                None,
+                lambda: subprocess.Popen(command, stdin=theirs.fileno()),  # noqa: S603 - ours
+            )
+        link = cls(process)
+        await loop.create_unix_connection(lambda: link, sock=ours)
+        try:
+            await asyncio.wait_for(link._done, _PATIENCE)
+        except BaseException:
+            process.kill()
+            await link.stop()
+            raise
+        return link
+
+    async def write(self, batch: Batch) -> None:
+        """Write a batch in one transaction; when this returns, it is on the disk.
+
+        Raises:
+            sqlite3.Error: nothing of it was written.
+            WriterEnded: it was written or not, but will not be any more.
+        """
+        if self._ended or self._transport is None:
+            raise WriterEnded
+        self._done = asyncio.get_running_loop().create_future()
+        self._transport.write(sqlite_writer.encode_batch(batch.puts, batch.deletes))
+        await self._done
+
+    async def stop(self) -> None:
+        """Let the writer end, and wait until it has."""
+        if self._transport is not None:
+            self._transport.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
+
+    # -- what the event loop calls --
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Take an answer, or a part of one."""
+        self._received += data
+        if len(self._received) < ANSWER.size:
+            return
+        code, size = ANSWER.unpack_from(self._received)
+        if len(self._received) < ANSWER.size + size:
+            return
+        text = self._received[ANSWER.size :].decode()
+        self._received.clear()
+        if self._done.done():
+            return  # its caller went away
+        if code:
+            error = sqlite3.OperationalError(text)
+            error.sqlite_errorcode = code
+            self._done.set_exception(error)
+        else:
+            self._done.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell who waits that there will be no answer."""
+        self._ended = True
+        if not self._done.done():
+            self._done.set_exception(WriterEnded())
