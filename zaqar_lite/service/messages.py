@@ -1,7 +1,8 @@
 """The rules of messages: post, list, get, edit, delete and pop."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id, parse_marker
@@ -22,7 +23,7 @@ from zaqar_lite.service.routing import Router
 from zaqar_lite.storage.base import MessageStore
 
 
-class Draft(NamedTuple):
+class Draft(Struct, frozen=True, gc=False):
     """A message as it was posted; None where the client gave nothing (seconds)."""
 
     body: bytes
@@ -275,21 +276,27 @@ class Messages:
         default_ttl_ms, default_delay_ms = policy.default_ttl_ms, policy.default_delay_ms
         if not default_delay_ms:
             return [
-                NewMessage(body, default_ttl_ms if ttl is None else ttl * 1000, 0, key, headers)
-                for body, ttl, _, key, headers in drafts
+                NewMessage(
+                    draft.body,
+                    default_ttl_ms if draft.ttl is None else draft.ttl * 1000,
+                    0,
+                    draft.idempotency_key,
+                    draft.headers,
+                )
+                for draft in drafts
             ]
         for index, draft in enumerate(drafts):
             if draft.delay is not None:
                 self._check_times(f"Message {index}", None, draft.delay)
         return [
             NewMessage(
-                body,
-                default_ttl_ms if ttl is None else ttl * 1000,
-                default_delay_ms if delay is None else delay * 1000,
-                key,
-                headers,
+                draft.body,
+                default_ttl_ms if draft.ttl is None else draft.ttl * 1000,
+                default_delay_ms if draft.delay is None else draft.delay * 1000,
+                draft.idempotency_key,
+                draft.headers,
             )
-            for body, ttl, delay, key, headers in drafts
+            for draft in drafts
         ]
 
     def _check_drafts(self, drafts: Sequence[Draft], batch_key: str | None) -> None:
@@ -297,13 +304,13 @@ class Messages:
             raise Invalid("No messages to post.")
         if batch_key is not None:
             _check_key("The Idempotency-Key header", batch_key)
-        for index, (_, ttl, _, key, headers) in enumerate(drafts):
-            if ttl is not None:
-                self._check_times(f"Message {index}", ttl, None)
-            if key is not None:
-                _check_key(f"Message {index}: the idempotency_key", key)
-            if headers is not None:
-                self._check_headers(index, headers)
+        for index, draft in enumerate(drafts):
+            if draft.ttl is not None:
+                self._check_times(f"Message {index}", draft.ttl, None)
+            if draft.idempotency_key is not None:
+                _check_key(f"Message {index}: the idempotency_key", draft.idempotency_key)
+            if draft.headers is not None:
+                self._check_headers(index, draft.headers)
 
     def _check_times(self, what: str, ttl: int | None, delay: int | None) -> None:
         if ttl is not None and ttl not in self._ttl_range:

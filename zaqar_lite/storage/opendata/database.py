@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
@@ -25,6 +25,7 @@ from zaqar_lite.storage.opendata.records import (
     CLIENT_HEADER,
     QUEUE_HEADER,
     encode_headers,
+    encode_payload,
     encode_posted,
 )
 from zaqar_lite.storage.opendata.replay import replay
@@ -139,12 +140,29 @@ class Database:
             self.touched.add(queue)
         return is_settled
 
-    def store(self, message_id: int, body: bytes, payload: bytes) -> None:
-        """Put a payload into the batch and remember the body for those who will ask."""
-        self.puts[PAYLOAD_PREFIX + message_id.to_bytes(8, "big")] = payload
-        self.bodies.keep(message_id, body)
+    def publish(self, queue: Queue, entries: Sequence[Entry], bodies: Sequence[bytes]) -> None:
+        """Put new messages of one client, with ids in a row, into the batch: payloads and log."""
+        self.store(entries[0].id, bodies)
+        client_id = entries[0].client_id or ""
+        puts, prefix, start = self.puts, self.log_prefix, self.log_start
+        plain = self._log_headers(queue, client_id, None)
+        for entry in entries:
+            own = entry.headers
+            number, headers = self._log_headers(queue, client_id, own) if own else plain
+            message_id, now = entry.id, entry.created_at
+            puts[prefix + var_u64(message_id - start)] = encode_posted(
+                message_id, now, entry.visible_at or now, -(-(entry.expires_at - now) // 1000),
+                number, headers,
+            )  # fmt: skip
 
-    def log(
+    def store(self, first: int, bodies: Sequence[bytes]) -> None:
+        """Put the payloads of ids in a row into the batch; remember them for those who will ask."""
+        puts = self.puts
+        for message_id, body in enumerate(bodies, first):
+            puts[PAYLOAD_PREFIX + message_id.to_bytes(8, "big")] = encode_payload(body)
+        self.bodies.keep(first, bodies)
+
+    def _log_headers(
         self, queue: Queue, client_id: str, headers: Mapping[str, str] | None
     ) -> tuple[int, bytes]:
         """Count and encode the headers of a message's metadata: queue and client, then its own."""
@@ -157,14 +175,6 @@ class Database:
         if not headers:
             return known
         return known[0] + len(headers), known[1] + encode_headers(list(headers.items()))
-
-    def put_metadata(
-        self, message_id: int, now: int, visible_at: int, ttl_ms: int, log: tuple[int, bytes]
-    ) -> None:
-        """Put a message's entry of the metadata log into the batch."""
-        self.puts[self.log_prefix + var_u64(message_id - self.log_start)] = encode_posted(
-            message_id, now, visible_at, -(-ttl_ms // 1000), log[0], log[1]
-        )
 
     def log_key(self, message_id: int) -> bytes:
         """The key of a message's entry in the metadata log."""

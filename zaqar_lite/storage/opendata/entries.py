@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from itertools import islice
 
+from msgspec import Struct
+
 from zaqar_lite.domain.models import Message, Origin
 from zaqar_lite.storage.opendata.active import (
     Extra,
@@ -11,9 +13,7 @@ from zaqar_lite.storage.opendata.active import (
     encode_extras,
     join_active,
 )
-from zaqar_lite.storage.opendata.records import (
-    Metadata,
-)
+from zaqar_lite.storage.opendata.records import Metadata
 
 PAGE_SIZE = 256
 """Entries of a page: below it the cost of a commit dominates, above it the bytes do."""
@@ -115,7 +115,7 @@ class Page:
         return join_active(number, elements, in_flight, encode_extras(extras))
 
 
-class Entry:
+class Entry(Struct, eq=False):
     """One message in one queue.
 
     id          of the payload and of the metadata: the message id of RFC 0001
@@ -124,38 +124,20 @@ class Entry:
     ttl_ms      0 stands for `expires_at - created_at`
     """
 
-    __slots__ = (
-        "attempts", "claim", "client_id", "created_at", "delayed", "expires_at", "headers", "id",
-        "page", "past", "position", "priority", "ttl_ms", "visible_at",
-    )  # fmt: skip
-
-    def __init__(  # noqa: PLR0917 - one call a message: positional costs least
-        self,
-        message_id: int,
-        position: int,
-        page: Page,
-        priority: int,
-        visible_at: int,
-        expires_at: int,
-        ttl_ms: int,
-        created_at: int,
-        client_id: str | None,
-        headers: Mapping[str, str] | None,
-    ) -> None:
-        self.id = message_id
-        self.position = position
-        self.page = page
-        self.priority = priority
-        self.visible_at = visible_at
-        self.expires_at = expires_at
-        self.ttl_ms = ttl_ms
-        self.created_at = created_at
-        self.client_id = client_id
-        self.headers = headers
-        self.attempts = 0
-        self.delayed = False
-        self.claim: Claim | None = None
-        self.past: Past | None = None
+    id: int
+    position: int
+    page: Page
+    priority: int
+    visible_at: int
+    expires_at: int
+    ttl_ms: int
+    created_at: int
+    client_id: str | None
+    headers: Mapping[str, str] | None
+    attempts: int = 0
+    delayed: bool = False
+    claim: Claim | None = None
+    past: Past | None = None
 
     @property
     def name(self) -> int:

@@ -34,7 +34,6 @@ from zaqar_lite.storage.opendata.paging import (
     purge,
 )
 from zaqar_lite.storage.opendata.reading import fill
-from zaqar_lite.storage.opendata.records import encode_payload
 
 
 class OpenDataMessageStore(MessageStore):
@@ -153,7 +152,7 @@ class OpenDataMessageStore(MessageStore):
                 "delay is over: give a longer ttl or a shorter delay."
             )
         if body is not None:
-            db.store(entry.id, body, encode_payload(body))
+            db.store(entry.id, (body,))
         if ttl_ms is not None:
             there.set_ttl(entry, ttl_ms, now)
         if delay_ms is not None:

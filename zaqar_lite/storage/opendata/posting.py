@@ -9,7 +9,6 @@ from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, digest
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.records import encode_payload
 
 
 def post(
@@ -126,10 +125,13 @@ def _store_keyed(  # noqa: PLR0917 - the hot loop's values, passed on as they ar
 
 
 def _store(  # noqa: PLR0917 - as above
-    db: Database, queue: Queue, new: Sequence[NewMessage], number: int, client_id: str, now: int
+    db: Database, queue: Queue, new: Sequence[NewMessage], first: int, client_id: str, now: int
 ) -> None:
-    tail, add, log = queue.tail, queue.add, db.log(queue, client_id, None)
-    for body, ttl_ms, delay_ms, _, headers, priority, copies in new:
+    if not new:
+        return
+    tail, add = queue.tail, queue.add
+    entries: list[Entry] = []
+    for number, (_, ttl_ms, delay_ms, _, headers, priority, copies) in enumerate(new, first):
         visible_at = now + delay_ms if delay_ms else 0
         entry = Entry(
             number, number, tail(number), priority, visible_at, now + ttl_ms, ttl_ms, now,
@@ -140,12 +142,8 @@ def _store(  # noqa: PLR0917 - as above
         if copies:
             _copy(db, entry, copies, now)
         add(entry)
-        db.store(number, body, encode_payload(body))
-        db.put_metadata(
-            number, now, visible_at or now, ttl_ms,
-            db.log(queue, client_id, headers) if headers else log,
-        )  # fmt: skip
-        number += 1
+        entries.append(entry)
+    db.publish(queue, entries, [message.body for message in new])
 
 
 def _copy(db: Database, entry: Entry, copies: Sequence[Copy], now: int) -> None:

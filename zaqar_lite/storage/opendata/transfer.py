@@ -25,7 +25,6 @@ from zaqar_lite.storage.opendata.keys import RecordType
 from zaqar_lite.storage.opendata.paging import cold_after, prepared
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import fill
-from zaqar_lite.storage.opendata.records import encode_payload
 
 HEAD = {"format": "zaqar-lite", "version": 1}
 _CHUNK = 500
@@ -163,7 +162,8 @@ def _make_queue(db: Database, described: dict[str, Any]) -> None:
 def _add(db: Database, described: dict[str, Any]) -> None:
     queue: Queue = db.queues.make(QueueRef(described["project"], described["queue"]))
     message_id = db.ids.take(1, db.puts)
-    created, expires = described["created_at"], described["expires_at"]
+    created = described["created_at"]
+    expires = max(described["expires_at"], created + 1)  # in the log, a retention of 0 is for ever
     due = max(described.get("delayed_until") or 0, described.get("claimed_until") or 0)
     client, headers = described.get("client_id") or "unknown", described.get("headers")
     entry = Entry(
@@ -175,10 +175,5 @@ def _add(db: Database, described: dict[str, Any]) -> None:
     if described.get("origin") is not None:
         entry.remember().origin = Origin(**described["origin"])
     queue.add(entry)
-    body = described["body"].encode()
-    db.store(message_id, body, encode_payload(body))
-    db.put_metadata(
-        message_id, created, due or created, max(1, expires - created),
-        db.log(queue, client, headers),
-    )  # fmt: skip
+    db.publish(queue, (entry,), (described["body"].encode(),))
     db.changed(queue)
