@@ -11,6 +11,7 @@ import pytest
 
 from tests.server import ServerProcess
 from tests.services.process import free_port
+from zaqar_lite.bench import machine
 
 BENCH = (sys.executable, "-m", "zaqar_lite.cli", "bench", "--scenario", "post1")
 
@@ -27,6 +28,14 @@ def test_figures_are_printed_and_written(server: ServerProcess, tmp_path: Path) 
     assert result["messages_per_second"] > 0
     assert result["refused"] == {}
     assert "messages/s" in done.stdout
+
+
+def test_the_server_is_all_of_its_processes(tmp_path: Path) -> None:
+    with ServerProcess(f"embedded://{tmp_path / 'data'}") as own:
+        first, *others = machine.server_processes(own.port)
+        assert first == own.pid
+        commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in others]
+        assert any(b"sqlite_writer.py" in command for command in commands)
 
 
 @pytest.mark.parametrize(

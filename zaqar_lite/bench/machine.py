@@ -22,7 +22,10 @@ def describe() -> dict[str, str]:
 
 
 def server_processes(port: int) -> list[int]:
-    """The processes of this machine that listen on a port (Linux); empty for a remote server."""
+    """The processes of this machine that listen on a port, and what they started (Linux).
+
+    Empty for a remote server.
+    """
     sockets = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
@@ -35,7 +38,7 @@ def server_processes(port: int) -> list[int]:
                 sockets.add(f"socket:[{fields[9]}]")
     if not sockets:
         return []
-    return [pid for pid in _pids() if sockets & _files(pid)]
+    return sorted(_with_children({pid for pid in _pids() if sockets & _files(pid)}))
 
 
 def cpu_seconds(pids: list[int]) -> float:
@@ -53,6 +56,25 @@ def cpu_seconds(pids: list[int]) -> float:
 
 def _pids() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _with_children(pids: set[int]) -> set[int]:
+    """Processes and all their descendants: a store may write in a process of its own."""
+    found, unseen = set(pids), set(pids)
+    while unseen:
+        unseen = {child for pid in unseen for child in _children(pid)} - found
+        found |= unseen
+    return found
+
+
+def _children(pid: int) -> set[int]:
+    found: set[int] = set()
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found.update(map(int, (task / "children").read_text(encoding="ascii").split()))
+    except OSError:
+        return found
+    return found
 
 
 def _files(pid: int) -> set[str]:
