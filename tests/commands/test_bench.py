@@ -32,9 +32,9 @@ def test_figures_are_printed_and_written(server: ServerProcess, tmp_path: Path) 
 
 def test_the_server_is_all_of_its_processes(tmp_path: Path) -> None:
     with ServerProcess(f"embedded://{tmp_path / 'data'}") as own:
-        first, *others = machine.server_processes(own.port)
-        assert first == own.pid
-        commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in others]
+        found = machine.server_processes(own.port)
+        assert own.pid in found
+        commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in found]
         assert any(b"sqlite_writer.py" in command for command in commands)
 
 
