@@ -343,6 +343,21 @@ async def test_a_damaged_page_is_named_and_left_as_it_is(
     assert rows(tmp_path / "data", keys.prefix(RecordType.ACTIVE))[0] == before
 
 
+async def test_damaged_metadata_is_named_and_the_rest_is_listed_to_other_clients(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whose a message is stands in the log only, once the store was opened again."""
+    uri = f"embedded://{tmp_path / 'data'}"
+    texts = await written(uri, 5)
+    flip(tmp_path / "data", keys.log_prefix(1), which=2)
+    async with stores(uri) as store, asyncio.timeout(10):
+        page = await store.list_messages(QUEUE, limit=10, exclude_client_id="another")
+        assert [json.loads(message.body) for message in page.messages] == [*texts[:2], *texts[3:]]
+        mine = await store.list_messages(QUEUE, limit=10, exclude_client_id="c")
+        assert not mine.messages
+    assert "metadata" in caplog.text
+
+
 def rows(directory: Path, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
     with sqlite3.connect(directory / "queue.sqlite3") as database:
         found = database.execute("SELECT k, v, c FROM kv ORDER BY k").fetchall()

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store, texts
 from zaqar_lite.domain.models import Copy, DeadLetter, HistoryState, NewMessage
 from zaqar_lite.storage.opendata.due import STEP
+from zaqar_lite.storage.opendata.engine import Stored
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE
 from zaqar_lite.storage.opendata.keys import RecordType
 
@@ -52,6 +53,25 @@ async def post_many(store: Store, count: int, *, ttl: int = 2 * HOUR, delay: int
         posted = await store.messages.post(QUEUE, new, client_id="p", version=None)
         ids += [message.id for message in posted]
     return ids
+
+
+async def test_a_page_reads_no_more_of_the_log_than_it_shows(store: Store) -> None:
+    """Whose a message is stands in the log only, once the store was opened again."""
+    ids = await post_many(store, 1_000)
+    await store.restart()
+    read: list[bytes] = []
+    get = store.db.engine.get
+
+    async def counted(wanted: Sequence[bytes]) -> dict[bytes, Stored]:
+        read.extend(wanted)
+        return await get(wanted)
+
+    store.db.engine.get = counted  # type: ignore[method-assign]
+    before = store.messages.examined
+    page = await store.messages.list_messages(QUEUE, limit=20, exclude_client_id="another")
+    assert [message.id for message in page.messages] == ids[:20]
+    assert store.messages.examined - before <= 40
+    assert len(read) <= 60  # 20 bodies, and who posted what
 
 
 async def test_a_claim_opens_only_the_pages_it_hands_out(store: Store) -> None:

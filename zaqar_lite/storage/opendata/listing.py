@@ -1,8 +1,8 @@
 """Looking at messages without claiming them: pages, counts, ranges, and finding them by id."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
-from itertools import islice
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice, takewhile
 
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import Message, Page, QueueRef, Stats
@@ -46,33 +46,42 @@ async def list_messages(
         if current is None:
             return page
         there = current
-        examined = list(islice(there.after(start), MAX_EXAMINED))
-        if exclude_client_id is not None and any(e.created_at == UNKNOWN for e in examined):
-            await warm(db, there, examined)
-            continue  # the queue may have changed: look again
-        there.examined += len(examined)
         found: list[Entry] = []
-        ended = len(examined) < MAX_EXAMINED
-        for entry in examined:
-            if last is not None and entry.position > last:
-                ended = True
+        examined, reached, unknown = 0, after, False
+        for entry in _between(there, start, last):
+            is_damaged = entry.past is not None and entry.past.damaged
+            if exclude_client_id is not None and entry.created_at == UNKNOWN and not is_damaged:
+                unknown = True
                 break
-            page.marker = after = entry.position
+            examined += 1
+            reached = entry.position
             if (
                 (entry.claim is None or include_claimed)
                 and (include_delayed or not entry.delayed or entry.visible_at <= now)
                 and (exclude_client_id is None or entry.client_id != exclude_client_id)
-                and (entry.past is None or not entry.past.damaged)
+                and not is_damaged
             ):
                 found.append(entry)
                 if len(found) == limit:
                     break
+        there.examined += examined
+        if unknown:
+            await warm(db, there, list(islice(there.after(start), examined + limit)))
+            continue  # the queue may have changed: look again
+        if examined:
+            page.marker = after = reached
         if found:
             page.messages = await read(db, there, found, now)
             if page.messages:
                 return page
-        if ended and len(found) < limit:
+        if examined < MAX_EXAMINED and len(found) < limit:
             return page
+
+
+def _between(there: Queue, start: int, last: int | None) -> Iterator[Entry]:
+    """The entries after `start` up to `last`, as many as one step examines."""
+    entries = islice(there.after(start), MAX_EXAMINED)
+    return entries if last is None else takewhile(lambda entry: entry.position <= last, entries)
 
 
 async def stats(db: Database, queue: QueueRef) -> Stats:
