@@ -19,6 +19,7 @@ from tests.drivers.opendata.store import Store
 from tests.server import ServerProcess
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata import sqlite_link
+from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.sqlite_engine import SqliteEngine
 
 pytestmark = pytest.mark.anyio
@@ -174,3 +175,27 @@ def test_signals_to_the_whole_group_end_the_server_in_order(server: ServerProces
     assert "Traceback" not in server.log()
     server.start()
     assert listed(server) == ["kept"]
+
+
+async def test_the_answer_to_a_cancelled_batch_is_not_taken_for_the_next_one(
+    tmp_path: Path,
+) -> None:
+    """As a second Ctrl-C does, which cancels the commit and closes the store at once."""
+    engine = SqliteEngine(tmp_path)
+    await engine.open()
+    pid = writer_of(os.getpid())
+    os.kill(pid, signal.SIGSTOP)
+    cancelled = asyncio.create_task(engine.commit(Batch({b"cancelled": b"value"}, ())))
+    await asyncio.sleep(0.05)
+    cancelled.cancel()
+    await asyncio.wait({cancelled})
+    keys = [b"%d" % number for number in range(20_000)]
+    following = asyncio.create_task(engine.commit(Batch(dict.fromkeys(keys, b"value"), ())))
+    await asyncio.sleep(0.05)
+    os.kill(pid, signal.SIGCONT)
+    with pytest.raises(Unavailable):  # what became of the one before is to be read again first
+        await following
+    assert len(await engine.get([*keys, b"cancelled"])) in {0, 1}
+    await engine.commit(Batch(dict.fromkeys(keys, b"value"), ()))
+    assert len(await engine.get(keys)) == len(keys)
+    await engine.close()

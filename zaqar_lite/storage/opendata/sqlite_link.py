@@ -38,21 +38,17 @@ class WriterLink(asyncio.Protocol):
             sqlite3.Error: it can't be opened.
             WriterEnded: the writer ended.
             TimeoutError: the writer of an earlier server is still at work.
+            OSError: no process can be started.
         """
-        loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-I", "-S", sqlite_writer.__file__, str(path)]
-            process = await loop.run_in_executor(
-                None,
-                lambda: subprocess.Popen(command, stdin=theirs.fileno()),  # noqa: S603 - ours
-            )
+        process, wire = _spawn(path)
         link = cls(process)
-        await loop.create_unix_connection(lambda: link, sock=ours)
         try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=wire)
             await asyncio.wait_for(link._done, _PATIENCE)
         except BaseException:
             process.kill()
+            if link._transport is None:
+                wire.close()
             await link.stop()
             raise
         return link
@@ -68,7 +64,12 @@ class WriterLink(asyncio.Protocol):
             raise WriterEnded
         self._done = asyncio.get_running_loop().create_future()
         self._transport.write(sqlite_writer.encode_batch(batch.puts, batch.deletes))
-        await self._done
+        try:
+            await self._done
+        except asyncio.CancelledError:
+            self._ended = True  # its answer would be taken for the next batch's
+            self._transport.abort()
+            raise
 
     async def stop(self) -> None:
         """Let the writer end, and wait until it has."""
@@ -106,3 +107,14 @@ class WriterLink(asyncio.Protocol):
         self._ended = True
         if not self._done.done():
             self._done.set_exception(WriterEnded())
+
+
+def _spawn(path: Path) -> "tuple[subprocess.Popen[bytes], socket.socket]":
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-I", "-S", sqlite_writer.__file__, str(path)]
+    with theirs:
+        try:
+            return subprocess.Popen(command, stdin=theirs.fileno()), ours  # noqa: S603 - ours
+        except OSError:
+            ours.close()
+            raise
