@@ -27,6 +27,7 @@ from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.slatedb_engine import SlateDbEngine
+from zaqar_lite.storage.opendata.sqlite_engine import SqliteEngine
 from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio
@@ -326,6 +327,39 @@ async def test_a_damaged_payload_is_named_and_the_rest_is_served(
         ]  # fmt: skip
         assert (await store.stats(QUEUE)).total == 5  # it is still there, set aside
     assert "payload of message" in caplog.text
+
+
+async def test_a_value_that_became_another_type_is_named_and_the_rest_is_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a flipped bit in the head of SQLite's row does."""
+    uri = f"embedded://{tmp_path / 'data'}"
+    texts = await written(uri, 5)
+    key = rows(tmp_path / "data", keys.prefix(RecordType.PAYLOAD))[2][0]
+    with sqlite3.connect(tmp_path / "data" / "queue.sqlite3") as database:
+        database.execute("UPDATE kv SET v = 'text' WHERE k = ?", (key,))
+    database.close()
+    async with stores(uri) as store:
+        assert await bodies(store) == [*texts[:2], *texts[3:]]
+    assert "payload of message" in caplog.text
+
+
+async def test_what_only_can_not_be_read_now_is_not_taken_for_damaged(tmp_path: Path) -> None:
+    """A stopped process that holds SQLite's lock is enough; a message set aside stays so."""
+    uri = f"embedded://{tmp_path / 'data'}"
+    texts = await written(uri, 5)
+    async with stores(uri) as store:
+        engine = store._db.engine
+        assert isinstance(engine, SqliteEngine)
+        connection = engine._reader._connection
+        assert connection is not None
+        connection.set_progress_handler(lambda: 1, 1)  # SQLite ends every statement at once
+        with pytest.raises(Unavailable, match="can't read now"):
+            await bodies(store)
+        with pytest.raises(Unavailable, match="can't read now"):
+            _ = [chunk async for chunk in engine.scan(b"", b"\xff")]
+        connection.set_progress_handler(None, 0)
+        assert await bodies(store) == texts
 
 
 async def test_a_damaged_page_is_named_and_left_as_it_is(

@@ -31,6 +31,9 @@ _CHUNK = 1_000
 _MOST_ROWS = 1_024
 _PREPARED = 128
 _SQLITE_FULL, _SQLITE_IOERR = 13, 10
+_PASSING = frozenset({5, 6, 7, 9, 14, 15})
+"""SQLite's codes that say nothing of the records: BUSY, LOCKED, NOMEM, INTERRUPT, CANTOPEN and
+PROTOCOL, which is the end of ten seconds of waiting for a stopped process that holds a lock."""
 _BROKEN = (
     "A write to the store failed: nothing is written until its disk is mended and the server "
     "started again."
@@ -153,7 +156,7 @@ class SqliteEngine(Engine):
         )
 
     def _translate(self, exc: sqlite3.Error) -> Unavailable:
-        code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+        code = _code(exc)
         if code == _SQLITE_FULL:
             why = "The store's disk is full: free some space."
             return Unavailable(why, retry_after=5, detail=str(self.path))
@@ -251,10 +254,22 @@ def _select(rows: int) -> str:
     return f"SELECT k, v, c FROM kv WHERE k IN ({marks})"  # noqa: S608 - only marks
 
 
-def _checked(key: bytes, value: bytes, checksum: int) -> Stored:
-    if crc32(value, crc32(key)) == checksum:
+def _checked(key: bytes, value: object, checksum: object) -> Stored:
+    # a flipped bit in a row's head makes a text or NULL of its value
+    if isinstance(value, bytes) and crc32(value, crc32(key)) == checksum:
         return value
     return Damage(key, "its checksum does not match")
+
+
+def _code(exc: sqlite3.Error) -> int:
+    return int(getattr(exc, "sqlite_errorcode", 0)) & 0xFF
+
+
+def _why(exc: sqlite3.Error) -> str:
+    """What is damaged; raises Unavailable where only the reading failed."""
+    if _code(exc) in _PASSING:
+        raise Unavailable("The store can't read now.", detail=str(exc)) from exc
+    return str(exc)
 
 
 def _get(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, Stored]:
@@ -264,8 +279,9 @@ def _get(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, S
         try:
             rows = connection.execute(_select(len(chunk)), chunk).fetchall()
         except sqlite3.Error as exc:
+            why = _why(exc)
             if len(chunk) == 1:
-                found[chunk[0]] = Damage(chunk[0], str(exc))
+                found[chunk[0]] = Damage(chunk[0], why)
             else:
                 for key in chunk:
                     found.update(_get(connection, (key,)))
@@ -283,7 +299,7 @@ def _scan(connection: sqlite3.Connection, start: bytes, end: bytes) -> list[Row]
     try:
         rows = connection.execute(_FORWARD, (start, end, _CHUNK)).fetchall()
     except sqlite3.Error as exc:
-        return Damage(start, str(exc), end)
+        return Damage(start, _why(exc), end)
     return [(key, _checked(key, value, checksum)) for key, value, checksum in rows]
 
 
@@ -309,7 +325,7 @@ def _read_until_error(
         for key, value, checksum in cursor:
             rows.append((key, _checked(key, value, checksum)))
     except sqlite3.Error as exc:
-        return rows, str(exc)
+        return rows, _why(exc)
     finally:
         cursor.close()
     return rows, ""
