@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -199,3 +200,45 @@ async def test_the_answer_to_a_cancelled_batch_is_not_taken_for_the_next_one(
     await engine.commit(Batch(dict.fromkeys(keys, b"value"), ()))
     assert len(await engine.get(keys)) == len(keys)
     await engine.close()
+
+
+async def test_too_few_file_descriptors_are_one_line_and_leave_nothing_behind(
+    tmp_path: Path,
+) -> None:
+    engine = SqliteEngine(tmp_path)
+    await engine.open()  # what opening imports, it imports now
+    await engine.close()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, limits[1]))
+    held = hold_every_descriptor()
+    refused: list[str] = []
+    try:
+        while True:
+            try:
+                await engine.open()
+                break
+            except ConfigurationError as exc:
+                refused.append(str(exc))
+            again = hold_every_descriptor()
+            for file in again:
+                os.close(file)
+            assert len(again) == len(refused) - 1
+            os.close(held.pop())
+    finally:
+        for file in held:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert len(refused) > 4
+    assert "Restore" not in "".join(refused)  # nothing is wrong with the file
+    await engine.close()
+    with pytest.raises(AssertionError, match="no writer"):
+        writer_of(os.getpid())
+
+
+def hold_every_descriptor() -> list[int]:
+    held: list[int] = []
+    try:
+        while True:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        return held

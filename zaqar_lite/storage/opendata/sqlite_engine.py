@@ -30,7 +30,7 @@ FILE_NAME = "queue.sqlite3"
 _CHUNK = 1_000
 _MOST_ROWS = 1_024
 _PREPARED = 128
-_SQLITE_FULL, _SQLITE_IOERR = 13, 10
+_SQLITE_FULL, _SQLITE_IOERR, _SQLITE_CORRUPT, _SQLITE_NOTADB = 13, 10, 11, 26
 _PASSING = frozenset({5, 6, 7, 9, 14, 15})
 """SQLite's codes that say nothing of the records: BUSY, LOCKED, NOMEM, INTERRUPT, CANTOPEN and
 PROTOCOL, which is the end of ten seconds of waiting for a stopped process that holds a lock."""
@@ -64,14 +64,14 @@ class SqliteEngine(Engine):
         try:
             self._writer = await WriterLink.start(self.path)
             await self._reader.start()
-        except (sqlite3.Error, WriterEnded, TimeoutError) as exc:
+            damage = await self._reader.run(lambda _: find_damage(self.path))
+        except (sqlite3.Error, WriterEnded, OSError) as exc:
             await self._release()
             raise self._cannot_open(exc) from exc
         except BaseException:
             await self._release()
             raise
         self._opened = True
-        damage = await self._reader.run(lambda _: find_damage(self.path))
         if damage is not None:
             logger.error("damaged: %s", damage)
             self.damages.append(damage)
@@ -127,7 +127,7 @@ class SqliteEngine(Engine):
         await ended.stop()
         try:
             self._writer = await WriterLink.start(self.path)
-        except (sqlite3.Error, WriterEnded, TimeoutError, OSError) as exc:
+        except (sqlite3.Error, WriterEnded, OSError) as exc:
             logger.error("the writer of %s can't be started: %s", self.path, exc)
 
     async def close(self) -> None:
@@ -147,13 +147,14 @@ class SqliteEngine(Engine):
         if isinstance(exc, TimeoutError):
             return ConfigurationError(
                 f"The writer of an earlier server still works on {self.path}: wait for it to end, "
-                "or stop it (see `ps` for sqlite_writer.py)."
+                "or end it with `kill -9` (see `ps` for sqlite_writer.py)."
             )
         why = "its writer ended" if isinstance(exc, WriterEnded) else exc
-        return ConfigurationError(
-            f"The database {self.path} can't be opened: {why}. Restore it from a backup, or "
-            "move it away to begin with an empty store."
-        )
+        if isinstance(exc, sqlite3.Error) and _code(exc) in (_SQLITE_CORRUPT, _SQLITE_NOTADB):
+            way_out = "Restore it from a backup, or move it away to begin with an empty store."
+        else:
+            way_out = "See to its disk, its owner and the limits of this process; keep the file."
+        return ConfigurationError(f"The database {self.path} can't be opened: {why}. {way_out}")
 
     def _translate(self, exc: sqlite3.Error) -> Unavailable:
         code = _code(exc)
