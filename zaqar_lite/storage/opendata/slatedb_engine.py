@@ -30,11 +30,20 @@ from slatedb import uniffi as slatedb
 from slatedb.uniffi._slatedb_uniffi import slatedb as binding
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.storage.opendata.engine import Batch, DirectoryLock, Engine, Row, Stored
+from zaqar_lite.storage.opendata.engine import (
+    Batch,
+    Damage,
+    DirectoryLock,
+    Engine,
+    Row,
+    Stored,
+)
+from zaqar_lite.storage.opendata.slatedb_salvage import Pair, Salvage
 
 logger = logging.getLogger(__name__)
 FOLDER = "slatedb"
 _CHUNK = 1_000
+_LAST = b"\xff\xff"  # above every key
 _PATIENCE_LOCAL = 10.0
 _PATIENCE_REMOTE = 60.0
 _MEMTABLE_SECONDS = 30.0
@@ -58,6 +67,14 @@ _DURABLE_SCAN = slatedb.ScanOptions(
     read_ahead_bytes=1_048_576,
     cache_blocks=False,
     max_fetch_tasks=2,
+)
+# Reading ahead would meet damage a megabyte early.
+_ONE_BLOCK = slatedb.ScanOptions(
+    durability_filter=slatedb.DurabilityLevel.REMOTE,
+    dirty=False,
+    read_ahead_bytes=1,
+    cache_blocks=False,
+    max_fetch_tasks=1,
 )
 
 _BROKEN = "A write to the store failed: nothing is written until the server is started again."
@@ -182,24 +199,76 @@ class SlateDbEngine(Engine):
 
     async def get(self, keys: Sequence[bytes]) -> dict[bytes, Stored]:
         """Read records by key; see the interface."""
-        db = self._opened()
-        values = await self._translated(
-            asyncio.gather(*(db.get_with_options(key, _DURABLE) for key in keys))
-        )
+        values = await self._translated(asyncio.gather(*map(self._get, keys)))
         return {key: value for key, value in zip(keys, values, strict=True) if value is not None}
 
+    async def _get(self, key: bytes) -> Stored | None:
+        try:
+            value: bytes | None = await self._opened().get_with_options(key, _DURABLE)
+            return value
+        except slatedb.Error.Data as exc:
+            return Damage(key, str(exc.message))
+
     async def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
-        """Read a range in chunks; see the interface."""
-        bounds = slatedb.KeyRange(
-            start=start, start_inclusive=True, end=end or None, end_inclusive=False
-        )
-        iterator = await self._translated(self._opened().scan_with_options(bounds, _DURABLE_SCAN))
+        """Read a range in chunks; see the interface.
+
+        Where blocks are damaged, what lies before, between and behind them is still read
+        (`slatedb_salvage.py`), in at most MOST_PROBES reads and MOST_SECONDS seconds.
+        """
+        end = end or _LAST
+        salvage = Salvage(self._read, end)
+        last = start
         while True:
-            found = await self._translated(iterator.next_batch(_CHUNK))
-            if found:
-                yield [(row.key, row.value) for row in found]
-            if len(found) < _CHUNK:
+            rows, why = await self._read_chunk(start, end)
+            if rows:
+                yield rows
+                last = rows[-1][0]
+                start = last + b"\x00"
+            if why is None:
+                if len(rows) < _CHUNK:
+                    return
+                continue
+            gap = await salvage.find(start)
+            if gap.before:
+                yield gap.before
+                last = gap.before[-1][0]
+            yield [(last, Damage(last, why, gap.row or b""))]
+            if not gap.row:
                 return
+            start = gap.behind
+
+    async def _read_chunk(self, start: bytes, end: bytes) -> tuple[list[Row], str | None]:
+        """Read the next rows, and what is wrong with the one behind them if it can't be read."""
+        rows: list[Row] = []
+        try:
+            iterator = await self._iterate(start, end, _DURABLE_SCAN)
+            rows += _pairs(await self._translated(iterator.next_batch(_CHUNK)))
+        except slatedb.Error.Data:
+            pass
+        else:
+            return rows, None
+        try:
+            iterator = await self._iterate(start, end, _ONE_BLOCK)
+            while (row := await self._translated(iterator.next())) is not None:
+                rows.append((row.key, row.value))
+                if len(rows) == _CHUNK:
+                    break
+        except slatedb.Error.Data as exc:
+            return rows, str(exc.message)
+        return rows, None
+
+    async def _read(self, start: bytes, end: bytes, limit: int) -> Sequence[Pair] | None:
+        try:
+            iterator = await self._iterate(start, end, _ONE_BLOCK)
+            return _pairs(await self._translated(iterator.next_batch(limit)))
+        except slatedb.Error.Data:
+            return None
+
+    async def _iterate(
+        self, start: bytes, end: bytes, options: slatedb.ScanOptions
+    ) -> slatedb.DbIterator:
+        bounds = slatedb.KeyRange(start=start, start_inclusive=True, end=end, end_inclusive=False)
+        return await self._translated(self._opened().scan_with_options(bounds, options))
 
     async def commit(self, batch: Batch) -> None:
         """Write a batch and make it durable; see the interface.
@@ -338,6 +407,8 @@ class SlateDbEngine(Engine):
             raise Unavailable(
                 "The store can't be read: no answer in time.", detail=f"SlateDB at {self._path}"
             ) from exc
+        except slatedb.Error.Data:
+            raise  # a damaged block: who reads knows what to do
         except slatedb.Error as exc:
             raise Unavailable(
                 "The store can't be read.", detail=f"SlateDB at {self._path}: {exc}"
@@ -354,6 +425,10 @@ class SlateDbEngine(Engine):
             self._descriptor = -1
         if self._lock is not None:
             self._lock.release()
+
+
+def _pairs(rows: Sequence[slatedb.KeyValue]) -> list[Pair]:
+    return [(row.key, row.value) for row in rows]
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
