@@ -28,7 +28,6 @@ MOST_SECONDS = 60.0
 _AT_ONCE = 8
 _AHEAD = 8  # rows: more than SlateDB looks ahead
 _LONGER = 8  # bytes
-_ZEROS = 16  # of them at the end of a key, at most: a page number, and then some
 
 
 class Gap(NamedTuple):
@@ -57,9 +56,7 @@ class Salvage:
         async def breaks(key: bytes, _: bytes) -> bool:
             return await self._probe(low, key, _AHEAD) is None
 
-        begins = low
-        if not await breaks(low + b"\x00", b""):
-            begins, _ = await self._search(low, breaks)
+        begins, _ = await self._search(low, breaks)
         _, ends = await self._search(begins, self._is_readable)
         before = await self._probe(low, begins, _AHEAD)
         # A number stands for all keys that differ by zeros at the end: the shortest is the first.
@@ -92,10 +89,14 @@ class Salvage:
         below, above = await self._go_away(_number(low, width), width, has_arrived)
         below, above = await self._narrow(below, above, width, has_arrived)
         while not self._is_spent:
+            before, after = self._key(below, width), self._key(above, width)
+            padded = before + bytes(_LONGER)
+            if await has_arrived(padded, after):  # only zeros lie between
+                return before, padded
             width += _LONGER
-            shorter = above << 8 * _LONGER
-            below, above = await self._narrow(below << 8 * _LONGER, shorter, width, has_arrived)
-            if above == shorter or (below == _number(low, width) and width > len(low) + _ZEROS):
+            longer = above << 8 * _LONGER
+            below, above = await self._narrow(below << 8 * _LONGER, longer, width, has_arrived)
+            if above == longer:
                 break
         return self._key(below, width), self._key(above, width)
 
