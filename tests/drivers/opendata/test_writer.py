@@ -5,6 +5,8 @@ import fcntl
 import os
 import resource
 import signal
+import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -19,7 +21,7 @@ from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import Store
 from tests.server import ServerProcess
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.storage.opendata import sqlite_link
+from zaqar_lite.storage.opendata import sqlite_link, sqlite_writer
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.sqlite_engine import SqliteEngine
 
@@ -150,6 +152,36 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+@pytest.mark.parametrize("missing", [0, 1, 20_000])
+def test_a_writer_ends_in_order_when_its_server_dies(missing: int, tmp_path: Path) -> None:
+    """With an answer that nobody read, and with a whole batch on the wire or a part of one."""
+    file = tmp_path / "queue.sqlite3"
+    writer, wire = sqlite_link._spawn(file)
+    wire.recv(1_000)  # the file is open
+    wire.sendall(sqlite_writer.encode_batch({b"first": b"value"}, ()))
+    while count_rows(file) < 1:
+        time.sleep(0.01)
+    second = sqlite_writer.encode_batch({b"second": bytes(30_000)}, [b"first"])
+    wire.sendall(second[: len(second) - missing])
+    wire.shutdown(socket.SHUT_WR)
+    if missing == 0:
+        wire.recv(1_000)
+        wire.recv(1_000)
+    wire.close()
+    assert writer.wait(30) == 0
+    with sqlite3.connect(file) as database:
+        found = [key for (key,) in database.execute("SELECT k FROM kv")]
+    database.close()
+    assert found == ([b"first"] if missing else [b"second"])
+
+
+def count_rows(file: Path) -> int:
+    database = sqlite3.connect(file)
+    count: int = database.execute("SELECT count(*) FROM kv").fetchone()[0]
+    database.close()
+    return count
 
 
 async def test_a_writer_that_does_not_end_is_named(

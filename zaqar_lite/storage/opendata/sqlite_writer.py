@@ -95,11 +95,14 @@ def _open(path: Path) -> sqlite3.Connection:
 
 def _read(wire: BinaryIO) -> _Rows | None:
     """The next batch; None where the wire ends, also inside of one."""
-    head = wire.read(_BATCH.size)
-    if len(head) < _BATCH.size:
+    try:
+        head = wire.read(_BATCH.size)
+        if len(head) < _BATCH.size:
+            return None
+        puts, deletes, size = _BATCH.unpack(head)
+        data = wire.read(size)
+    except ConnectionResetError:  # the server died before it read an answer
         return None
-    puts, deletes, size = _BATCH.unpack(head)
-    data = wire.read(size)
     if len(data) < size:
         return None
     start = 4 * (2 * puts + deletes)
