@@ -112,6 +112,13 @@ def test_an_io_error_refuses_writes_until_the_server_starts_again(faulty: Faulty
     assert faulty.post().status_code == 201
 
 
+def test_every_post_waits_for_a_sync(faulty: Faulty) -> None:
+    """A kill does not show this, only a loss of power: the system keeps what was written."""
+    assert faulty.post().status_code == 201
+    faulty.trigger.write_text("SYNC")
+    assert faulty.post().status_code == 503
+
+
 def test_a_full_disk_refuses_writes_until_there_is_room(shim: Path, tmp_path: Path) -> None:
     faulty = Faulty(shim, f"embedded://{tmp_path / 'data'}", "queue.sqlite3", tmp_path)
     with faulty.server:
