@@ -1,12 +1,17 @@
 """Damaged blocks of SlateDB: what is intact is served, what is not is named with its place."""
 
+import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.drivers.opendata.store import Store, texts
+from zaqar_lite.domain.ids import Marker
+from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata import keys, slatedb_salvage
+from zaqar_lite.storage.opendata.checking import check, dump
 from zaqar_lite.storage.opendata.engine import Batch, Damage
 from zaqar_lite.storage.opendata.keys import RecordType
 from zaqar_lite.storage.opendata.slatedb_engine import SlateDbEngine
@@ -112,3 +117,81 @@ async def test_a_scan_gives_up_when_it_has_read_as_often_as_it_may(
     found, damages = await scanned(tmp_path / "data")
     assert set(order[:18]) <= found.keys() <= set(order)
     assert damages[-1].until == b""
+
+
+async def listed(store: Store, queue: QueueRef) -> list[str]:
+    found: list[str] = []
+    marker = None
+    while True:
+        page = await store.messages.list_messages(
+            queue, marker=marker, limit=100, include_claimed=True
+        )
+        if not page.messages:
+            return found
+        found += texts(list(page.messages))
+        marker = None if page.marker is None else Marker(page.marker)
+
+
+async def test_a_store_with_damaged_blocks_serves_what_is_intact(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A root page and a payload are damaged: other queues and the queue's other page are whole."""
+    store = Store(f"opendata+slatedb://{tmp_path / 'data'}")
+    queues = [QueueRef("project", f"queue-{number}") for number in range(4)]
+    posted: dict[QueueRef, list[str]] = {}
+    await store.messages.open()
+    for queue in queues:
+        posted[queue] = [f"{queue.name}-{number}-{'x' * 500}" for number in range(600)]
+        for start in range(0, 600, 100):
+            await store.post(*posted[queue][start : start + 100], to=queue)
+    pages = await store.records(RecordType.ACTIVE)
+    root = keys.queue_key(RecordType.ACTIVE, b"project/queue-1")
+    await store.messages.close()
+    payload = json.dumps(posted[queues[2]][300]).encode()
+    damage(tmp_path / "data", pages[root], payload)
+    store.reopen()
+    await store.messages.open()
+    assert await listed(store, queues[0]) == posted[queues[0]]
+    assert await listed(store, queues[3]) == posted[queues[3]]
+    assert await listed(store, queues[1]) in (posted[queues[1]][256:], posted[queues[1]][512:])
+    assert "damaged: everything after active" in caplog.text
+    read = await listed(store, queues[2])
+    lost = [text for text in posted[queues[2]] if text not in read]
+    assert posted[queues[2]][300] in lost
+    assert len(lost) <= BLOCK // 500 + 1
+    assert [text for text in posted[queues[2]] if text not in lost] == read
+    assert caplog.text.count("set aside") == len(lost)
+    problems = "\n".join((await check(store.db)).problems)
+    assert "everything after active" in problems
+    dumped = [line async for line in dump(store.db.engine)]
+    assert any(line.startswith("DAMAGED: everything") for line in dumped)
+    await store.post("new", to=queues[1])
+    await store.restart()
+    assert (await listed(store, queues[1]))[-1] == "new"
+    assert isinstance((await store.db.engine.get([root]))[root], Damage)  # not written over
+    await store.messages.close()
+
+
+async def test_a_queue_whose_pages_are_lost_writes_behind_them(tmp_path: Path) -> None:
+    """How many pages it had is unknown, so new ones are numbered far above."""
+    store = Store(f"opendata+slatedb://{tmp_path / 'data'}")
+    queue = QueueRef("project", "queue-1")
+    await store.messages.open()
+    for start in range(0, 600, 100):
+        for ref in (queue, QueueRef("project", "queue-2")):  # the other keeps the marks apart
+            await store.post(*[f"{number}" for number in range(start, start + 100)], to=ref)
+    root = keys.queue_key(RecordType.ACTIVE, b"project/queue-1")
+    pages = await store.records(RecordType.ACTIVE)
+    pages = {key: value for key, value in pages.items() if key.startswith(root)}
+    await store.messages.close()
+    damage(tmp_path / "data", *pages.values())
+    store.reopen()
+    await store.messages.open()
+    assert await listed(store, queue) == []
+    for _ in range(2):
+        await store.post("new", to=queue)
+        await store.restart()
+    assert await listed(store, queue) == ["new"] * 2
+    found = await store.db.engine.get(list(pages))
+    assert all(isinstance(value, Damage) for value in found.values())
+    await store.messages.close()

@@ -80,6 +80,8 @@ def _check_record(  # noqa: PLR0917 - what one pass collects
     payloads: set[int],
     logged: set[int],
 ) -> str | None:
+    if isinstance(value, Damage) and value.until is not None:
+        return str(value)
     try:
         if key[:2] == b"\x03\x01":
             if key[6:7] == b"\x10":
@@ -116,12 +118,13 @@ async def dump(engine: Engine) -> AsyncIterator[str]:
     """Describe every record in a line; bodies are shown, the store's secret is not."""
     async for rows in engine.scan(b"", b"\xff"):
         for key, value in rows:
-            yield f"{keys.describe(key)} = {_show(key, value)}"
+            if isinstance(value, Damage):
+                yield f"DAMAGED: {value}"
+            else:
+                yield f"{keys.describe(key)} = {_show(key, value)}"
 
 
-def _show(key: bytes, value: bytes | Damage) -> str:
-    if isinstance(value, Damage):
-        return f"DAMAGED: {value.why}"
+def _show(key: bytes, value: bytes) -> str:
     try:
         if key[:2] == b"\x03\x01":
             if key[6:7] == b"\x10":

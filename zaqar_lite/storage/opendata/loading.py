@@ -122,10 +122,19 @@ async def _load_store(db: "Database") -> None:
     db.segments.sort()
     db.log_start, segment = db.segments[-1]
     db.log_prefix = keys.log_prefix(segment)
+    await _load_garbage(db)
+
+
+async def _load_garbage(db: "Database") -> None:
     garbage = keys.prefix(RecordType.GARBAGE)
     async for chunk in db.engine.scan(garbage, after_prefix(garbage)):
-        db.garbage.extend(key for key, _ in chunk)
-    db.next_garbage = 1 + max(map(keys.read_message_id, db.garbage), default=0)
+        for key, value in chunk:
+            if isinstance(value, Damage):
+                damaged(db, value)
+            else:
+                db.garbage.append(key)
+            if len(key) > len(garbage):
+                db.next_garbage = 1 + keys.read_message_id(key)
 
 
 def _bytes(value: bytes | Damage) -> bytes:
@@ -159,6 +168,12 @@ async def _records(
     """Read the records of a type; damaged ones are named and kept as they are."""
     async for chunk in db.engine.scan(prefix, after_prefix(prefix)):
         for key, value in chunk:
+            if isinstance(value, Damage) and value.until is not None:
+                damaged(db, value)
+                if kind is RecordType.ACTIVE:
+                    after = key if key != prefix else prefix[:-1]  # its own record is lost, too
+                    db.queues.lose_pages(after, value.until or after_prefix(prefix))
+                continue
             try:
                 where = keys.read_queue_key(key)
             except CodecError as exc:

@@ -5,7 +5,20 @@ from collections.abc import Iterator
 
 from zaqar_lite.domain.metadata import FILTER, dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.storage.opendata.keys import RecordType, queue_key, read_page
 from zaqar_lite.storage.opendata.queue import Queue
+
+_BEYOND = 1 << 32  # pages: more than are lost with one place of a disk
+
+
+def _keep_lost_pages(queue: Queue, after: bytes, until: bytes) -> None:
+    root = queue_key(RecordType.ACTIVE, queue.raw)
+    if after < root < until:
+        queue.damaged_page(None)
+    last = root + b"\xff" * 8
+    if after < last < until:  # and no page behind them tells how many there were
+        number = (read_page(after[len(root) :]) or 0) if after.startswith(root) else 0
+        queue.damaged_page(number + _BEYOND)
 
 
 class Queues:
@@ -17,6 +30,7 @@ class Queues:
         self._sources: dict[QueueRef, set[str]] = {}
         self._filtered: dict[str, set[str]] = {}
         self._exposing: dict[QueueRef, None] = {}
+        self._lost: set[tuple[bytes, bytes]] = set()
 
     def __iter__(self) -> Iterator[Queue]:
         return iter(list(self._queues.values()))
@@ -30,7 +44,15 @@ class Queues:
         queue = self._queues.get(ref)
         if queue is None:
             queue = self._queues[ref] = Queue(ref)
+            for after, until in self._lost:
+                _keep_lost_pages(queue, after, until)
         return queue
+
+    def lose_pages(self, after: bytes, until: bytes) -> None:
+        """Never write over the pages between two keys: nobody knows which ones there are."""
+        self._lost.add((after, until))
+        for queue in self._queues.values():
+            _keep_lost_pages(queue, after, until)
 
     def put(self, queue: Queue) -> None:
         """Put a queue in the place of the one of its name."""

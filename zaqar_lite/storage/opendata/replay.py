@@ -41,9 +41,10 @@ async def replay(db: "Database") -> None:
     routed = 0
     async for chunk in db.engine.scan(start, after_prefix(keys.log_prefix(segment))):
         for key, value in chunk:
+            if isinstance(value, Damage):
+                damaged(db, value)
+                continue
             try:
-                if isinstance(value, Damage):
-                    raise CodecError(value.why)
                 metadata = decode_metadata(value)
             except CodecError as exc:
                 damaged(db, Damage(key, str(exc)))

@@ -20,7 +20,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -43,7 +43,8 @@ from zaqar_lite.storage.opendata.slatedb_salvage import Pair, Salvage
 logger = logging.getLogger(__name__)
 FOLDER = "slatedb"
 _CHUNK = 1_000
-_LAST = b"\xff\xff"  # above every key
+_FIRST, _LAST = b"\x01", b"\xff\xff"  # below and above every record
+_NOTES = b"\x00gap"  # and a key that was written although it lies in a gap
 _PATIENCE_LOCAL = 10.0
 _PATIENCE_REMOTE = 60.0
 _MEMTABLE_SECONDS = 30.0
@@ -125,6 +126,7 @@ class SlateDbEngine(Engine):
         self._flushed = 0.0
         self._flushing: asyncio.Task[None] | None = None
         self._doubtful: asyncio.Task[None] | None = None
+        self._gaps: set[tuple[bytes, bytes]] = set()  # between keys, that no scan can read
         self._why_in_doubt = ""
 
     @classmethod
@@ -215,7 +217,10 @@ class SlateDbEngine(Engine):
         Where blocks are damaged, what lies before, between and behind them is still read
         (`slatedb_salvage.py`), in at most MOST_PROBES reads and MOST_SECONDS seconds.
         """
-        end = end or _LAST
+        async for rows in self._scan(max(start, _FIRST), end or _LAST):
+            yield rows
+
+    async def _scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
         salvage = Salvage(self._read, end)
         last = start
         while True:
@@ -232,10 +237,29 @@ class SlateDbEngine(Engine):
             if gap.before:
                 yield gap.before
                 last = gap.before[-1][0]
+                start = last + b"\x00"
+            self._gaps.add((start, gap.behind))
             yield [(last, Damage(last, why, gap.row or b""))]
+            yield await self._written_in(start, gap.behind)
             if not gap.row:
                 return
             start = gap.behind
+
+    async def _written_in(self, start: bytes, end: bytes) -> Sequence[Row]:
+        """Read what was written into a gap since it was found: single reads still find it."""
+        noted: list[bytes] = []
+        async for rows in self._scan(_NOTES + start, _NOTES + end):
+            noted += [key[len(_NOTES) :] for key, value in rows if isinstance(value, bytes)]
+        found = await self.get(noted)
+        return [(key, found[key]) for key in noted if isinstance(found.get(key), bytes)]
+
+    def _notes(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        """Note which keys of a batch lie in gaps: no scan will come to them."""
+        return {
+            _NOTES + key: b""
+            for key in keys
+            if any(start <= key < end for start, end in self._gaps)
+        }
 
     async def _read_chunk(self, start: bytes, end: bytes) -> tuple[list[Row], str | None]:
         """Read the next rows, and what is wrong with the one behind them if it can't be read."""
@@ -281,7 +305,8 @@ class SlateDbEngine(Engine):
             raise Unavailable(_BROKEN, retry_after=60, detail=self._broken)
         if self._doubtful is not None:
             raise Unavailable(self._why_in_doubt, retry_after=5, detail=str(self._path))
-        write = asyncio.create_task(self._write(batch.puts, batch.deletes))
+        puts = {**batch.puts, **self._notes(batch.puts)} if self._gaps else batch.puts
+        write = asyncio.create_task(self._write(puts, batch.deletes))
         waited = 0.0
         while not write.done():
             step = min(_FIRST_LOOK, self._patience) if not waited else self._patience - waited
