@@ -288,17 +288,21 @@ class OpenDataMessageStore(MessageStore):
             await self._db.committer.durable()
 
     async def drop(self, queue: QueueRef) -> None:
-        """Remove the queue, and its record with it; see the seam."""
+        """Remove the queue, and its record with it; see the seam.
+
+        A long history goes in steps, each durable before the next; the record goes last. What
+        others do to the queue in between goes with it, also where it was recovered or made again.
+        """
         db = self._db
-        there = await purge(db, queue)
-        while there is not None:
-            await past.clear(db, there)
-            current = await purge(db, queue)
-            if current is there:
-                there.keys.clear()
-                db.remove_record(there)
-                break
-            there = current  # it was recovered meanwhile
+        while (there := await purge(db, queue)) is not None:
+            if there.done.full or there.failed.full:
+                await past.forget_pages(db, there)
+                await db.committer.durable()
+                continue
+            past.forget_rest(db, there)
+            there.keys.clear()
+            db.remove_record(there)
+            break
         await db.committer.durable()
 
     async def stats(self, queue: QueueRef) -> Stats:

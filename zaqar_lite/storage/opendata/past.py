@@ -1,5 +1,6 @@
 """What becomes of messages that are over: dead letters, and the done and failed lists."""
 
+import logging
 from collections.abc import Sequence
 
 from zaqar_lite.domain.metadata import DONE_RETENTION, FAILED_RETENTION
@@ -7,9 +8,8 @@ from zaqar_lite.domain.models import DeadLetter, HistoryEntry, HistoryPage, Hist
 from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import STEP
-from zaqar_lite.storage.opendata.encoding import CodecError
 from zaqar_lite.storage.opendata.engine import Damage
-from zaqar_lite.storage.opendata.entries import Entry
+from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Entry
 from zaqar_lite.storage.opendata.history import History
 from zaqar_lite.storage.opendata.keys import RecordType
 from zaqar_lite.storage.opendata.queue import Queue
@@ -20,6 +20,7 @@ from zaqar_lite.storage.opendata.records import (
     encode_attempts,
 )
 
+logger = logging.getLogger(__name__)
 _RETENTIONS = {RecordType.DONE: DONE_RETENTION, RecordType.FAILED: FAILED_RETENTION}
 
 
@@ -138,7 +139,8 @@ async def _items(
         if stored is None:
             return ()
         if isinstance(stored, Damage):
-            raise CodecError(str(stored))
+            logger.error("damaged: %s; what it lists is passed over", stored)
+            return ()
         value = stored
     return decode_ended(value)
 
@@ -162,9 +164,9 @@ async def trim(db: Database, queue: Queue, now: int) -> int:
     for history in (queue.done, queue.failed):
         cutoff = _cutoff(queue, history, now)
         while history.full and history.full[0].last_ended_at <= cutoff and trimmed < STEP:
-            gone = await _items(db, queue, history, history.full[0].number)
-            history.drop_first()
-            trimmed += _forget(db, queue, gone)
+            if not await _forget_first(db, queue, history):
+                return trimmed
+            trimmed += PAGE_SIZE
         if not history.full:
             trimmed += _forget(db, queue, history.trim_tail(cutoff))
     return trimmed
@@ -180,11 +182,29 @@ def _forget(db: Database, queue: Queue, gone: Sequence[Ended]) -> int:
     return len(gone)
 
 
-async def clear(db: Database, queue: Queue) -> None:
-    """Remove both lists."""
+async def _forget_first(db: Database, queue: Queue, history: History) -> bool:
+    """Forget the first full page, unless somebody else did, or the queue is another one now."""
+    extent = history.full[0]
+    gone = await _items(db, queue, history, extent.number)
+    if db.queues.get(queue.ref) is not queue or not history.full or history.full[0] is not extent:
+        return False
+    history.drop_first()
+    _forget(db, queue, gone)
+    db.changed(queue)
+    return True
+
+
+async def forget_pages(db: Database, queue: Queue) -> None:
+    """Remove about a step's worth of full pages from both lists."""
+    forgotten = 0
     for history in (queue.done, queue.failed):
-        while history.full:
-            gone = await _items(db, queue, history, history.full[0].number)
-            history.drop_first()
-            _forget(db, queue, gone)
+        while history.full and forgotten < STEP:
+            if not await _forget_first(db, queue, history):
+                return
+            forgotten += PAGE_SIZE
+
+
+def forget_rest(db: Database, queue: Queue) -> None:
+    """Remove what the last pages hold, once there are no full ones."""
+    for history in (queue.done, queue.failed):
         _forget(db, queue, history.trim_tail(1 << 62))
