@@ -1,11 +1,11 @@
 """The process that writes the SQLite file: its death, its server's death, and what each leaves."""
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import resource
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -23,7 +23,7 @@ from tests.server import ServerProcess
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata import sqlite_link, sqlite_writer
 from zaqar_lite.storage.opendata.engine import Batch
-from zaqar_lite.storage.opendata.sqlite_engine import SqliteEngine
+from zaqar_lite.storage.opendata.sqlite_engine import FILE_NAME, SqliteEngine
 
 pytestmark = pytest.mark.anyio
 HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "writer"}
@@ -154,27 +154,31 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.parametrize("reads", [True, False])
 @pytest.mark.parametrize("missing", [0, 1, 20_000])
-def test_a_writer_ends_in_order_when_its_server_dies(missing: int, tmp_path: Path) -> None:
-    """With an answer that nobody read, and with a whole batch on the wire or a part of one."""
-    file = tmp_path / "queue.sqlite3"
+def test_a_writer_ends_in_order_when_its_server_dies(
+    missing: int, tmp_path: Path, *, reads: bool
+) -> None:
+    """With or without an answer that nobody read, a whole batch on the wire or a part of one."""
+    file = tmp_path / FILE_NAME
     writer, wire = sqlite_link._spawn(file)
     wire.recv(1_000)  # the file is open
     wire.sendall(sqlite_writer.encode_batch({b"first": b"value"}, ()))
     while count_rows(file) < 1:
         time.sleep(0.01)
+    if reads:
+        wire.recv(1_000)
     second = sqlite_writer.encode_batch({b"second": bytes(30_000)}, [b"first"])
     wire.sendall(second[: len(second) - missing])
-    wire.shutdown(socket.SHUT_WR)
-    if missing == 0:
-        wire.recv(1_000)
-        wire.recv(1_000)
     wire.close()
     assert writer.wait(30) == 0
     with sqlite3.connect(file) as database:
         found = [key for (key,) in database.execute("SELECT k FROM kv")]
     database.close()
-    assert found == ([b"first"] if missing else [b"second"])
+    if missing:
+        assert found == [b"first"]
+    elif reads:
+        assert found == [b"second"]
 
 
 def count_rows(file: Path) -> int:
@@ -196,6 +200,42 @@ async def test_a_writer_that_does_not_end_is_named(
     os.close(held)
     await engine.open()
     await engine.close()
+
+
+def test_only_its_server_ends_the_writer(server: ServerProcess) -> None:
+    """It would leave the requests that a server on its way out still answers."""
+    assert post(server, "first") == 201
+    pid = writer_of(server.pid)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(pid, number)
+    assert post(server, "second") == 201
+    assert writer_of(server.pid) == pid
+
+
+async def test_nobody_else_can_read_the_files(tmp_path: Path) -> None:
+    """Also in a directory that others may enter, as systemd and administrators make them."""
+    before = os.umask(0o022)
+    try:
+        await write_and_close(tmp_path)
+        os.chmod(tmp_path / FILE_NAME, 0o644)  # noqa: PTH101 - as a restored backup may be
+        await write_and_close(tmp_path)
+    finally:
+        os.umask(before)
+
+
+async def write_and_close(directory: Path) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        engine = SqliteEngine(directory)
+        await engine.open()
+        stack.push_async_callback(engine.close)
+        await engine.commit(Batch({b"key": b"body"}, ()))
+        modes = modes_in(directory)
+        assert {*modes} >= {FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm"}
+        assert {*modes.values()} == {0o600}
+
+
+def modes_in(directory: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_mode & 0o777 for file in directory.iterdir()}
 
 
 def test_signals_to_the_whole_group_end_the_server_in_order(server: ServerProcess) -> None:

@@ -71,6 +71,7 @@ def main(path: Path) -> None:
 
 
 def _open(path: Path) -> sqlite3.Connection:
+    _hide(path)
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         for pragma in (
@@ -86,11 +87,17 @@ def _open(path: Path) -> sqlite3.Connection:
             "CREATE TABLE IF NOT EXISTS kv"
             "(k BLOB PRIMARY KEY, v BLOB NOT NULL, c INTEGER NOT NULL) WITHOUT ROWID"
         )
-        path.chmod(0o600)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _hide(path: Path) -> None:
+    """Let nobody else read the database; SQLite makes its log, with bodies in it, in its mode."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    for file in (path, *path.parent.glob(f"{path.name}-*")):
+        file.chmod(0o600)
 
 
 def _read(wire: BinaryIO) -> _Rows | None:
