@@ -1,5 +1,6 @@
 """Damaged blocks of SlateDB: what is intact is served, what is not is named with its place."""
 
+import asyncio
 import json
 import random
 from collections.abc import Sequence
@@ -195,3 +196,21 @@ async def test_a_queue_whose_pages_are_lost_writes_behind_them(tmp_path: Path) -
     found = await store.db.engine.get(list(pages))
     assert all(isinstance(value, Damage) for value in found.values())
     await store.messages.close()
+
+
+async def test_damage_that_keeps_tables_from_being_compacted_does_not_stop_the_store(
+    tmp_path: Path,
+) -> None:
+    """Every flush leaves a table; SlateDB's own limit is 8 that wait."""
+    rows = rows_of("one-queue")
+    order = sorted(rows)
+    await stored(tmp_path / "data", rows)
+    damage(tmp_path / "data", rows[order[20]])
+    async with asyncio.timeout(30):
+        for number in range(12):
+            await stored(tmp_path / "data", {b"\x01\x01%d" % number: bytes(100)})
+    tables = list((tmp_path / "data" / "slatedb" / "compacted").glob("*.sst"))
+    assert len(tables) > 8
+    found, damages = await scanned(tmp_path / "data")
+    assert len(found) >= len(rows) - 2
+    assert damages
