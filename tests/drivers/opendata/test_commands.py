@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import shlex
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -138,19 +141,64 @@ def without_id(message: Message) -> tuple[object, ...]:
     )  # fmt: skip
 
 
+ORIGIN = {
+    "source": "orders", "moved_at": 1, "claim_count": 1,
+    "last_claim_id": "0" * 32, "last_client_id": None,
+}  # fmt: skip
+MESSAGE = {
+    "project": "p", "queue": "q", "body": "{}", "created_at": 3_000_000_000_000,
+    "expires_at": 4_000_000_000_000, "ttl_ms": 1, "origin": ORIGIN,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"body": None}, {"body": "NaN"}, {"body": "["}, {"body": "[" * 9_999 + "]" * 9_999},
+        {"body": '"\ud800"'}, {"queue": "a/b"}, {"queue": "\ud800"}, {"project": "x" * 65_534},
+        {"created_at": -1}, {"created_at": True}, {"expires_at": 9_000_000_000_000},
+        {"expires_at": 2**80}, {"ttl_ms": 2**63}, {"ttl_ms": None}, {"delayed_until": 1.5},
+        {"claimed_until": "soon"}, {"claim_count": 0x1_0000}, {"priority": 256},
+        {"client_id": 5}, {"client_id": []}, {"headers": "text"}, {"headers": {"a": 1}},
+        {"headers": {"x" * 70_000: ""}}, {"origin": {}}, {"origin": {**ORIGIN, "source": 5}},
+        {"origin": {**ORIGIN, "moved_at": None}}, {"origin": {**ORIGIN, "claim_count": -1}},
+        {"origin": {**ORIGIN, "last_claim_id": ""}}, {"origin": {**ORIGIN, "last_client_id": []}},
+    ],
+    ids=lambda wrong: ascii(wrong)[:40],
+)  # fmt: skip
 def test_a_wrong_line_is_named_and_stores_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    wrong: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, store = tmp_path / "queues.jsonl", f"embedded://{tmp_path / 'data'}"
-    head = '{"format":"zaqar-lite","version":1}\n'
-    file.write_text(head + '{"queue":{"project":"p","name":"q","metadata":{}}}\n{"message":{}}\n')
+    lines: list[object] = [
+        {"format": "zaqar-lite", "version": 1},
+        {"queue": {"project": "p", "name": "q", "metadata": {}}},
+        *[{"message": MESSAGE}] * 600,
+        {"message": {**MESSAGE, **wrong}},
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     assert main(["store", "import", "--store", store, str(file)]) == 2
-    assert "Line 3" in capsys.readouterr().err
+    assert "Line 603 can't be imported" in capsys.readouterr().err
 
     async def count(_: MessageStore, management: ManagementStore) -> int:
         return await management.count_queues("p")
 
     assert on(store, count) == 0
+
+
+def test_a_failed_import_says_that_a_part_may_be_stored(tmp_path: Path) -> None:
+    file = tmp_path / "export.jsonl"
+    message = {**MESSAGE, "body": json.dumps("x" * 500)}
+    lines = [{"format": "zaqar-lite", "version": 1}, *[{"message": message}] * 3_000]
+    file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    store = f"embedded://{tmp_path / 'data'}"
+    command = [sys.executable, "-m", "zaqar_lite.cli", "store", "import", "--store", store]
+    limited = f"ulimit -f 1000; exec {shlex.join([*command, str(file)])}"  # of 512 or 1024 bytes
+    done = subprocess.run(
+        ["sh", "-c", limited], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "into an empty store" in done.stderr
 
 
 def test_there_must_be_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

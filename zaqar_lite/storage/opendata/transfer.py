@@ -15,7 +15,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.domain.models import Message, Origin, QueueRecord, QueueRef
 from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.configuration import encode_record
@@ -28,6 +28,22 @@ from zaqar_lite.storage.opendata.reading import fill
 
 HEAD = {"format": "zaqar-lite", "version": 1}
 _CHUNK = 500
+_LAST = 253_402_300_799_999
+"""The end of the year 9999."""
+_LONGEST = 0xFFFF_FFFF * 1000
+"""Milliseconds that a record's seconds can count."""
+_WIDEST = 0xFFFF
+"""Bytes of a text in a record."""
+_MOST = {
+    "created_at": _LAST,
+    "expires_at": _LAST,
+    "ttl_ms": _LONGEST,
+    "delayed_until": _LAST,
+    "claimed_until": _LAST,
+    "claim_count": 0xFFFF,
+    "priority": 0xFF,
+}
+_NEEDED = ("created_at", "expires_at", "ttl_ms")
 
 
 async def export(db: Database, project: str | None, name: str | None) -> AsyncIterator[str]:
@@ -97,15 +113,22 @@ async def load(db: Database, lines: Sequence[str]) -> tuple[int, int]:
 
     Raises:
         Invalid: names the line that is wrong; nothing was stored.
+        Unavailable: writing failed, and a part may be stored.
     """
     queues, messages = _parse(lines)
     for described in queues:
         _make_queue(db, described)
-    for start in range(0, len(messages), _CHUNK):
-        for described in messages[start : start + _CHUNK]:
-            _add(db, described)
+    try:
+        for start in range(0, len(messages), _CHUNK):
+            for described in messages[start : start + _CHUNK]:
+                _add(db, described)
+            await db.committer.durable()
         await db.committer.durable()
-    await db.committer.durable()
+    except Unavailable as exc:
+        raise Unavailable(
+            f"{exc} A part of the file may be stored, and importing it again would store that "
+            "part twice: import it into an empty store."
+        ) from exc
     return len(queues), len(messages)
 
 
@@ -121,7 +144,7 @@ def _parse(lines: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, A
                 if value != HEAD:
                     raise ValueError(f"the file must begin with {_line(HEAD)}")
             elif "queue" in value:
-                _check(value["queue"], project=str, name=str, metadata=dict)
+                _check_queue(value["queue"])
                 queues.append(value["queue"])
             else:
                 _check_message(value["message"])
@@ -131,22 +154,72 @@ def _parse(lines: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, A
     return queues, messages
 
 
-def _check(value: dict[str, Any], **fields: type) -> None:
-    for name, kind in fields.items():
-        if not isinstance(value[name], kind) or isinstance(value[name], bool):
-            raise TypeError(f"{name!r} must be of type {kind.__name__}")
-    if "/" in value.get("name", value.get("queue", "")):
-        raise ValueError("a queue's name holds no '/'")
+def _check_queue(value: dict[str, Any]) -> None:
+    _check_name(value["project"], value["name"])
+    _expect(isinstance(value["metadata"], dict), "'metadata' must be an object")
+    json.dumps(value["metadata"], ensure_ascii=False).encode()
 
 
 def _check_message(value: dict[str, Any]) -> None:
-    _check(value, project=str, queue=str, body=str, created_at=int, expires_at=int, ttl_ms=int)
-    json.loads(value["body"])
-    for name, most in (("claim_count", 0xFFFF), ("priority", 0xFF)):
-        if not 0 <= value.get(name, 0) <= most:
-            raise ValueError(f"{name!r} must be 0 to {most}")
+    _check_name(value["project"], value["queue"])
+    for name, most in _MOST.items():
+        if name in value or name in _NEEDED:
+            _check_number(name, value[name], most)
+    lasts = value["expires_at"] - value["created_at"]
+    _expect(lasts <= _LONGEST, "'expires_at' is more than 136 years after 'created_at'")
+    _check_text("client_id", value.get("client_id", ""))
+    headers = value.get("headers", {})
+    _expect(isinstance(headers, dict), "'headers' must be an object")
+    for name, header in headers.items():
+        _check_text("headers", name)
+        _check_text("headers", header)
+    _check_body(value["body"])
     if value.get("origin") is not None:
-        Origin(**value["origin"])
+        _check_origin(Origin(**value["origin"]))
+
+
+def _check_origin(origin: Origin) -> None:
+    _check_text("source", origin.source)
+    _check_number("moved_at", origin.moved_at, _LAST)
+    _check_number("claim_count", origin.claim_count, _MOST["claim_count"])
+    if origin.last_client_id is not None:
+        _check_text("last_client_id", origin.last_client_id)
+    claim = origin.last_claim_id
+    _expect(claim is None or len(bytes.fromhex(claim)) == 16, "'last_claim_id' is no claim id")
+
+
+def _check_name(project: object, name: object) -> None:
+    _check_text("project", project)
+    _check_text("queue", name)
+    _check_text("project and queue", f"{project}/{name}")
+    _expect("/" not in str(name), "a queue's name holds no '/'")
+
+
+def _check_number(name: str, value: object, most: int) -> None:
+    _expect(type(value) is int and 0 <= value <= most, f"{name!r} must be a number of 0 to {most}")
+
+
+def _check_text(name: str, value: object) -> None:
+    _expect(isinstance(value, str), f"{name!r} must be of type str")
+    _expect(len(str(value).encode()) <= _WIDEST, f"{name!r} is longer than {_WIDEST} bytes")
+
+
+def _check_body(body: object) -> None:
+    _expect(isinstance(body, str), "'body' must be of type str")
+    str(body).encode()
+    try:
+        json.loads(str(body), parse_constant=_refuse)
+    except RecursionError as exc:
+        raise ValueError("the body is nested too deeply") from exc
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _expect(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
 
 
 def _make_queue(db: Database, described: dict[str, Any]) -> None:
