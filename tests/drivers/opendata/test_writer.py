@@ -6,13 +6,15 @@ import fcntl
 import os
 import resource
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import httpx
 import pytest
@@ -22,8 +24,10 @@ from tests.drivers.opendata.store import Store
 from tests.server import ServerProcess
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata import sqlite_link, sqlite_writer
-from zaqar_lite.storage.opendata.engine import Batch
+from zaqar_lite.storage.opendata.engine import Batch, Engine
+from zaqar_lite.storage.opendata.slatedb_engine import SlateDbEngine
 from zaqar_lite.storage.opendata.sqlite_engine import FILE_NAME, SqliteEngine
+from zaqar_lite.storage.opendata.sqlite_link import WriterLink
 
 pytestmark = pytest.mark.anyio
 HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "writer"}
@@ -314,3 +318,41 @@ def hold_every_descriptor() -> list[int]:
             held.append(os.open("/dev/null", os.O_RDONLY))
     except OSError:
         return held
+
+
+@pytest.mark.parametrize("make", [SqliteEngine, SlateDbEngine.in_directory])
+async def test_a_key_that_a_batch_both_puts_and_deletes_is_gone(
+    make: Callable[[Path], Engine], tmp_path: Path
+) -> None:
+    """So is the metadata of a message that was posted and deleted before its batch was taken."""
+    engine = make(tmp_path)
+    await engine.open()
+    await engine.commit(Batch({b"both": b"value", b"kept": b"value"}, [b"both"]))
+    assert await engine.get([b"both", b"kept"]) == {b"kept": b"value"}
+    await engine.close()
+
+
+def test_a_batch_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    connection = sqlite_writer._open(tmp_path / FILE_NAME)
+    wrong = cast("bytes", None)  # stands for a value too large, which costs a gigabyte
+    rows = [(b"first", b"value", 1), (b"second", wrong, 1)]
+    with pytest.raises(sqlite3.Error):
+        sqlite_writer._write(connection, sqlite_writer._Rows(rows, []))
+    sqlite_writer._write(connection, sqlite_writer._Rows([(b"third", b"value", 1)], []))
+    assert connection.execute("SELECT k FROM kv").fetchall() == [(b"third",)]
+    connection.close()
+
+
+async def test_an_answer_may_come_in_parts() -> None:
+    ours, theirs = socket.socketpair()
+    link = WriterLink(subprocess.Popen(["true"]))  # noqa: ASYNC220 - ends at once
+    await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=ours)
+    writing = asyncio.create_task(link.write(Batch({b"key": b"value"}, ())))
+    answer = sqlite_writer.ANSWER.pack(13, 4) + b"full"
+    for part in (answer[:5], answer[5:10], answer[10:]):
+        await asyncio.sleep(0.02)
+        theirs.sendall(part)
+    with pytest.raises(sqlite3.OperationalError, match=r"^full$"):
+        await writing
+    await link.stop()
+    theirs.close()
