@@ -105,6 +105,7 @@ def test_an_io_error_refuses_writes_until_the_server_starts_again(faulty: Faulty
     assert int(refused.headers["Retry-After"]) > 0
     assert faulty.listed() == faulty.posted
     faulty.trigger.unlink()
+    time.sleep(1.1)  # for so long writes are refused after any failure
     assert faulty.post().status_code == 503  # what became of the failed write is unknown
     faulty.server.kill()
     faulty.server.start()
