@@ -66,7 +66,7 @@ async def test_a_page_reads_no_more_of_the_log_than_it_shows(store: Store) -> No
         read.extend(wanted)
         return await get(wanted)
 
-    store.db.engine.get = counted  # type: ignore[method-assign]
+    store.db.engine.get = counted  # type: ignore[assignment, method-assign]
     before = store.messages.examined
     page = await store.messages.list_messages(QUEUE, limit=20, exclude_client_id="another")
     assert [message.id for message in page.messages] == ids[:20]

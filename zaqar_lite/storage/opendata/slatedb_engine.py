@@ -11,13 +11,9 @@ A commit is one WriteBatch, an explicit flush of the log, and the wait for it; S
 be a floor under every answer. In an object store the flush is a paid request, so that commits wait
 for each other in the committer and share it. A batch is whole or not there, so a large one is not
 cut; it is handed to the binding in parts, and others act in between.
-
-The binding's own copying of arguments costs Python a loop for every byte; `_copy_in_one_step`
-replaces it. It touches private names: the version is pinned, and the names are checked.
 """
 
 import asyncio
-import ctypes
 import errno
 import logging
 import os
@@ -25,11 +21,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
-
-os.environ.setdefault("SLATEDB_UNIFFI_RUNTIME_THREADS", "2")  # read when the library is loaded
-
-from slatedb import uniffi as slatedb
-from slatedb.uniffi._slatedb_uniffi import slatedb as binding
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata.engine import (
@@ -40,6 +31,15 @@ from zaqar_lite.storage.opendata.engine import (
     Row,
     Stored,
 )
+from zaqar_lite.storage.opendata.slatedb_binding import (
+    DURABLE,
+    DURABLE_SCAN,
+    ONE_BLOCK,
+    pairs,
+    settings,
+    slatedb,
+)
+from zaqar_lite.storage.opendata.slatedb_directory import repair, syncfs, try_to_write
 from zaqar_lite.storage.opendata.slatedb_salvage import Pair, Salvage
 
 logger = logging.getLogger(__name__)
@@ -54,67 +54,10 @@ _FIRST_LOOK = 1.0
 # Of the event loop's time: a call costs about what copying 4 KiB does, and 1 MiB some 5 ms.
 _MOST_BYTES = 1_048_576
 _CALL = 4_096
-# Tables of damaged blocks can't be compacted: with SlateDB's own limit of 8 that wait for it, the
-# store would take no writes soon, and then not open any more.
-_MOST_WAITING = "1000"
-_SETTINGS = {
-    "l0_max_ssts": _MOST_WAITING,
-    "l0_max_ssts_per_key": _MOST_WAITING,
-    "flush_interval": "null",
-    "garbage_collector_options.wal_options.interval": '"30s"',
-    "garbage_collector_options.wal_options.min_age": '"60s"',
-}
 _CLEAN = "clean-shutdown"
-# SlateDB's reads see what is not durable yet, unless they are told otherwise.
-_DURABLE = slatedb.ReadOptions(
-    durability_filter=slatedb.DurabilityLevel.REMOTE, dirty=False, cache_blocks=True
-)
-_DURABLE_SCAN = slatedb.ScanOptions(
-    durability_filter=slatedb.DurabilityLevel.REMOTE,
-    dirty=False,
-    read_ahead_bytes=1_048_576,
-    cache_blocks=False,
-    max_fetch_tasks=2,
-)
-# Reading ahead would meet damage a megabyte early.
-_ONE_BLOCK = slatedb.ScanOptions(
-    durability_filter=slatedb.DurabilityLevel.REMOTE,
-    dirty=False,
-    read_ahead_bytes=1,
-    cache_blocks=False,
-    max_fetch_tasks=1,
-)
-
 _BROKEN = "A write to the store failed: nothing is written until the server is started again."
 
 T = TypeVar("T")
-
-
-def _copy_in_one_step() -> None:
-    """Let the binding build its buffers with one C copy instead of a loop in Python."""
-    builder = getattr(binding, "_UniffiRustBufferBuilder", None)
-    if builder is None or not hasattr(builder, "_reserve") or not hasattr(builder, "write"):
-        logger.warning("this release of slatedb has another binding: bytes are copied slowly")
-        return
-    move, cast, pointer = ctypes.memmove, ctypes.cast, ctypes.c_void_p
-
-    def write(self: Any, value: bytes) -> None:  # noqa: ANN401 - the binding's private class
-        size = len(value)
-        buffer = self.rbuf
-        if buffer.len + size > buffer.capacity:
-            buffer = self.rbuf = binding._UniffiRustBuffer.reserve(buffer, size)
-        if size:
-            move(cast(buffer.data, pointer).value + buffer.len, bytes(value), size)
-        buffer.len += size
-
-    def write_i32(self: Any, value: int) -> None:  # noqa: ANN401 - as above
-        write(self, value.to_bytes(4, "big", signed=True))
-
-    builder.write = write
-    builder.write_i32 = write_i32
-
-
-_copy_in_one_step()
 
 
 class SlateDbEngine(Engine):
@@ -177,7 +120,7 @@ class SlateDbEngine(Engine):
         try:
             db = await self._build_once()
         except slatedb.Error:
-            if was_clean or not _repair(place):
+            if was_clean or not repair(place):
                 raise
             try:
                 db = await self._build_once()
@@ -187,11 +130,8 @@ class SlateDbEngine(Engine):
         return db
 
     async def _build_once(self) -> slatedb.Db:
-        settings = slatedb.Settings.default()
-        for key, value in _SETTINGS.items():
-            settings.set(key, value)
         builder = slatedb.DbBuilder(self._path, slatedb.ObjectStore.resolve(self._url))
-        builder.with_settings(settings)
+        builder.with_settings(settings())
         return await builder.build()
 
     async def _check_round_trip(self) -> None:
@@ -213,7 +153,7 @@ class SlateDbEngine(Engine):
 
     async def _get(self, key: bytes) -> Stored | None:
         try:
-            value: bytes | None = await self._opened().get_with_options(key, _DURABLE)
+            value: bytes | None = await self._opened().get_with_options(key, DURABLE)
             return value
         except slatedb.Error.Data as exc:
             return Damage(key, str(exc.message))
@@ -272,14 +212,14 @@ class SlateDbEngine(Engine):
         """Read the next rows, and what is wrong with the one behind them if it can't be read."""
         rows: list[Row] = []
         try:
-            iterator = await self._iterate(start, end, _DURABLE_SCAN)
-            rows += _pairs(await self._translated(iterator.next_batch(_CHUNK)))
+            iterator = await self._iterate(start, end, DURABLE_SCAN)
+            rows += pairs(await self._translated(iterator.next_batch(_CHUNK)))
         except slatedb.Error.Data:
             pass
         else:
             return rows, None
         try:
-            iterator = await self._iterate(start, end, _ONE_BLOCK)
+            iterator = await self._iterate(start, end, ONE_BLOCK)
             while (row := await self._translated(iterator.next())) is not None:
                 rows.append((row.key, row.value))
                 if len(rows) == _CHUNK:
@@ -290,8 +230,8 @@ class SlateDbEngine(Engine):
 
     async def _read(self, start: bytes, end: bytes, limit: int) -> Sequence[Pair] | None:
         try:
-            iterator = await self._iterate(start, end, _ONE_BLOCK)
-            return _pairs(await self._translated(iterator.next_batch(limit)))
+            iterator = await self._iterate(start, end, ONE_BLOCK)
+            return pairs(await self._translated(iterator.next_batch(limit)))
         except slatedb.Error.Data:
             return None
 
@@ -332,7 +272,7 @@ class SlateDbEngine(Engine):
         try:
             if self._directory is not None:
                 probe = self._directory / FOLDER / "probe"
-                await asyncio.get_running_loop().run_in_executor(None, _probe, probe)
+                await asyncio.get_running_loop().run_in_executor(None, try_to_write, probe)
         except OSError as exc:
             if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                 write.cancel()
@@ -430,7 +370,7 @@ class SlateDbEngine(Engine):
 
     async def _sync(self) -> None:
         if self._descriptor >= 0:
-            await asyncio.get_running_loop().run_in_executor(None, _syncfs, self._descriptor)
+            await asyncio.get_running_loop().run_in_executor(None, syncfs, self._descriptor)
 
     async def _translated(self, call: Awaitable[T]) -> T:
         try:
@@ -458,44 +398,3 @@ class SlateDbEngine(Engine):
             self._descriptor = -1
         if self._lock is not None:
             self._lock.release()
-
-
-def _pairs(rows: Sequence[slatedb.KeyValue]) -> list[Pair]:
-    return [(row.key, row.value) for row in rows]
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _syncfs(descriptor: int) -> None:
-    if _libc.syncfs(descriptor) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-
-
-def _probe(file: Path) -> None:
-    """Try whether the disk takes a file of 64 KiB.
-
-    Raises:
-        OSError: it does not, and why.
-    """
-    try:
-        with file.open("wb") as probe:
-            probe.write(bytes(65_536))
-            probe.flush()
-            os.fsync(probe.fileno())
-    finally:
-        file.unlink(missing_ok=True)
-
-
-def _repair(place: Path) -> bool:
-    """Move trailing files aside that a loss of power left empty or full of zeros."""
-    moved = False
-    for folder, pattern in (("wal", "*.sst"), ("manifest", "*.manifest")):
-        for file in sorted((place / folder).glob(pattern), reverse=True):
-            if file.read_bytes().strip(b"\x00"):
-                break
-            logger.warning("moved aside %s: it holds nothing but zeros", file)
-            file.rename(file.with_suffix(file.suffix + ".damaged"))
-            moved = True
-    return moved
