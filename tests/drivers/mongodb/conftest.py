@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Protocol
 from uuid import uuid4
 
@@ -23,7 +24,7 @@ class OpenStores(Protocol):
     """The type of the `open_stores` fixture."""
 
     async def __call__(
-        self, *, query: str = "", as_member: bool = False, **extra: object
+        self, *, query: str = "", as_member: bool = False, max_messages: int = 0, **extra: object
     ) -> Stores:
         """Open a pair of stores over the test's database; `as_member` of its replica set."""
 
@@ -69,8 +70,12 @@ async def open_stores(
     opened: list[Stores] = []
     clock = Clock()
 
-    async def start(*, query: str = "", as_member: bool = False, **extra: object) -> Stores:
+    async def start(
+        *, query: str = "", as_member: bool = False, max_messages: int = 0, **extra: object
+    ) -> Stores:
         options = StoreOptions(extra={"database": database_name, **extra})
+        if max_messages:
+            options = replace(options, max_messages=max_messages)
         uri = mongodb.url
         if as_member and not mongodb.real:
             # A direct connection takes what it finds; a member's client waits for a primary.
@@ -100,3 +105,9 @@ def queue(stores: Stores) -> QueueUnderTest:
 def other(stores: Stores) -> QueueUnderTest:
     """Another queue of the same project."""
     return QueueUnderTest(stores, QueueRef("project", "other"))
+
+
+@pytest.fixture
+async def second(open_stores: OpenStores, queue: QueueUnderTest) -> QueueUnderTest:
+    """The queue as another server process sees it."""
+    return queue.at(await open_stores())

@@ -33,6 +33,22 @@ async def test_a_post_of_100_takes_three_commands(
     assert [name_of(c) for c in commands.take()] == ["aggregate", "insert", "update"]
 
 
+@pytest.mark.parametrize(
+    ("batch_key", "keyed", "most"), [("b", False, 6), (None, True, 6), ("b", True, 7)]
+)
+async def test_a_post_with_keys_takes_six_or_seven_commands(
+    queue: QueueUnderTest, commands: Commands, batch_key: str | None, keyed: bool, most: int
+) -> None:
+    """Read, look up, stage, remember (each kind of key), take places, commit."""
+    await queue.post("first")
+    messages = [new(str(n), key=str(n) if keyed else None) for n in range(20)]
+    commands.clear()
+    await queue.post_all(messages, batch_key=batch_key)
+    assert len(commands.take()) == most
+    await queue.post_all(messages, batch_key=batch_key)
+    assert len(commands.take()) == 3
+
+
 async def test_a_post_to_a_queue_with_a_record_takes_three_from_the_first(
     stores: Stores, queue: QueueUnderTest, commands: Commands
 ) -> None:

@@ -2,58 +2,22 @@
 
 import asyncio
 import sys
-import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Awaitable, Callable
-from typing import cast
-from unittest.mock import patch
 
 import pytest
 
 from tests.contract.pausing import pause_after, pause_before
 from tests.contract.stores import Stores
 from tests.contract.subject import HOUR, QueueUnderTest, ids, new, texts
-from tests.drivers.mongodb.conftest import OpenStores
+from tests.drivers.mongodb.deaths import dies, driver, impatient
 from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.mongodb.claiming import POP_TIME_MS, _Grip
-from zaqar_lite.storage.mongodb.messages import MongoMessageStore
 from zaqar_lite.storage.mongodb.placing import Insertion
 from zaqar_lite.storage.mongodb.sweeping import MOVE_TIME_MS
 
 pytestmark = pytest.mark.anyio
-
-
-class DiedError(Exception):
-    """What a planted death raises."""
-
-
-def driver(queue: QueueUnderTest) -> MongoMessageStore:
-    """The driver behind a queue."""
-    return cast(MongoMessageStore, queue.stores.messages)
-
-
-async def dies(owner: object, name: str, action: Callable[[], Awaitable[object]]) -> None:
-    """Run `action`, which ends as by kill -9 right before `owner.name` is called."""
-
-    async def die(*_: object, **__: object) -> None:
-        raise DiedError
-
-    with patch.object(owner, name, die), pytest.raises(DiedError):
-        await action()
-
-
-@pytest.fixture
-async def second(open_stores: OpenStores, queue: QueueUnderTest) -> QueueUnderTest:
-    """The queue as another server process sees it."""
-    return queue.at(await open_stores())
-
-
-def impatient(queue: QueueUnderTest) -> QueueUnderTest:
-    """The queue, by a writer that does not wait for another's commit."""
-    driver(queue)._placing.patience = 0
-    return queue
 
 
 # --- two processes ----------------------------------------------------------------------------
@@ -199,60 +163,6 @@ async def test_a_post_that_a_drop_overtakes_is_gone_with_the_queue(
             await slow
         assert await second.bodies() == ["of the next life"]
         assert texts((await second.claim()).messages) == ["of the next life"]
-
-
-# --- idempotency keys over a death ------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("place", "step"),
-    [("_keys", "remember"), ("_placing", "let_in"), ("_keys", "mark"), ("_queues", "commit")],
-)
-async def test_a_retry_completes_a_batch_whose_writer_died(
-    queue: QueueUnderTest, second: QueueUnderTest, place: str, step: str
-) -> None:
-    owner = getattr(driver(queue), place)
-    driver(second)._placing.patience = 20  # a retry knows what it meets, and waits for nobody
-    messages = [new("a"), new("b", key="k"), new("c")]
-    await dies(owner, step, lambda: queue.post_all(messages, batch_key="batch"))
-    began = time.monotonic()
-    first = await second.post_all(messages, batch_key="batch")
-    assert time.monotonic() - began < 15
-    again = await queue.post_all(messages, batch_key="batch")
-    assert [posted.id for posted in first] == [posted.id for posted in again]
-    assert all(posted.duplicate for posted in again)
-    listed = await second.listed()
-    assert texts(listed) == ["a", "b", "c"]
-    assert ids(listed) == [posted.id for posted in first]
-
-
-async def test_a_retry_stores_nothing_that_was_passed_over_and_consumed(
-    queue: QueueUnderTest, second: QueueUnderTest
-) -> None:
-    """The dead writer's messages became visible by another's commit, and were acknowledged."""
-    messages = [new("a", key="k"), new("b")]
-    await dies(driver(queue)._keys, "mark", lambda: queue.post_all(messages, batch_key="batch"))
-    await impatient(second).post("next")
-    held = await second.claim(2)
-    assert texts(held.messages) == ["a", "b"]
-    await second.delete(*ids(held.messages), claims=[held.claim_id or ""])
-    answers = await second.post_all(messages, batch_key="batch")
-    assert [posted.id for posted in answers] == ids(held.messages)
-    assert await second.bodies() == ["next"]
-
-
-async def test_a_slow_writer_and_its_retry_store_each_message_once(
-    queue: QueueUnderTest, second: QueueUnderTest
-) -> None:
-    messages = [new("a", key="k"), new("b", key="l")]
-    with pause_before(Insertion, "_insert") as pause:
-        slow = asyncio.create_task(queue.post_all(messages))
-        await pause.reached()
-        retried = await second.post_all(messages)
-        pause.go()
-        answers = await slow
-    assert [posted.id for posted in answers] == [posted.id for posted in retried]
-    assert await second.bodies() == ["a", "b"]
 
 
 # --- claims and dead letters ------------------------------------------------------------------

@@ -23,13 +23,14 @@ key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting,
 
 `<prefix>messages`, messages and claims; `q` is the queue's key
 
-    _id  message id             s   0 ready, 1 delayed, 2 claimed, 3 a claim's record, 4 popped
+    _id  message id             s   0 ready, 1 delayed, 2 claimed, 3 a claim's record, 4 popped,
+                                    5 staged: of a keyed post, and to be seen by nobody yet
     k    position               w   wakes at: when 1 is due (`d`) and when 2 lapses (claim's end)
     p    priority               n   claim counter          cid, cu  last claim, its client
     b    body, byte for byte    t   ttl       e  expires    c  created
     u    client id              d   delayed until: the spec's `d`; never read on a normal queue
     h    headers [[name, text]] o   origin of a dead letter
-    y    idempotency keys that stand for it      g  (claim) birth of its queue
+    r, at  (keyed) which post brings it in, since when    g  (claim, keyed) birth of its queue
 
     _id       read, edit, delete and take by id
     position  unique (q, k) partial: k   list everything; place at the end
@@ -43,7 +44,7 @@ key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting,
 `<prefix>keys`, idempotency keys; `_id` is kind, key and queue
 
     q  queue    g  the queue's birth    e  end of the window    r  the post that made it
-    x  true until its messages are stored    l  ids (one for a message key)    in  ids stored so far
+    l  ids of the messages (one for a message key): staged before, so that the key can decide
 
     _id       remember, look up            queue   (q) count and drop
     expiry    (e) TTL 0                    the broom

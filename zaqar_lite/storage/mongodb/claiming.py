@@ -250,7 +250,7 @@ class _Grip:
         held = POPPED if self._terms is None else CLAIMED
         cursor = self._connection.messages.find(
             {"q": self._state.key, "cid": self.token},
-            {"y": 0} if self._reads_delay else {"y": 0, "d": 0},
+            None if self._reads_delay else {"d": 0},
             hint="claim",
             batch_size=MAX_EXAMINED,
         )

@@ -1,6 +1,5 @@
 """Messages as documents: their states, and how a reader sees one."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from bson import Int64
@@ -12,12 +11,7 @@ from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, READY, QueueStat
 
 
 def new_document(
-    message: NewMessage,
-    state: QueueState,
-    *,
-    message_id: str,
-    client_id: str,
-    keys: Sequence[str] = (),
+    message: NewMessage, state: QueueState, *, message_id: str, client_id: str
 ) -> Document:
     """Make the document of a message that is posted at `state.now`; its position comes later."""
     document: Document = {
@@ -39,8 +33,6 @@ def new_document(
     if message.headers is not None:
         # Pairs: a header's name may hold a dot or begin with a dollar sign.
         document["h"] = [[name, text] for name, text in message.headers.items()]
-    if keys:
-        document["y"] = list(keys)
     return document
 
 

@@ -42,9 +42,11 @@ from zaqar_lite.storage.mongodb.queues import (
     LIVE_STATES,
     READY,
     RECORD,
+    STAGED,
     Queues,
     key_of,
 )
+from zaqar_lite.storage.mongodb.staging import Staging
 from zaqar_lite.storage.mongodb.sweeping import Sweeping
 
 _ROUNDS = 10
@@ -59,8 +61,9 @@ class MongoMessageStore(MessageStore):
         self._connection = connection
         self._queues = Queues(connection)
         self._keys = Keys(connection, options.idempotency_window_ms)
-        self._placing = Placing(connection, self._queues, self._keys.mark_passed_over)
-        self._posting = Posting(connection, self._queues, self._keys, self._placing, options)
+        self._placing = Placing(connection, self._queues)
+        self._staging = Staging(connection, self._queues, self._placing)
+        self._posting = Posting(connection, self._queues, self._keys, self._staging, options)
         self._claiming = Claiming(connection, self._queues, self._placing)
         self._listing = Listing(connection, self._queues)
         self._sweeping = Sweeping(connection, self._queues, self._placing)
@@ -351,7 +354,7 @@ class MongoMessageStore(MessageStore):
                 birth = Int64(state.birth)
                 await self._remove(
                     {"q": state.key, "k": {"$lte": birth}},
-                    {"q": state.key, "s": RECORD, "g": {"$lt": birth}},
+                    {"q": state.key, "s": {"$in": [RECORD, STAGED]}, "g": {"$lt": birth}},
                 )
                 await self._keys.forget(state)
 

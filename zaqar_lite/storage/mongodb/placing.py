@@ -40,15 +40,9 @@ class Taken(Exception):
 class Placing:
     """Take places for documents at the end of a queue."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        queues: Queues,
-        mark: Callable[[Sequence[Document]], Awaitable[None]],
-    ) -> None:
+    def __init__(self, connection: Connection, queues: Queues) -> None:
         self._connection = connection
         self._queues = queues
-        self._mark = mark
         self.patience = PATIENCE
 
     async def let_in(
@@ -79,7 +73,6 @@ class Placing:
                     waiting_for, waiting_since = seen.counter, time.monotonic()
                 await asyncio.sleep(random.uniform(0.001, 0.01))  # noqa: S311 - no secret
             else:
-                await arrivals.seal()
                 if await self._queues.commit(
                     state.key, seen.counter, last, keys=arrivals.keys, move=arrivals.move
                 ):
@@ -119,20 +112,15 @@ class Placing:
     async def _pass_over(self, state: QueueState) -> int:
         """Find the last position that was written, committed or not.
 
-        What is passed over becomes visible with the next commit; its idempotency keys must know
-        before that, so that a retry of the post that died does not store it again.
+        What is passed over becomes visible with the next commit.
         """
-        cursor = self._connection.messages.find(
+        last = await self._connection.messages.find_one(
             {"q": state.key, "k": {"$gt": Int64(state.counter)}},
-            {"q": 1, "k": 1, "y": 1},
-            sort=[("k", 1)],
+            {"_id": 0, "k": 1},
+            sort=[("k", -1)],
             hint="position",
         )
-        found = await cursor.to_list()
-        keyed = [document for document in found if "y" in document]
-        if keyed:
-            await self._mark(keyed)
-        return int(found[-1]["k"]) if found else state.counter
+        return int(last["k"]) if last else state.counter
 
 
 class Arrivals(ABC):
@@ -154,27 +142,23 @@ class Arrivals(ABC):
             Taken: somebody else has written at one of the positions.
         """
 
-    async def seal(self) -> None:  # noqa: B027 - may stay empty
-        """Do what must be done after the write and before anybody sees it."""
-
     async def withdraw(self) -> None:  # noqa: B027 - may stay empty
         """Take back what is written."""
 
 
 class Insertion(Arrivals):
-    """New documents, in their order; those without an id get one of their position."""
+    """New documents, in their order; each gets an id of its position."""
 
     def __init__(self, connection: Connection, documents: Sequence[Document]) -> None:
         self._connection = connection
         self._waiting = list(documents)
         self._placed: list[Document] = []
-        self._unnamed = {id(document) for document in documents if not document["_id"]}
 
     async def write(self, base: int) -> int:
         """Put all at the positions above `base`; see there."""
         if self._placed:
             await _shift(self._connection, self._placed[0]["q"], self._ids, base)
-        while self._waiting:
+        if self._waiting:
             await self._insert(base + len(self._placed))
         return len(self._placed)
 
@@ -194,8 +178,7 @@ class Insertion(Arrivals):
     async def _insert(self, base: int) -> None:
         for position, document in enumerate(self._waiting, base + 1):
             document["k"] = Int64(position)
-            if id(document) in self._unnamed:
-                document["_id"] = new_message_id(position)
+            document["_id"] = new_message_id(position)
         try:
             await self._connection.messages.insert_many(self._waiting, ordered=True)
         except BulkWriteError as exc:
@@ -204,13 +187,9 @@ class Insertion(Arrivals):
             failed = (exc.details or {})["writeErrors"][0]
             self._placed += self._waiting[: failed["index"]]
             del self._waiting[: failed["index"]]
-            if "_id" not in failed.get("keyPattern", {}):
-                raise Taken from exc
-            # The post that this one repeats had stored it: the first answer stands.
-            del self._waiting[0]
-        else:
-            self._placed += self._waiting
-            self._waiting = []
+            raise Taken from exc
+        self._placed += self._waiting
+        self._waiting = []
 
 
 class Moving(Arrivals):

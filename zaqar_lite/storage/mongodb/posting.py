@@ -1,7 +1,6 @@
 """Posting: three commands without idempotency keys, and a retry that completes with them."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Mapping, Sequence
 
 from zaqar_lite.domain.errors import LimitReached
 from zaqar_lite.domain.ids import new_claim_id, new_message_id
@@ -10,8 +9,9 @@ from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.documents import new_document
 from zaqar_lite.storage.mongodb.indexes import Document
 from zaqar_lite.storage.mongodb.keys import BATCH, MESSAGE, Keys, Remembered, key_id
-from zaqar_lite.storage.mongodb.placing import Insertion, Placing
+from zaqar_lite.storage.mongodb.placing import Insertion
 from zaqar_lite.storage.mongodb.queues import Queues, QueueState
+from zaqar_lite.storage.mongodb.staging import Bringer, Staging
 
 
 class Posting:
@@ -22,13 +22,13 @@ class Posting:
         connection: Connection,
         queues: Queues,
         keys: Keys,
-        placing: Placing,
+        staging: Staging,
         options: StoreOptions,
     ) -> None:
         self.connection = connection
         self._queues = queues
         self._keys = keys
-        self._placing = placing
+        self._staging = staging
         self._options = options
 
     async def post(
@@ -48,39 +48,41 @@ class Posting:
         documents = [
             new_document(message, state, message_id="", client_id=client_id) for message in messages
         ]
-        await self._placing.let_in(state, _Post(self, ref, documents))
+        await self._staging.placing.let_in(state, _Post(self, ref, documents))
         return [Posted(document["_id"]) for document in documents]
 
     async def _post_with_keys(self, ref: QueueRef, post: "_KeyedPost") -> Sequence[Posted]:
+        """Stage what is new, let the keys decide whose messages are stored, bring those in."""
         state = post.state
         known = await self._keys.look_up(state, post.names)
-        answered = post.answered_by(known)
-        if answered is not None:
-            return await self._answer(state, answered)
-        added = len(post.names) - len(known)
-        await self.admit(ref, state, state.counter, post.count_new(known), added)
+        added = 0
+        if not post.is_known(known):
+            post.plan(known)
+            added = len(post.names) - len(known)
+            await self.admit(ref, state, state.counter, len(post.documents), added)
+            await self._staging.stage(state, post.documents, post.maker)
+            for wanted in (post.message_keys, post.batch_key):
+                undecided = wanted(known)
+                if undecided:
+                    decided = await self._keys.remember(state, undecided, post.maker)
+                    known = {**known, **decided}
+        answers = post.answers(known)
+        ids = list(dict.fromkeys(answer.id for answer in answers))
+        own = [document["_id"] for document in post.documents]
+        needed = {*ids, *(message_id for key in known.values() for message_id in key.ids)}
+        in_vain = [message_id for message_id in own if message_id not in needed]
+        await self._staging.withdraw(state, in_vain, post.maker)
 
-        remembered = await self._keys.remember(state, post.wanted(), post.maker)
-        answered = post.answered_by(remembered)
-        if answered is not None:
-            return await self._answer(state, answered)
-        answers = post.resolve(remembered)
-        documents = post.documents
-        if not documents:
-            await self._keys.mark(state.key, answers)
-            return await self._answer(state, post.posted)
+        async def admit(seen: QueueState, base: int, messages: int) -> None:
+            await self.admit(ref, seen, base, messages, 0)
 
-        async def seal() -> None:
-            await self._keys.mark(state.key, answers)
-
-        arrivals = _Post(self, ref, documents, keys=added, seal=seal)
-        await self._placing.let_in(state, arrivals, resume=post.resumes)
-        return post.posted
-
-    async def _answer(self, state: QueueState, posted: Sequence[Posted]) -> Sequence[Posted]:
-        """Answer for messages that an earlier post has stored; it may have died right after."""
-        await self._placing.settle(state, [answer.id for answer in posted])
-        return posted
+        if set(ids) <= set(own):
+            bringer = Bringer(post.maker, admit, added)
+            if await self._staging.bring_in(state, ids, bringer):
+                return answers
+            added = 0
+        await self._staging.complete(state, ids, Bringer(post.maker, admit, added))
+        return answers
 
     async def admit(
         self, ref: QueueRef, state: QueueState, base: int, messages: int, keys: int
@@ -112,34 +114,19 @@ class Posting:
 class _Post(Insertion):
     """The messages of one post, checked against the limits until they are in."""
 
-    def __init__(
-        self,
-        posting: Posting,
-        ref: QueueRef,
-        documents: Sequence[Document],
-        *,
-        keys: int = 0,
-        seal: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
+    def __init__(self, posting: Posting, ref: QueueRef, documents: Sequence[Document]) -> None:
         super().__init__(posting.connection, documents)
-        self.keys = keys
         self._posting = posting
         self._ref = ref
         self._count = len(documents)
-        self._seal = seal
 
     async def admit(self, state: QueueState, base: int) -> None:
         """Check the limits; see there."""
         await self._posting.admit(self._ref, state, base, self._count, 0)
 
-    async def seal(self) -> None:
-        """Mark the idempotency keys; see there."""
-        if self._seal is not None:
-            await self._seal()
-
 
 class _KeyedPost:
-    """One post with keys: which ids its messages have, which are to be stored, what it answers."""
+    """One post with keys: what it would store, what its keys shall say, and what it answers."""
 
     def __init__(
         self,
@@ -151,8 +138,6 @@ class _KeyedPost:
         self.state = state
         self.maker = new_claim_id()
         self.documents: list[Document] = []
-        self.posted: list[Posted] = []
-        self.resumes = False
         self._messages = messages
         self._client_id = client_id
         self._planned = [
@@ -170,60 +155,50 @@ class _KeyedPost:
         """The ids of the documents of all keys, each once."""
         return [name for name in dict.fromkeys([self._batch, *self._names]) if name is not None]
 
-    def answered_by(self, known: Mapping[str, Remembered]) -> Sequence[Posted] | None:
-        """What the first post of the batch key answered, if it got as far."""
-        batch = known.get(self._batch) if self._batch is not None else None
-        if batch is None or batch.pending:
-            return None
-        return [Posted(message_id, duplicate=True) for message_id in batch.ids]
-
-    def count_new(self, known: Mapping[str, Remembered]) -> int:
-        """How many messages would be stored at most."""
-        keyed = {name for name in self._names if name is not None and name not in known}
-        return len(keyed) + self._names.count(None)
-
-    def wanted(self) -> Mapping[str, Sequence[str]]:
-        """The ids that each key shall stand for if it is new."""
-        wanted: dict[str, Sequence[str]] = {}
+    def is_known(self, known: Mapping[str, Remembered]) -> bool:
+        """Tell whether an earlier post has decided all that this one could."""
         if self._batch is not None:
-            wanted[self._batch] = self._planned
-        for name, planned in zip(self._names, self._planned, strict=True):
+            return self._batch in known
+        return all(name in known for name in self._names)
+
+    def plan(self, known: Mapping[str, Remembered]) -> None:
+        """Make the documents of the messages that no known key stands for."""
+        seen = set(known)
+        for message, name, planned in zip(self._messages, self._names, self._planned, strict=True):
+            if name is None or name not in seen:
+                self.documents.append(
+                    new_document(message, self.state, message_id=planned, client_id=self._client_id)
+                )
             if name is not None:
+                seen.add(name)
+
+    def message_keys(self, known: Mapping[str, Remembered]) -> Mapping[str, Sequence[str]]:
+        """What each key of a message shall stand for if it is new."""
+        wanted: dict[str, Sequence[str]] = {}
+        for name, planned in zip(self._names, self._planned, strict=True):
+            if name is not None and name not in known:
                 wanted.setdefault(name, [planned])
         return wanted
 
-    def resolve(self, remembered: Mapping[str, Remembered]) -> Mapping[str, Sequence[str]]:
-        """Settle ids and documents by what the keys stand for; answer the keys' final ids."""
-        batch = remembered[self._batch] if self._batch is not None else None
-        stored: set[str] = set()
-        planned = self._planned
-        if batch is not None:
-            self.resumes = batch.maker != self.maker
-            stored.update(batch.stored)
-            first = batch.ids[: len(planned)]
-            planned = [a or b for a, b in zip_longest(first, planned)]
-        answers: dict[str, Sequence[str]] = {}
-        for message, name, ours in zip(self._messages, self._names, planned, strict=True):
-            message_id, is_duplicate = ours, ours in stored
-            if name is not None:
-                key = remembered[name]
-                message_id = key.ids[0]
-                is_duplicate = not key.pending or name in answers
-                self.resumes = self.resumes or (key.pending and key.maker != self.maker)
-                self.posted.append(Posted(message_id, is_duplicate or key.maker != self.maker))
-                answers[name] = [message_id]
-            else:
-                self.posted.append(Posted(message_id, is_duplicate))
-            if not is_duplicate:
-                self._add(message, message_id, name)
-        if self._batch is not None:
-            answers[self._batch] = [posted.id for posted in self.posted]
+    def batch_key(self, known: Mapping[str, Remembered]) -> Mapping[str, Sequence[str]]:
+        """What the key of the batch shall stand for, when those of its messages are decided."""
+        return {} if self._batch is None else {self._batch: self._ids(known)}
+
+    def answers(self, known: Mapping[str, Remembered]) -> Sequence[Posted]:
+        """What the post answers, now that all its keys are decided."""
+        batch = None if self._batch is None else known.get(self._batch)
+        if batch is not None and batch.maker != self.maker:
+            return [Posted(message_id, duplicate=True) for message_id in batch.ids]
+        own = {document["_id"] for document in self.documents}
+        answers = []
+        for message_id in self._ids(known):
+            answers.append(Posted(message_id, message_id not in own))
+            own.discard(message_id)  # another message of this batch with the same key
         return answers
 
-    def _add(self, message: NewMessage, message_id: str, name: str | None) -> None:
-        keys = [key for key in (name, self._batch) if key is not None]
-        self.documents.append(
-            new_document(
-                message, self.state, message_id=message_id, client_id=self._client_id, keys=keys
-            )
-        )
+    def _ids(self, known: Mapping[str, Remembered]) -> Sequence[str]:
+        """The messages' ids; a key that a drop has forgotten since then says nothing."""
+        return [
+            planned if name is None or name not in known else known[name].ids[0]
+            for name, planned in zip(self._names, self._planned, strict=True)
+        ]

@@ -17,7 +17,7 @@ from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 LIFE_GAP = 1_000_000
 """Positions between two lives of a name: more than any post that began in the one before takes."""
 
-READY, DELAYED, CLAIMED, RECORD, POPPED = range(5)
+READY, DELAYED, CLAIMED, RECORD, POPPED, STAGED = range(6)
 """The states of what is in the collection of messages."""
 LIVE_STATES = (READY, DELAYED, CLAIMED)
 
