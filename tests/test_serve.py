@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from tests.server import ServerProcess
+from tests.services.process import free_port, listens
 from zaqar_lite.bench.machine import cpu_seconds
 
 HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-ID": "demo"}
@@ -66,6 +67,26 @@ def test_starts_and_idles_small() -> None:
         status = Path(f"/proc/{server.pid}/status").read_text()
         (resident,) = [line.split()[1] for line in status.splitlines() if line.startswith("VmRSS")]
         assert int(resident) < 90 * 1024
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_serves_with_standard_streams_closed(closed: tuple[int, ...], tmp_path: Path) -> None:
+    """As `serve >&-` does: a socket would get the number of a stream, and be printed to."""
+    port = free_port()
+    streams = " ".join(f"{number}{'<' if number == 0 else '>'}&-" for number in closed)
+    words = [*SERVE, "--port", str(port), "--store", f"embedded://{tmp_path}"]
+    with subprocess.Popen(["sh", "-c", f'exec "$@" {streams}', "sh", *words]) as running:
+        try:
+            deadline = time.monotonic() + 30
+            while not listens(port):
+                assert running.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            answer = httpx.put(f"http://127.0.0.1:{port}/v2/queues/q", headers=HEADERS)
+            assert answer.status_code == 201
+        finally:
+            running.terminate()
+        assert running.wait(30) == 0
 
 
 def test_logs_json_lines_without_bodies_or_tokens() -> None:

@@ -51,6 +51,7 @@ USAGE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and answer its exit code."""
+    _open_standard_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     wanted = next((word for word in words if not word.startswith("-")), None)
     parser = argparse.ArgumentParser(
@@ -84,6 +85,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     return code
+
+
+def _open_standard_streams() -> None:
+    """Open what the caller has closed of standard input, output and error (`serve >&-`).
+
+    A socket or a store's file would get its number, and Python has no stream where there is none.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - until the end
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - until the end
 
 
 def _missing(part: Part, error: ModuleNotFoundError) -> int:

@@ -95,6 +95,17 @@ def test_a_killed_writer_is_replaced_and_nothing_acknowledged_is_lost(
     assert listed(server) == found
 
 
+def test_a_writer_that_ended_while_idle_costs_nobody_an_answer(server: ServerProcess) -> None:
+    assert post(server, "before") == 201
+    first = writer_of(server.pid)
+    os.kill(first, signal.SIGKILL)
+    while not is_gone(first):
+        time.sleep(0.01)
+    time.sleep(0.2)  # until the server has noticed
+    assert post(server, "after") == 201
+    assert listed(server) == ["before", "after"]
+
+
 async def test_a_batch_of_a_killed_writer_is_stored_or_not_and_memory_says_which(
     tmp_path: Path,
 ) -> None:

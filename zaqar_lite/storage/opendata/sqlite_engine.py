@@ -114,6 +114,8 @@ class SqliteEngine(Engine):
             raise Unavailable(_BROKEN, retry_after=60, detail=self._broken)
         if self._writer is None:
             raise Unavailable("The store is closed.")
+        if self._writer.ended and not self._writer.owes_answer:
+            await self._restart(self._writer)
         try:
             await self._writer.write(batch)
         except sqlite3.Error as exc:

@@ -28,7 +28,10 @@ class WriterLink(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
         self._received = bytearray()
         self._done = asyncio.get_running_loop().create_future()
-        self._ended = False
+        self.ended = False
+        """Whether the writer is gone, or to be."""
+        self.owes_answer = False
+        """Whether there is a batch of which nobody was told if it is written."""
 
     @classmethod
     async def start(cls, path: Path) -> "WriterLink":
@@ -60,14 +63,15 @@ class WriterLink(asyncio.Protocol):
             sqlite3.Error: nothing of it was written.
             WriterEnded: it was written or not, but will not be any more.
         """
-        if self._ended or self._transport is None:
+        if self.ended or self._transport is None:
             raise WriterEnded
         self._done = asyncio.get_running_loop().create_future()
+        self.owes_answer = True
         self._transport.write(sqlite_writer.encode_batch(batch.puts, batch.deletes))
         try:
             await self._done
         except asyncio.CancelledError:
-            self._ended = True  # its answer would be taken for the next batch's
+            self.ended = True  # its answer would be taken for the next batch's
             self._transport.abort()
             raise
 
@@ -93,6 +97,7 @@ class WriterLink(asyncio.Protocol):
             return
         text = self._received[ANSWER.size :].decode()
         self._received.clear()
+        self.owes_answer = self._done.cancelled()
         if self._done.done():
             return  # its caller went away
         if code:
@@ -104,7 +109,7 @@ class WriterLink(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell who waits that there will be no answer."""
-        self._ended = True
+        self.ended = True
         if not self._done.done():
             self._done.set_exception(WriterEnded())
 

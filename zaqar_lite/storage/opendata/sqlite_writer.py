@@ -60,14 +60,23 @@ def main(path: Path) -> None:
         return
     _answer(None)
     with open(0, "rb", buffering=_BUFFER, closefd=False) as wire:
-        while (rows := _read(wire)) is not None:
-            try:
-                _write(connection, rows)
-            except sqlite3.Error as exc:
-                _answer(exc)
-            else:
-                _answer(None)
+        while _serve(wire, connection):
+            pass
     connection.close()
+
+
+def _serve(wire: BinaryIO, connection: sqlite3.Connection) -> bool:
+    """Write one batch and answer; False where the wire ends."""
+    rows = _read(wire)
+    if rows is None:
+        return False
+    try:
+        _write(connection, rows)
+    except sqlite3.Error as exc:
+        _answer(exc)
+    else:
+        _answer(None)
+    return True
 
 
 def _open(path: Path) -> sqlite3.Connection:
