@@ -46,9 +46,13 @@ async def sweep(db: Database, limit: int) -> Swept:
             await past.trim(db, queue, now)
         if queue.is_empty and queue not in db.touched and queue.epoch <= db.committer.committed:
             db.queues.discard(queue.ref)
-    deleted = await _delete_garbage(db)
-    if db.touched or db.puts or db.deletes:
-        await db.committer.durable()
+    deleted = 0
+    while True:
+        deleted += await _delete_garbage(db)
+        if db.touched or db.puts or db.deletes:
+            await db.committer.durable()
+        if not db.garbage or deleted >= limit:
+            break
     return Swept(expired, promoted, lapsed, moved, deleted)
 
 
