@@ -16,6 +16,7 @@ from zaqar_lite.domain.models import (
     NewMessage,
 )
 from zaqar_lite.storage.opendata import active, keys, records
+from zaqar_lite.storage.opendata.checkpoint import GARBAGE_STEP
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.keys import RecordType
 
@@ -240,8 +241,10 @@ async def test_a_purge_of_many_messages_is_deleted_in_steps_that_survive_a_crash
     for _ in range(3):
         await store.post(*["many"] * 1_000)
     await store.messages.purge(QUEUE)
-    assert len(await store.records(RecordType.GARBAGE)) == 3
+    assert len(await store.records(RecordType.GARBAGE)) == 3_000 // GARBAGE_STEP
     assert len(await store.records(RecordType.PAYLOAD)) == 3_000
+    assert (await store.messages.sweep(1_000)).deleted == 1_000
+    assert len(await store.records(RecordType.PAYLOAD)) == 2_000
     await store.restart()
     assert (await store.messages.stats(QUEUE)).total == 0
     await store.sweep()
