@@ -1,18 +1,20 @@
 """A proxy before the server that loses answers, or holds requests until who asked is dead."""
 
+import asyncio
 import itertools
+import re
 import threading
+from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
-
-import urllib3
+from urllib.parse import urlsplit
 
 Rule = Callable[[int], bool]
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 class LosingProxy:
-    """Pass requests on.
+    """Pass requests on, in a thread of its own, with a connection to the server for each.
 
     `lose` tells of the nth POST (from 0) whether its answer is lost: the server does what was
     asked, nobody hears. `hold` tells of the nth DELETE whether it stops here, for ever; `held` is
@@ -25,58 +27,79 @@ class LosingProxy:
         self.held = threading.Event()
         self.posts = 0
         self.lost = 0
-        self._pool = urllib3.PoolManager(maxsize=32, retries=False)
+        self.url = ""
+        parts = urlsplit(upstream)
+        self._upstream = parts.hostname, parts.port
         self._numbers = itertools.count()
         self._deletes = itertools.count()
-        outer = self
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._connections: set[asyncio.Task[None]] = set()
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
-            wbufsize = -1
+    async def _listen(self) -> asyncio.Server:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        return server
 
-            def pass_on(self) -> None:
-                if self.command == "DELETE" and outer.hold(next(outer._deletes)):
-                    outer.held.set()
-                    self.close_connection = True
-                    self.connection.recv(1)  # until the other side is gone
-                    return
-                length = int(self.headers.get("Content-Length", 0))
-                answer = outer._pool.request(
-                    self.command,
-                    upstream + self.path,
-                    body=self.rfile.read(length),
-                    headers={k: v for k, v in self.headers.items() if k.lower() != "host"},
-                )
-                if self.command == "POST":
-                    number = next(outer._numbers)
-                    outer.posts = number + 1
-                    if outer.lose(number):
-                        outer.lost += 1
-                        self.close_connection = True
-                        return
-                self.send_response(answer.status)
-                for name, value in answer.headers.items():
-                    if name.lower() not in {"transfer-encoding", "connection", "content-length"}:
-                        self.send_header(name, value)
-                self.send_header("Content-Length", str(len(answer.data)))
-                self.end_headers()
-                self.wfile.write(answer.data)
+    async def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        up_reader, up_writer = await asyncio.open_connection(*self._upstream)
+        try:
+            while await self._pass_on(reader, writer, up_reader, up_writer):
+                pass
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # one of the two sides is gone
+        finally:
+            writer.close()
+            up_writer.close()
+            self._connections.discard(task)
 
-            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = pass_on  # noqa: N815 - http.server's names
+    async def _pass_on(
+        self,
+        reader: StreamReader,
+        writer: StreamWriter,
+        up_reader: StreamReader,
+        up_writer: StreamWriter,
+    ) -> bool:
+        """Pass one request and its answer on; False where the connection ends with it."""
+        head = await reader.readuntil(b"\r\n\r\n")
+        method = head.split(b" ", 1)[0]
+        if method == b"DELETE" and self.hold(next(self._deletes)):
+            self.held.set()
+            await reader.read(1)  # until the other side is gone
+            return False
+        up_writer.write(head + await _body(reader, head))
+        answer = await up_reader.readuntil(b"\r\n\r\n")
+        answer += await _body(up_reader, answer)
+        if method == b"POST":
+            number = next(self._numbers)
+            self.posts = number + 1
+            if self.lose(number):
+                self.lost += 1
+                return False
+        writer.write(answer)
+        return True
 
-            def log_message(self, *_: object) -> None:
-                """Keep quiet."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+    async def _stop(self, server: asyncio.Server) -> None:
+        server.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._thread.start()
+        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._pool.clear()
+        asyncio.run_coroutine_threadsafe(self._stop(self._server), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _body(reader: StreamReader, head: bytes) -> bytes:
+    length = _LENGTH.search(head)
+    return await reader.readexactly(int(length[1])) if length else b""
