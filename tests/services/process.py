@@ -17,6 +17,8 @@ from typing import NoReturn, Self
 
 import pytest
 
+from zaqar_lite.bench import machine
+
 # Below the range that the kernel hands out to outgoing connections, so that a port found free
 # stays free until the server that it was found for has bound it.
 _PORTS = range(20_000, 32_000)
@@ -151,23 +153,13 @@ class Process:
         if self._popen is None:
             return
         # Some servers lead a session of their own, where the signal to the group misses them.
-        descendants = _descendants(self._popen.pid)
+        started = machine.descendants(self._popen.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
-        for pid in descendants:
+        for pid in started:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._popen.wait()
-
-
-def _descendants(pid: int) -> list[int]:
-    """Find the living descendants of a process (Linux; elsewhere the group must do)."""
-    found: list[int] = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in map(int, children.read_text(encoding="ascii").split()):
-                found += [child, *_descendants(child)]
-    return found
 
 
 def wait_until(

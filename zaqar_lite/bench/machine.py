@@ -1,5 +1,6 @@
 """Where a figure was measured: the machine, the commit, and the CPU time of a local server."""
 
+import contextlib
 import os
 import platform
 import subprocess
@@ -38,7 +39,8 @@ def server_processes(port: int) -> list[int]:
                 sockets.add(f"socket:[{fields[9]}]")
     if not sockets:
         return []
-    return sorted(_with_children({pid for pid in _pids() if sockets & _files(pid)}))
+    listening = {pid for pid in _pids() if sockets & _files(pid)}
+    return sorted(listening.union(*map(descendants, listening)))
 
 
 def cpu_seconds(pids: list[int]) -> float:
@@ -58,22 +60,16 @@ def _pids() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
-def _with_children(pids: set[int]) -> set[int]:
-    """Processes and all their descendants: a store may write in a process of its own."""
-    found, unseen = set(pids), set(pids)
-    while unseen:
-        unseen = {child for pid in unseen for child in _children(pid)} - found
-        found |= unseen
-    return found
+def descendants(pid: int) -> list[int]:
+    """The living processes that a process started, and what they started in turn (Linux).
 
-
-def _children(pid: int) -> set[int]:
-    found: set[int] = set()
-    try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found.update(map(int, (task / "children").read_text(encoding="ascii").split()))
-    except OSError:
-        return found
+    A server may have workers, and its store may write in a process of its own.
+    """
+    found: list[int] = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, children.read_text(encoding="ascii").split()):
+                found += [child, *descendants(child)]
     return found
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from tests.history import History, RecordingClient, everything
 from tests.server import ServerProcess
+from zaqar_lite.bench.machine import descendants
 
 pytestmark = pytest.mark.anyio
 ROUNDS = int(os.environ.get("ZAQAR_TEST_KILL_ROUNDS", "2"))
@@ -31,15 +32,10 @@ async def make_queue(url: str, queue: str) -> None:
 
 async def kill(server: ServerProcess) -> None:
     """Kill everything at once, or only one of the two processes first (SQLite)."""
-    pids = [server.pid, *children(server.pid)]
+    pids = [server.pid, *descendants(server.pid)]
     os.kill(random.choice(pids), signal.SIGKILL)
     await asyncio.sleep(random.choice([0, 0.05, 0.3]))
     server.kill()
-
-
-def children(pid: int) -> list[int]:
-    files = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for file in files for child in file.read_text(encoding="ascii").split()]
 
 
 @pytest.mark.parametrize("scheme", ["embedded", "opendata+slatedb"])

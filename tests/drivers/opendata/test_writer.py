@@ -22,6 +22,7 @@ import pytest
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import Store
 from tests.server import ServerProcess
+from zaqar_lite.bench.machine import descendants
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata import sqlite_link, sqlite_writer
 from zaqar_lite.storage.opendata.engine import Batch, Engine
@@ -35,11 +36,9 @@ HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "writer"}
 
 def writer_of(server_pid: int) -> int:
     """The process id of a server's writer."""
-    children = Path(f"/proc/{server_pid}/task/{server_pid}/children")
-    for tasks in (children, *Path(f"/proc/{server_pid}/task").glob("*/children")):
-        for pid in map(int, tasks.read_text(encoding="ascii").split()):
-            if b"sqlite_writer.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return pid
+    for pid in descendants(server_pid):
+        if b"sqlite_writer.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
     raise AssertionError(f"process {server_pid} has no writer")
 
 
