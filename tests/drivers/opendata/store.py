@@ -41,10 +41,6 @@ class Store:
         self.messages, self.management = messages, management
         self.db: Database = messages._db
 
-    def reopen(self) -> None:
-        """Begin anew over the directory; the one before is closed."""
-        self._make()
-
     async def restart(self) -> None:
         await self.messages.close()
         self._make()

@@ -71,8 +71,7 @@ async def test_closing_waits_for_the_batch_that_is_being_written(
     assert not closing.done()
     os.kill(pid, signal.SIGCONT)
     await asyncio.gather(posting, closing)
-    store.reopen()
-    await store.messages.open()
+    await store.restart()
     assert (await store.messages.stats(QUEUE)).total == 2
 
 

@@ -150,8 +150,7 @@ async def test_a_store_with_damaged_blocks_serves_what_is_intact(
     await store.messages.close()
     payload = json.dumps(posted[queues[2]][300]).encode()
     damage(tmp_path / "data", pages[root], payload)
-    store.reopen()
-    await store.messages.open()
+    await store.restart()
     assert await listed(store, queues[0]) == posted[queues[0]]
     assert await listed(store, queues[3]) == posted[queues[3]]
     assert await listed(store, queues[1]) in (posted[queues[1]][256:], posted[queues[1]][512:])
@@ -186,8 +185,7 @@ async def test_a_queue_whose_pages_are_lost_writes_behind_them(tmp_path: Path) -
     pages = {key: value for key, value in pages.items() if key.startswith(root)}
     await store.messages.close()
     damage(tmp_path / "data", *pages.values())
-    store.reopen()
-    await store.messages.open()
+    await store.restart()
     assert await listed(store, queue) == []
     for _ in range(2):
         await store.post("new", to=queue)

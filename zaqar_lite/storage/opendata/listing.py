@@ -9,7 +9,7 @@ from zaqar_lite.domain.models import Message, Page, QueueRef, Stats
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import STEP, promote
-from zaqar_lite.storage.opendata.entries import UNKNOWN, Entry
+from zaqar_lite.storage.opendata.entries import UNKNOWN, Entry, is_damaged
 from zaqar_lite.storage.opendata.entries import Page as QueuePage
 from zaqar_lite.storage.opendata.paging import (
     cold_after,
@@ -49,8 +49,8 @@ async def list_messages(
         found: list[Entry] = []
         examined, reached, unknown = 0, after, False
         for entry in _between(there, start, last):
-            is_damaged = entry.past is not None and entry.past.damaged
-            if exclude_client_id is not None and entry.created_at == UNKNOWN and not is_damaged:
+            damaged = is_damaged(entry)
+            if exclude_client_id is not None and entry.created_at == UNKNOWN and not damaged:
                 unknown = True
                 break
             examined += 1
@@ -59,7 +59,7 @@ async def list_messages(
                 (entry.claim is None or include_claimed)
                 and (include_delayed or not entry.delayed or entry.visible_at <= now)
                 and (exclude_client_id is None or entry.client_id != exclude_client_id)
-                and not is_damaged
+                and not damaged
             ):
                 found.append(entry)
                 if len(found) == limit:

@@ -31,21 +31,21 @@ _SETTINGS = {
 DURABLE = slatedb.ReadOptions(
     durability_filter=slatedb.DurabilityLevel.REMOTE, dirty=False, cache_blocks=True
 )
-DURABLE_SCAN = slatedb.ScanOptions(
-    durability_filter=slatedb.DurabilityLevel.REMOTE,
-    dirty=False,
-    read_ahead_bytes=1_048_576,
-    cache_blocks=False,
-    max_fetch_tasks=2,
-)
+
+
+def _scan(read_ahead: int, tasks: int) -> slatedb.ScanOptions:
+    return slatedb.ScanOptions(
+        durability_filter=slatedb.DurabilityLevel.REMOTE,
+        dirty=False,
+        read_ahead_bytes=read_ahead,
+        cache_blocks=False,
+        max_fetch_tasks=tasks,
+    )
+
+
+DURABLE_SCAN = _scan(1_048_576, 2)
 # Reading ahead would meet damage a megabyte early.
-ONE_BLOCK = slatedb.ScanOptions(
-    durability_filter=slatedb.DurabilityLevel.REMOTE,
-    dirty=False,
-    read_ahead_bytes=1,
-    cache_blocks=False,
-    max_fetch_tasks=1,
-)
+ONE_BLOCK = _scan(1, 1)
 
 
 def pairs(rows: Sequence[slatedb.KeyValue]) -> list[tuple[bytes, bytes]]:
