@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EMPTY_ACTIVE = encode_active((), ())
 EMPTY_ENDED = encode_ended(())
 GARBAGE_STEP = 125
-"""Messages that a sweep deletes with one batch: a thousand made everybody's commit wait 6 ms."""
+"""Messages that a sweep deletes with one batch; the commits of others wait for all of them."""
 
 
 def encode_changes(

@@ -40,7 +40,7 @@ _BROKEN = (
 )
 _SWITCH_INTERVAL = 0.0001
 """Seconds that the reader waits at most for a busy event loop to let go of the interpreter, which
-it needs several times a statement; Python's 5 ms would make 20 ms of every read."""
+it needs several times a statement: Python's own 5 ms would be waited for each time."""
 
 T = TypeVar("T")
 

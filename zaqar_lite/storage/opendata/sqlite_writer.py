@@ -5,8 +5,8 @@
     answer   i32 SQLite's error code, 0 for done; u32 bytes that follow: the error's text
 
 As a thread it would share the interpreter with the event loop and take it anew four times a
-statement, the loop waiting for the writer and the writer for the loop: two thirds of the single
-posts a second. The server starts it by its path, so it imports nothing but the standard library.
+statement, the loop waiting for the writer and the writer for the loop. The server starts it by its
+path, so it imports nothing but the standard library.
 
 Its first answer says that the file is open. It ends when its standard input does, as by the death
 of its server; until then it holds `writer.lock`, so the next server reads the file only once the
