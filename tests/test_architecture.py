@@ -2,12 +2,11 @@
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
-from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("zaqar_lite", "tempest_plugin", "tests")
@@ -39,12 +38,11 @@ def imported(module: Path) -> set[str]:
     return names
 
 
-def test_import_contracts_are_kept(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    status = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
-    assert status == EXIT_STATUS_SUCCESS, capsys.readouterr().out
+def test_import_contracts_are_kept() -> None:
+    # In a process of its own: it switches off every logger that there is, for the tests behind it.
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    linted = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert linted.returncode == 0, linted.stdout + linted.stderr
 
 
 def test_every_package_is_held_by_a_contract() -> None:

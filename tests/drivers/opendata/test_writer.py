@@ -299,9 +299,7 @@ async def test_too_few_file_descriptors_are_one_line_and_leave_nothing_behind(
     await engine.open()  # what opening imports, it imports now
     await engine.close()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Counted from the highest descriptor that is open: a test process may hold many by now.
-    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 32, limits[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest_descriptor() + 32, limits[1]))
     held = hold_every_descriptor()
     refused: list[str] = []
     try:
@@ -325,6 +323,11 @@ async def test_too_few_file_descriptors_are_one_line_and_leave_nothing_behind(
     await engine.close()
     with pytest.raises(AssertionError, match="no writer"):
         writer_of(os.getpid())
+
+
+def highest_descriptor() -> int:
+    """The highest one that is open: a test process may hold many by now."""
+    return max(int(file.name) for file in Path("/proc/self/fd").iterdir())
 
 
 def hold_every_descriptor() -> list[int]:
