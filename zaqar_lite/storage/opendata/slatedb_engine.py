@@ -5,7 +5,9 @@ before a commit returns), takes a lock that SlateDB has no notion of, and repair
 power can leave behind: trailing files of the write-ahead log or the manifest that are empty or full
 of zeros. Nothing acknowledged can be in them, because it was synced. Damaged blocks of tables are
 read around (`slatedb_salvage.py`). No scan comes to what is written into such a gap afterwards, but
-single reads do, so the keys are noted beside the records. Damage elsewhere keeps it from opening.
+single reads do, so the keys are noted beside the records. Other damage SlateDB does not open, or
+reads again and again: it is looked for first, and then what is intact is put into a new directory
+(`slatedb_rebuild.py`).
 
 A commit is one WriteBatch, an explicit flush of the log, and the wait for it; SlateDB's timer would
 be a floor under every answer. In an object store the flush is a paid request, so that commits wait
@@ -15,6 +17,7 @@ cut; it is handed to the binding in parts, and others act in between.
 
 import asyncio
 import errno
+import json
 import logging
 import os
 import time
@@ -40,12 +43,21 @@ from zaqar_lite.storage.opendata.slatedb_binding import (
     slatedb,
 )
 from zaqar_lite.storage.opendata.slatedb_directory import repair, syncfs, try_to_write
+from zaqar_lite.storage.opendata.slatedb_files import Files, files_of, problems_of
+from zaqar_lite.storage.opendata.slatedb_rebuild import (
+    FIRST,
+    LOSSES,
+    finish_exchange,
+    rebuild,
+    writing_place,
+)
 from zaqar_lite.storage.opendata.slatedb_salvage import Pair, Salvage
+from zaqar_lite.storage.opendata.slatedb_table import UnknownVersion
 
 logger = logging.getLogger(__name__)
 FOLDER = "slatedb"
 _CHUNK = 1_000
-_FIRST, _LAST = b"\x01", b"\xff\xff"  # below and above every record
+_LAST = b"\xff\xff"  # above every record
 _NOTES = b"\x00gap"  # and a key that was written although it lies in a gap
 _PATIENCE_LOCAL = 10.0
 _PATIENCE_REMOTE = 60.0
@@ -73,6 +85,7 @@ class SlateDbEngine(Engine):
         self._patience = _PATIENCE_REMOTE if directory is None else _PATIENCE_LOCAL
         self._broken: str | None = None
         self.damages: list[str] = []
+        self._is_used = False  # since it was opened
         self._flushed = 0.0
         self._flushing: asyncio.Task[None] | None = None
         self._doubtful: asyncio.Task[None] | None = None
@@ -96,10 +109,11 @@ class SlateDbEngine(Engine):
         try:
             self._db = await self._build()
             await self._check_round_trip()
+            await self._recall_losses()
         except ConfigurationError:
             self._let_go()
             raise
-        except slatedb.Error as exc:
+        except (slatedb.Error, UnknownVersion, Unavailable, OSError) as exc:
             self._let_go()
             raise ConfigurationError(
                 f"The SlateDB store at {self._url}{self._path} can't be opened: {exc}. Restore it "
@@ -112,22 +126,50 @@ class SlateDbEngine(Engine):
         if directory is None:
             return await self._build_once()
         place = directory / FOLDER
+        finish_exchange(place)
         place.mkdir(mode=0o700, exist_ok=True)
         self._descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         clean = directory / _CLEAN
         was_clean = clean.exists()
         clean.unlink(missing_ok=True)
-        try:
+        files = await self._files(place)
+        problems = [] if files is None else problems_of(files)
+        if problems and not was_clean and repair(place):
+            files = await self._files(place)
+            problems = [] if files is None else problems_of(files)
+        if not problems:
+            try:
+                db = await self._build_repaired(place, was_clean)
+            except slatedb.Error.Data as exc:
+                if files is None:
+                    raise
+                problems = [str(exc.message)]
+        if problems and files is not None:
+            target = type(self)(None, self._url, str(writing_place(place).resolve()))
+            await rebuild(place, files, problems, target)
             db = await self._build_once()
+        await self._sync()
+        return db
+
+    async def _files(self, place: Path) -> Files | None:
+        """The files of the store; None if there is none yet, or its manifest can't be read."""
+        admin = slatedb.AdminBuilder(self._path, slatedb.ObjectStore.resolve(self._url)).build()
+        try:
+            manifest = await admin.read_manifest(None)
+        except slatedb.Error:  # opening says what is wrong with it
+            return None
+        return None if manifest is None else files_of(place, manifest)
+
+    async def _build_repaired(self, place: Path, was_clean: bool) -> slatedb.Db:
+        try:
+            return await self._build_once()
         except slatedb.Error:
             if was_clean or not repair(place):
                 raise
             try:
-                db = await self._build_once()
+                return await self._build_once()
             except slatedb.Error:  # after a lost manifest the first try reports a fence
-                db = await self._build_once()
-        await self._sync()
-        return db
+                return await self._build_once()
 
     async def _build_once(self) -> slatedb.Db:
         builder = slatedb.DbBuilder(self._path, slatedb.ObjectStore.resolve(self._url))
@@ -145,6 +187,13 @@ class SlateDbEngine(Engine):
                 "the pinned release: pip install 'zaqar-lite[slatedb]'."
             )
         await self._write({}, (key,))
+
+    async def _recall_losses(self) -> None:
+        """Name again what was lost in a rebuilt store, if it has not been used since."""
+        named = None if self._directory is None else await self._opened().get(LOSSES)
+        if named is not None:
+            self.was_rebuilt = True
+            self.damages += json.loads(named)
 
     async def get(self, keys: Sequence[bytes]) -> dict[bytes, Stored]:
         """Read records by key; see the interface."""
@@ -164,7 +213,7 @@ class SlateDbEngine(Engine):
         Where blocks are damaged, what lies before, between and behind them is still read
         (`slatedb_salvage.py`), in at most MOST_PROBES reads and MOST_SECONDS seconds.
         """
-        async for rows in self._scan(max(start, _FIRST), end or _LAST):
+        async for rows in self._scan(max(start, FIRST), end or _LAST):
             yield rows
 
     async def _scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
@@ -262,6 +311,7 @@ class SlateDbEngine(Engine):
             if not write.done():
                 await self._doubt(write, waited)
         self._check(write)
+        self._is_used = True
         is_due = time.monotonic() - self._flushed > _MEMTABLE_SECONDS and not self._gaps
         if is_due and self._flushing is None:
             self._flushed = time.monotonic()
@@ -325,6 +375,8 @@ class SlateDbEngine(Engine):
             await asyncio.gather(*unfinished, return_exceptions=True)
         try:
             async with asyncio.timeout(_FIRST_LOOK if self.is_in_doubt else self._patience):
+                if self.was_rebuilt and self._is_used and not self.is_in_doubt:
+                    await db.delete(LOSSES)
                 await db.shutdown()
             await self._sync()
             if self._directory is not None and not self._broken and not self.is_in_doubt:
