@@ -40,7 +40,7 @@ def imported(module: Path) -> set[str]:
 
 def test_import_contracts_are_kept() -> None:
     # In a process of its own: it switches off every logger that there is, for the tests behind it.
-    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     linted = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     assert linted.returncode == 0, linted.stdout + linted.stderr
 

@@ -1,6 +1,8 @@
 """Both stores over one directory, with what the tests of the embedded store do most."""
 
 import json
+import sqlite3
+from pathlib import Path
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import (
@@ -43,6 +45,21 @@ class Store:
 
     async def restart(self) -> None:
         await self.messages.close()
+        self._make()
+        await self.messages.open()
+
+    async def restart_damaged(self, *damaged: bytes) -> None:
+        """Flip a bit in the values of these keys, as a disk would, between two servers."""
+        values = await self.db.engine.get(damaged)
+        assert len(values) == len(damaged)
+        await self.messages.close()
+        directory = Path(self.uri.partition("://")[2])
+        for key, value in values.items():
+            assert isinstance(value, bytes)
+            if (directory / "slatedb").exists():
+                flip_in_table(directory, value)
+            else:
+                flip_in_row(directory, key)
         self._make()
         await self.messages.open()
 
@@ -105,3 +122,21 @@ def texts(messages: Claimed | list[Message]) -> list[str]:
     """The bodies, decoded."""
     found = messages.messages if isinstance(messages, Claimed) else messages
     return [json.loads(message.body) for message in found]
+
+
+def flip_in_row(directory: Path, key: bytes) -> None:
+    """Flip a bit of a value in SQLite; its checksum stays."""
+    with sqlite3.connect(directory / "queue.sqlite3") as database:
+        ((value,),) = database.execute("SELECT v FROM kv WHERE k = ?", (key,)).fetchall()
+        flipped = value[:-1] + bytes((value[-1] ^ 1,))
+        database.execute("UPDATE kv SET v = ? WHERE k = ?", (flipped, key))
+    database.close()
+
+
+def flip_in_table(directory: Path, value: bytes) -> None:
+    """Flip a byte of a value in the table of SlateDB that holds it."""
+    tables = (directory / "slatedb" / "compacted").glob("*.sst")
+    (table,) = [file for file in tables if value in file.read_bytes()]
+    data = bytearray(table.read_bytes())
+    data[data.index(value) + len(value) // 2] ^= 0xFF
+    table.write_bytes(data)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drivers.opendata.store import Store, texts
+from tests.drivers.opendata.store import Store, flip_in_table, texts
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata import keys, slatedb_salvage
@@ -23,13 +23,8 @@ RANGE = (b"\x01\x02", b"\x01\x03")
 
 
 def damage(directory: Path, *values: bytes) -> None:
-    """Flip a byte inside each of these values, where the tables hold them."""
     for value in values:
-        tables = (directory / "slatedb" / "compacted").glob("*.sst")
-        (table,) = [file for file in tables if value in file.read_bytes()]
-        data = bytearray(table.read_bytes())
-        data[data.index(value) + len(value) // 2] ^= 0xFF
-        table.write_bytes(data)
+        flip_in_table(directory, value)
 
 
 async def engine_in(directory: Path) -> SlateDbEngine:
@@ -153,7 +148,7 @@ async def test_a_store_with_damaged_blocks_serves_what_is_intact(
     await store.restart()
     assert await listed(store, queues[0]) == posted[queues[0]]
     assert await listed(store, queues[3]) == posted[queues[3]]
-    assert await listed(store, queues[1]) in (posted[queues[1]][256:], posted[queues[1]][512:])
+    assert await listed(store, queues[1]) == posted[queues[1]]  # put back from the log
     assert "damaged: everything after active" in caplog.text
     read = await listed(store, queues[2])
     lost = [text for text in posted[queues[2]] if text not in read]
@@ -186,11 +181,12 @@ async def test_a_queue_whose_pages_are_lost_writes_behind_them(tmp_path: Path) -
     await store.messages.close()
     damage(tmp_path / "data", *pages.values())
     await store.restart()
-    assert await listed(store, queue) == []
+    posted = [f"{number}" for number in range(600)]
+    assert await listed(store, queue) == posted  # put back from the log
     for _ in range(2):
         await store.post("new", to=queue)
         await store.restart()
-    assert await listed(store, queue) == ["new"] * 2
+    assert await listed(store, queue) == [*posted, "new", "new"]
     found = await store.db.engine.get(list(pages))
     assert all(isinstance(value, Damage) for value in found.values())
     await store.messages.close()

@@ -11,6 +11,7 @@ from zaqar_lite.storage.opendata.encoding import CodecError
 from zaqar_lite.storage.opendata.engine import Damage, Engine
 from zaqar_lite.storage.opendata.keys import RecordType
 from zaqar_lite.storage.opendata.paging import cold_ids
+from zaqar_lite.storage.opendata.restoring import garbage_ids
 
 _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
     RecordType.PAYLOAD: records.decode_payload,
@@ -52,7 +53,7 @@ async def check(db: Database) -> Findings:
             problem = _check_record(db, key, value, found.counts, payloads, logged)
             if problem is not None:
                 found.problems.append(problem)
-    garbage = await _garbage(db)
+    garbage = await garbage_ids(db)
     held = {
         entry.id: queue.ref
         for queue in db.queues
@@ -102,16 +103,6 @@ def _check_record(  # noqa: PLR0917 - what one pass collects
     except (CodecError, ValueError, StopIteration) as exc:
         return f"{keys.describe(key)}: {exc}"
     return None
-
-
-async def _garbage(db: Database) -> set[int]:
-    stored = await db.engine.get(list(db.garbage))
-    return {
-        message_id
-        for value in stored.values()
-        if isinstance(value, bytes)
-        for message_id in bookkeeping.decode_garbage(value)
-    }
 
 
 async def dump(engine: Engine) -> AsyncIterator[str]:

@@ -18,6 +18,7 @@ from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.ids import Ids, Names
 from zaqar_lite.storage.opendata.keys import PAYLOAD_PREFIX, RecordType
+from zaqar_lite.storage.opendata.opening import open_store
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.queues import Queues
 from zaqar_lite.storage.opendata.reading import Bodies
@@ -29,6 +30,7 @@ from zaqar_lite.storage.opendata.records import (
     encode_posted,
 )
 from zaqar_lite.storage.opendata.replay import replay
+from zaqar_lite.storage.opendata.restoring import put_back
 
 logger = logging.getLogger(__name__)
 _CACHED_BODIES = 16 * 1024 * 1024
@@ -80,8 +82,11 @@ class Database:
             if self._users == 0:
                 await self.engine.open()
                 try:
-                    await loading.load(self)
+                    await open_store(self)
+                    await put_back(self, await loading.load(self))
                     await replay(self)
+                    if self.puts:
+                        await self.committer.durable()
                 except BaseException:
                     await self.engine.close()
                     raise

@@ -42,6 +42,9 @@ class Engine(ABC):
     damages: list[str]
     """What was found broken at opening, outside of any record."""
 
+    was_rebuilt = False
+    """Whether opening put what is intact of a damaged place into a new one: any may be missing."""
+
     is_in_doubt = False
     """Whether a commit that was reported as failed may still be stored; others are refused then."""
 

@@ -257,6 +257,8 @@ def describe(key: bytes) -> str:
 
 def _describe(key: bytes) -> str:
     if key[:2] == b"\x03\x01":
+        if key.startswith(LOG_SEGMENTS):
+            return f"segment {key[len(LOG_SEGMENTS) :].hex() or 'list'} of the log"
         segment, _, sequence = read_log_entry_key(key)
         return f"metadata entry {sequence} of segment {segment}"
     kind = RecordType(read_prefix(key)[0])

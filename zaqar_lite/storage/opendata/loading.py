@@ -2,32 +2,22 @@
 
 import gc
 import logging
-import os
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.active import read_active, rows_of_five
 from zaqar_lite.storage.opendata.bookkeeping import (
-    FORMAT_MARKER,
     Remembered,
-    decode_block,
     decode_remembered,
-    decode_segment,
-    decode_state,
-    encode_block,
-    encode_segment,
-    encode_state,
 )
 from zaqar_lite.storage.opendata.cold import summary
 from zaqar_lite.storage.opendata.configuration import decode_record
-from zaqar_lite.storage.opendata.encoding import CodecError, after_prefix, utf8
-from zaqar_lite.storage.opendata.engine import Batch, Damage
+from zaqar_lite.storage.opendata.encoding import CodecError, after_prefix
+from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import UNKNOWN, Claim, Entry, Page
-from zaqar_lite.storage.opendata.ids import Ids, Names
 from zaqar_lite.storage.opendata.keys import RecordType
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.records import (
@@ -41,7 +31,8 @@ if TYPE_CHECKING:
     from zaqar_lite.storage.opendata.database import Database
 
 logger = logging.getLogger(__name__)
-_FIRST_SEGMENT = 1
+Record: TypeAlias = tuple[RecordType, keys.QueueKey, bytes]
+"""Type, place and value of a record that belongs to a queue."""
 _PER_QUEUE = (
     RecordType.CONFIG,
     RecordType.ACTIVE,
@@ -52,13 +43,8 @@ _PER_QUEUE = (
 )
 
 
-async def load(db: "Database") -> None:
-    """Load everything; make the records of a new store.
-
-    Raises:
-        ConfigurationError: the store is of another format.
-    """
-    await _load_store(db)
+async def load(db: "Database") -> Sequence[Record]:
+    """Load all queues; answer their records."""
     gc_was_on = gc.isenabled()
     gc.disable()  # millions of objects that stay: looking through them again and again is wasted
     try:
@@ -70,6 +56,7 @@ async def load(db: "Database") -> None:
         if gc_was_on:
             gc.enable()
     gc.freeze()
+    return records
 
 
 async def reload(db: "Database", refs: Sequence[QueueRef]) -> None:
@@ -82,89 +69,10 @@ async def reload(db: "Database", refs: Sequence[QueueRef]) -> None:
             prefix = keys.queue_key(kind, raw)
             records += [record async for record in _records(db, prefix, kind)]
     await _build(db, records)
-    _count_shared(db)
+    count_shared(db)
 
 
-async def _load_store(db: "Database") -> None:
-    wanted = [keys.FORMAT, keys.STATE, keys.ID_BLOCK]
-    found = await db.engine.get(wanted)
-    for value in found.values():
-        if isinstance(value, Damage):
-            raise ConfigurationError(
-                f"The store can't be opened: {value}. Restore it from a backup."
-            )
-    if keys.FORMAT not in found:
-        async for chunk in db.engine.scan(b"", b"\xff"):
-            if chunk:
-                raise ConfigurationError(
-                    "The store can't be opened: it holds records and no format marker, so it is "
-                    "not one of this server's. Give the server a directory of its own."
-                )
-        await _create(db)
-        found = await db.engine.get(wanted)
-    marker = found[keys.FORMAT]
-    if marker != utf8(FORMAT_MARKER):
-        raise ConfigurationError(
-            f"The store can't be opened: its format is {marker!r}, this server reads "
-            f"{FORMAT_MARKER!r}. Use the version that wrote it, and `zaqar-lite store export`."
-        )
-    state = decode_state(_bytes(found[keys.STATE]))
-    base, size = decode_block(_bytes(found[keys.ID_BLOCK]))
-    db.ids = Ids(base + size)
-    db.secret, db.names = state.secret, Names(state.secret)
-    db.clock.not_before(state.last_instant)
-    db.routed = state.routed
-    db.segments = []
-    async for chunk in db.engine.scan(keys.LOG_SEGMENTS, after_prefix(keys.LOG_SEGMENTS)):
-        for key, value in chunk:
-            segment = int.from_bytes(key[-4:], "big")
-            db.segments.append((decode_segment(_bytes(value))[0], segment))
-    db.segments.sort()
-    db.log_start, segment = db.segments[-1]
-    db.log_prefix = keys.log_prefix(segment)
-    await _load_garbage(db)
-
-
-async def _load_garbage(db: "Database") -> None:
-    garbage = keys.prefix(RecordType.GARBAGE)
-    async for chunk in db.engine.scan(garbage, after_prefix(garbage)):
-        for key, value in chunk:
-            if isinstance(value, Damage):
-                damaged(db, value)
-            else:
-                db.garbage.append(key)
-            if len(key) > len(garbage):
-                db.next_garbage = 1 + keys.read_message_id(key)
-
-
-def _bytes(value: bytes | Damage) -> bytes:
-    if isinstance(value, Damage):
-        raise ConfigurationError(f"The store can't be opened: {value}. Restore it from a backup.")
-    return value
-
-
-async def _create(db: "Database") -> None:
-    """Write the records of a new store.
-
-    Ids begin at the time in microseconds: a reader's marker from a store that was lost lies
-    before them, not behind.
-    """
-    start, now = db.clock.now_us(), db.clock.now_ms()
-    block = encode_block(start, 0)
-    puts = {
-        keys.FORMAT: utf8(FORMAT_MARKER),
-        keys.STATE: encode_state(start, now, os.urandom(16)),
-        keys.ID_BLOCK: block,
-        keys.LOG_BLOCK: block,
-        keys.log_segment_key(_FIRST_SEGMENT): encode_segment(start, now),
-        keys.log_listing_key(_FIRST_SEGMENT): b"",
-    }
-    await db.engine.commit(Batch(puts, ()))
-
-
-async def _records(
-    db: "Database", prefix: bytes, kind: RecordType
-) -> AsyncIterator[tuple[RecordType, keys.QueueKey, bytes]]:
+async def _records(db: "Database", prefix: bytes, kind: RecordType) -> AsyncIterator[Record]:
     """Read the records of a type; damaged ones are named and kept as they are."""
     async for chunk in db.engine.scan(prefix, after_prefix(prefix)):
         for key, value in chunk:
@@ -215,9 +123,7 @@ class _Parts:
         self.keys: list[tuple[bytes, Remembered]] = []
 
 
-async def _build(
-    db: "Database", records: Sequence[tuple[RecordType, keys.QueueKey, bytes]]
-) -> None:
+async def _build(db: "Database", records: Sequence[Record]) -> None:
     parts: dict[bytes, _Parts] = {}
     for kind, where, value in records:
         try:
@@ -232,7 +138,7 @@ async def _build(
     for part in parts.values():
         _assemble(db, part)
     await _read_attempts(db, [part.queue for part in parts.values()])
-    _count_shared(db)
+    count_shared(db)
 
 
 def _read_record(
@@ -345,7 +251,8 @@ async def _read_attempts(db: "Database", queues: Sequence[Queue]) -> None:
             damaged(db, Damage(key, str(exc)))
 
 
-def _count_shared(db: "Database") -> None:
+def count_shared(db: "Database") -> None:
+    """Count who holds the messages that more than one queue was given."""
     holders: dict[int, int] = {}
     for queue in db.queues:
         for page in queue.pages:

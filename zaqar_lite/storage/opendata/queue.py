@@ -147,13 +147,23 @@ class Queue:
         return self._new_page(position)
 
     def _new_page(self, position: int) -> Page:
-        number: int | None = None
-        if self.pages or None in self.damaged_pages:
-            self._last_page += 1
-            number = self._last_page
-        page = Page(number, position)
+        has_root = self.pages or None in self.damaged_pages
+        page = self.number_page(position) if has_root else Page(None, position)
         self.adopt(page)
         return page
+
+    def number_page(self, first: int) -> Page:
+        """Make a page with a number that no other has."""
+        self._last_page += 1
+        return Page(self._last_page, first)
+
+    def insert(self, page: Page) -> None:
+        """Put a filled page between two others, or before or behind all."""
+        index = bisect_right(self.firsts, page.first)
+        self.pages.insert(index, page)
+        self.firsts.insert(index, page.first)
+        self.numbered[page.number] = page
+        self.changed_pages.add(page.number)
 
     def adopt(self, page: Page) -> None:
         """Append a page; its positions are above all others."""

@@ -22,8 +22,8 @@ from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
 from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.engine import Damage
-from zaqar_lite.storage.opendata.entries import NEVER, Entry
-from zaqar_lite.storage.opendata.loading import damaged
+from zaqar_lite.storage.opendata.entries import NEVER, Entry, Page
+from zaqar_lite.storage.opendata.loading import count_shared, damaged
 from zaqar_lite.storage.opendata.reading import split_headers
 from zaqar_lite.storage.opendata.records import QUEUE_HEADER, Metadata, decode_metadata
 
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
     from zaqar_lite.storage.opendata.database import Database
 
 logger = logging.getLogger(__name__)
+_NOWHERE = Page(None, NEVER)
 
 
 async def replay(db: "Database") -> None:
     """Replay the log above the "routed up to" mark: what another writer published there."""
     segment_start, segment = db.segments[-1]
     start = keys.log_entry_key(segment, max(0, db.routed - segment_start))
-    router = _Router(db)
+    router = Router(db)
     routed = 0
     async for chunk in db.engine.scan(start, after_prefix(keys.log_prefix(segment))):
         for key, value in chunk:
@@ -51,8 +52,14 @@ async def replay(db: "Database") -> None:
                 continue
             routed += 1
             db.ids.reserve(metadata.message_id)
-            router.route(metadata)
+            for ref, entry in router.entries(metadata):
+                queue = db.queues.make(ref)
+                if queue.find(entry.position) is None:
+                    entry.page = queue.tail(entry.position)
+                    queue.add(entry)
+                    db.changed(queue)
     if routed:
+        count_shared(db)
         logger.info("routed %d messages of the metadata log into their queues", routed)
         await db.committer.durable()
 
@@ -71,22 +78,26 @@ class _Receiver(NamedTuple):
         return DEFAULT_PRIORITY if found is None else found
 
 
-class _Router:
-    """Enters messages of the log into their queues; knows each queue's filter once."""
+class Router:
+    """Makes the entries of logged messages; knows each queue's filter once."""
 
     def __init__(self, db: "Database") -> None:
         self._db = db
         self._known: dict[QueueRef, _Receiver] = {}
 
-    def route(self, metadata: Metadata) -> None:
-        """Enter a message into the queue it was published to and those whose filter matches."""
+    def entries(self, metadata: Metadata) -> list[tuple[QueueRef, Entry]]:
+        """Make a message's entry for each of its queues; they have no page there yet.
+
+        These are the queue it was published to and those whose filter matches; none if another
+        program than a queue's service wrote it.
+        """
         own, client_id, headers = split_headers(metadata)
         if own is None:
-            return
+            return []
         try:
             ref = keys.read_queue_id(own.encode())
         except CodecError:
-            return
+            return []
         seen = {**headers, QUEUE_HEADER: ref.name}
         received, visible = metadata.received_at, metadata.visible_at
         retention = metadata.retention_s * 1000 or NEVER - 1 - received
@@ -98,38 +109,17 @@ class _Router:
             if record.ref != ref and receiver.matches is not None and receiver.matches(seen):
                 visible = received + receiver.delay_ms if receiver.delay_ms else 0
                 targets.append((receiver, receiver.ttl_ms or retention, visible))
-        entered = [
-            self._enter(receiver, metadata.message_id, seen, received, ttl_ms, visible)
-            for receiver, ttl_ms, visible in targets
-        ]
-        for entry in entered:
-            if entry is not None:
-                entry.client_id, entry.headers = client_id, headers or None
-                if len(targets) > 1:
-                    entry.remember().shared = True
-        if len(targets) > 1:
-            self._db.shared[metadata.message_id] = len(targets)
-
-    def _enter(  # noqa: PLR0917 - what a routed message is made of
-        self,
-        receiver: _Receiver,
-        message_id: int,
-        seen: Headers,
-        received: int,
-        ttl_ms: int,
-        visible: int,
-    ) -> Entry | None:
-        queue = self._db.queues.make(receiver.queue)
-        if queue.find(message_id) is not None:
-            return None
-        entry = Entry(
-            message_id, message_id, queue.tail(message_id), receiver.priority_of(seen), visible,
-            received + ttl_ms, ttl_ms, received, None, None,
-        )  # fmt: skip
-        entry.delayed = visible > self._db.clock.now_ms()
-        queue.add(entry)
-        self._db.changed(queue)
-        return entry
+        entries: list[tuple[QueueRef, Entry]] = []
+        for receiver, ttl_ms, visible in targets:
+            entry = Entry(
+                metadata.message_id, metadata.message_id, _NOWHERE, receiver.priority_of(seen),
+                visible, received + ttl_ms, ttl_ms, received, client_id, headers or None,
+            )  # fmt: skip
+            entry.delayed = visible > self._db.clock.now_ms()
+            if len(targets) > 1:
+                entry.remember().shared = True
+            entries.append((receiver.queue, entry))
+        return entries
 
     def _receiver(self, ref: QueueRef, record: QueueRecord | None) -> _Receiver:
         known = self._known.get(ref)

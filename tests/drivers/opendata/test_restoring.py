@@ -1,0 +1,207 @@
+"""What damage took is put back from records that are intact, on both engines."""
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, THIRD, Store, texts
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.models import Copy, NewMessage, QueueRef
+from zaqar_lite.storage.opendata import keys
+from zaqar_lite.storage.opendata.checking import check
+from zaqar_lite.storage.opendata.engine import Batch, Damage
+from zaqar_lite.storage.opendata.keys import RecordType
+
+pytestmark = pytest.mark.anyio
+OTHER_ROOT = keys.queue_key(RecordType.ACTIVE, b"project/other")
+
+FIRST = QueueRef("project", "a")
+SPACER = "x" * 5_000
+"""The last payload, so that no other shares a block of SlateDB with the pages behind it."""
+
+
+@pytest.fixture(params=["embedded", "opendata+slatedb"])
+async def filled(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    """A queue of three pages, and others."""
+    store = Store(f"{request.param}://{tmp_path / 'data'}")
+    await store.messages.open()
+    # The first entries of the log share a block of SlateDB with the records that open the store.
+    await store.post(*map(str, range(100)), to=FIRST)
+    for start in range(0, 700, 100):
+        await store.post(*map(str, range(start, start + 100)))
+    await store.post("of another queue", to=OTHER)
+    await store.post(SPACER, to=THIRD)
+    yield store
+    await store.messages.close()
+
+
+async def listed(store: Store, queue: QueueRef = QUEUE) -> list[str]:
+    page = await store.messages.list_messages(
+        queue, limit=1_000, include_claimed=True, include_delayed=True
+    )
+    return texts(list(page.messages))
+
+
+def numbers(start: int, end: int) -> list[str]:
+    return list(map(str, range(start, end)))
+
+
+def page_key(number: int | None) -> bytes:
+    return keys.queue_key(RecordType.ACTIVE, b"project/queue", number)
+
+
+@pytest.mark.parametrize("lost", [(None,), (1,), (2,), (None, 2), (None, 1, 2)])
+async def test_messages_of_a_damaged_page_are_served_in_their_places(
+    filled: Store, lost: tuple[int | None, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    await filled.restart_damaged(*map(page_key, lost))
+    assert await listed(filled) == numbers(0, 700)
+    assert await listed(filled, OTHER) == ["of another queue"]
+    assert "put back from the metadata log" in caplog.text
+    await filled.post("new")
+    ids = [message.id for message in (await filled.claim(100)).messages]
+    await filled.messages.delete(QUEUE, ids, claim_ids=None)
+    for _ in range(2):  # nothing that was deleted comes back, nothing is there twice
+        assert await listed(filled) == [*numbers(100, 700), "new"]
+        await filled.restart()
+    found = await filled.db.engine.get([page_key(number) for number in lost])
+    assert all(isinstance(value, Damage) for value in found.values())  # left as they are
+    assert len(found) == len(lost)
+    await filled.sweep()
+
+
+async def test_what_was_deleted_or_purged_does_not_come_back(filled: Store) -> None:
+    taken = await filled.claim(100)
+    ids = [message.id for message in taken.messages]
+    await filled.messages.delete(QUEUE, ids[:50], claim_ids=[taken.claim_id or ""])
+    await filled.messages.purge(OTHER)
+    await filled.post(*numbers(0, 600), to=OTHER)
+    await filled.messages.purge(OTHER)  # so many are left to the sweep, which has not come yet
+    await filled.post("after", to=OTHER)
+    await filled.post(SPACER, to=THIRD)
+    assert filled.db.garbage
+    await filled.restart_damaged(page_key(None), OTHER_ROOT)
+    assert await listed(filled) == numbers(50, 700)
+    assert await listed(filled, OTHER) == ["after"]
+
+
+async def test_a_claim_holds_what_it_held(filled: Store) -> None:
+    taken = await filled.claim(20)
+    assert taken.claim_id is not None
+    await filled.restart_damaged(page_key(None))
+    claim = await filled.messages.get_claim(QUEUE, taken.claim_id)
+    assert texts(list(claim.messages)) == numbers(0, 20)
+    assert texts(await filled.claim(10, client="another")) == numbers(20, 30)
+    ids = [message.id for message in taken.messages]
+    assert not await filled.messages.delete(QUEUE, ids, claim_ids=[taken.claim_id])
+    await filled.restart()
+    assert await listed(filled) == numbers(20, 700)
+    filled.clock.advance(61_000)
+    assert (await filled.claim(10)).messages[0].claim_count == 2
+
+
+async def test_attempts_still_count(filled: Store) -> None:
+    for _ in range(2):
+        taken = await filled.claim(5)
+        assert taken.claim_id is not None
+        await filled.messages.release(QUEUE, taken.claim_id)
+    await filled.restart_damaged(page_key(None))
+    again = await filled.claim(6)
+    assert [message.claim_count for message in again.messages] == [3, 3, 3, 3, 3, 1]
+
+
+async def test_a_delay_is_not_cut(filled: Store) -> None:
+    delayed = [NewMessage(b'"later %d"' % n, HOUR, 60_000) for n in range(300)]
+    await filled.post(*delayed, to=OTHER)
+    await filled.restart_damaged(OTHER_ROOT)
+    assert texts(await filled.claim(queue=OTHER)) == ["of another queue"]
+    filled.clock.advance(59_000)
+    assert not (await filled.claim(queue=OTHER)).messages
+    filled.clock.advance(1_500)
+    assert len((await filled.claim(300, queue=OTHER)).messages) == 300
+
+
+async def test_queues_that_lost_nothing_get_nothing(filled: Store) -> None:
+    """The message was in both; one has let it go, and the other has lost its page."""
+    await filled.management.create_queue(OTHER, {"_filter": "queue = 'queue'"}, max_queues=9)
+    await filled.messages.purge(OTHER)
+    await filled.sweep()
+    copy = Copy(OTHER, HOUR, 0, 100)  # as the service decides by the filter
+    (both,) = await filled.post(NewMessage(b'"both"', HOUR, copies=(copy,)))
+    await filled.post(SPACER, to=THIRD)
+    assert await listed(filled, OTHER) == ["both"]
+    await filled.messages.delete(QUEUE, [both], claim_ids=None)
+    await filled.restart_damaged(OTHER_ROOT)
+    assert await listed(filled, OTHER) == ["both"]
+    assert await listed(filled) == numbers(0, 700)
+    await filled.messages.delete(OTHER, [both], claim_ids=None)
+    await filled.restart()
+    assert not await listed(filled, OTHER)  # nothing thought that the other one holds it, too
+
+
+async def test_a_filter_set_later_takes_no_older_message(filled: Store) -> None:
+    await filled.management.create_queue(OTHER, {"_filter": "queue = 'queue'"}, max_queues=9)
+    await filled.restart_damaged(page_key(None), OTHER_ROOT)
+    assert await listed(filled) == numbers(0, 700)
+    assert await listed(filled, OTHER) == ["of another queue"]
+
+
+VITAL = (keys.FORMAT, keys.STATE, keys.ID_BLOCK, keys.LOG_BLOCK, keys.log_segment_key(1))
+
+
+@pytest.mark.parametrize(
+    ("filled", "lost"),
+    [
+        *(("embedded", (key,)) for key in VITAL if key != keys.LOG_BLOCK),
+        ("embedded", (keys.ID_BLOCK, keys.LOG_BLOCK)),
+        ("embedded", VITAL),
+        ("opendata+slatedb", VITAL),  # which share a block
+    ],
+    indirect=["filled"],
+)
+async def test_a_store_opens_without_the_records_that_open_it(
+    filled: Store, lost: tuple[bytes, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    last = filled.db.ids.next
+    await filled.restart_damaged(*lost)
+    for key in lost:  # a segment by the range that is read, where blocks are damaged
+        assert key.hex() in caplog.text or "everything after segment list of the log" in caplog.text
+    assert await listed(filled) == numbers(0, 700)
+    (new,) = await filled.post("new")
+    assert int(new[:16], 16) >= last  # no id is used twice
+    caplog.clear()
+    await filled.restart()
+    for key in lost:  # it was written anew
+        assert f"(key {key.hex()}): " not in caplog.text
+    assert "is lost" not in caplog.text
+    assert await listed(filled) == [*numbers(0, 700), "new"]
+    assert [message.id for message in await filled.messages.get_messages(QUEUE, [new])] == [new]
+    taken = await filled.claim(701)
+    ids = [message.id for message in taken.messages]
+    await filled.messages.delete(QUEUE, ids, claim_ids=None)
+    await filled.sweep()
+    problems = "\n".join((await check(filled.db)).problems)
+    assert "no queue holds it" not in problems  # neither payloads nor metadata are left behind
+
+
+async def test_a_damaged_state_with_a_clock_set_back_lets_nothing_out_early(filled: Store) -> None:
+    await filled.messages.purge(OTHER)
+    await filled.post(NewMessage(b'"late"', HOUR, 600_000), to=OTHER)
+    filled.clock.advance(300_000)
+    await filled.post("after half of it")
+    back = time.time() - 3_600
+    filled.clock = Clock(wall=lambda: back)
+    await filled.restart_damaged(keys.STATE)
+    filled.clock.advance(270_000)
+    assert not (await filled.claim(queue=OTHER)).messages
+    filled.clock.advance(31_000)
+    assert texts(await filled.claim(queue=OTHER)) == ["late"]
+
+
+async def test_another_format_is_still_refused(filled: Store) -> None:
+    await filled.db.engine.commit(Batch({keys.FORMAT: b"another/1"}, ()))
+    with pytest.raises(ConfigurationError, match="its format is b'another/1'"):
+        await filled.restart()

@@ -1,0 +1,181 @@
+"""Messages whose page is lost, put back from the metadata log.
+
+A message's metadata leaves the log in the batch in which its last queue lets it go. So metadata
+that no queue holds, and that no purge has left behind, is of a message whose page is lost: it
+enters again where it was, with its claim, its attempts and the rest of its delay, where these can
+be read. What an edit, an exposure or an extended claim had changed was in the page only.
+"""
+
+import logging
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.storage.opendata import keys
+from zaqar_lite.storage.opendata.active import read_active
+from zaqar_lite.storage.opendata.bookkeeping import decode_garbage
+from zaqar_lite.storage.opendata.encoding import CodecError, after_prefix
+from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Claim, Entry, Page
+from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.loading import Record, count_shared
+from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.records import (
+    Metadata,
+    decode_attempts,
+    decode_claim,
+    decode_metadata,
+)
+from zaqar_lite.storage.opendata.replay import Router
+
+if TYPE_CHECKING:
+    from zaqar_lite.storage.opendata.database import Database
+
+logger = logging.getLogger(__name__)
+_CHUNK = 1_000
+
+
+async def put_back(db: "Database", records: Sequence[Record]) -> None:
+    """Enter the messages whose page was lost into their queues again, and make that durable.
+
+    `records` are those of all queues. Only queues that lost something get any: where nothing was
+    lost, metadata without a holder is not of a live message.
+    """
+    pages = keys.prefix(RecordType.ACTIVE)
+    if not (db.engine.was_rebuilt or any(lost.key.startswith(pages) for lost in db.damages)):
+        return
+    held = _held(records) | await garbage_ids(db)
+    router = Router(db)
+    lost: dict[QueueRef, list[Entry]] = {}
+    async for metadata in _logged(db):
+        if metadata.message_id in held:
+            continue
+        for ref, entry in router.entries(metadata):
+            if _may_have_lost(db, ref, entry):
+                lost.setdefault(ref, []).append(entry)
+    claimed = _claimed(records)
+    for ref, entries in lost.items():
+        queue = db.queues.make(ref)
+        await _recall_attempts(db, queue, entries)
+        for entry in entries:
+            claim = queue.claims.get(claimed.get((queue.raw, entry.id), ""))
+            if claim is not None:
+                _give_to(claim, entry)
+        _enter(queue, entries)
+        db.changed(queue)
+        logger.error(
+            "%d messages of %s were put back from the metadata log: their page was lost",
+            len(entries), ref,
+        )  # fmt: skip
+    if lost:
+        count_shared(db)
+        await db.committer.durable()
+
+
+async def garbage_ids(db: "Database") -> set[int]:
+    """The ids of messages that a purge has left behind to be deleted."""
+    stored = await db.engine.get(list(db.garbage))
+    return {
+        message_id
+        for value in stored.values()
+        if isinstance(value, bytes)
+        for message_id in decode_garbage(value)
+    }
+
+
+def _held(records: Sequence[Record]) -> set[int]:
+    held: set[int] = set()
+    for kind, _, value in records:
+        if kind is RecordType.ACTIVE:
+            try:
+                available, in_flight, _ = read_active(value)
+            except CodecError:
+                continue  # it was named when it was read
+            held.update(available[::5], in_flight[::5])
+    return held
+
+
+def _claimed(records: Sequence[Record]) -> dict[tuple[bytes, int], str]:
+    """Who holds what, by queue and message, as the claims' own records say."""
+    claimed: dict[tuple[bytes, int], str] = {}
+    for kind, where, value in records:
+        if kind is RecordType.CLAIM:
+            try:
+                claim = decode_claim(value)
+            except CodecError:
+                continue
+            pairs = ((where.queue, message_id) for message_id in claim.message_ids)
+            claimed.update(dict.fromkeys(pairs, where.rest.hex()))
+    return claimed
+
+
+async def _logged(db: "Database") -> AsyncIterator[Metadata]:
+    """Read the whole log below the "routed up to" mark; what lies behind it is replayed."""
+    for start, segment in db.segments:
+        first, last = keys.log_entry_key(segment, 0), after_prefix(keys.log_prefix(segment))
+        async for chunk in db.engine.scan(first, last):
+            for key, value in chunk:
+                try:
+                    if (
+                        isinstance(value, bytes)
+                        and start + keys.read_log_entry_key(key)[2] < db.routed
+                    ):
+                        yield decode_metadata(value)
+                except CodecError:
+                    continue  # nothing tells whose it is
+
+
+def _may_have_lost(db: "Database", ref: QueueRef, entry: Entry) -> bool:
+    """Whether a queue can have held an entry in a page that was lost."""
+    queue = db.queues.make(ref)
+    record = queue.record
+    is_shared = entry.past is not None and entry.past.shared
+    if is_shared and record is not None and record.version > entry.id:
+        return False  # perhaps it had another filter when the message came
+    index = bisect_right(queue.firsts, entry.position) - 1
+    if index >= 0:
+        of_page = queue.pages[index].entries
+        if of_page and entry.position < next(reversed(of_page)):
+            return False  # the page that would hold it is intact: it had left
+    return bool(queue.damaged_pages) or db.engine.was_rebuilt
+
+
+async def _recall_attempts(db: "Database", queue: Queue, entries: Sequence[Entry]) -> None:
+    for start in range(0, len(entries), _CHUNK):
+        of_key = {
+            keys.attempts_key(entry.id, queue.raw): entry
+            for entry in entries[start : start + _CHUNK]
+        }
+        for key, value in (await db.engine.get(list(of_key))).items():
+            try:
+                consumers = decode_attempts(value) if isinstance(value, bytes) else []
+            except CodecError:
+                continue
+            of_key[key].remember().consumers = consumers
+            of_key[key].attempts = len(consumers)
+
+
+def _give_to(claim: Claim, entry: Entry) -> None:
+    entry.claim = claim
+    entry.delayed = False
+    entry.attempts += 1
+    entry.expires_at = max(entry.expires_at, claim.deadline + claim.grace_ms)
+    claim.held[entry.position] = entry
+
+
+def _enter(queue: Queue, entries: list[Entry]) -> None:
+    """Put entries into new pages between those that the queue has."""
+    entries.sort(key=lambda entry: entry.position)
+    pages: list[Page] = []
+    before = -1
+    for entry in entries:
+        place = bisect_right(queue.firsts, entry.position)
+        if place != before or len(pages[-1].entries) == PAGE_SIZE:
+            pages.append(queue.number_page(entry.position))
+            before = place
+        entry.page = pages[-1]
+        entry.page.entries[entry.position] = entry
+    for page in pages:
+        queue.insert(page)
+        for entry in page.entries.values():
+            queue.index(entry)
