@@ -43,7 +43,7 @@ from zaqar_lite.storage.opendata.slatedb_binding import (
     slatedb,
 )
 from zaqar_lite.storage.opendata.slatedb_directory import repair, syncfs, try_to_write
-from zaqar_lite.storage.opendata.slatedb_files import Files, files_of, problems_of
+from zaqar_lite.storage.opendata.slatedb_manifest import find_files, note_newest
 from zaqar_lite.storage.opendata.slatedb_rebuild import (
     FIRST,
     LOSSES,
@@ -67,6 +67,13 @@ _FIRST_LOOK = 1.0
 _MOST_BYTES = 1_048_576
 _CALL = 4_096
 _CLEAN = "clean-shutdown"
+_ERRORS = (slatedb.Error, slatedb.InternalError)
+_DAMAGE = (
+    slatedb.Error.Data,
+    slatedb.Error.Invalid,
+    slatedb.Error.Internal,
+    slatedb.InternalError,
+)
 _BROKEN = "A write to the store failed: nothing is written until the server is started again."
 
 T = TypeVar("T")
@@ -113,7 +120,7 @@ class SlateDbEngine(Engine):
         except ConfigurationError:
             self._let_go()
             raise
-        except (slatedb.Error, UnknownVersion, Unavailable, OSError) as exc:
+        except (*_ERRORS, UnknownVersion, Unavailable, OSError) as exc:
             self._let_go()
             raise ConfigurationError(
                 f"The SlateDB store at {self._url}{self._path} can't be opened: {exc}. Restore it "
@@ -131,45 +138,35 @@ class SlateDbEngine(Engine):
         self._descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         clean = directory / _CLEAN
         was_clean = clean.exists()
-        clean.unlink(missing_ok=True)
-        files = await self._files(place)
-        problems = [] if files is None else problems_of(files)
-        if problems and not was_clean and repair(place):
-            files = await self._files(place)
-            problems = [] if files is None else problems_of(files)
+        admin = slatedb.AdminBuilder(self._path, slatedb.ObjectStore.resolve(self._url)).build()
+        files, problems = await find_files(place, admin)
+        is_repaired = bool(problems) and not was_clean and repair(place)
+        if is_repaired:
+            files, problems = await find_files(place, admin)
         if not problems:
+            clean.unlink(missing_ok=True)
             try:
-                db = await self._build_repaired(place, was_clean)
-            except slatedb.Error.Data as exc:
+                db = await self._build_repaired(is_repaired)
+            except _DAMAGE as exc:
                 if files is None:
                     raise
-                problems = [str(exc.message)]
+                problems = [f"{place}: {exc}"]
         if problems and files is not None:
             target = type(self)(None, self._url, str(writing_place(place).resolve()))
             await rebuild(place, files, problems, target)
+            clean.unlink(missing_ok=True)
             db = await self._build_once()
+        self._note_manifest()
         await self._sync()
         return db
 
-    async def _files(self, place: Path) -> Files | None:
-        """The files of the store; None if there is none yet, or its manifest can't be read."""
-        admin = slatedb.AdminBuilder(self._path, slatedb.ObjectStore.resolve(self._url)).build()
-        try:
-            manifest = await admin.read_manifest(None)
-        except slatedb.Error:  # opening says what is wrong with it
-            return None
-        return None if manifest is None else files_of(place, manifest)
-
-    async def _build_repaired(self, place: Path, was_clean: bool) -> slatedb.Db:
+    async def _build_repaired(self, is_repaired: bool) -> slatedb.Db:
         try:
             return await self._build_once()
         except slatedb.Error:
-            if was_clean or not repair(place):
+            if not is_repaired:
                 raise
-            try:
-                return await self._build_once()
-            except slatedb.Error:  # after a lost manifest the first try reports a fence
-                return await self._build_once()
+            return await self._build_once()  # after a lost manifest the first try reports a fence
 
     async def _build_once(self) -> slatedb.Db:
         builder = slatedb.DbBuilder(self._path, slatedb.ObjectStore.resolve(self._url))
@@ -378,6 +375,7 @@ class SlateDbEngine(Engine):
                 if self.was_rebuilt and self._is_used and not self.is_in_doubt:
                     await db.delete(LOSSES)
                 await db.shutdown()
+            self._note_manifest()
             await self._sync()
             if self._directory is not None and not self._broken and not self.is_in_doubt:
                 (self._directory / _CLEAN).touch()
@@ -414,11 +412,16 @@ class SlateDbEngine(Engine):
             await self._opened().flush_with_options(
                 slatedb.FlushOptions(flush_type=slatedb.FlushType.MEM_TABLE)
             )
+            self._note_manifest()
             await self._sync()
         except (slatedb.Error, OSError, Unavailable):
             logger.exception("the memtable was not flushed; the log grows until it is")
         finally:
             self._flushing = None
+
+    def _note_manifest(self) -> None:
+        if self._directory is not None:
+            note_newest(self._directory / FOLDER)
 
     async def _sync(self) -> None:
         if self._descriptor >= 0:

@@ -91,6 +91,31 @@ def _table(place: Path, handle: slatedb.SsTableHandle) -> Table:
     return Table(file, layout, info.first_entry or b"", info.last_entry or b"")
 
 
+def with_newer(place: Path, files: Files) -> Files:
+    """Add the tables that were written after all that the manifest names.
+
+    Their names are in the order of time.
+
+    Raises:
+        UnknownVersion: another release wrote one.
+        OSError: one can't be read.
+    """
+    named = max((table.file.name for run in files.runs for table in run), default="")
+    newer = [file for file in (place / "compacted").glob("*.sst") if file.name > named]
+    runs = [[Table(file, _layout(file), b"", b"")] for file in newer]
+    sequences = [_sequences(file)[1] for file in newer]
+    return files._replace(
+        runs=[*files.runs, *runs], sequence=max([files.sequence, *sequences], default=0)
+    )
+
+
+def _layout(file: Path) -> Layout:
+    try:
+        return read_layout(file)
+    except BadLayout:
+        return Layout(file.stat().st_size, ())
+
+
 def problems_of(files: Files) -> list[str]:
     """Say what keeps SlateDB from opening or reading a store, save damaged blocks of rows.
 

@@ -1,0 +1,84 @@
+"""SlateDB's manifests: which one tells the files of a store, where the newest is damaged.
+
+A manifest has no checksum, so the crc32 of the newest is noted beside the store whenever this
+server has made one. Where the newest can't be read, or is not what was noted, an older one serves
+if all its tables are there: with the tables written since then, and the write-ahead log.
+"""
+
+import zlib
+from pathlib import Path
+
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.storage.opendata.slatedb_binding import slatedb
+from zaqar_lite.storage.opendata.slatedb_files import Files, files_of, problems_of, with_newer
+
+_NOTE = "newest-manifest"
+
+
+def note_newest(place: Path) -> None:
+    """Note the name and the crc32 of the newest manifest.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    newest = _manifests(place)[0]
+    written = place / f"{_NOTE}.new"
+    written.write_text(f"{newest.name} {zlib.crc32(newest.read_bytes())}\n")
+    written.replace(place / _NOTE)
+
+
+async def find_files(place: Path, admin: slatedb.Admin) -> tuple[Files | None, list[str]]:
+    """Find the files of a store, and say what keeps SlateDB from opening it.
+
+    Answers no files where there is no store yet, or no manifest that can be used, which opening
+    reports.
+
+    Raises:
+        ConfigurationError: the newest manifest is damaged, and no other can be used.
+        UnknownVersion: another release wrote the store.
+        OSError: a file can't be read.
+    """
+    manifests = _manifests(place)
+    if not manifests:
+        return None, []
+    newest = await _read(admin, manifests[0])
+    is_changed = _is_changed(place, manifests[0])
+    if newest is not None and not is_changed:
+        files = files_of(place, newest)
+        return files, problems_of(files)
+    problem = f"{manifests[0]}: it is " + ("not what was written" if is_changed else "damaged")
+    for file in manifests[1:]:
+        older = await _read(admin, file)
+        if older is None:
+            continue
+        files = files_of(place, older)
+        if all(table.file.exists() for run in files.runs for table in run):
+            files = with_newer(place, files)
+            problem += f"; {file.name}, newer tables and the log are used instead"
+            return files, [problem, *problems_of(files)]
+    if is_changed:
+        raise ConfigurationError(
+            f"The SlateDB store at {place} can't be opened: {problem}, and no older one can be "
+            "used. Restore it from a backup, or give the server another place."
+        )
+    return None, []
+
+
+def _manifests(place: Path) -> list[Path]:
+    """The manifests, the newest first."""
+    return sorted((place / "manifest").glob("*.manifest"), reverse=True)
+
+
+async def _read(admin: slatedb.Admin, file: Path) -> slatedb.VersionedManifest | None:
+    try:
+        return await admin.read_manifest(int(file.stem))
+    except (slatedb.Error, slatedb.InternalError, ValueError):
+        return None
+
+
+def _is_changed(place: Path, newest: Path) -> bool:
+    try:
+        name, crc = (place / _NOTE).read_text().split()
+    except (FileNotFoundError, ValueError):
+        return False
+    return name == newest.name and crc != str(zlib.crc32(newest.read_bytes()))
