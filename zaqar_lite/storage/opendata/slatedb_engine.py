@@ -92,7 +92,6 @@ class SlateDbEngine(Engine):
         self._patience = _PATIENCE_REMOTE if directory is None else _PATIENCE_LOCAL
         self._broken: str | None = None
         self.damages: list[str] = []
-        self._is_used = False  # since it was opened
         self._flushed = 0.0
         self._flushing: asyncio.Task[None] | None = None
         self._doubtful: asyncio.Task[None] | None = None
@@ -117,15 +116,15 @@ class SlateDbEngine(Engine):
             self._db = await self._build()
             await self._check_round_trip()
             await self._recall_losses()
-        except ConfigurationError:
-            self._let_go()
-            raise
         except (*_ERRORS, UnknownVersion, Unavailable, OSError) as exc:
             self._let_go()
             raise ConfigurationError(
                 f"The SlateDB store at {self._url}{self._path} can't be opened: {exc}. Restore it "
                 "from a backup, or give the server another place."
             ) from exc
+        except BaseException:
+            self._let_go()
+            raise
         self._flushed = time.monotonic()
 
     async def _build(self) -> slatedb.Db:
@@ -186,7 +185,7 @@ class SlateDbEngine(Engine):
         await self._write({}, (key,))
 
     async def _recall_losses(self) -> None:
-        """Name again what was lost in a rebuilt store, if it has not been used since."""
+        """Name what was lost in a rebuilt store until that has been dealt with."""
         named = None if self._directory is None else await self._opened().get(LOSSES)
         if named is not None:
             self.was_rebuilt = True
@@ -308,7 +307,6 @@ class SlateDbEngine(Engine):
             if not write.done():
                 await self._doubt(write, waited)
         self._check(write)
-        self._is_used = True
         is_due = time.monotonic() - self._flushed > _MEMTABLE_SECONDS and not self._gaps
         if is_due and self._flushing is None:
             self._flushed = time.monotonic()
@@ -359,6 +357,11 @@ class SlateDbEngine(Engine):
         self._doubtful = None
         super().resume()
 
+    async def forget_rebuild(self) -> None:
+        """Note that the losses were dealt with; see the interface."""
+        await self.commit(Batch({}, (LOSSES,)))
+        self.was_rebuilt = False
+
     async def close(self) -> None:
         """Shut SlateDB down, note that it was clean, let the directory go; idempotent."""
         db, self._db = self._db, None
@@ -372,8 +375,6 @@ class SlateDbEngine(Engine):
             await asyncio.gather(*unfinished, return_exceptions=True)
         try:
             async with asyncio.timeout(_FIRST_LOOK if self.is_in_doubt else self._patience):
-                if self.was_rebuilt and self._is_used and not self.is_in_doubt:
-                    await db.delete(LOSSES)
                 await db.shutdown()
             self._note_manifest()
             await self._sync()

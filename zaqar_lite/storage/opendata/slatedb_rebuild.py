@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 FIRST = b"\x01"
 """Below every record; what is below this is the engine's own."""
 LOSSES = b"\x00rebuilt"
-"""The key of what was lost, a JSON list: it stands in a rebuilt store until that has been used."""
+"""The key of what was lost, a JSON list: in a rebuilt store until that has been dealt with."""
 _ROWS = 1_000
 _BYTES = 1_048_576
 
@@ -74,6 +74,27 @@ async def rebuild(place: Path, files: Files, problems: Sequence[str], target: En
         )
     logger.warning("rebuilding %s from what is intact of %d bytes", place, size)
     salvaged = Salvaged(files)
+    writing_place(place).mkdir(mode=0o700)
+    try:
+        count = await _fill(target, salvaged, problems)
+        if not count:
+            raise ConfigurationError(
+                f"The SlateDB store at {place} can't be opened: {problems[0]}, and no record can "
+                "be read. Restore it from a backup, or give the server another place."
+            )
+    except BaseException:
+        shutil.rmtree(writing_place(place), ignore_errors=True)
+        raise
+    kept = _exchange(place)
+    logger.error("rebuilt %s with %d records; the damaged one is kept in %s", place, count, kept)
+
+
+def _size(place: Path) -> int:
+    return sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+
+
+async def _fill(target: Engine, salvaged: Salvaged, problems: Sequence[str]) -> int:
+    """Write the records and what is lost of them; answer how many there are."""
     await target.open()
     try:
         count = await _write(salvaged, target)
@@ -83,17 +104,7 @@ async def rebuild(place: Path, files: Files, problems: Sequence[str], target: En
         await target.commit(Batch({LOSSES: named}, ()))
     finally:
         await target.close()
-    if not count:
-        raise ConfigurationError(
-            f"The SlateDB store at {place} can't be opened: {problems[0]}, and no record can be "
-            "read. Restore it from a backup, or give the server another place."
-        )
-    kept = _exchange(place)
-    logger.error("rebuilt %s with %d records; the damaged one is kept in %s", place, count, kept)
-
-
-def _size(place: Path) -> int:
-    return sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+    return count
 
 
 async def _write(salvaged: Salvaged, target: Engine) -> int:
