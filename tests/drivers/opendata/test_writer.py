@@ -352,7 +352,7 @@ async def test_a_key_that_a_batch_both_puts_and_deletes_is_gone(
 
 
 def test_a_batch_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
-    connection = sqlite_writer._open(tmp_path / FILE_NAME)
+    connection = sqlite_writer.open_file(tmp_path / FILE_NAME)
     wrong = cast("bytes", None)  # stands for a value too large, which costs a gigabyte
     rows = [(b"first", b"value", 1), (b"second", wrong, 1)]
     with pytest.raises(sqlite3.Error):

@@ -87,6 +87,8 @@ class Database:
                     await replay(self)
                     if self.puts:
                         await self.committer.durable()
+                    if self.engine.was_rebuilt:
+                        await self.engine.forget_rebuild()
                 except BaseException:
                     await self.engine.close()
                     raise

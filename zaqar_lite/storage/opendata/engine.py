@@ -43,7 +43,7 @@ class Engine(ABC):
     """What was found broken at opening, outside of any record."""
 
     was_rebuilt = False
-    """Whether opening put what is intact of a damaged place into a new one: any may be missing."""
+    """Whether what is intact of a damaged place was put into a new one: any may be missing."""
 
     is_in_doubt = False
     """Whether a commit that was reported as failed may still be stored; others are refused then."""
@@ -79,6 +79,10 @@ class Engine(ABC):
     def resume(self) -> None:
         """Accept commits again: what is held of the records includes the one that was in doubt."""
         self.is_in_doubt = False
+
+    async def forget_rebuild(self) -> None:
+        """Note that what was missing after a rebuild has been dealt with, durably."""
+        self.was_rebuilt = False
 
     @abstractmethod
     async def close(self) -> None:

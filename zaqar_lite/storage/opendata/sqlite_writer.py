@@ -80,6 +80,29 @@ def _serve(wire: BinaryIO, connection: sqlite3.Connection) -> bool:
 
 
 def _open(path: Path) -> sqlite3.Connection:
+    """Open the database; a new one comes in whole, so that an empty file is one cut short.
+
+    SQLite would take that for a new database, and delete the log that belongs to it.
+    """
+    if not path.exists():
+        new = path.with_name(f"{path.name}.new")
+        new.unlink(missing_ok=True)
+        open_file(new).close()
+        new.replace(path)
+    elif not path.stat().st_size:
+        error = sqlite3.DatabaseError("the file is empty")
+        error.sqlite_errorcode = sqlite3.SQLITE_NOTADB
+        raise error
+    return open_file(path)
+
+
+def open_file(path: Path) -> sqlite3.Connection:
+    """Open the database, or make it, to be written durably and read by nobody else.
+
+    Raises:
+        OSError: its place can't be used.
+        sqlite3.Error: it can't be opened.
+    """
     _hide(path)
     connection = sqlite3.connect(path, isolation_level=None)
     try:

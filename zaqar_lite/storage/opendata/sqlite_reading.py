@@ -1,0 +1,178 @@
+"""Reading rows of the SQLite file, checking each, and telling a broken file from a broken row."""
+
+import logging
+import sqlite3
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from zlib import crc32
+
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.storage.opendata import keys as layout
+from zaqar_lite.storage.opendata.encoding import after_prefix
+from zaqar_lite.storage.opendata.engine import Damage, Row, Stored
+from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.sqlite_rebuild import DAMAGED
+
+logger = logging.getLogger(__name__)
+CHUNK = 1_000
+"""Rows of a scan that are read at once."""
+_MOST_ROWS = 1_024
+_PREPARED = 128
+BROKEN_FILE = frozenset({11, 26})
+"""SQLite's codes of a broken file: CORRUPT and NOTADB."""
+_PASSING = frozenset({5, 6, 7, 9, 14, 15})
+"""SQLite's codes that say nothing of the records: BUSY, LOCKED, NOMEM, INTERRUPT, CANTOPEN and
+PROTOCOL, which is the end of ten seconds of waiting for a stopped process that holds a lock."""
+_READ_AT_OPENING = (
+    (layout.prefix(RecordType.ACTIVE), layout.prefix(RecordType.ATTEMPTS)),
+    (layout.prefix(RecordType.CONFIG), b"\x02"),
+    (layout.LOG_BLOCK, after_prefix(layout.LOG_SEGMENTS)),
+)
+
+
+class Connection(sqlite3.Connection):
+    """A connection that knows its file."""
+
+    path: Path
+
+
+def connect(path: Path) -> Connection:
+    """Connect to a database to read it; the caller's thread need not be the one that reads.
+
+    Raises:
+        sqlite3.Error: it can't be opened.
+    """
+    connection = sqlite3.connect(
+        path,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=_PREPARED,
+        factory=Connection,
+    )
+    connection.path = path
+    connection.execute("PRAGMA query_only = ON")
+    connection.execute("PRAGMA cache_size = -32768")
+    return connection
+
+
+@lru_cache(_PREPARED)
+def _select(rows: int) -> str:
+    marks = ",".join("?" * rows)
+    return f"SELECT k, v, c FROM kv WHERE k IN ({marks})"  # noqa: S608 - only marks
+
+
+def _checked(key: bytes, value: object, checksum: object) -> Stored:
+    # a flipped bit in a row's head makes a text or NULL of its value
+    if isinstance(value, bytes) and crc32(value, crc32(key)) == checksum:
+        return value
+    return Damage(key, "its checksum does not match")
+
+
+def error_code(exc: sqlite3.Error) -> int:
+    """SQLite's primary result code."""
+    return int(getattr(exc, "sqlite_errorcode", 0)) & 0xFF
+
+
+def _why(connection: Connection, exc: sqlite3.Error) -> str:
+    """What is damaged; raises Unavailable where only the reading failed."""
+    if error_code(exc) in _PASSING:
+        raise Unavailable("The store can't read now.", detail=str(exc)) from exc
+    if error_code(exc) in BROKEN_FILE:
+        ask_for_rebuild(connection.path)
+    return str(exc)
+
+
+def ask_for_rebuild(path: Path) -> None:
+    """Have the database rebuilt at the next start: pages that nothing leads to may hold more."""
+    request = path.with_name(DAMAGED)
+    if request.exists():
+        return
+    logger.error("the database %s is damaged: start the server again to have it rebuilt", path)
+    try:
+        request.touch()
+    except OSError as exc:
+        logger.error("%s can't be written: %s", request, exc)
+
+
+def get(connection: Connection, keys: Sequence[bytes]) -> dict[bytes, Stored]:
+    """Read records by key; absent ones are left out, damaged ones named.
+
+    Raises:
+        Unavailable: only the reading failed.
+    """
+    found: dict[bytes, Stored] = {}
+    for offset in range(0, len(keys), _MOST_ROWS):
+        chunk = keys[offset : offset + _MOST_ROWS]
+        try:
+            rows = connection.execute(_select(len(chunk)), chunk).fetchall()
+        except sqlite3.Error as exc:
+            why = _why(connection, exc)
+            if len(chunk) == 1:
+                found[chunk[0]] = Damage(chunk[0], why)
+            else:
+                for key in chunk:
+                    found.update(get(connection, (key,)))
+            continue
+        for key, value, checksum in rows:
+            found[key] = _checked(key, value, checksum)
+    return found
+
+
+_FORWARD = "SELECT k, v, c FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"
+_BACKWARD = "SELECT k, v, c FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT ?"
+
+
+def scan(connection: Connection, start: bytes, end: bytes) -> list[Row] | Damage:
+    """Read the first CHUNK rows of a range, or tell that a page there is broken.
+
+    Raises:
+        Unavailable: only the reading failed.
+    """
+    try:
+        rows = connection.execute(_FORWARD, (start, end, CHUNK)).fetchall()
+    except sqlite3.Error as exc:
+        return Damage(start, _why(connection, exc), end)
+    return [(key, _checked(key, value, checksum)) for key, value, checksum in rows]
+
+
+def check(connection: Connection) -> None:
+    """Walk the part of the tree that every opening reads: all but payloads, attempts and the log.
+
+    Raises:
+        sqlite3.Error: a page of it is broken, or another one was when the file was last open.
+    """
+    for bounds in _READ_AT_OPENING:
+        connection.execute("SELECT count(*) FROM kv WHERE k >= ? AND k < ?", bounds).fetchall()
+    if connection.path.with_name(DAMAGED).exists():
+        error = sqlite3.DatabaseError("a broken page was met")
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
+
+
+def salvage(
+    connection: Connection, start: bytes, end: bytes
+) -> tuple[list[Row], Damage, list[Row]]:
+    """Read a damaged range from both ends, row by row, up to where nothing can be read."""
+    before, why = _read_until_error(connection, _FORWARD, start, end)
+    first = before[-1][0] + b"\x00" if before else start
+    behind, _ = _read_until_error(connection, _BACKWARD, first, end)
+    until = behind[-1][0] if behind else b""
+    key = before[-1][0] if before else start
+    return before, Damage(key, why, until), behind[::-1]
+
+
+def _read_until_error(
+    connection: Connection, statement: str, start: bytes, end: bytes
+) -> tuple[list[Row], str]:
+    rows: list[Row] = []
+    cursor = connection.execute("SELECT 1 WHERE 0")
+    try:
+        cursor = connection.execute(statement, (start, end, -1))
+        for key, value, checksum in cursor:
+            rows.append((key, _checked(key, value, checksum)))
+    except sqlite3.Error as exc:
+        return rows, _why(connection, exc)
+    finally:
+        cursor.close()
+    return rows, ""
