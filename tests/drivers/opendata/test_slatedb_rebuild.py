@@ -281,6 +281,24 @@ async def test_a_damaged_file_inside_the_log_loses_its_commits_and_no_others(
     await check_goes_on(crashed, store)
 
 
+async def test_ids_of_lost_messages_are_not_given_to_others(crashed: Filled) -> None:
+    """The first commit after a start takes the ids of those that follow it."""
+    first = crashed.second[QUEUES[0]][0].encode()
+    (log,) = [file for file in crashed.logs if first in file.read_bytes()]
+    log.unlink()
+    store = await opened(crashed)
+    found = await served(crashed, store)
+    assert set(crashed.posted(QUEUES[0])) - set(found[QUEUES[0]])
+    new = [f"new-{number}" for number in range(200)]
+    await store.post(*new[:100], to=QUEUES[0])
+    await store.post(*new[100:], to=QUEUES[0])
+    found[QUEUES[0]] += new
+    assert {queue: await listed(store, queue) for queue in QUEUES} == found
+    await store.restart()
+    assert {queue: await listed(store, queue) for queue in QUEUES} == found
+    await store.messages.close()
+
+
 @pytest.mark.parametrize("kind", ["cut", "flipped", "zeroed", "emptied"])
 @pytest.mark.parametrize("has_crashed", [False, True])
 async def test_a_damaged_manifest_loses_nothing(
