@@ -1,12 +1,81 @@
-"""A directory that holds a SlateDB store: syncing it, trying it, and repairing it at the start."""
+"""A directory that holds a SlateDB store: locked, synced, tried, and repaired at the start."""
 
+import asyncio
 import ctypes
 import logging
 import os
 from pathlib import Path
 
+from zaqar_lite.storage.opendata.engine import DirectoryLock
+
 logger = logging.getLogger(__name__)
+FOLDER = "slatedb"
+_CLEAN = "clean-shutdown"
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class LocalDirectory:
+    """The directory of a server: its lock, the store in `place`, and whether that was closed."""
+
+    def __init__(self, directory: Path) -> None:
+        self.place = directory / FOLDER
+        self._lock = DirectoryLock(directory)
+        self._clean = directory / _CLEAN
+        self._descriptor = -1
+
+    def acquire(self) -> None:
+        """Take the lock.
+
+        Raises:
+            ConfigurationError: another process has it, or the directory can't be made.
+        """
+        self._lock.acquire()
+
+    def make(self) -> None:
+        """Make the place, if it is not there.
+
+        Raises:
+            OSError: that failed.
+        """
+        self.place.mkdir(mode=0o700, exist_ok=True)
+        self._descriptor = os.open(self.place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    @property
+    def was_closed(self) -> bool:
+        """Whether the store was closed in order and not opened since."""
+        return self._clean.exists()
+
+    def note_closed(self) -> None:
+        """Note that the store was closed in order."""
+        self._clean.touch()
+
+    def note_opened(self) -> None:
+        """Note that it is not closed any more."""
+        self._clean.unlink(missing_ok=True)
+
+    async def try_to_write(self) -> None:
+        """Try whether the disk takes a file of 64 KiB.
+
+        Raises:
+            OSError: it does not, and why.
+        """
+        await asyncio.get_running_loop().run_in_executor(None, try_to_write, self.place / "probe")
+
+    async def sync(self) -> None:
+        """Sync the file system.
+
+        Raises:
+            OSError: it failed.
+        """
+        if self._descriptor >= 0:
+            await asyncio.get_running_loop().run_in_executor(None, syncfs, self._descriptor)
+
+    def release(self) -> None:
+        """Let the directory go; idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        self._lock.release()
 
 
 def syncfs(descriptor: int) -> None:

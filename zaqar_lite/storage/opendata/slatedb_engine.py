@@ -19,21 +19,13 @@ import asyncio
 import errno
 import json
 import logging
-import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.storage.opendata.engine import (
-    Batch,
-    Damage,
-    DirectoryLock,
-    Engine,
-    Row,
-    Stored,
-)
+from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Row, Stored
 from zaqar_lite.storage.opendata.slatedb_binding import (
     DURABLE,
     DURABLE_SCAN,
@@ -42,20 +34,14 @@ from zaqar_lite.storage.opendata.slatedb_binding import (
     settings,
     slatedb,
 )
-from zaqar_lite.storage.opendata.slatedb_directory import repair, syncfs, try_to_write
-from zaqar_lite.storage.opendata.slatedb_manifest import find_files, note_newest
-from zaqar_lite.storage.opendata.slatedb_rebuild import (
-    FIRST,
-    LOSSES,
-    finish_exchange,
-    rebuild,
-    writing_place,
-)
+from zaqar_lite.storage.opendata.slatedb_directory import LocalDirectory
+from zaqar_lite.storage.opendata.slatedb_manifest import note_newest
+from zaqar_lite.storage.opendata.slatedb_opening import open_directory
+from zaqar_lite.storage.opendata.slatedb_rebuild import FIRST, LOSSES, writing_place
 from zaqar_lite.storage.opendata.slatedb_salvage import Pair, Salvage
 from zaqar_lite.storage.opendata.slatedb_table import UnknownVersion
 
 logger = logging.getLogger(__name__)
-FOLDER = "slatedb"
 _CHUNK = 1_000
 _LAST = b"\xff\xff"  # above every record
 _NOTES = b"\x00gap"  # and a key that was written although it lies in a gap
@@ -66,30 +52,21 @@ _FIRST_LOOK = 1.0
 # Of the event loop's time: a call costs about what copying 4 KiB does, and 1 MiB some 5 ms.
 _MOST_BYTES = 1_048_576
 _CALL = 4_096
-_CLEAN = "clean-shutdown"
 _ERRORS = (slatedb.Error, slatedb.InternalError)
-_DAMAGE = (
-    slatedb.Error.Data,
-    slatedb.Error.Invalid,
-    slatedb.Error.Internal,
-    slatedb.InternalError,
-)
 _BROKEN = "A write to the store failed: nothing is written until the server is started again."
 
 T = TypeVar("T")
 
 
 class SlateDbEngine(Engine):
-    """Records in SlateDB; `directory` is None in an object store."""
+    """Records in SlateDB; `local` is None in an object store."""
 
-    def __init__(self, directory: Path | None, url: str, path: str) -> None:
-        self._directory = directory
+    def __init__(self, local: LocalDirectory | None, url: str, path: str) -> None:
+        self._local = local
         self._url = url
         self._path = path
-        self._lock = None if directory is None else DirectoryLock(directory)
         self._db: slatedb.Db | None = None
-        self._descriptor = -1
-        self._patience = _PATIENCE_REMOTE if directory is None else _PATIENCE_LOCAL
+        self._patience = _PATIENCE_REMOTE if local is None else _PATIENCE_LOCAL
         self._broken: str | None = None
         self.damages: list[str] = []
         self._flushed = 0.0
@@ -101,7 +78,8 @@ class SlateDbEngine(Engine):
     @classmethod
     def in_directory(cls, directory: Path) -> Self:
         """A store in a local directory."""
-        return cls(directory, "file:///", str(directory.resolve() / FOLDER))
+        local = LocalDirectory(directory)
+        return cls(local, "file:///", str(directory.resolve() / local.place.name))
 
     @classmethod
     def in_bucket(cls, bucket: str, prefix: str) -> Self:
@@ -110,8 +88,8 @@ class SlateDbEngine(Engine):
 
     async def open(self) -> None:
         """Lock, repair if the last shutdown was none, and open; see the interface."""
-        if self._lock is not None:
-            self._lock.acquire()
+        if self._local is not None:
+            self._local.acquire()
         try:
             self._db = await self._build()
             await self._check_round_trip()
@@ -128,44 +106,11 @@ class SlateDbEngine(Engine):
         self._flushed = time.monotonic()
 
     async def _build(self) -> slatedb.Db:
-        directory = self._directory
-        if directory is None:
+        if self._local is None:
             return await self._build_once()
-        place = directory / FOLDER
-        finish_exchange(place)
-        place.mkdir(mode=0o700, exist_ok=True)
-        self._descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        clean = directory / _CLEAN
-        was_clean = clean.exists()
         admin = slatedb.AdminBuilder(self._path, slatedb.ObjectStore.resolve(self._url)).build()
-        files, problems = await find_files(place, admin)
-        is_repaired = bool(problems) and not was_clean and repair(place)
-        if is_repaired:
-            files, problems = await find_files(place, admin)
-        if not problems:
-            clean.unlink(missing_ok=True)
-            try:
-                db = await self._build_repaired(is_repaired)
-            except _DAMAGE as exc:
-                if files is None:
-                    raise
-                problems = [f"{place}: {exc}"]
-        if problems and files is not None:
-            target = type(self)(None, self._url, str(writing_place(place).resolve()))
-            await rebuild(place, files, problems, target)
-            clean.unlink(missing_ok=True)
-            db = await self._build_once()
-        self._note_manifest()
-        await self._sync()
-        return db
-
-    async def _build_repaired(self, is_repaired: bool) -> slatedb.Db:
-        try:
-            return await self._build_once()
-        except slatedb.Error:
-            if not is_repaired:
-                raise
-            return await self._build_once()  # after a lost manifest the first try reports a fence
+        target = type(self)(None, self._url, str(writing_place(Path(self._path))))
+        return await open_directory(self._local, admin, self._build_once, target)
 
     async def _build_once(self) -> slatedb.Db:
         builder = slatedb.DbBuilder(self._path, slatedb.ObjectStore.resolve(self._url))
@@ -186,7 +131,7 @@ class SlateDbEngine(Engine):
 
     async def _recall_losses(self) -> None:
         """Name what was lost in a rebuilt store until that has been dealt with."""
-        named = None if self._directory is None else await self._opened().get(LOSSES)
+        named = None if self._local is None else await self._opened().get(LOSSES)
         if named is not None:
             self.was_rebuilt = True
             self.damages += json.loads(named)
@@ -315,9 +260,8 @@ class SlateDbEngine(Engine):
     async def _doubt(self, write: "asyncio.Task[None]", waited: float) -> None:
         """Find out why a write takes long; give it up, or leave it in doubt, where that is due."""
         try:
-            if self._directory is not None:
-                probe = self._directory / FOLDER / "probe"
-                await asyncio.get_running_loop().run_in_executor(None, try_to_write, probe)
+            if self._local is not None:
+                await self._local.try_to_write()
         except OSError as exc:
             if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                 write.cancel()
@@ -376,10 +320,9 @@ class SlateDbEngine(Engine):
         try:
             async with asyncio.timeout(_FIRST_LOOK if self.is_in_doubt else self._patience):
                 await db.shutdown()
-            self._note_manifest()
-            await self._sync()
-            if self._directory is not None and not self._broken and not self.is_in_doubt:
-                (self._directory / _CLEAN).touch()
+            await self._sync_tables()
+            if self._local is not None and not self._broken and not self.is_in_doubt:
+                self._local.note_closed()
         except (slatedb.Error, OSError):
             logger.exception("SlateDB did not shut down cleanly")
         finally:
@@ -413,20 +356,20 @@ class SlateDbEngine(Engine):
             await self._opened().flush_with_options(
                 slatedb.FlushOptions(flush_type=slatedb.FlushType.MEM_TABLE)
             )
-            self._note_manifest()
-            await self._sync()
+            await self._sync_tables()
         except (slatedb.Error, OSError, Unavailable):
             logger.exception("the memtable was not flushed; the log grows until it is")
         finally:
             self._flushing = None
 
-    def _note_manifest(self) -> None:
-        if self._directory is not None:
-            note_newest(self._directory / FOLDER)
-
     async def _sync(self) -> None:
-        if self._descriptor >= 0:
-            await asyncio.get_running_loop().run_in_executor(None, syncfs, self._descriptor)
+        if self._local is not None:
+            await self._local.sync()
+
+    async def _sync_tables(self) -> None:
+        if self._local is not None:
+            note_newest(self._local.place)
+            await self._local.sync()
 
     async def _translated(self, call: Awaitable[T]) -> T:
         try:
@@ -449,8 +392,5 @@ class SlateDbEngine(Engine):
         return self._db
 
     def _let_go(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-        if self._lock is not None:
-            self._lock.release()
+        if self._local is not None:
+            self._local.release()
