@@ -1,8 +1,9 @@
 """SlateDB's manifests: which one tells the files of a store, where the newest is damaged.
 
-A manifest has no checksum, so the crc32 of the newest is noted beside the store whenever this
-server has made one. Where the newest can't be read, or is not what was noted, an older one serves
-if all its tables are there: with the tables written since then, and the write-ahead log.
+Manifests have no checksums, nor have the files in which the compaction notes its state, so the
+crc32 of the newest ones is noted beside them whenever this server knows of new ones. Where the
+newest manifest can't be read, or is not what was noted, an older one serves if all its tables are
+there: with the tables written since then, and the write-ahead log.
 """
 
 import zlib
@@ -12,18 +13,21 @@ from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.storage.opendata.slatedb_binding import slatedb
 from zaqar_lite.storage.opendata.slatedb_files import Files, files_of, problems_of, with_newer
 
-_NOTE = "newest-manifest"
+_NOTE = "newest-files"
+_CHANGED = "it is not what was written"
+_MANIFESTS, _COMPACTIONS = "manifest", "compactions"
 
 
 def note_newest(place: Path) -> None:
-    """Note the name and the crc32 of the newest manifest.
+    """Note the crc32 of the newest manifest and of the compaction's newest file.
 
     Raises:
         OSError: it could not be written.
     """
-    newest = _manifests(place)[0]
+    newest = [file for folder in (_MANIFESTS, _COMPACTIONS) for file in _all(place, folder)[:1]]
+    lines = [f"{file.name} {zlib.crc32(file.read_bytes())}\n" for file in newest]
     written = place / f"{_NOTE}.new"
-    written.write_text(f"{newest.name} {zlib.crc32(newest.read_bytes())}\n")
+    written.write_text("".join(lines))
     written.replace(place / _NOTE)
 
 
@@ -38,15 +42,16 @@ async def find_files(place: Path, admin: slatedb.Admin) -> tuple[Files | None, l
         UnknownVersion: another release wrote the store.
         OSError: a file can't be read.
     """
-    manifests = _manifests(place)
+    manifests = _all(place, _MANIFESTS)
     if not manifests:
         return None, []
     newest = await _read(admin, manifests[0])
     is_changed = _is_changed(place, manifests[0])
     if newest is not None and not is_changed:
         files = files_of(place, newest)
-        return files, problems_of(files)
-    problem = f"{manifests[0]}: it is " + ("not what was written" if is_changed else "damaged")
+        changed = [file for file in _all(place, _COMPACTIONS)[:1] if _is_changed(place, file)]
+        return files, [*problems_of(files), *(f"{file}: {_CHANGED}" for file in changed)]
+    problem = f"{manifests[0]}: {_CHANGED if is_changed else 'it is damaged'}"
     for file in manifests[1:]:
         older = await _read(admin, file)
         if older is None:
@@ -64,9 +69,9 @@ async def find_files(place: Path, admin: slatedb.Admin) -> tuple[Files | None, l
     return None, []
 
 
-def _manifests(place: Path) -> list[Path]:
-    """The manifests, the newest first."""
-    return sorted((place / "manifest").glob("*.manifest"), reverse=True)
+def _all(place: Path, folder: str) -> list[Path]:
+    """The files of a folder that are in use, the newest first."""
+    return sorted((place / folder).glob(f"*.{folder}"), reverse=True)
 
 
 async def _read(admin: slatedb.Admin, file: Path) -> slatedb.VersionedManifest | None:
@@ -78,7 +83,7 @@ async def _read(admin: slatedb.Admin, file: Path) -> slatedb.VersionedManifest |
 
 def _is_changed(place: Path, newest: Path) -> bool:
     try:
-        name, crc = (place / _NOTE).read_text().split()
+        noted = dict(line.split() for line in (place / _NOTE).read_text().splitlines())
     except (FileNotFoundError, ValueError):
         return False
-    return name == newest.name and crc != str(zlib.crc32(newest.read_bytes()))
+    return noted.get(newest.name, "") not in ("", str(zlib.crc32(newest.read_bytes())))
