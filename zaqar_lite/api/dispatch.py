@@ -5,6 +5,7 @@ same request (`scope["zaqar.request"]`). So every request passes the same checks
 gets the same form, whichever way it took.
 """
 
+import asyncio
 import logging
 import os
 import time
@@ -15,6 +16,7 @@ from zaqar_lite.api.errors import to_response
 from zaqar_lite.api.http import HttpError, Receive, Request, Response, Scope, Send
 from zaqar_lite.api.lifespan import Lifespan, serve_lifespan
 from zaqar_lite.api.routes import INVALID_REQUEST, Node, Route, RouteTree
+from zaqar_lite.domain.errors import Unavailable
 
 logger = logging.getLogger("zaqar_lite.access")
 Framework = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -123,9 +125,14 @@ def _new_request_id() -> str:
 
 
 async def answer(request: Request, route: Route) -> Response:
-    """Call a route's handler; every error becomes an answer."""
+    """Call a route's handler; every error becomes an answer, and so does the server's stop."""
     try:
         return await route.handler(request)
+    except asyncio.CancelledError:
+        # At the end of `shutdown_timeout`, or by a second Ctrl-C. Were it raised, uvicorn would
+        # take it for a bug: a traceback in the log, and 500 for the client.
+        stops = Unavailable("The server is stopping; whether this was carried out is not known.")
+        return to_response(stops, invalid_title=route.invalid_title, request_id=request.request_id)
     except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
         return to_response(exc, invalid_title=route.invalid_title, request_id=request.request_id)
 

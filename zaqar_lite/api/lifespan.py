@@ -1,5 +1,7 @@
 """The ASGI lifespan: open the stores before the first request, close them after the last."""
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -20,7 +22,9 @@ async def serve_lifespan(lifespan: Lifespan, receive: Receive, send: Send) -> No
     try:
         async with lifespan():
             await send({"type": "lifespan.startup.complete"})
-            await receive()
+            # A second Ctrl-C cancels instead of telling; the stores are closed all the same.
+            with contextlib.suppress(asyncio.CancelledError):
+                await receive()
     except ZaqarLiteError as exc:
         logger.critical("can't start: %s", exc)
         await send({"type": "lifespan.startup.failed", "message": ""})

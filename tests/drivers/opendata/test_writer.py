@@ -10,9 +10,11 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
@@ -20,11 +22,11 @@ import httpx
 import pytest
 
 from tests.drivers.opendata.contract_hooks import check_database
-from tests.drivers.opendata.store import Store
+from tests.drivers.opendata.store import Store, texts
 from tests.server import ServerProcess
 from zaqar_lite.bench.machine import descendants
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.storage.opendata import sqlite_link, sqlite_writer
+from zaqar_lite.storage.opendata import database, sqlite_link, sqlite_writer
 from zaqar_lite.storage.opendata.engine import Batch, Engine
 from zaqar_lite.storage.opendata.slatedb_engine import SlateDbEngine
 from zaqar_lite.storage.opendata.sqlite_engine import FILE_NAME, SqliteEngine
@@ -292,6 +294,64 @@ async def test_the_answer_to_a_cancelled_batch_is_not_taken_for_the_next_one(
     await engine.close()
 
 
+async def test_a_store_closes_although_its_writer_does_not_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_LAST_BATCH", 0.3)
+    monkeypatch.setattr(sqlite_link, "_LAST_CHECKPOINT", 0.3)
+    store = Store(f"embedded://{tmp_path / 'data'}")
+    await store.messages.open()
+    await store.post("before")
+    pid = writer_of(os.getpid())
+    os.kill(pid, signal.SIGSTOP)
+    posting = asyncio.create_task(store.post("in doubt"))
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(10):
+        await store.messages.close()
+        with pytest.raises(Unavailable):
+            await posting
+    assert is_gone(pid)
+    await store.restart()
+    assert texts(await store.claim()) in (["before"], ["before", "in doubt"])
+    await store.messages.close()
+
+
+def test_a_stop_that_can_not_wait_any_longer_says_so(tmp_path: Path) -> None:
+    """The disk hangs; the client must learn that nobody knows, and not of a bug."""
+    patience = {"ZAQAR_SHUTDOWN_TIMEOUT": "1"}
+    with ServerProcess(f"embedded://{tmp_path / 'data'}", env=patience) as server:
+        assert post(server, "before") == 201
+        os.kill(writer_of(server.pid), signal.SIGSTOP)
+        with ThreadPoolExecutor() as threads:
+            posting = threads.submit(post, server, "in doubt")
+            time.sleep(0.5)
+            os.kill(server.pid, signal.SIGTERM)
+            assert posting.result(20) == 503
+        server.kill()
+        assert "traceback" not in server.log().lower()
+
+
+def test_a_second_interrupt_ends_the_server_in_order(server: ServerProcess) -> None:
+    assert post(server, "before") == 201
+    writer = writer_of(server.pid)
+    os.kill(writer, signal.SIGSTOP)
+    with ThreadPoolExecutor() as threads:
+        posting = threads.submit(post, server, "in doubt")
+        for _ in range(2):
+            time.sleep(0.5)
+            os.kill(server.pid, signal.SIGINT)
+        with contextlib.suppress(httpx.TransportError):  # the server need not wait for its answer
+            assert posting.result(20) == 503
+        os.kill(writer, signal.SIGCONT)
+    deadline = time.monotonic() + 20
+    while server.alive():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "traceback" not in server.log().lower()
+    server.start()
+    assert listed(server) in (["before"], ["before", "in doubt"])
+
+
 async def test_too_few_file_descriptors_are_one_line_and_leave_nothing_behind(
     tmp_path: Path,
 ) -> None:
@@ -323,6 +383,21 @@ async def test_too_few_file_descriptors_are_one_line_and_leave_nothing_behind(
     await engine.close()
     with pytest.raises(AssertionError, match="no writer"):
         writer_of(os.getpid())
+
+
+async def test_no_thread_to_spare_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    engine = SqliteEngine(tmp_path)
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(ConfigurationError, match="can't start new thread"):
+            await engine.open()
+    await engine.open()
+    await engine.close()
 
 
 def highest_descriptor() -> int:

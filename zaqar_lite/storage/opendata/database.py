@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 _CACHED_BODIES = 16 * 1024 * 1024
 _MAX_SUFFIXES = 10_000
 _HOT_MESSAGES = 1_000_000
+_LAST_BATCH = 20.0
+"""Seconds that closing waits for what is being written: a disk may hang."""
 
 
 class Database:
@@ -102,13 +104,20 @@ class Database:
             self._users -= 1
             if self._users:
                 return
-            try:
-                if self.touched or self.puts:
-                    await self.committer.durable()
-            except Unavailable as exc:
-                logger.warning("closing without the last tidying: %s", exc)
-            await self.committer.finish()
+            finishing = asyncio.create_task(self._finish())
+            await asyncio.wait({finishing}, timeout=_LAST_BATCH)
+            if not finishing.done():
+                logger.error("the last batch is not written after %g s: given up", _LAST_BATCH)
             await self.engine.close()
+            await finishing
+
+    async def _finish(self) -> None:
+        try:
+            if self.touched or self.puts:
+                await self.committer.durable()
+        except Unavailable as exc:
+            logger.warning("closing without the last tidying: %s", exc)
+        await self.committer.finish()
 
     # -- operations --
 

@@ -12,6 +12,7 @@ what every opening reads, or if a read or a write of the server before met a bro
 """
 
 import asyncio
+import errno
 import logging
 import queue
 import sqlite3
@@ -151,25 +152,30 @@ class SqliteEngine(Engine):
         """
         if self._broken:
             raise Unavailable(_BROKEN, retry_after=60, detail=self._broken)
-        if self._writer is None:
+        writer = self._writer
+        if writer is None:
             raise Unavailable("The store is closed.")
-        if self._writer.ended and not self._writer.owes_answer:
-            await self._restart(self._writer)
+        if writer.ended and not writer.owes_answer:
+            writer = await self._restart(writer)
         try:
-            await self._writer.write(batch)
+            await writer.write(batch)
         except sqlite3.Error as exc:
             raise self._translate(exc) from exc
         except WriterEnded as exc:
-            await self._restart(self._writer)
+            await self._restart(writer)
             raise Unavailable("The process that writes the store ended; try again.") from exc
 
-    async def _restart(self, ended: WriterLink) -> None:
-        """Start another writer; what the one before left is decided then."""
+    async def _restart(self, ended: WriterLink) -> WriterLink:
+        """Start another writer, unless the store closes; what the one before left is decided."""
         await ended.stop()
+        if not self._opened:
+            return ended
         try:
-            self._writer = await WriterLink.start(self.path)
+            self._writer = writer = await WriterLink.start(self.path)
         except (sqlite3.Error, WriterEnded, OSError) as exc:
             logger.error("the writer of %s can't be started: %s", self.path, exc)
+            return ended
+        return writer
 
     async def close(self) -> None:
         """Close the database and let the directory go; see the interface."""
@@ -224,8 +230,12 @@ class _Reader:
         self._connection: Connection | None = None
 
     async def start(self) -> None:
-        self._thread = threading.Thread(target=self._serve, name="opendata-reader", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._serve, name="opendata-reader", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as exc:
+            raise OSError(errno.EAGAIN, str(exc)) from exc
+        self._thread = thread
         self._connection = await self._call(lambda: connect(self._path))
 
     async def stop(self) -> None:

@@ -1,6 +1,7 @@
 """The server's end of the wire to the process that writes the SQLite file (`sqlite_writer.py`)."""
 
 import asyncio
+import logging
 import socket
 import sqlite3
 import subprocess
@@ -12,8 +13,11 @@ from zaqar_lite.storage.opendata import sqlite_writer
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.sqlite_writer import ANSWER
 
+logger = logging.getLogger(__name__)
 _PATIENCE = 30.0
 """Seconds for the last batch of an earlier server's writer, and for SQLite to open the file."""
+_LAST_CHECKPOINT = 10.0
+"""Seconds for a writer to end."""
 
 
 class WriterEnded(Exception):
@@ -76,10 +80,21 @@ class WriterLink(asyncio.Protocol):
             raise
 
     async def stop(self) -> None:
-        """Let the writer end, and wait until it has."""
+        """Let the writer end, and wait until it has; one that does not move is killed."""
         if self._transport is not None:
             self._transport.close()
-        await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self._end)
+        except RuntimeError:  # no thread can be started
+            self._end()
+
+    def _end(self) -> None:
+        try:
+            self._process.wait(_LAST_CHECKPOINT)
+        except subprocess.TimeoutExpired:
+            logger.error("the writer does not end, and is killed: what it answered for is stored")
+            self._process.kill()
+            self._process.wait()
 
     # -- what the event loop calls --
 
