@@ -13,9 +13,12 @@ from tests.drivers.opendata.store import Store
 from tests.drivers.opendata.test_slatedb_damage import engine_in, listed
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.opendata import slatedb_rebuild, slatedb_table
+from zaqar_lite.storage.opendata import keys, slatedb_rebuild, slatedb_table
+from zaqar_lite.storage.opendata.active import encode_active
 from zaqar_lite.storage.opendata.engine import Batch
+from zaqar_lite.storage.opendata.keys import RecordType
 from zaqar_lite.storage.opendata.slatedb_files import Files, Salvaged
+from zaqar_lite.storage.opendata.slatedb_pages import without_older_pages
 from zaqar_lite.storage.opendata.slatedb_table import Lost, Row, read_blocks, read_layout
 
 pytestmark = pytest.mark.anyio
@@ -224,7 +227,7 @@ async def test_an_old_log_is_used_back_to_its_first_gap(tmp_path: Path) -> None:
         ([last], [b"kept"]),
     ):
         salvaged = Salvaged(Files([], old, [], row.sequence))
-        assert [key[2:] for key, _ in salvaged.pairs()] == found
+        assert [row.key[2:] for row in salvaged.rows()] == found
     await engine.close()
 
 
@@ -465,6 +468,27 @@ async def test_a_store_of_which_nothing_can_be_read_is_refused(closed: Filled) -
 async def test_a_store_of_another_version_is_refused(closed: Filled) -> None:
     change(closed.tables[0], lambda data: data.__setitem__(-1, 3))
     await refused(closed, "version 3")
+
+
+def page(queue: bytes, number: int, sequence: int, *messages: int) -> Row:
+    fields = [field for message in messages for field in (message, 100, 0, 2_000_000_000_000, 0)]
+    key = keys.queue_key(RecordType.ACTIVE, queue, number)
+    return Row(key, sequence, encode_active(fields, []))
+
+
+def test_an_older_page_whose_messages_a_newer_one_has_is_left_out() -> None:
+    """The deletion of a page that was joined to another one is lost."""
+    rows = [
+        Row(keys.message_key(RecordType.PAYLOAD, 1), 1, b"payload"),
+        page(b"p/joined", 1, 7, 1, 2, 3),
+        page(b"p/joined", 2, 5, 3, 4),
+        page(b"p/joined", 3, 6, 5),
+        page(b"p/other", 1, 4, 3, 4),
+        Row(keys.queue_key(RecordType.CONFIG, b"p/joined"), 1, b"config"),
+    ]
+    named: list[str] = []
+    assert list(without_older_pages(rows, named.append)) == [*rows[:2], *rows[3:]]
+    assert [keys.describe(rows[2].key) in text for text in named] == [True]
 
 
 @pytest.fixture(scope="module")

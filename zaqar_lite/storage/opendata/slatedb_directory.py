@@ -1,6 +1,7 @@
 """A directory that holds a SlateDB store: locked, synced, tried, and repaired at the start."""
 
 import asyncio
+import contextlib
 import ctypes
 import logging
 import os
@@ -11,6 +12,7 @@ from zaqar_lite.storage.opendata.engine import DirectoryLock
 logger = logging.getLogger(__name__)
 FOLDER = "slatedb"
 _CLEAN = "clean-shutdown"
+_DAMAGED = "damaged-blocks"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -52,6 +54,16 @@ class LocalDirectory:
     def note_opened(self) -> None:
         """Note that it is not closed any more."""
         self._clean.unlink(missing_ok=True)
+
+    @property
+    def has_damaged_blocks(self) -> bool:
+        """Whether blocks of the store's rows were found damaged when they were read."""
+        return (self.place / _DAMAGED).exists()
+
+    def note_damaged_block(self) -> None:
+        """Note that a block of rows was found damaged: the next start rebuilds the store."""
+        with contextlib.suppress(OSError):  # it will be found again
+            (self.place / _DAMAGED).touch()
 
     async def try_to_write(self) -> None:
         """Try whether the disk takes a file of 64 KiB.

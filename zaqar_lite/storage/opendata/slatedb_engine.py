@@ -5,9 +5,9 @@ before a commit returns), takes a lock that SlateDB has no notion of, and repair
 power can leave behind: trailing files of the write-ahead log or the manifest that are empty or full
 of zeros. Nothing acknowledged can be in them, because it was synced. Damaged blocks of tables are
 read around (`slatedb_salvage.py`). No scan comes to what is written into such a gap afterwards, but
-single reads do, so the keys are noted beside the records. Other damage SlateDB does not open, or
-reads again and again: it is looked for first, and then what is intact is put into a new directory
-(`slatedb_rebuild.py`).
+single reads do, so the keys are noted beside the records. The next start puts what is intact into a
+new directory (`slatedb_rebuild.py`), and so does a start that finds other damage: that SlateDB does
+not open, or reads again and again.
 
 A commit is one WriteBatch, an explicit flush of the log, and the wait for it; SlateDB's timer would
 be a floor under every answer. In an object store the flush is a paid request, so that commits wait
@@ -146,6 +146,7 @@ class SlateDbEngine(Engine):
             value: bytes | None = await self._opened().get_with_options(key, DURABLE)
             return value
         except slatedb.Error.Data as exc:
+            self._note_damaged_block()
             return Damage(key, str(exc.message))
 
     async def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
@@ -215,8 +216,13 @@ class SlateDbEngine(Engine):
                 if len(rows) == _CHUNK:
                     break
         except slatedb.Error.Data as exc:
+            self._note_damaged_block()
             return rows, str(exc.message)
         return rows, None
+
+    def _note_damaged_block(self) -> None:
+        if self._local is not None:
+            self._local.note_damaged_block()
 
     async def _read(self, start: bytes, end: bytes, limit: int) -> Sequence[Pair] | None:
         try:

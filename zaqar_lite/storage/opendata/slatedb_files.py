@@ -29,7 +29,6 @@ from zaqar_lite.storage.opendata.slatedb_table import (
     read_layout,
 )
 
-Pair: TypeAlias = tuple[bytes, bytes]
 _Ordered: TypeAlias = tuple[bytes, int, bytes | None]  # key, sequence below zero, value
 _ORDER = itemgetter(0, 1)
 
@@ -193,8 +192,8 @@ class Salvaged:
         self._files = files
         self.losses: list[str] = []
 
-    def pairs(self) -> Iterator[Pair]:
-        """Read every key's newest value, in order of the keys.
+    def rows(self) -> Iterator[Row]:
+        """Read every key's newest row that holds a value, in order of the keys.
 
         Raises:
             UnknownVersion: another release wrote a file.
@@ -203,9 +202,9 @@ class Salvaged:
         sources = [self._rows_of_run(run) for run in self._files.runs]
         sources.append(iter(self._rows_of_log()))
         last = None
-        for key, _, value in heapq.merge(*sources, key=_ORDER):
+        for key, sequence, value in heapq.merge(*sources, key=_ORDER):
             if key != last and value is not None:
-                yield key, value
+                yield Row(key, -sequence, value)
             last = key
 
     def _rows_of_run(self, run: Sequence[Table]) -> Iterator[_Ordered]:

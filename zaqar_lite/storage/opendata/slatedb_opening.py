@@ -38,6 +38,8 @@ async def open_directory(
     is_repaired = bool(problems) and not local.was_closed and repair(local.place)
     if is_repaired:
         files, problems = await find_files(local.place, admin)
+    if files is not None and local.has_damaged_blocks:
+        problems.append(f"{local.place}: blocks of rows could not be read when it was open")
     if not problems:
         local.note_opened()
         try:

@@ -23,6 +23,7 @@ from zaqar_lite.storage.opendata.encoding import CodecError
 from zaqar_lite.storage.opendata.engine import Batch, Engine
 from zaqar_lite.storage.opendata.slatedb_directory import syncfs
 from zaqar_lite.storage.opendata.slatedb_files import Files, Salvaged
+from zaqar_lite.storage.opendata.slatedb_pages import without_older_pages
 
 logger = logging.getLogger(__name__)
 FIRST = b"\x01"
@@ -115,8 +116,8 @@ async def _write(salvaged: Salvaged, target: Engine) -> int:
     count = size = 0
     last_id = 0
     puts: dict[bytes, bytes] = {}
-    for key, value in salvaged.pairs():
-        if key < FIRST:
+    for key, _, value in without_older_pages(salvaged.rows(), salvaged.losses.append):
+        if key < FIRST or value is None:
             continue
         if key.startswith(keys.PAYLOAD_PREFIX):
             last_id = keys.read_message_id(key)
