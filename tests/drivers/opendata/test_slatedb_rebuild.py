@@ -4,7 +4,7 @@ import asyncio
 import random
 import shutil
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,13 +13,8 @@ from tests.drivers.opendata.store import Store
 from tests.drivers.opendata.test_slatedb_damage import engine_in, listed
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.opendata import keys, slatedb_rebuild, slatedb_table
-from zaqar_lite.storage.opendata.active import encode_active
-from zaqar_lite.storage.opendata.engine import Batch
-from zaqar_lite.storage.opendata.keys import RecordType
-from zaqar_lite.storage.opendata.slatedb_files import Files, Salvaged
-from zaqar_lite.storage.opendata.slatedb_pages import without_older_pages
-from zaqar_lite.storage.opendata.slatedb_table import Lost, Row, read_blocks, read_layout
+from zaqar_lite.storage.opendata import slatedb_rebuild
+from zaqar_lite.storage.opendata.slatedb_table import read_layout
 
 pytestmark = pytest.mark.anyio
 QUEUES = [QueueRef("project", f"queue-{number}") for number in range(3)]
@@ -206,29 +201,6 @@ async def test_a_table_is_completed_from_the_log_that_still_holds_its_rows(
     assert await served(closed, store) == {queue: closed.posted(queue) for queue in QUEUES}
     assert closed.kept()[0].name in caplog.text
     await check_goes_on(closed, store)
-
-
-async def test_an_old_log_is_used_back_to_its_first_gap(tmp_path: Path) -> None:
-    """Tables forget deletions in the end: before a gap, what was deleted would come back."""
-    engine = await engine_in(tmp_path)
-    await engine.commit(Batch({b"\x01\x0edeleted": b"old"}, ()))
-    await engine.commit(Batch({}, (b"\x01\x0edeleted",)))
-    await engine.commit(Batch({b"\x01\x0ekept": b"new"}, ()))
-    logs = [
-        file for file in sorted((tmp_path / "slatedb/wal").glob("*.sst")) if file.stat().st_size
-    ]
-    put, delete, last = logs[-3:]
-    (row,) = next(intact(read_blocks(last, None)))
-    for old, found in (
-        ([put], []),
-        ([put, delete], []),
-        ([put, delete, last], [b"kept"]),
-        ([put, last], [b"kept"]),
-        ([last], [b"kept"]),
-    ):
-        salvaged = Salvaged(Files([], old, [], row.sequence))
-        assert [row.key[2:] for row in salvaged.rows()] == found
-    await engine.close()
 
 
 def part_of(name: str, file: Path) -> Damage:
@@ -468,82 +440,3 @@ async def test_a_store_of_which_nothing_can_be_read_is_refused(closed: Filled) -
 async def test_a_store_of_another_version_is_refused(closed: Filled) -> None:
     change(closed.tables[0], lambda data: data.__setitem__(-1, 3))
     await refused(closed, "version 3")
-
-
-def page(queue: bytes, number: int, sequence: int, *messages: int) -> Row:
-    fields = [field for message in messages for field in (message, 100, 0, 2_000_000_000_000, 0)]
-    key = keys.queue_key(RecordType.ACTIVE, queue, number)
-    return Row(key, sequence, encode_active(fields, []))
-
-
-def test_an_older_page_whose_messages_a_newer_one_has_is_left_out() -> None:
-    """The deletion of a page that was joined to another one is lost."""
-    rows = [
-        Row(keys.message_key(RecordType.PAYLOAD, 1), 1, b"payload"),
-        page(b"p/joined", 1, 7, 1, 2, 3),
-        page(b"p/joined", 2, 5, 3, 4),
-        page(b"p/joined", 3, 6, 5),
-        page(b"p/other", 1, 4, 3, 4),
-        Row(keys.queue_key(RecordType.CONFIG, b"p/joined"), 1, b"config"),
-    ]
-    named: list[str] = []
-    assert list(without_older_pages(rows, named.append)) == [*rows[:2], *rows[3:]]
-    assert [keys.describe(rows[2].key) in text for text in named] == [True]
-
-
-@pytest.fixture(scope="module")
-def table(template: Filled) -> tuple[bytes, int, list[Row]]:
-    """A table: its bytes, where its blocks end, and its rows."""
-    file = max(template.tables, key=lambda file: file.stat().st_size)
-    end = read_layout(file).blocks_end
-    rows = [row for rows in intact(read_blocks(file, end)) for row in rows]
-    return file.read_bytes(), end, rows
-
-
-def intact(blocks: Iterable[Sequence[Row] | Lost]) -> Iterator[Sequence[Row]]:
-    return (block for block in blocks if not isinstance(block, Lost))
-
-
-@pytest.mark.parametrize("window", [16_384, 8 * 1024 * 1024])
-@pytest.mark.parametrize("seed", range(15))
-def test_of_damaged_bytes_the_rows_of_all_other_blocks_are_read(
-    seed: int,
-    window: int,
-    table: tuple[bytes, int, list[Row]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(slatedb_table, "_WINDOW", window)
-    whole, end, rows = table
-    choose = random.Random(seed)
-    data = bytearray(whole)
-    start = choose.randrange(end)
-    length = choose.choice([1, 100, 20_000])
-    data[start : start + length] = choose.randbytes(len(data[start : start + length]))
-    if seed % 3 == 0:
-        del data[start:]
-    file = tmp_path / "table.sst"
-    file.write_bytes(data)
-    blocks = list(read_blocks(file, end))
-    found = [row for rows in intact(blocks) for row in rows]
-    assert found == [row for row in rows if row in set(found)]
-    (lost,) = [block for block in blocks if isinstance(block, Lost)]
-    assert lost.start <= start < lost.end
-    if seed % 3:
-        assert lost.end - lost.start <= length + 3 * 4_096
-        assert len(rows) - len(found) <= (length + 3 * 4_096) // 40
-
-
-async def test_rows_longer_than_what_is_read_at_once_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slatedb_table, "_WINDOW", 65_536)
-    engine = await engine_in(tmp_path)
-    rows = {b"\x01\x0e%d" % n: bytes([n]) * size for n, size in enumerate((10, 500_000, 0, 70_000))}
-    await engine.commit(Batch(rows, ()))
-    await engine.close()
-    (file,) = (tmp_path / "slatedb" / "compacted").glob("*.sst")
-    blocks = list(read_blocks(file, read_layout(file).blocks_end))
-    found = {row.key: row.value for rows in intact(blocks) for row in rows}
-    assert found.items() >= rows.items()
-    assert not [block for block in blocks if isinstance(block, Lost)]
