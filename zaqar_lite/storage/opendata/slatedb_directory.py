@@ -12,7 +12,7 @@ from zaqar_lite.storage.opendata.engine import DirectoryLock
 logger = logging.getLogger(__name__)
 FOLDER = "slatedb"
 _CLEAN = "clean-shutdown"
-_DAMAGED = "damaged-blocks"
+_DAMAGED = "found-damaged"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -56,12 +56,12 @@ class LocalDirectory:
         self._clean.unlink(missing_ok=True)
 
     @property
-    def has_damaged_blocks(self) -> bool:
-        """Whether blocks of the store's rows were found damaged when they were read."""
+    def was_found_damaged(self) -> bool:
+        """Whether the store was found damaged when it was opened or read."""
         return (self.place / _DAMAGED).exists()
 
-    def note_damaged_block(self) -> None:
-        """Note that a block of rows was found damaged: the next start rebuilds the store."""
+    def note_damage(self) -> None:
+        """Note that the store was found damaged: the next start rebuilds it."""
         with contextlib.suppress(OSError):  # it will be found again
             (self.place / _DAMAGED).touch()
 

@@ -146,7 +146,7 @@ class SlateDbEngine(Engine):
             value: bytes | None = await self._opened().get_with_options(key, DURABLE)
             return value
         except slatedb.Error.Data as exc:
-            self._note_damaged_block()
+            self._note_damage()
             return Damage(key, str(exc.message))
 
     async def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
@@ -216,13 +216,13 @@ class SlateDbEngine(Engine):
                 if len(rows) == _CHUNK:
                     break
         except slatedb.Error.Data as exc:
-            self._note_damaged_block()
+            self._note_damage()
             return rows, str(exc.message)
         return rows, None
 
-    def _note_damaged_block(self) -> None:
+    def _note_damage(self) -> None:
         if self._local is not None:
-            self._local.note_damaged_block()
+            self._local.note_damage()
 
     async def _read(self, start: bytes, end: bytes, limit: int) -> Sequence[Pair] | None:
         try:

@@ -24,6 +24,7 @@ from zaqar_lite.storage.opendata.slatedb_table import (
     Lost,
     Row,
     UnknownVersion,
+    are_blocks_intact,
     is_intact_behind_blocks,
     read_blocks,
     read_layout,
@@ -85,7 +86,7 @@ def _table(place: Path, handle: slatedb.SsTableHandle) -> Table:
         (info.stats_offset, info.stats_len),
     )
     present = tuple(part for part in parts if part[1])
-    layout = Layout(min((offset for offset, _ in present), default=0), present)
+    layout = Layout(min((offset for offset, _ in present), default=0), parts[1], present)
     file = place / "compacted" / f"{handle.id.value}.sst"
     return Table(file, layout, info.first_entry or b"", info.last_entry or b"")
 
@@ -112,13 +113,13 @@ def _layout(file: Path) -> Layout:
     try:
         return read_layout(file)
     except BadLayout:
-        return Layout(file.stat().st_size, ())
+        return Layout(file.stat().st_size, (0, 0), ())
 
 
 def problems_of(files: Files) -> list[str]:
-    """Say what keeps SlateDB from opening or reading a store, save damaged blocks of rows.
+    """Say what keeps SlateDB from opening or reading a store, save damaged blocks of tables.
 
-    Costs some reads a file.
+    Reads the ends of the tables, and the log's files, as SlateDB does then.
 
     Raises:
         UnknownVersion: another release wrote a file.
@@ -156,6 +157,7 @@ def _problems_of_log(files: Files) -> list[str]:
 
 
 def _problem(file: Path, expected: Layout | None) -> str | None:
+    """Say what is wrong with a table, or with a file of the log, of which nothing is expected."""
     try:
         layout = read_layout(file)
     except FileNotFoundError:
@@ -164,7 +166,11 @@ def _problem(file: Path, expected: Layout | None) -> str | None:
         return f"{exc}"
     if expected is not None and layout != expected:
         return "the manifest describes it otherwise"
-    return None if is_intact_behind_blocks(file, layout) else "its index or its filter is damaged"
+    if not is_intact_behind_blocks(file, layout):
+        return "its index or its filter is damaged"
+    if expected is None and not are_blocks_intact(file, layout):
+        return "blocks of its rows are damaged"
+    return None
 
 
 def _is_empty(file: Path) -> bool:
@@ -256,8 +262,7 @@ class Salvaged:
         for file in reversed(self._files.old_logs):
             if not file.stat().st_size:
                 continue
-            blocks = list(_blocks(file))
-            if _problem(file, None) or any(isinstance(block, Lost) for block in blocks):
+            if _problem(file, None) is not None:
                 break
             first, last = _sequences(file)
             if last + 1 < following:

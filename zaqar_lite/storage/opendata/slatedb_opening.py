@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
+from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.storage.opendata.engine import Engine
 from zaqar_lite.storage.opendata.slatedb_binding import slatedb
 from zaqar_lite.storage.opendata.slatedb_directory import LocalDirectory, repair
@@ -25,7 +26,7 @@ async def open_directory(
     """Open the store, by `build`; where it is damaged, rebuild it through `target` before.
 
     Raises:
-        ConfigurationError: it is damaged, and it can't be rebuilt; says why.
+        ConfigurationError: it is damaged, and can't be rebuilt, or at the next start; says which.
         UnknownVersion: it is damaged, and another release wrote it.
         Unavailable: the rebuilt store could not be written.
         OSError: a file can't be read or written.
@@ -38,20 +39,21 @@ async def open_directory(
     is_repaired = bool(problems) and not local.was_closed and repair(local.place)
     if is_repaired:
         files, problems = await find_files(local.place, admin)
-    if files is not None and local.has_damaged_blocks:
-        problems.append(f"{local.place}: blocks of rows could not be read when it was open")
-    if not problems:
-        local.note_opened()
-        try:
-            return await _opened(local, build, is_repaired)
-        except _DAMAGE as exc:
-            if files is None:
-                raise
-            problems = [f"{local.place}: {exc}"]
-    if files is not None:
+    if files is not None and local.was_found_damaged:
+        problems.append(f"{local.place}: it was found damaged when it was opened or read before")
+    if files is not None and problems:
         await rebuild(local.place, files, problems, target)
-        local.note_opened()
-    return await _opened(local, build, is_repaired=False)
+    local.note_opened()
+    try:
+        return await _opened(local, build, is_repaired)
+    except _DAMAGE as exc:  # what SlateDB has started by now must not meet another store there
+        if files is None:
+            raise
+        local.note_damage()
+        raise ConfigurationError(
+            f"The SlateDB store at {local.place} is damaged: {exc}. Start the server again: it "
+            "then puts what is intact into a new store."
+        ) from exc
 
 
 async def _opened(

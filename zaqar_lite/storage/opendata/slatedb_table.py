@@ -60,6 +60,7 @@ class Layout(NamedTuple):
     """Where the blocks of a file end, and which parts with a crc32 follow them (offset, length)."""
 
     blocks_end: int
+    index_at: tuple[int, int]
     parts: tuple[tuple[int, int], ...]
 
 
@@ -105,6 +106,25 @@ def is_intact_behind_blocks(file: Path, layout: Layout) -> bool:
     """
     with file.open("rb", buffering=0) as opened:
         return all(_checked(opened.fileno(), *part) is not None for part in layout.parts)
+
+
+def are_blocks_intact(file: Path, layout: Layout) -> bool:
+    """Whether all blocks are where the index says, and what was written; reads the whole file.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    with file.open("rb", buffering=0) as opened:
+        index = _checked(opened.fileno(), *layout.index_at)
+        try:
+            offsets = [] if index is None else _decode_index(index)
+        except struct.error:
+            return False
+        ends = [*offsets[1:], layout.blocks_end]
+        return bool(offsets) and all(
+            _checked(opened.fileno(), offset, end - offset) is not None
+            for offset, end in zip(offsets, ends, strict=True)
+        )
 
 
 def read_blocks(file: Path, end: int | None) -> Iterator[Sequence[Row] | Lost]:
@@ -153,24 +173,45 @@ def _checked(descriptor: int, offset: int, length: int) -> bytes | None:
     return content if _CRC.pack(zlib.crc32(content)) == checksum else None
 
 
+def _field(raw: bytes, table: int, field: int) -> int:
+    """Where a field of a flatbuffer's table lies; 0 if it is absent."""
+    fields = table - struct.unpack_from("<i", raw, table)[0]
+    slot = 4 + 2 * field
+    if slot >= struct.unpack_from("<H", raw, fields)[0]:
+        return 0
+    (where,) = struct.unpack_from("<H", raw, fields + slot)
+    return table + int(where) if where else 0
+
+
+def _number(raw: bytes, table: int, field: int, form: str = "<Q") -> int:
+    where = _field(raw, table, field)
+    return int(struct.unpack_from(form, raw, where)[0]) if where else 0
+
+
 def _decode_layout(raw: bytes, size: int) -> Layout:
     """Read the fields of the flatbuffer that are needed here; `size` is where it begins."""
     (table,) = struct.unpack_from("<I", raw)
-    fields = table - struct.unpack_from("<i", raw, table)[0]
-    (length,) = struct.unpack_from("<H", raw, fields)
-
-    def number(field: int, form: str = "<Q") -> int:
-        slot = 4 + 2 * field
-        where: int = 0 if slot >= length else struct.unpack_from("<H", raw, fields + slot)[0]
-        return int(struct.unpack_from(form, raw, table + where)[0]) if where else 0
-
-    if number(_COMPRESSION, "<B"):
+    if _number(raw, table, _COMPRESSION, "<B"):
         raise UnknownVersion("a compressed file can't be read here")
-    parts = [(number(offset), number(size)) for offset, size in (_FILTER, _INDEX, _STATISTICS)]
+    parts = [
+        (_number(raw, table, offset), _number(raw, table, length))
+        for offset, length in (_FILTER, _INDEX, _STATISTICS)
+    ]
+    index = parts[1]
     parts = [(offset, length) for offset, length in parts if length]
     if not parts or any(offset + length > size for offset, length in parts):
         raise BadLayout("its parts do not fit into it")
-    return Layout(min(offset for offset, _ in parts), tuple(parts))
+    return Layout(min(offset for offset, _ in parts), index, tuple(parts))
+
+
+def _decode_index(raw: bytes) -> list[int]:
+    """Read the offsets of the blocks: the first field of each table in the first vector."""
+    (table,) = struct.unpack_from("<I", raw)
+    vector = _field(raw, table, 0)
+    vector += struct.unpack_from("<I", raw, vector)[0]
+    (count,) = struct.unpack_from("<I", raw, vector)
+    slots = range(vector + 4, vector + 4 + 4 * count, 4)
+    return [_number(raw, slot + struct.unpack_from("<I", raw, slot)[0], 0) for slot in slots]
 
 
 def _next_block(window: bytes) -> int | None:
