@@ -203,6 +203,23 @@ async def test_a_table_is_completed_from_the_log_that_still_holds_its_rows(
     await check_goes_on(closed, store)
 
 
+@pytest.mark.parametrize("which", [0, 1])
+async def test_a_damaged_first_block_of_a_table_is_served_around_and_healed_by_the_next_start(
+    which: int, closed: Filled, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The engine's own keys are in it."""
+    change(closed.tables[which], flipped(100))
+    store = await opened(closed)
+    found = await served(closed, store)
+    lost = [text for queue in QUEUES for text in closed.posted(queue) if text not in found[queue]]
+    assert caplog.text.count("set aside") == len(lost) > 0
+    assert not closed.kept()
+    await store.restart()
+    assert len(closed.kept()) == 1
+    assert await served(closed, store) == {queue: closed.posted(queue) for queue in QUEUES}
+    await check_goes_on(closed, store)
+
+
 def part_of(name: str, file: Path) -> Damage:
     """Damage to the part of a table that is behind its rows."""
     layout = read_layout(file)

@@ -131,8 +131,8 @@ class SlateDbEngine(Engine):
 
     async def _recall_losses(self) -> None:
         """Name what was lost in a rebuilt store until that has been dealt with."""
-        named = None if self._local is None else await self._opened().get(LOSSES)
-        if named is not None:
+        named = None if self._local is None else await self._get(LOSSES)
+        if isinstance(named, bytes):
             self.was_rebuilt = True
             self.damages += json.loads(named)
 
