@@ -332,6 +332,20 @@ async def test_a_flipped_byte_of_the_compaction_is_found(place: int, closed: Fil
     await engine.close()
 
 
+async def test_damage_that_only_opening_meets_is_healed_by_the_next_start(closed: Filled) -> None:
+    """As where nothing was noted of a file: then what SlateDB has started must end first."""
+    (closed.place / "newest-files").unlink()
+    newest = max((closed.place / "compactions").glob("*.compactions"))
+    change(newest, cut(0))
+    with pytest.raises(ConfigurationError, match="Start the server again"):
+        await opened(closed)
+    assert not closed.kept()
+    store = await opened(closed)
+    assert len(closed.kept()) == 1
+    assert await served(closed, store) == {queue: closed.posted(queue) for queue in QUEUES}
+    await check_goes_on(closed, store)
+
+
 class Killed(BaseException):
     """A stop at a planted place."""
 

@@ -151,8 +151,9 @@ def _problems_of_log(files: Files) -> list[str]:
                 names = ", ".join(str(file) for file in unsure)
                 found.append(f"{names}: commits {before + 1} to {first - 1} are missing")
         last, unsure = file, []
-    if last is None and files.old_logs and _sequences(files.old_logs[-1])[1] > files.sequence:
-        found.append(f"{files.old_logs[-1]}: the manifest leaves it out")
+    newest = next((file for file in reversed(files.old_logs) if not _is_empty(file)), None)
+    if last is None and newest is not None and _sequences(newest)[1] > files.sequence:
+        found.append(f"{newest}: the manifest leaves it out")
     return found
 
 
