@@ -6,13 +6,16 @@ newest manifest can't be read, or is not what was noted, an older one serves if 
 there: with the tables written since then, and the write-ahead log.
 """
 
+import logging
 import zlib
 from pathlib import Path
 
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.storage.opendata.slatedb_binding import slatedb
 from zaqar_lite.storage.opendata.slatedb_files import Files, files_of, problems_of, with_newer
+from zaqar_lite.storage.opendata.slatedb_table import UnknownVersion
 
+logger = logging.getLogger(__name__)
 _NOTE = "newest-files"
 _CHANGED = "it is not what was written"
 _MANIFESTS, _COMPACTIONS = "manifest", "compactions"
@@ -35,13 +38,20 @@ async def find_files(place: Path, admin: slatedb.Admin) -> tuple[Files | None, l
     """Find the files of a store, and say what keeps SlateDB from opening it.
 
     Answers no files where there is no store yet, or no manifest that can be used, which opening
-    reports.
+    reports; nor where another release wrote the store: what it holds is SlateDB's to judge.
 
     Raises:
         ConfigurationError: the newest manifest is damaged, and no other can be used.
-        UnknownVersion: another release wrote the store.
         OSError: a file can't be read.
     """
+    try:
+        return await _find_files(place, admin)
+    except UnknownVersion as exc:
+        logger.warning("the store is not checked for damage: %s", exc)
+        return None, []
+
+
+async def _find_files(place: Path, admin: slatedb.Admin) -> tuple[Files | None, list[str]]:
     manifests = _all(place, _MANIFESTS)
     if not manifests:
         return None, []

@@ -27,7 +27,7 @@ async def open_directory(
 
     Raises:
         ConfigurationError: it is damaged, and can't be rebuilt, or at the next start; says which.
-        UnknownVersion: it is damaged, and another release wrote it.
+        UnknownVersion: it is damaged, and another release wrote a part of it.
         Unavailable: the rebuilt store could not be written.
         OSError: a file can't be read or written.
         slatedb.Error: anything else that keeps SlateDB from opening it.
