@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, THIRD, Store, texts
+from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, THIRD, Store, flip_in_row, texts
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.domain.models import Copy, NewMessage, QueueRef
+from zaqar_lite.domain.models import Copy, DelayMode, NewMessage, QueueRef
 from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.checking import check
 from zaqar_lite.storage.opendata.engine import Batch, Damage
@@ -102,6 +102,37 @@ async def test_a_claim_holds_what_it_held(filled: Store) -> None:
     assert await listed(filled) == numbers(20, 700)
     filled.clock.advance(61_000)
     assert (await filled.claim(10)).messages[0].claim_count == 2
+
+
+@pytest.mark.parametrize("filled", ["embedded"], indirect=True)
+async def test_a_message_that_was_unreadable_for_a_while_keeps_its_claim(filled: Store) -> None:
+    """As one under a broken page does, which the next start brings back."""
+    taken = await filled.claim(20)
+    assert taken.claim_id is not None
+    body = PAYLOAD_PREFIX + bytes.fromhex(taken.messages[0].id[:16])
+    await filled.restart_damaged(body)
+    assert await listed(filled) == numbers(1, 700)  # it is set aside
+    claim = await filled.messages.get_claim(QUEUE, taken.claim_id)
+    assert texts(list(claim.messages)) == numbers(1, 20)
+    await filled.messages.close()
+    flip_in_row(Path(filled.uri.partition("://")[2]), body)  # back to what it was
+    await filled.restart()
+    assert texts(await filled.claim(10, client="another")) == numbers(20, 30)
+    ids = [message.id for message in taken.messages]
+    assert not await filled.messages.delete(QUEUE, ids, claim_ids=[taken.claim_id])
+    assert await listed(filled) == numbers(20, 700)
+
+
+@pytest.mark.parametrize("filled", ["embedded"], indirect=True)
+async def test_a_message_set_aside_is_not_ready_when_its_claim_ends(filled: Store) -> None:
+    taken = await filled.claim(20)
+    body = PAYLOAD_PREFIX + bytes.fromhex(taken.messages[0].id[:16])
+    await filled.restart_damaged(body)
+    await listed(filled)
+    await filled.messages.release(QUEUE, taken.claim_id or "")
+    assert (await filled.messages.stats(QUEUE)).ready == 699
+    popped = await filled.messages.pop(QUEUE, limit=10, delay_mode=DelayMode.HONOUR, version=None)
+    assert texts(popped) == numbers(1, 11)
 
 
 async def test_attempts_still_count(filled: Store) -> None:

@@ -160,6 +160,9 @@ async def pop(
         raise
     keeps = past.keeps_done(there)
     for entry in list(holder.held.values()):
+        if is_damaged(entry):
+            entry.claim = None
+            continue
         if keeps:
             past.record_done(db, there, entry, now, None)
         there.remove(entry)

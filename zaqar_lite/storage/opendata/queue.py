@@ -332,7 +332,9 @@ class Queue:
         self.change(entry.page)
 
     def make_ready(self, entry: Entry) -> None:
-        """Enter an entry into the ready index at its own place."""
+        """Enter an entry into the ready index at its own place, unless it is set aside."""
+        if is_damaged(entry):
+            return
         self.ready_count += 1
         heappush(self.ready, entry.priority << POSITION_BITS | entry.position)
 

@@ -142,18 +142,18 @@ def _learn(db: "Database", entry: Entry, stored: Mapping[bytes, Stored]) -> None
 
 
 def set_aside(db: "Database", queue: Queue, entry: Entry, why: str) -> None:
-    """Never hand out an entry whose payload or metadata can't be read."""
-    logger.error("message %s of %s is set aside: %s", entry.id, queue.ref, why)
+    """Never hand out an entry whose payload or metadata can't be read.
+
+    Its claim goes on: at the next start it may be readable, and then nobody else may have it.
+    """
     past = entry.remember()
     if past.damaged:
         return
-    if entry.claim is not None:
-        entry.claim.held.pop(entry.position, None)
-        entry.claim = None
-    elif entry.delayed:
+    logger.error("message %s of %s is set aside: %s", entry.id, queue.ref, why)
+    if entry.delayed:
         entry.delayed = False
         queue.delayed_count -= 1
-    else:
+    elif entry.claim is None:
         queue.ready_count -= 1
     past.damaged = True
     queue.change(entry.page)
