@@ -241,8 +241,8 @@ class Salvaged:
 
     def _lose(self, file: Path, what: str, first: bytes, last: bytes) -> None:
         self.losses.append(
-            f"{file}, {what}: what was written from {describe(first)} to {describe(last)} is "
-            "lost, or has an older value, where the write-ahead log does not hold it any more"
+            f"{file}, {what}: what was written from {describe(first)} to {describe(last)} can't be "
+            "read; where the write-ahead log has it no more, it is missing, or has an older value"
         )
 
     def _rows_of_log(self) -> list[_Ordered]:
@@ -279,8 +279,8 @@ class Salvaged:
         for block in _blocks(file):
             if isinstance(block, Lost):
                 self.losses.append(
-                    f"{file}, bytes {block.start} to {block.end}: records of a commit are lost, or "
-                    "have an older value"
+                    f"{file}, bytes {block.start} to {block.end}: records of a commit can't be "
+                    "read; they are missing, or have an older value"
                 )
             else:
                 yield from block

@@ -52,9 +52,7 @@ def _newest(pages: list[Row], name: Callable[[str], None]) -> list[Row]:
             taken |= positions
         else:
             older.add(page.key)
-            name(
-                f"{keys.describe(page.key)}: only an older state can be read, which others replace"
-            )
+            name(f"{keys.describe(page.key)}: left out, newer pages have its messages")
     return [page for page in pages if page.key not in older]
 
 
