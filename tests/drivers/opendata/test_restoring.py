@@ -75,7 +75,9 @@ async def test_messages_of_a_damaged_page_are_served_in_their_places(
     await filled.sweep()
 
 
-async def test_what_was_deleted_or_purged_does_not_come_back(filled: Store) -> None:
+async def test_what_was_deleted_or_purged_does_not_come_back(
+    filled: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     taken = await filled.claim(100)
     ids = [message.id for message in taken.messages]
     await filled.messages.delete(QUEUE, ids[:50], claim_ids=[taken.claim_id or ""])
@@ -88,6 +90,19 @@ async def test_what_was_deleted_or_purged_does_not_come_back(filled: Store) -> N
     await filled.restart_damaged(page_key(None), OTHER_ROOT)
     assert await listed(filled) == numbers(50, 700)
     assert await listed(filled, OTHER) == ["after"]
+    assert "what purges left behind" not in caplog.text
+
+
+@pytest.mark.parametrize("filled", ["embedded"], indirect=True)
+async def test_what_a_purge_left_behind_may_come_back_where_its_list_is_damaged_too(
+    filled: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    await filled.post(*numbers(0, 600), to=OTHER)
+    await filled.messages.purge(OTHER)
+    await filled.post("after", to=OTHER)
+    await filled.restart_damaged(OTHER_ROOT, filled.db.garbage[0])
+    assert len(await listed(filled, OTHER)) == 1 + 125
+    assert "the list of what purges left behind is damaged" in caplog.text
 
 
 async def test_a_claim_holds_what_it_held(filled: Store) -> None:

@@ -195,6 +195,37 @@ async def test_without_its_first_pages_the_store_is_whole(number: int, damaged: 
     await store.messages.close()
 
 
+async def test_without_its_header_and_a_leaf_nothing_of_the_past_comes_back(
+    damaged: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The header leads to the free pages; the tree tells what can't have been under it."""
+    store = await opened(damaged)
+    await store.messages.purge(QUEUE)
+    await store.sweep()
+    await store.messages.close()
+    data = (damaged / FILE_NAME).read_bytes()
+    with (damaged / FILE_NAME).open("rb") as file:
+        pages = Pages(file)
+        free, _ = pages.free()
+        assert len(free) > 100
+        leaf = next(
+            number
+            for number in range(3, len(data) // PAGE)
+            if number not in free
+            and data[(number - 1) * PAGE] == 10
+            and pages.parse(number).cells[0].key.startswith(b"\x03\x01")
+        )
+    zero(damaged, 1)
+    zero(damaged, leaf)
+    store = await opened(damaged)
+    assert not await listed(store)
+    others = await listed(store, OTHER)
+    assert others == [text for text in TEXTS[300:] if text in set(others)]
+    assert len(others) > POSTED - 300 - 60
+    assert "what was deleted may come back" not in caplog.text
+    await store.messages.close()
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_any_broken_page_costs_what_was_on_it(
     seed: int, damaged: Path, caplog: pytest.LogCaptureFixture
@@ -291,7 +322,7 @@ async def test_a_log_that_is_damaged_too_is_copied_aside(
     await again.messages.close()
 
 
-@pytest.mark.parametrize("step", ["_copy", "os.link", "Path.replace", "os.fsync"])
+@pytest.mark.parametrize("step", ["_copy", "_keep", "Path.replace", "os.fsync"])
 async def test_a_crash_while_rebuilding_costs_nothing(
     step: str, damaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +344,24 @@ async def test_a_crash_while_rebuilding_costs_nothing(
     assert (await listed(store), await listed(store, OTHER)) == expected
     await store.restart()
     assert (await listed(store), await listed(store, OTHER)) == expected
+    await store.messages.close()
+
+
+async def test_without_hard_links_the_damaged_file_is_copied(
+    damaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut(damaged, 0.9)
+    before = (damaged / FILE_NAME).read_bytes()
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as planted:
+        planted.setattr(os, "link", refuse)
+        store = await opened(damaged)
+    assert await listed(store)
+    (aside,) = asides(damaged)
+    assert aside.read_bytes() == before
     await store.messages.close()
 
 

@@ -80,6 +80,10 @@ class Engine(ABC):
         """Accept commits again: what is held of the records includes the one that was in doubt."""
         self.is_in_doubt = False
 
+    def may_miss(self, start: bytes, end: bytes) -> bool:
+        """Whether a rebuild may have lost records from `start` up to `end`."""
+        return self.was_rebuilt and start < end
+
     async def forget_rebuild(self) -> None:
         """Note that what was missing after a rebuild has been dealt with, durably."""
         self.was_rebuilt = False

@@ -41,8 +41,7 @@ async def put_back(db: "Database", records: Sequence[Record]) -> None:
     `records` are those of all queues. Only queues that lost something get any: where nothing was
     lost, metadata without a holder is not of a live message.
     """
-    pages = keys.prefix(RecordType.ACTIVE)
-    if not (db.engine.was_rebuilt or any(lost.key.startswith(pages) for lost in db.damages)):
+    if not _may_miss(db, RecordType.ACTIVE):
         return
     held = _held(records) | await garbage_ids(db)
     router = Router(db)
@@ -68,8 +67,17 @@ async def put_back(db: "Database", records: Sequence[Record]) -> None:
             len(entries), ref,
         )  # fmt: skip
     if lost:
+        if _may_miss(db, RecordType.GARBAGE):
+            logger.error("the list of what purges left behind is damaged: some of it may be back")
         count_shared(db)
         await db.committer.durable()
+
+
+def _may_miss(db: "Database", kind: RecordType) -> bool:
+    start = keys.prefix(kind)
+    return db.engine.may_miss(start, after_prefix(start)) or any(
+        damage.key.startswith(start) for damage in db.damages
+    )
 
 
 async def garbage_ids(db: "Database") -> set[int]:
@@ -137,7 +145,8 @@ def _may_have_lost(db: "Database", ref: QueueRef, entry: Entry) -> bool:
         of_page = queue.pages[index].entries
         if of_page and entry.position < next(reversed(of_page)):
             return False  # the page that would hold it is intact: it had left
-    return bool(queue.damaged_pages) or db.engine.was_rebuilt
+    root = keys.queue_key(RecordType.ACTIVE, queue.raw)
+    return bool(queue.damaged_pages) or db.engine.may_miss(root, after_prefix(root))
 
 
 async def _recall_attempts(db: "Database", queue: Queue, entries: Sequence[Entry]) -> None:

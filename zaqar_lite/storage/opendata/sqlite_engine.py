@@ -35,7 +35,7 @@ from zaqar_lite.storage.opendata.sqlite_reading import (
     connect,
     error_code,
 )
-from zaqar_lite.storage.opendata.sqlite_rebuild import REBUILT, rebuild
+from zaqar_lite.storage.opendata.sqlite_rebuild import REBUILT, Range, read_ranges, rebuild
 from zaqar_lite.storage.opendata.sqlite_wal import find_damage
 
 logger = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ class SqliteEngine(Engine):
         self._reader = _Reader(self.path)
         self._broken: str | None = None
         self.damages: list[str] = []
+        self._missing: list[Range] = []
         self._opened = False
 
     async def open(self) -> None:
@@ -78,7 +79,6 @@ class SqliteEngine(Engine):
             await self._release()
             raise
         self._opened = True
-        self.was_rebuilt = self._mark.exists()
 
     async def _open(self) -> None:
         try:
@@ -90,6 +90,8 @@ class SqliteEngine(Engine):
             if not await self._rebuild():
                 raise
             await self._start()
+        self.was_rebuilt = self._mark.exists()
+        self._missing = read_ranges(self._mark)
 
     async def _start(self) -> None:
         self._writer = await WriterLink.start(self.path)
@@ -111,9 +113,14 @@ class SqliteEngine(Engine):
             logger.error("damaged: %s", damage)
         self.damages += damages
 
+    def may_miss(self, start: bytes, end: bytes) -> bool:
+        """Whether a rebuild may have lost records of a range; see the interface."""
+        return any(low < end and (not high or start < high) for low, high in self._missing)
+
     async def forget_rebuild(self) -> None:
         """Remove the mark of a rebuild; see the interface."""
         self._mark.unlink(missing_ok=True)
+        self._missing.clear()
         await super().forget_rebuild()
 
     async def get(self, keys: Sequence[bytes]) -> dict[bytes, Stored]:

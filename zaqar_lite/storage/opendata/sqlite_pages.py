@@ -149,13 +149,17 @@ class Pages:
         return self._file.read(size).ljust(size, b"\x00")
 
 
-def children(page: Page) -> Iterator[tuple[bytes | None, int, bytes | None]]:
-    """The children of an inner page, each with the keys before and behind all of its rows."""
-    before: bytes | None = None
+def children(
+    page: Page, low: bytes | None, high: bytes | None
+) -> Iterator[tuple[bytes | None, int, bytes | None]]:
+    """The children of an inner page, each with the keys before and behind all of its rows.
+
+    `low` and `high` are those of the page itself; None is the end of the table.
+    """
     for cell in page.cells:
-        yield before, cell.child, cell.key
-        before = cell.key
-    yield before, page.last_child, None
+        yield low, cell.child, cell.key
+        low = cell.key
+    yield low, page.last_child, high
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -3,26 +3,33 @@
 SQLite refuses a file that was cut short, and all that lies under a broken inner page. Here every
 page of the table is read by itself (`sqlite_pages.py`), and of its rows those whose checksum is
 right go into a new file. Free pages hold rows of the past, so they are left out; where the list of
-them is damaged too, pages that the tree still leads to go first. The damaged file is kept.
+them is damaged too, so are all pages but those that lie where the tree is broken. The damaged file
+is kept.
 """
 
 import contextlib
 import os
+import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 from zlib import crc32
 
 from zaqar_lite.storage.opendata.engine import Damage
-from zaqar_lite.storage.opendata.sqlite_pages import ROOT, BadPage, Pages, children
+from zaqar_lite.storage.opendata.sqlite_pages import ROOT, BadPage, Page, Pages, children
 from zaqar_lite.storage.opendata.sqlite_wal import fold
 from zaqar_lite.storage.opendata.sqlite_writer import open_file
 
 DAMAGED = "damaged"
 """The file beside the database that asks for a rebuild at the next start."""
 REBUILT = "rebuilt"
-"""The file beside a rebuilt database, until what was lost has been dealt with."""
+"""The file beside a rebuilt database, until what was lost has been dealt with: the ranges of it."""
+Range: TypeAlias = tuple[bytes, bytes]
+"""The keys before and behind what may be lost; an empty one is the end of the table."""
+_Row: TypeAlias = tuple[bytes, bytes, int]
+_ANYWHERE = b"", b""
 _INSERT = "INSERT OR IGNORE INTO kv(k, v, c) VALUES (?, ?, ?)"
 _ROWS = 10_000
 
@@ -37,20 +44,18 @@ def rebuild(path: Path) -> list[str] | None:
         OSError: a file can't be read or written.
         sqlite3.Error: the new file can't be written.
     """
-    lost: list[str] = []
     damage = fold(path)
-    if damage is not None:
-        lost.append(damage)
     new = path.with_name(f"{path.name}.new")
     _remove(new)
     with path.open("rb") as file:
-        copied = _copy(Pages(file), new, lost)
+        salvage = _Salvage(Pages(file))
+        copied = _copy(salvage.rows(), new)
     if not copied:
         _remove(new)
         return None
     kept = path.with_name(f"{path.name}.damaged-{time.time_ns() // 1_000_000}")
-    os.link(path, kept)
-    path.with_name(REBUILT).touch()
+    _keep(path, kept)
+    _write_ranges(path.with_name(REBUILT), salvage.ranges)
     new.replace(path)
     path.with_name(DAMAGED).unlink(missing_ok=True)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -58,8 +63,42 @@ def rebuild(path: Path) -> list[str] | None:
         os.fsync(directory)
     finally:
         os.close(directory)
-    lost.append(f"{path} was damaged: {copied} intact records were put into a new one; kept {kept}")
-    return lost
+    done = f"{path} was damaged: {copied} intact records were put into a new one; kept {kept}"
+    return [*filter(None, [damage]), *salvage.lost, done]
+
+
+def read_ranges(mark: Path) -> list[Range]:
+    """The ranges of keys in which a rebuild may have lost records, from its mark.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    try:
+        pairs = [line.split(",") for line in mark.read_text().splitlines()]
+        return [(bytes.fromhex(low), bytes.fromhex(high)) for low, high in pairs]
+    except FileNotFoundError:
+        return []
+    except ValueError:
+        return [_ANYWHERE]
+
+
+def _write_ranges(mark: Path, ranges: Iterable[Range]) -> None:
+    with mark.open("w") as file:
+        file.writelines(f"{low.hex()},{high.hex()}\n" for low, high in ranges)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _keep(path: Path, kept: Path) -> None:
+    """Give the damaged file another name; it stays in its place, too, so that one always is."""
+    try:
+        os.link(path, kept)
+    except OSError:  # not every file system has hard links
+        try:
+            shutil.copyfile(path, kept)
+        except OSError:
+            kept.unlink(missing_ok=True)
+            raise
 
 
 def _remove(file: Path) -> None:
@@ -67,11 +106,11 @@ def _remove(file: Path) -> None:
         file.with_name(name).unlink(missing_ok=True)
 
 
-def _copy(pages: Pages, new: Path, lost: list[str]) -> int:
+def _copy(found: Iterator[_Row], new: Path) -> int:
     """Copy the intact rows; answer how many."""
     with contextlib.closing(open_file(new)) as connection:
-        rows: list[tuple[bytes, bytes, int]] = []
-        for row in _rows(pages, lost):
+        rows: list[_Row] = []
+        for row in found:
             rows.append(row)
             if len(rows) == _ROWS:
                 _insert(connection, rows)
@@ -80,49 +119,94 @@ def _copy(pages: Pages, new: Path, lost: list[str]) -> int:
         return int(copied)
 
 
-def _insert(connection: sqlite3.Connection, rows: list[tuple[bytes, bytes, int]]) -> None:
+def _insert(connection: sqlite3.Connection, rows: list[_Row]) -> None:
     connection.execute("BEGIN")
     connection.executemany(_INSERT, rows)
     connection.commit()
     rows.clear()
 
 
-def _rows(pages: Pages, lost: list[str]) -> Iterator[tuple[bytes, bytes, int]]:
-    for number in _numbers(pages, lost):
-        try:
-            page = pages.parse(number)
-        except BadPage:
-            continue  # of the schema, the rest of a long row, or named where the tree led to it
-        if page.unreadable:
-            lost.append(f"page {number} of the database: {page.unreadable} records are unreadable")
-        for key, value, checksum, _ in page.cells:
-            if value is not None and crc32(value, crc32(key)) == checksum:
-                yield key, value, checksum
+class _Salvage:
+    """The intact rows of a file; once they are read, what is lost, in words and as ranges."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self.lost: list[str] = []
+        self.ranges: list[Range] = []
+
+    def rows(self) -> Iterator[_Row]:
+        """Read the pages in the tree, then those that nothing leads to.
+
+        Where the list of free pages is damaged, of the latter only what an unreadable inner page
+        may have led to: all pages of the past are among them.
+        """
+        seen: set[int] = set()
+        gaps = yield from self._in_tree(seen)
+        free, is_complete = self._pages.free()
+        if is_complete:
+            gaps = [_ANYWHERE]
+        elif gaps:
+            self.lost.append("the list of free pages is damaged: what was deleted may come back")
+        for number in range(ROOT, self._pages.in_file + 1) if gaps else ():
+            if number in seen or number in free:
+                continue
+            try:
+                page = self._pages.parse(number)
+            except BadPage:
+                continue  # the rest of a long row, or named where the tree led to it
+            for row in self._intact(page, number, _ANYWHERE):
+                if any(is_within(row[0], gap) for gap in gaps):
+                    yield row
+
+    def _in_tree(self, seen: set[int]) -> Generator[_Row, None, list[Range]]:
+        """Read the pages in the tree; answer what lies under unreadable inner ones."""
+        broken: list[tuple[int, Range]] = []
+        leaves = 0
+        waiting: list[tuple[int, bytes | None, int, bytes | None]] = [(0, None, ROOT, None)]
+        while waiting:
+            depth, low, number, high = waiting.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            bounds = low or b"", high or b""
+            try:
+                page = self._pages.parse(number)
+            except BadPage:
+                reason = f"page {number} of the database is unreadable; other pages may hold some"
+                self.lost.append(str(Damage(bounds[0], reason, bounds[1])))
+                self.ranges.append(bounds)
+                broken.append((depth, bounds))
+                continue
+            if page.is_inner:
+                waiting += ((depth + 1, *child) for child in children(page, low, high))
             else:
-                lost.append(str(Damage(key, "its checksum does not match")))
+                leaves = max(leaves, depth)
+            lost = len(self.ranges)
+            yield from self._intact(page, number, bounds)
+            broken += ((depth, found) for found in self.ranges[lost:])
+        return [bounds for depth, bounds in broken if depth < leaves or not leaves]
+
+    def _intact(self, page: Page, number: int, bounds: Range) -> Iterator[_Row]:
+        is_whole = True
+        if page.unreadable:
+            is_whole = False
+            self.lost.append(
+                f"page {number} of the database: {page.unreadable} records are unreadable"
+            )
+        for key, value, checksum, _ in page.cells:
+            if value is None or crc32(value, crc32(key)) != checksum:
+                is_whole = False
+                self.lost.append(str(Damage(key, "its checksum does not match")))
+                continue
+            if is_whole and not is_within(key, bounds):
+                is_whole = False
+                reason = f"page {number} of the database is another one; other pages may hold some"
+                self.lost.append(str(Damage(bounds[0], reason, bounds[1])))
+            yield key, value, checksum
+        if not is_whole:
+            self.ranges.append(bounds)
 
 
-def _numbers(pages: Pages, lost: list[str]) -> Iterator[int]:
-    """The numbers of the pages to read: those in the tree, then those that nothing leads to."""
-    free, is_complete = pages.free()
-    seen: set[int] = set()
-    waiting: list[tuple[bytes | None, int, bytes | None]] = [(None, ROOT, None)]
-    while waiting:
-        low, number, high = waiting.pop()
-        if number in seen:
-            continue
-        seen.add(number)
-        try:
-            page = pages.parse(number)
-        except BadPage:
-            reason = f"page {number} of the database is unreadable; other pages may hold some"
-            lost.append(str(Damage(low or b"", reason, high or b"")))
-            continue
-        if page.is_inner:
-            waiting += children(page)
-        yield number
-    if not is_complete:
-        lost.append("the list of free pages is damaged: what was deleted may come back")
-    for number in range(ROOT, pages.in_file + 1):
-        if number not in seen and number not in free:
-            yield number
+def is_within(key: bytes, bounds: Range) -> bool:
+    """Whether a key lies in a range."""
+    return bounds[0] <= key and (not bounds[1] or key <= bounds[1])
