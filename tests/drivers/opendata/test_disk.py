@@ -23,7 +23,7 @@ from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptions
 from zaqar_lite.storage.base import MessageStore
-from zaqar_lite.storage.opendata import keys, slatedb_engine
+from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
@@ -454,11 +454,9 @@ async def test_damage_to_slatedb_is_named_and_never_shows_a_wrong_message(
     part: str,
     seed: int,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its blocks have checksums: what can't be read is named, or all is refused with the place."""
-    monkeypatch.setattr(slatedb_engine, "_PATIENCE_LOCAL", 1.0)
+    """Its blocks have checksums: what can't be read is named."""
     uri = f"opendata+slatedb://{tmp_path / 'data'}"
     copy = tmp_path / "copy"
     async with stores(uri) as store:
@@ -478,16 +476,10 @@ async def test_damage_to_slatedb_is_named_and_never_shows_a_wrong_message(
     else:
         data[choose.randrange(len(data))] ^= 0xFF
     file.write_bytes(data)
-    found = stores(f"opendata+slatedb://{copy}")
-    refused = ""
-    try:
-        await found.open()
+    async with stores(f"opendata+slatedb://{copy}") as found:
         served = await bodies(found)
-    except (ConfigurationError, Unavailable) as exc:
-        refused, served = str(exc), []
-    await found.close()
     assert served == [text for text in texts if text in served]  # each once, in order
-    assert served == texts or str(copy).lstrip("/") in refused + caplog.text
+    assert served == texts or str(copy).lstrip("/") in caplog.text
 
 
 async def test_damage_inside_the_write_ahead_log_is_named(

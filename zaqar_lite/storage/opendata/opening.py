@@ -62,8 +62,13 @@ async def open_store(db: "Database") -> None:
     segments = await _segments(db)
     if state is None or block is None or not segments or db.engine.was_rebuilt or db.damages:
         log = await _survey(db)
-        block = block or (max(db.clock.now_us(), log.last_id + 1), 0)
+        if block is None or db.engine.was_rebuilt:  # it may be an older one that came to light
+            block = max(sum(block or ()), db.clock.now_us(), log.last_id + 1), 0
+            db.puts[keys.ID_BLOCK] = db.puts[keys.LOG_BLOCK] = encode_block(*block)
         state = state or _new_state(sum(block), log.last_instant)
+        if db.engine.was_rebuilt:  # as above; what no queue holds is put back, not replayed
+            instant = max(state.last_instant, log.last_instant)
+            state = State(sum(block), instant, state.secret)
         segments = await _complete(db, segments, log, sum(block))
     db.ids = Ids(sum(block))
     db.secret, db.names = state.secret, Names(state.secret)

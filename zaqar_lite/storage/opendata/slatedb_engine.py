@@ -1,13 +1,10 @@
 """The SlateDB engine: the same keys and values in an object store, or in a local directory.
 
 Locally SlateDB never calls fsync, so this engine does (`syncfs` on the directory, in a thread,
-before a commit returns), takes a lock that SlateDB has no notion of, and repairs what a loss of
-power can leave behind: trailing files of the write-ahead log or the manifest that are empty or full
-of zeros. Nothing acknowledged can be in them, because it was synced. Damaged blocks of tables are
-read around (`slatedb_salvage.py`). No scan comes to what is written into such a gap afterwards, but
-single reads do, so the keys are noted beside the records. The next start puts what is intact into a
-new directory (`slatedb_rebuild.py`), and so does a start that finds other damage: that SlateDB does
-not open, or reads again and again.
+before a commit returns), and takes a lock that SlateDB has no notion of. Damaged blocks of tables
+are read around (`slatedb_salvage.py`). No scan comes to what is written into such a gap afterwards,
+but single reads do, so the keys are noted beside the records. The next start puts what is intact
+into a new directory (`slatedb_rebuild.py`), as does a start that finds damage elsewhere.
 
 A commit is one WriteBatch, an explicit flush of the log, and the wait for it; SlateDB's timer would
 be a floor under every answer. In an object store the flush is a paid request, so that commits wait

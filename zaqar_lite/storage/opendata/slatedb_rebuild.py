@@ -17,9 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.storage.opendata import keys
-from zaqar_lite.storage.opendata.bookkeeping import decode_block, encode_block
-from zaqar_lite.storage.opendata.encoding import CodecError
 from zaqar_lite.storage.opendata.engine import Batch, Engine
 from zaqar_lite.storage.opendata.slatedb_directory import syncfs
 from zaqar_lite.storage.opendata.slatedb_files import Files, Salvaged
@@ -30,7 +27,6 @@ FIRST = b"\x01"
 """Below every record; what is below this is the engine's own."""
 LOSSES = b"\x00rebuilt"
 """The key of what was lost, a JSON list: in a rebuilt store until that has been dealt with."""
-_COUNTERS = (keys.ID_BLOCK, keys.LOG_BLOCK)
 _ROWS = 1_000
 _BYTES = 1_048_576
 
@@ -114,14 +110,11 @@ async def _fill(target: Engine, salvaged: Salvaged, problems: Sequence[str]) -> 
 
 async def _write(salvaged: Salvaged, target: Engine) -> int:
     count = size = 0
-    last_id = 0
     puts: dict[bytes, bytes] = {}
     for key, _, value in without_older_pages(salvaged.rows(), salvaged.losses.append):
         if key < FIRST or value is None:
             continue
-        if key.startswith(keys.PAYLOAD_PREFIX):
-            last_id = keys.read_message_id(key)
-        puts[key] = _beyond(last_id, value) if key in _COUNTERS else value
+        puts[key] = value
         count += 1
         size += len(value)
         if len(puts) == _ROWS or size > _BYTES:
@@ -130,18 +123,6 @@ async def _write(salvaged: Salvaged, target: Engine) -> int:
     if puts:
         await target.commit(Batch(puts, ()))
     return count
-
-
-def _beyond(last_id: int, block: bytes) -> bytes:
-    """Let new ids begin behind all that may have been taken in what is lost.
-
-    Ids begin at the time in microseconds, and fewer are taken than these pass.
-    """
-    try:
-        known = sum(decode_block(block))
-    except CodecError:
-        return block  # it is named when the store is opened
-    return encode_block(max(known, last_id + 1, time.time_ns() // 1_000), 0)
 
 
 def _exchange(place: Path) -> Path:
