@@ -46,16 +46,24 @@ def rebuild(path: Path) -> list[str] | None:
     """
     damage = fold(path)
     new = path.with_name(f"{path.name}.new")
+    try:
+        lost = _rebuild(path, new)
+    finally:
+        _remove(new)  # where that failed: a disk may be full
+    return None if lost is None else [*filter(None, [damage]), *lost]
+
+
+def _rebuild(path: Path, new: Path) -> list[str] | None:
     _remove(new)
     with path.open("rb") as file:
         salvage = _Salvage(Pages(file))
         copied = _copy(salvage.rows(), new)
     if not copied:
-        _remove(new)
         return None
     kept = path.with_name(f"{path.name}.damaged-{time.time_ns() // 1_000_000}")
     _keep(path, kept)
-    _write_ranges(path.with_name(REBUILT), salvage.ranges)
+    mark = path.with_name(REBUILT)  # it is there already where a rebuild was not seen through
+    _write_ranges(mark, [*read_ranges(mark), *salvage.ranges])
     new.replace(path)
     path.with_name(DAMAGED).unlink(missing_ok=True)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -64,7 +72,7 @@ def rebuild(path: Path) -> list[str] | None:
     finally:
         os.close(directory)
     done = f"{path} was damaged: {copied} intact records were put into a new one; kept {kept}"
-    return [*filter(None, [damage]), *salvage.lost, done]
+    return [*salvage.lost, done]
 
 
 def read_ranges(mark: Path) -> list[Range]:
@@ -178,7 +186,8 @@ class _Salvage:
                 broken.append((depth, bounds))
                 continue
             if page.is_inner:
-                waiting += ((depth + 1, *child) for child in children(page, low, high))
+                below = [(depth + 1, *child) for child in children(page, low, high)]
+                waiting += reversed(below)  # in order, or the new file's pages are half empty
             else:
                 leaves = max(leaves, depth)
             lost = len(self.ranges)
