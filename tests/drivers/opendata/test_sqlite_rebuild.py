@@ -16,7 +16,7 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata import database, sqlite_rebuild
 from zaqar_lite.storage.opendata.checking import check
 from zaqar_lite.storage.opendata.sqlite_engine import FILE_NAME
-from zaqar_lite.storage.opendata.sqlite_pages import Pages
+from zaqar_lite.storage.opendata.sqlite_pages import ROOT, Pages
 from zaqar_lite.storage.opendata.sqlite_writer import open_file
 
 pytestmark = pytest.mark.anyio
@@ -81,6 +81,15 @@ def zero(directory: Path, number: int) -> None:
 def inner_pages(directory: Path) -> list[int]:
     data = (directory / FILE_NAME).read_bytes()
     return [at // PAGE + 1 for at in range(PAGE, len(data), PAGE) if data[at] == 2]
+
+
+def last_page(directory: Path) -> int:
+    """The page of the last key."""
+    with (directory / FILE_NAME).open("rb") as file:
+        pages, number = Pages(file), ROOT
+        while (page := pages.parse(number)).is_inner:
+            number = page.last_child
+        return number
 
 
 def asides(directory: Path, name: str = FILE_NAME) -> list[Path]:
@@ -278,7 +287,7 @@ async def test_a_page_that_a_read_meets_is_named_and_rebuilt_at_the_next_start(
 
 async def test_a_page_that_a_write_meets_refuses_it_until_the_next_start(damaged: Path) -> None:
     store = await opened(damaged)
-    zero(damaged, max(inner_pages(damaged)[1:]))  # under it are the latest entries of the log
+    zero(damaged, last_page(damaged))  # which takes the next entry of the log
     with pytest.raises(Unavailable):
         await store.post("refused")
     await store.restart()
