@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -15,7 +16,8 @@ from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata import database, sqlite_rebuild
 from zaqar_lite.storage.opendata.checking import check
-from zaqar_lite.storage.opendata.sqlite_engine import FILE_NAME
+from zaqar_lite.storage.opendata.engine import Row
+from zaqar_lite.storage.opendata.sqlite_engine import FILE_NAME, SqliteEngine
 from zaqar_lite.storage.opendata.sqlite_pages import ROOT, Pages
 from zaqar_lite.storage.opendata.sqlite_writer import open_file
 
@@ -294,6 +296,39 @@ async def test_a_page_that_a_write_meets_refuses_it_until_the_next_start(damaged
     assert await store.post("accepted")
     assert (await listed(store))[-1] == "accepted"
     await store.messages.close()
+
+
+async def scanned(engine: SqliteEngine) -> list[Row]:
+    return [row async for rows in engine.scan(b"\x01", b"\x02") for row in rows]
+
+
+@pytest.mark.parametrize("flipped_byte", [0, -1])
+@pytest.mark.parametrize("index", [0, 999, 1_998])
+async def test_a_flipped_bit_in_a_key_hides_no_other_record(
+    index: int, flipped_byte: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SQLite ends a range at a key behind it, and the next chunk would begin behind that key."""
+    rows = [(b"\x01\x02\x00%08d" % number, b"value-%d" % number) for number in range(3_500)]
+    connection = open_file(tmp_path / FILE_NAME)
+    stored = [(key, value, crc32(value, crc32(key))) for key, value in rows]
+    connection.execute("BEGIN")
+    connection.executemany("INSERT INTO kv VALUES (?, ?, ?)", stored)
+    connection.commit()
+    connection.close()
+    key, value = rows[index]
+    wrong = bytearray(key)
+    wrong[flipped_byte] ^= 0x40
+    data = (tmp_path / FILE_NAME).read_bytes()
+    assert data.count(key + value) == 1
+    (tmp_path / FILE_NAME).write_bytes(data.replace(key + value, wrong + value))
+    others = [row for row in rows if row[0] != key]
+    for _ in range(2):
+        engine = SqliteEngine(tmp_path)
+        await engine.open()
+        found = await scanned(engine)
+        assert [row for row in found if isinstance(row[1], bytes)] == others
+        assert len(found) > len(others) or "damaged" in caplog.text
+        await engine.close()
 
 
 # -- what a crash left --

@@ -29,7 +29,6 @@ from zaqar_lite.storage.opendata.engine import Batch, Damage, DirectoryLock, Eng
 from zaqar_lite.storage.opendata.sqlite_link import WriterEnded, WriterLink
 from zaqar_lite.storage.opendata.sqlite_reading import (
     BROKEN_FILE,
-    CHUNK,
     Connection,
     ask_for_rebuild,
     connect,
@@ -132,24 +131,21 @@ class SqliteEngine(Engine):
 
         Where the database itself is damaged, what lies before and behind is still read.
         """
-        while True:
-            after, chunk = start, CHUNK
-            rows = await self._reader.run(partial(sqlite_reading.scan, start=start, end=end))
-            if isinstance(rows, Damage):
+        after: bytes | None = start
+        while after is not None:
+            read = partial(sqlite_reading.scan, start=after, end=end)
+            chunk = await self._reader.run(read)
+            if isinstance(chunk, Damage):
                 before, damage, behind = await self._reader.run(
-                    partial(sqlite_reading.salvage, start=start, end=end)
+                    partial(sqlite_reading.salvage, start=after, end=end)
                 )
                 yield before
                 yield [(damage.key, damage)]
                 yield behind
                 return
-            if rows:
-                yield rows
-            if len(rows) < chunk:
-                return
-            start = rows[-1][0] + b"\x00"
-            if start <= after:
-                return
+            if chunk.rows:
+                yield chunk.rows
+            after = chunk.next
 
     async def commit(self, batch: Batch) -> None:
         """Write a batch in one transaction; see the interface.

@@ -4,7 +4,9 @@ import logging
 import sqlite3
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import lt
 from pathlib import Path
+from typing import NamedTuple
 from zlib import crc32
 
 from zaqar_lite.domain.errors import Unavailable
@@ -119,21 +121,49 @@ def get(connection: Connection, keys: Sequence[bytes]) -> dict[bytes, Stored]:
     return found
 
 
+_DISORDER = "records are out of order"
 _FORWARD = "SELECT k, v, c FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"
 _BACKWARD = "SELECT k, v, c FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT ?"
 
 
-def scan(connection: Connection, start: bytes, end: bytes) -> list[Row] | Damage:
-    """Read the first CHUNK rows of a range, or tell that a page there is broken.
+class Chunk(NamedTuple):
+    """The next rows of a range, and where those behind them begin; None where that was all."""
+
+    rows: list[Row]
+    next: bytes | None
+
+
+def scan(connection: Connection, start: bytes, end: bytes) -> Chunk | Damage:
+    """Read the first rows of a range, CHUNK at most, or tell that a page there is broken.
+
+    A flipped bit in a key leaves its row out of order, and SQLite passes over what it hides: so
+    reading goes on behind an intact row, and where nothing is left the other end must agree.
 
     Raises:
         Unavailable: only the reading failed.
     """
     try:
-        rows = connection.execute(_FORWARD, (start, end, CHUNK)).fetchall()
+        connection.execute("BEGIN")  # one state of the store for both ends
+        try:
+            found = connection.execute(_FORWARD, (start, end, CHUNK)).fetchall()
+            last = connection.execute(_BACKWARD, (start, end, 1)).fetchall()
+        finally:
+            connection.execute("COMMIT")
     except sqlite3.Error as exc:
         return Damage(start, _why(connection, exc), end)
-    return [(key, _checked(key, value, checksum)) for key, value, checksum in rows]
+    rows = [(key, _checked(key, value, checksum)) for key, value, checksum in found]
+    is_last = len(found) < CHUNK
+    while not is_last and rows and isinstance(rows[-1][1], Damage):
+        rows.pop()  # the next chunk has it
+    if not _are_ordered(found) or (is_last and found[-1:] != last) or not (is_last or rows):
+        ask_for_rebuild(connection.path)
+        return Damage(start, _DISORDER, end)
+    return Chunk(rows, None if is_last else rows[-1][0] + b"\x00")
+
+
+def _are_ordered(found: Sequence[tuple[object, object, object]]) -> bool:
+    keys = [key for key, _, _ in found if isinstance(key, bytes)]
+    return len(keys) == len(found) and all(map(lt, keys, keys[1:]))
 
 
 def check(connection: Connection) -> None:
@@ -153,13 +183,18 @@ def check(connection: Connection) -> None:
 def salvage(
     connection: Connection, start: bytes, end: bytes
 ) -> tuple[list[Row], Damage, list[Row]]:
-    """Read a damaged range from both ends, row by row, up to where nothing can be read."""
+    """Read a damaged range from both ends, row by row, up to where nothing can be read.
+
+    No key comes twice, whatever the tree leads to.
+    """
     before, why = _read_until_error(connection, _FORWARD, start, end)
     first = before[-1][0] + b"\x00" if before else start
     behind, _ = _read_until_error(connection, _BACKWARD, first, end)
     until = behind[-1][0] if behind else b""
     key = before[-1][0] if before else start
-    return before, Damage(key, why, until), behind[::-1]
+    unique = dict(before)
+    others = {row[0]: row[1] for row in reversed(behind) if row[0] not in unique}
+    return list(unique.items()), Damage(key, why, until), list(others.items())
 
 
 def _read_until_error(
@@ -170,9 +205,10 @@ def _read_until_error(
     try:
         cursor = connection.execute(statement, (start, end, -1))
         for key, value, checksum in cursor:
-            rows.append((key, _checked(key, value, checksum)))
+            if isinstance(key, bytes):  # or a flipped bit has made something else of it
+                rows.append((key, _checked(key, value, checksum)))
     except sqlite3.Error as exc:
         return rows, _why(connection, exc)
     finally:
         cursor.close()
-    return rows, ""
+    return rows, _DISORDER
