@@ -368,7 +368,8 @@ async def test_a_log_that_is_damaged_too_is_copied_aside(
     assert found
     assert found == TEXTS[: len(found)]
     assert "commits behind it could not be read" in caplog.text
-    assert asides(copy, f"{FILE_NAME}-wal")
+    (aside,) = asides(copy, f"{FILE_NAME}-wal")
+    assert aside.stat().st_mode & 0o777 == 0o600
     await again.messages.close()
 
 
@@ -413,6 +414,7 @@ async def test_without_hard_links_the_damaged_file_is_copied(
     assert await listed(store)
     (aside,) = asides(damaged)
     assert aside.read_bytes() == before
+    assert aside.stat().st_mode & 0o777 == 0o600  # there are bodies in it
     await store.messages.close()
 
 

@@ -103,7 +103,7 @@ def _keep(path: Path, kept: Path) -> None:
         os.link(path, kept)
     except OSError:  # not every file system has hard links
         try:
-            shutil.copyfile(path, kept)
+            shutil.copy(path, kept)  # with its mode
         except OSError:
             kept.unlink(missing_ok=True)
             raise

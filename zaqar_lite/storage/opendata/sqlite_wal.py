@@ -105,7 +105,7 @@ def _copy_if_damaged(wal: Path, taken: int, size: int) -> str | None:
     if commits < 2:
         return None
     copy = wal.with_name(f"{wal.name}.damaged-{time.time_ns() // 1_000_000}")
-    shutil.copyfile(wal, copy)
+    shutil.copy(wal, copy)  # with its mode: there are bodies in it
     return (
         f"{wal} is damaged at frame {taken + 1}: {commits} commits behind it could not be read and "
         f"are lost; the log was copied to {copy}"
