@@ -3,7 +3,9 @@
 A message's metadata leaves the log in the batch in which its last queue lets it go. So metadata
 that no queue holds, and that no purge has left behind, is of a message whose page is lost: it
 enters again where it was, with its claim, its attempts and the rest of its delay, where these can
-be read. What an edit, an exposure or an extended claim had changed was in the page only.
+be read. What an edit, an exposure or an extended claim had changed was in the page only. So was
+where a dead letter had gone: it enters the queue that it was posted to. A message that went to
+several queues enters each that can have lost it, also where one of them had let it go.
 """
 
 import logging
