@@ -184,4 +184,4 @@ async def _load_garbage(db: "Database") -> None:
             else:
                 db.garbage.append(key)
             if len(key) > len(garbage):
-                db.next_garbage = 1 + keys.read_message_id(key)
+                db.next_garbage = max(db.next_garbage, 1 + keys.read_message_id(key))
