@@ -5,6 +5,7 @@ import sqlite3
 from pathlib import Path
 
 from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import (
     Claimed,
     DeadLetter,
@@ -22,6 +23,7 @@ from zaqar_lite.storage.opendata.encoding import after_prefix
 from zaqar_lite.storage.opendata.keys import RecordType
 from zaqar_lite.storage.opendata.management import OpenDataManagementStore
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
+from zaqar_lite.storage.opendata.slatedb_engine import SlateDbEngine
 
 QUEUE, OTHER, THIRD = (QueueRef("project", name) for name in ("queue", "other", "third"))
 MINUTE, HOUR = 60_000, 3_600_000
@@ -122,6 +124,27 @@ def texts(messages: Claimed | list[Message]) -> list[str]:
     """The bodies, decoded."""
     found = messages.messages if isinstance(messages, Claimed) else messages
     return [json.loads(message.body) for message in found]
+
+
+async def engine_in(directory: Path) -> SlateDbEngine:
+    """An open SlateDB engine."""
+    engine = SlateDbEngine.in_directory(directory)
+    await engine.open()
+    return engine
+
+
+async def listed(store: Store, queue: QueueRef = QUEUE) -> list[str]:
+    """The bodies of all messages of a queue, in order."""
+    found: list[str] = []
+    marker = None
+    while True:
+        page = await store.messages.list_messages(
+            queue, marker=marker, limit=1_000, include_claimed=True, include_delayed=True
+        )
+        if not page.messages:
+            return found
+        found += texts(list(page.messages))
+        marker = None if page.marker is None else Marker(page.marker)
 
 
 def flip_in_row(directory: Path, key: bytes) -> None:

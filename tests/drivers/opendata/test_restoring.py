@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, THIRD, Store, flip_in_row, texts
+from tests.drivers.opendata.store import (
+    HOUR,
+    OTHER,
+    QUEUE,
+    THIRD,
+    Store,
+    flip_in_row,
+    listed,
+    texts,
+)
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import Copy, DelayMode, NewMessage, QueueRef
@@ -37,13 +46,6 @@ async def filled(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     await store.post(SPACER, to=THIRD)
     yield store
     await store.messages.close()
-
-
-async def listed(store: Store, queue: QueueRef = QUEUE) -> list[str]:
-    page = await store.messages.list_messages(
-        queue, limit=10_000, include_claimed=True, include_delayed=True
-    )
-    return texts(list(page.messages))
 
 
 def numbers(start: int, end: int) -> list[str]:

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.drivers.opendata.store import Store, flip_in_table, texts
-from zaqar_lite.domain.ids import Marker
+from tests.drivers.opendata.store import Store, engine_in, flip_in_table, listed
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata import keys, slatedb_salvage
 from zaqar_lite.storage.opendata.checking import check, dump
 from zaqar_lite.storage.opendata.engine import Batch, Damage
 from zaqar_lite.storage.opendata.keys import RecordType
-from zaqar_lite.storage.opendata.slatedb_engine import SlateDbEngine
 
 pytestmark = pytest.mark.anyio
 BLOCK = 4_096
@@ -25,12 +23,6 @@ RANGE = (b"\x01\x02", b"\x01\x03")
 def damage(directory: Path, *values: bytes) -> None:
     for value in values:
         flip_in_table(directory, value)
-
-
-async def engine_in(directory: Path) -> SlateDbEngine:
-    engine = SlateDbEngine.in_directory(directory)
-    await engine.open()
-    return engine
 
 
 async def stored(directory: Path, records: dict[bytes, bytes]) -> None:
@@ -113,19 +105,6 @@ async def test_a_scan_gives_up_when_it_has_read_as_often_as_it_may(
     found, damages = await scanned(tmp_path / "data")
     assert set(order[:18]) <= found.keys() <= set(order)
     assert damages[-1].until == b""
-
-
-async def listed(store: Store, queue: QueueRef) -> list[str]:
-    found: list[str] = []
-    marker = None
-    while True:
-        page = await store.messages.list_messages(
-            queue, marker=marker, limit=100, include_claimed=True
-        )
-        if not page.messages:
-            return found
-        found += texts(list(page.messages))
-        marker = None if page.marker is None else Marker(page.marker)
 
 
 async def test_a_store_with_damaged_blocks_serves_what_is_intact(

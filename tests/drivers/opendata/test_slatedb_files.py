@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drivers.opendata.test_slatedb_damage import engine_in
+from tests.drivers.opendata.store import engine_in
 from zaqar_lite.storage.opendata import keys, slatedb_table
 from zaqar_lite.storage.opendata.active import encode_active
 from zaqar_lite.storage.opendata.engine import Batch

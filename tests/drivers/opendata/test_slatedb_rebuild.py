@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drivers.opendata.store import Store
-from tests.drivers.opendata.test_slatedb_damage import engine_in, listed
+from tests.drivers.opendata.store import Store, engine_in, listed
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata import slatedb_rebuild

@@ -10,10 +10,8 @@ from zlib import crc32
 
 import pytest
 
-from tests.drivers.opendata.store import OTHER, QUEUE, Store, texts
+from tests.drivers.opendata.store import OTHER, QUEUE, Store, listed
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata import database, sqlite_rebuild
 from zaqar_lite.storage.opendata.checking import check
 from zaqar_lite.storage.opendata.engine import Row
@@ -54,19 +52,6 @@ async def opened(directory: Path) -> Store:
     store = Store(f"embedded://{directory}")
     await store.messages.open()
     return store
-
-
-async def listed(store: Store, queue: QueueRef = QUEUE) -> list[str]:
-    found: list[str] = []
-    marker = None
-    while True:
-        page = await store.messages.list_messages(
-            queue, marker=marker, limit=1_000, include_claimed=True
-        )
-        if not page.messages:
-            return found
-        found += texts(list(page.messages))
-        marker = None if page.marker is None else Marker(page.marker)
 
 
 def cut(directory: Path, part: float) -> None:
