@@ -25,7 +25,7 @@ async def stopped(tmp_path: Path) -> AsyncIterator[tuple[Store, int]]:
     store = Store(f"embedded://{tmp_path / 'data'}")
     await store.messages.open()
     await store.post("before")
-    pid = writer_of(os.getpid())
+    pid = writer_of(os.getpid(), tmp_path)
     os.kill(pid, signal.SIGSTOP)
     yield store, pid
     with contextlib.suppress(ProcessLookupError):
