@@ -14,11 +14,14 @@ from tests.server import ServerProcess
 NAMED = os.environ.get("ZAQAR_TEST_COMPAT_STORE")
 
 
-@pytest.fixture(scope="session", params=[NAMED] if NAMED else ["embedded", "redis"])
+@pytest.fixture(scope="module", params=[NAMED] if NAMED else ["embedded", "redis"])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    """A server process that all tests of this folder share."""
+    """A server process that the tests of a file share.
+
+    It ends with them: its sweep drains every exposing queue of the Redis that other tests use, too.
+    """
     store: str = request.param
     if store == "embedded":
         store = f"embedded://{tmp_path_factory.mktemp('store')}"
