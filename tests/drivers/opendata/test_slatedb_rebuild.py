@@ -311,20 +311,21 @@ async def test_a_damaged_manifest_loses_nothing(
     await check_goes_on(made, store)
 
 
-@pytest.mark.parametrize("place", range(0, 700, 47))
-async def test_a_flipped_byte_of_the_manifest_is_found(place: int, closed: Filled) -> None:
-    """Most of them would not keep SlateDB from opening a store with other tables than it has."""
-    newest = max((closed.place / "manifest").glob("*.manifest"))
-    change(newest, flipped(place % newest.stat().st_size))
-    engine = await engine_in(closed.directory)
-    assert newest.name in engine.damages[0]
-    await engine.close()
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        *(("manifest", place) for place in range(0, 700, 47)),
+        *(("compactions", place) for place in range(0, 42, 4)),
+    ],
+)
+async def test_a_flipped_byte_of_a_file_without_checksum_is_found(
+    kind: str, place: int, closed: Filled
+) -> None:
+    """A manifest would mostly open a store with other tables than it has.
 
-
-@pytest.mark.parametrize("place", range(0, 42, 4))
-async def test_a_flipped_byte_of_the_compaction_is_found(place: int, closed: Filled) -> None:
-    """It can look like another program that took the store over."""
-    newest = max((closed.place / "compactions").glob("*.compactions"))
+    The compaction's file can look like another program that took the store over.
+    """
+    newest = max((closed.place / kind).glob(f"*.{kind}"))
     change(newest, flipped(place % newest.stat().st_size))
     engine = await engine_in(closed.directory)
     assert newest.name in engine.damages[0]

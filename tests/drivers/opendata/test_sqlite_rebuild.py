@@ -104,7 +104,7 @@ def rows_by_page(file: Path) -> Iterator[tuple[bytes, bytes, int]]:
         pages = Pages(opened_file)
         free, is_complete = pages.free()
         assert is_complete
-        for number in range(2, pages.count + 1):
+        for number in range(2, pages.in_file + 1):
             if number in free or pages.read(number)[0] not in (2, 10):
                 continue
             page = pages.parse(number)
@@ -272,6 +272,36 @@ async def test_a_page_that_a_read_meets_is_named_and_rebuilt_at_the_next_start(
     await store.messages.close()
 
 
+async def test_a_page_that_came_twice_shows_nothing_twice(
+    damaged: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk wrote a page of queues in the place of the next one: SQLite sees nothing broken."""
+    with (damaged / FILE_NAME).open("rb") as file:
+        pages = Pages(file)
+        free, _ = pages.free()
+        leaves = sorted(
+            (page.cells[0].key, number)
+            for number in range(ROOT, pages.in_file + 1)
+            if number not in free
+            and pages.read(number)[0] == 10
+            and (page := pages.parse(number)).cells
+            and page.cells[0].key.startswith(b"\x01\x02")
+        )
+        data = pages.read(leaves[0][1])
+    with (damaged / FILE_NAME).open("r+b") as file:
+        file.seek((leaves[1][1] - 1) * PAGE)
+        file.write(data)
+    store = await opened(damaged)
+    for _ in range(2):
+        found, others = await listed(store), await listed(store, OTHER)
+        assert found == [text for text in TEXTS if text in set(found)]
+        assert others == [text for text in TEXTS[300:] if text in set(others)]
+        await store.restart()
+    assert len(found) + len(others) == POSTED + POSTED - 300  # put back from the log
+    assert "damaged" in caplog.text
+    await store.messages.close()
+
+
 async def test_a_page_that_a_write_meets_refuses_it_until_the_next_start(damaged: Path) -> None:
     store = await opened(damaged)
     zero(damaged, last_page(damaged))  # which takes the next entry of the log
@@ -358,14 +388,20 @@ async def test_a_log_that_is_damaged_too_is_copied_aside(
     await again.messages.close()
 
 
+async def undisturbed(damaged: Path) -> tuple[list[str], list[str]]:
+    """What a rebuild serves that nothing interrupts."""
+    whole = await opened(Path(shutil.copytree(damaged, damaged.with_name("whole"))))
+    expected = await listed(whole), await listed(whole, OTHER)
+    await whole.messages.close()
+    return expected
+
+
 @pytest.mark.parametrize("step", ["_insert", "_keep", "Path.replace", "os.fsync"])
 async def test_a_crash_while_rebuilding_costs_nothing(
     step: str, damaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut(damaged, 0.9)
-    whole = await opened(Path(shutil.copytree(damaged, damaged.with_name("whole"))))
-    expected = await listed(whole), await listed(whole, OTHER)
-    await whole.messages.close()
+    expected = await undisturbed(damaged)
 
     def crash(*_: object) -> None:
         raise OSError(5, "planted")
@@ -408,9 +444,7 @@ async def test_a_crash_after_rebuilding_puts_back_what_was_lost_at_the_next_star
     is_asked_again: bool, damaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut(damaged, 0.9)
-    whole = await opened(Path(shutil.copytree(damaged, damaged.with_name("whole"))))
-    expected = await listed(whole), await listed(whole, OTHER)
-    await whole.messages.close()
+    expected = await undisturbed(damaged)
 
     async def crash(*_: object) -> None:
         raise OSError(5, "planted")

@@ -69,7 +69,7 @@ async def open_store(db: "Database") -> None:
         if db.engine.was_rebuilt:  # as above; what no queue holds is put back, not replayed
             instant = max(state.last_instant, log.last_instant)
             state = State(sum(block), instant, state.secret)
-        segments = await _complete(db, segments, log, sum(block))
+        segments = _complete(db, segments, log, sum(block))
     db.ids = Ids(sum(block))
     db.secret, db.names = state.secret, Names(state.secret)
     db.clock.not_before(state.last_instant)
@@ -162,9 +162,7 @@ def _new_state(next_id: int, last_instant: int) -> State:
     return State(next_id, last_instant, os.urandom(16))
 
 
-async def _complete(
-    db: "Database", segments: dict[int, int], log: _Log, next_id: int
-) -> dict[int, int]:
+def _complete(db: "Database", segments: dict[int, int], log: _Log, next_id: int) -> dict[int, int]:
     """Add the segments whose record is lost; a log needs one."""
     lost = {number: log.starts[number] for number in log.starts.keys() - segments.keys()}
     if not lost and not segments:

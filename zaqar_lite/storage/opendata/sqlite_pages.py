@@ -50,16 +50,13 @@ class Pages:
         self._usable = self.size - (head[20] if head.startswith(_MAGIC) else 0)
         length = file.seek(0, 2)
         self.in_file = -(-length // self.size)
-        self.count = max(self.in_file, int.from_bytes(head[28:32], "big"))
-        if not head.startswith(_MAGIC) or self.count > 2 * self.in_file + 1_000_000:
-            self.count = self.in_file
 
     def free(self) -> tuple[set[int], bool]:
         """The pages in use by nothing, and whether these are all of them."""
         head = self._bytes(0, 100)
         trunk, expected = int.from_bytes(head[32:36], "big"), int.from_bytes(head[36:40], "big")
         found: set[int] = set()
-        while trunk and trunk <= self.count and trunk not in found:
+        while trunk and trunk not in found:
             found.add(trunk)
             data = self.read(trunk)
             number = min(int.from_bytes(data[4:8], "big"), self._usable // 4 - 2)

@@ -121,6 +121,7 @@ def get(connection: Connection, keys: Sequence[bytes]) -> dict[bytes, Stored]:
     return found
 
 
+_KEYS = "SELECT k FROM kv WHERE k >= ? AND k < ? ORDER BY k"
 _DISORDER = "records are out of order"
 _FORWARD = "SELECT k, v, c FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"
 _BACKWARD = "SELECT k, v, c FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT ?"
@@ -155,27 +156,33 @@ def scan(connection: Connection, start: bytes, end: bytes) -> Chunk | Damage:
     is_last = len(found) < CHUNK
     while not is_last and rows and isinstance(rows[-1][1], Damage):
         rows.pop()  # the next chunk has it
-    if not _are_ordered(found) or (is_last and found[-1:] != last) or not (is_last or rows):
+    if (
+        not _are_ordered([key for key, _, _ in found])
+        or (is_last and found[-1:] != last)
+        or not (is_last or rows)
+    ):
         ask_for_rebuild(connection.path)
         return Damage(start, _DISORDER, end)
     return Chunk(rows, None if is_last else rows[-1][0] + b"\x00")
 
 
-def _are_ordered(found: Sequence[tuple[object, object, object]]) -> bool:
-    keys = [key for key, _, _ in found if isinstance(key, bytes)]
-    return len(keys) == len(found) and all(map(lt, keys, keys[1:]))
+def _are_ordered(keys: Sequence[object]) -> bool:
+    known = [key for key in keys if isinstance(key, bytes)]
+    return len(known) == len(keys) and all(map(lt, known, known[1:]))
 
 
 def check(connection: Connection) -> None:
     """Walk the part of the tree that every opening reads: all but payloads, attempts and the log.
 
     Raises:
-        sqlite3.Error: a page of it is broken, or another one was when the file was last open.
+        sqlite3.Error: a page of it is broken or out of place, or another one was found so before.
     """
+    is_sound = not connection.path.with_name(DAMAGED).exists()
     for bounds in _READ_AT_OPENING:
-        connection.execute("SELECT count(*) FROM kv WHERE k >= ? AND k < ?", bounds).fetchall()
-    if connection.path.with_name(DAMAGED).exists():
-        error = sqlite3.DatabaseError("a broken page was met")
+        found = connection.execute(_KEYS, bounds).fetchall()
+        is_sound = is_sound and _are_ordered([key for (key,) in found])
+    if not is_sound:
+        error = sqlite3.DatabaseError("pages are broken or out of place")
         error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
         raise error
 
