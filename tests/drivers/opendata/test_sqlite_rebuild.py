@@ -12,9 +12,10 @@ import pytest
 
 from tests.drivers.opendata.store import OTHER, QUEUE, Store, listed
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.storage.opendata import database, sqlite_rebuild
+from zaqar_lite.storage.opendata import database, keys, sqlite_rebuild
 from zaqar_lite.storage.opendata.checking import check
 from zaqar_lite.storage.opendata.engine import Row
+from zaqar_lite.storage.opendata.keys import RecordType
 from zaqar_lite.storage.opendata.sqlite_engine import FILE_NAME, SqliteEngine
 from zaqar_lite.storage.opendata.sqlite_pages import ROOT, Pages
 from zaqar_lite.storage.opendata.sqlite_writer import open_file
@@ -280,24 +281,30 @@ async def test_a_page_that_came_twice_shows_nothing_twice(
         pages = Pages(file)
         free, _ = pages.free()
         leaves = sorted(
-            (page.cells[0].key, number)
+            (page.cells[0].key, number, page.cells)
             for number in range(ROOT, pages.in_file + 1)
             if number not in free
             and pages.read(number)[0] == 10
             and (page := pages.parse(number)).cells
-            and page.cells[0].key.startswith(b"\x01\x02")
         )
-        data = pages.read(leaves[0][1])
+        of_queues = keys.prefix(RecordType.ACTIVE)
+        at = next(
+            at
+            for at, (_, _, cells) in enumerate(leaves)
+            if any(cell.key.startswith(of_queues) for cell in cells)
+        )
+        data = pages.read(leaves[at][1])
+    _, target, lost = leaves[at + 1]
+    # Queues and the first entries of the log meet in a page, not always at the same place.
+    logged = sum(cell.key.startswith(keys.log_prefix(1)) for cell in lost)
     with (damaged / FILE_NAME).open("r+b") as file:
-        file.seek((leaves[1][1] - 1) * PAGE)
+        file.seek((target - 1) * PAGE)
         file.write(data)
     store = await opened(damaged)
     for _ in range(2):
-        found, others = await listed(store), await listed(store, OTHER)
-        assert found == [text for text in TEXTS if text in set(found)]
-        assert others == [text for text in TEXTS[300:] if text in set(others)]
+        assert await listed(store) == TEXTS[logged:]  # put back from the log, once
+        assert await listed(store, OTHER) == TEXTS[300:]
         await store.restart()
-    assert len(found) + len(others) == POSTED + POSTED - 300  # put back from the log
     assert "damaged" in caplog.text
     await store.messages.close()
 
