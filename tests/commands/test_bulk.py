@@ -16,7 +16,7 @@ import pytest
 from tests.server import ServerProcess
 from zaqar_lite.client import Client
 
-MESSAGES = int(os.environ.get("ZAQAR_TEST_BULK_MESSAGES", "60000"))
+MESSAGES = int(os.environ.get("ZAQAR_TEST_BULK_MESSAGES", "200000"))
 ZAQAR = (sys.executable, "-m", "zaqar_lite.cli")
 TRIES = 4
 

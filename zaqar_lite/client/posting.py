@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from zaqar_lite.client import encoding
 from zaqar_lite.client.endpoints import messages
@@ -90,11 +90,10 @@ class PostOptions(Generic[T]):
                 raise ValueError(message)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Entry(Generic[T]):
-    """One message on its way."""
+class Entry(NamedTuple, Generic[T]):
+    """One message on its way; a tuple, which is made in half the time of a frozen class."""
 
-    index: int
+    number: int
     item: T
     encoded: bytes
     keyed: bool
@@ -232,7 +231,7 @@ def _refused(entries: Sequence[Entry[T]], error: BadRequest) -> Outcome[T] | Non
     """Return the outcome if the batch is a single message, None if it must be cut in two."""
     if len(entries) > 1:
         return None
-    return Outcome([], [Rejected(entries[0].index, entries[0].item, error)], 1, 0)
+    return Outcome([], [Rejected(entries[0].number, entries[0].item, error)], 1, 0)
 
 
 def _joined(left: Outcome[T], right: Outcome[T]) -> Outcome[T]:

@@ -23,6 +23,7 @@ from zaqar_lite.commands.output import Output
 from zaqar_lite.commands.running import FAILED, UsageError, async_client, pairs
 
 Advance = Callable[[int], None]
+Item = NewMessage | RawBody
 
 
 def post_file(arguments: argparse.Namespace, output: Output) -> int | None:
@@ -83,7 +84,7 @@ class Rejects:
             raise UsageError(message)
         self._file = stack.enter_context(path.open("w", encoding="utf-8"))
 
-    def add(self, rejected: Rejected[NewMessage]) -> None:
+    def add(self, rejected: Rejected[Item]) -> None:
         """Write one: which record it was (from 1), why, and what it said.
 
         Raises:
@@ -96,14 +97,15 @@ class Rejects:
                 raise reason
             message = f"record {record}: {reason}"
             raise UsageError(message) from reason
-        body = rejected.item.body
+        item = rejected.item
+        body = item.body if isinstance(item, NewMessage) else item
         text = body.decode("utf-8", "replace") if isinstance(body, RawBody) else body
         line = {"record": record, "reason": str(reason), "input": text}
         self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 async def _post(
-    arguments: argparse.Namespace, items: Iterable[NewMessage], advance: Advance, rejects: Rejects
+    arguments: argparse.Namespace, items: Iterable[Item], advance: Advance, rejects: Rejects
 ) -> PostSummary:
     async with async_client(arguments) as client:
         return await client.post_all(
@@ -126,7 +128,7 @@ def _open(name: str, stack: contextlib.ExitStack) -> tuple[BinaryIO, int | None]
     return source, Path(name).stat().st_size or None
 
 
-def _read(arguments: argparse.Namespace, source: BinaryIO) -> Iterator[NewMessage]:
+def _read(arguments: argparse.Namespace, source: BinaryIO) -> Iterator[Item]:
     """Yield the messages, each with its own key if the run has a name."""
     form = arguments.format or ("csv" if arguments.file.endswith(".csv") else "jsonl")
     headers = pairs(arguments.header, "--header") or None
@@ -136,27 +138,34 @@ def _read(arguments: argparse.Namespace, source: BinaryIO) -> Iterator[NewMessag
     if arguments.run_name is None:
         return messages
     return (
-        message
-        if message.idempotency_key is not None
-        else dataclasses.replace(message, idempotency_key=f"{arguments.run_name}-{record}")
+        _named(message, f"{arguments.run_name}-{record}")
         for record, message in enumerate(messages, 1)
     )
 
 
+def _named(message: Item, key: str) -> NewMessage:
+    """Return the message with a key: its own, or else this one."""
+    if not isinstance(message, NewMessage):
+        return NewMessage(body=message, idempotency_key=key)
+    if message.idempotency_key is not None:
+        return message
+    return dataclasses.replace(message, idempotency_key=key)
+
+
 def _lines(
     arguments: argparse.Namespace, headers: dict[str, str] | None, source: BinaryIO
-) -> Iterator[NewMessage]:
-    """Yield the lines that are not blank."""
-    for line in source:
-        text = line.strip()
-        if text:
-            yield NewMessage(
-                body=RawBody(text),
-                ttl=arguments.ttl,
-                delay=arguments.delay,
-                deliver_at=arguments.deliver_at,
-                headers=headers,
-            )
+) -> Iterator[Item]:
+    """Return the lines that are not blank; a body alone where nothing is said of all of them."""
+    bodies = (RawBody(text) for line in source if (text := line.strip()))
+    said = {
+        "ttl": arguments.ttl,
+        "delay": arguments.delay,
+        "deliver_at": arguments.deliver_at,
+        "headers": headers,
+    }
+    if all(value is None for value in said.values()):
+        return bodies
+    return (NewMessage(body=body, **said) for body in bodies)
 
 
 def _csv(
