@@ -35,7 +35,7 @@ def test_the_server_is_all_of_its_processes(tmp_path: Path) -> None:
         found = machine.server_processes(own.port)
         assert own.pid in found
         commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in found]
-        assert any(b"sqlite_writer.py" in command for command in commands)
+        assert any(b"sqlite/writer.py" in command for command in commands)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import promote
-from zaqar_lite.storage.opendata.encoding import after_prefix
 from zaqar_lite.storage.opendata.entries import Entry
-from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.encoding import after_prefix
+from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.queue import Queue
 
 

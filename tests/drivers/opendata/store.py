@@ -17,13 +17,14 @@ from zaqar_lite.domain.models import (
     QueueRef,
     StoreOptions,
 )
-from zaqar_lite.storage.opendata import create, keys
+from zaqar_lite.storage.opendata import create
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.encoding import after_prefix
-from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.encoding import after_prefix
+from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.management import OpenDataManagementStore
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
-from zaqar_lite.storage.opendata.slatedb_engine import SlateDbEngine
+from zaqar_lite.storage.opendata.slatedb.engine import SlateDbEngine
 
 QUEUE, OTHER, THIRD = (QueueRef("project", name) for name in ("queue", "other", "third"))
 MINUTE, HOUR = 60_000, 3_600_000

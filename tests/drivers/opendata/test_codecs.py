@@ -26,10 +26,10 @@ from zaqar_lite.domain.filters import (
     compile_filter,
 )
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.opendata import active, bookkeeping, encoding, keys, records
 from zaqar_lite.storage.opendata.configuration import stored_filter
-from zaqar_lite.storage.opendata.encoding import CodecError
-from zaqar_lite.storage.opendata.filter_codec import decode_filter, encode_filter
+from zaqar_lite.storage.opendata.format import active, bookkeeping, encoding, keys, records
+from zaqar_lite.storage.opendata.format.encoding import CodecError
+from zaqar_lite.storage.opendata.format.filters import decode_filter, encode_filter
 
 u16 = st.integers(0, 0xFFFF)
 u64 = st.integers(0, encoding.MAX_U64)

@@ -23,8 +23,8 @@ from zaqar_lite.domain.models import (
     StoreOptions,
 )
 from zaqar_lite.storage.base import ManagementStore, MessageStore
-from zaqar_lite.storage.opendata import keys
-from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.registry import create_stores
 
 QUEUE, LETTERS = QueueRef("project", "orders"), QueueRef("project", "letters")

@@ -23,12 +23,12 @@ from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptions
 from zaqar_lite.storage.base import MessageStore
-from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.engine import Batch
-from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
-from zaqar_lite.storage.opendata.slatedb_engine import SlateDbEngine
-from zaqar_lite.storage.opendata.sqlite_engine import SqliteEngine
+from zaqar_lite.storage.opendata.slatedb.engine import SlateDbEngine
+from zaqar_lite.storage.opendata.sqlite.engine import SqliteEngine
 from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio

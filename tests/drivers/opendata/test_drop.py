@@ -11,7 +11,7 @@ from zaqar_lite.domain.models import HistoryState, NewMessage
 from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.engine import Batch, Engine
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE
-from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.format.keys import RecordType
 
 pytestmark = pytest.mark.anyio
 MANY = 3 * STEP

@@ -4,10 +4,10 @@ import pytest
 
 from tests.drivers.opendata.store import HOUR, QUEUE, Store
 from zaqar_lite.domain.models import NewMessage
-from zaqar_lite.storage.opendata import keys
-from zaqar_lite.storage.opendata.bookkeeping import encode_remembered
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.bookkeeping import encode_remembered
+from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.idempotency import MESSAGE, TOGETHER, digest
-from zaqar_lite.storage.opendata.keys import RecordType
 
 pytestmark = pytest.mark.anyio
 WINDOW = 600_000

@@ -20,10 +20,10 @@ from tests.drivers.opendata.store import (
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import Copy, DelayMode, NewMessage, QueueRef
-from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.checking import check
 from zaqar_lite.storage.opendata.engine import Batch, Damage
-from zaqar_lite.storage.opendata.keys import PAYLOAD_PREFIX, RecordType
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 
 pytestmark = pytest.mark.anyio
 OTHER_ROOT = keys.queue_key(RecordType.ACTIVE, b"project/other")

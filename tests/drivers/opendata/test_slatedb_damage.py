@@ -10,10 +10,11 @@ import pytest
 
 from tests.drivers.opendata.store import Store, engine_in, flip_in_table, listed
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.opendata import keys, slatedb_salvage
 from zaqar_lite.storage.opendata.checking import check, dump
 from zaqar_lite.storage.opendata.engine import Batch, Damage
-from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.slatedb import salvage as slatedb_salvage
 
 pytestmark = pytest.mark.anyio
 BLOCK = 4_096

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.drivers.opendata.store import engine_in
-from zaqar_lite.storage.opendata import keys, slatedb_table
-from zaqar_lite.storage.opendata.active import encode_active
 from zaqar_lite.storage.opendata.engine import Batch
-from zaqar_lite.storage.opendata.keys import RecordType
-from zaqar_lite.storage.opendata.slatedb_files import Files, Salvaged
-from zaqar_lite.storage.opendata.slatedb_pages import without_older_pages
-from zaqar_lite.storage.opendata.slatedb_table import Lost, Row, read_blocks, read_layout
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.active import encode_active
+from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.slatedb import table as slatedb_table
+from zaqar_lite.storage.opendata.slatedb.files import Files, Salvaged
+from zaqar_lite.storage.opendata.slatedb.pages import without_older_pages
+from zaqar_lite.storage.opendata.slatedb.table import Lost, Row, read_blocks, read_layout
 
 pytestmark = pytest.mark.anyio
 

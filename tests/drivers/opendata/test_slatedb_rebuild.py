@@ -12,8 +12,8 @@ import pytest
 from tests.drivers.opendata.store import Store, engine_in, listed
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.opendata import slatedb_rebuild
-from zaqar_lite.storage.opendata.slatedb_table import read_layout
+from zaqar_lite.storage.opendata.slatedb import rebuild as slatedb_rebuild
+from zaqar_lite.storage.opendata.slatedb.table import read_layout
 
 pytestmark = pytest.mark.anyio
 QUEUES = [QueueRef("project", f"queue-{number}") for number in range(3)]

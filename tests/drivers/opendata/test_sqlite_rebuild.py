@@ -12,13 +12,15 @@ import pytest
 
 from tests.drivers.opendata.store import OTHER, QUEUE, Store, listed
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.storage.opendata import database, keys, sqlite_rebuild
+from zaqar_lite.storage.opendata import database
 from zaqar_lite.storage.opendata.checking import check
 from zaqar_lite.storage.opendata.engine import Row
-from zaqar_lite.storage.opendata.keys import RecordType
-from zaqar_lite.storage.opendata.sqlite_engine import FILE_NAME, SqliteEngine
-from zaqar_lite.storage.opendata.sqlite_pages import ROOT, Pages
-from zaqar_lite.storage.opendata.sqlite_writer import open_file
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.sqlite import rebuild as sqlite_rebuild
+from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME, SqliteEngine
+from zaqar_lite.storage.opendata.sqlite.pages import ROOT, Pages
+from zaqar_lite.storage.opendata.sqlite.writer import open_file
 
 pytestmark = pytest.mark.anyio
 PAGE = 4_096

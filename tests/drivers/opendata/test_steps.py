@@ -12,7 +12,7 @@ from zaqar_lite.domain.models import Copy, DeadLetter, HistoryState, NewMessage
 from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.engine import Stored
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE
-from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.format.keys import RecordType
 
 pytestmark = pytest.mark.anyio
 MANY = 4 * STEP

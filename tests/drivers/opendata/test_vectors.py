@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from zaqar_lite.domain.filters import compile_priority, parse
-from zaqar_lite.storage.opendata import active, bookkeeping, encoding, keys, records
-from zaqar_lite.storage.opendata.filter_codec import decode_filter, encode_filter
-from zaqar_lite.storage.opendata.keys import LogLayout, Profile, RecordType
+from zaqar_lite.storage.opendata.format import active, bookkeeping, encoding, keys, records
+from zaqar_lite.storage.opendata.format.filters import decode_filter, encode_filter
+from zaqar_lite.storage.opendata.format.keys import LogLayout, Profile, RecordType
 
 DOCUMENT = json.loads((Path(__file__).parent / "vectors.json").read_text())
 VECTORS: list[dict[str, Any]] = DOCUMENT["vectors"]

@@ -15,10 +15,10 @@ from zaqar_lite.domain.models import (
     HistoryState,
     NewMessage,
 )
-from zaqar_lite.storage.opendata import active, keys, records
 from zaqar_lite.storage.opendata.checkpoint import GARBAGE_STEP
 from zaqar_lite.storage.opendata.engine import Batch
-from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.format import active, keys, records
+from zaqar_lite.storage.opendata.format.keys import RecordType
 
 pytestmark = pytest.mark.anyio
 

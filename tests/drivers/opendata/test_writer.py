@@ -26,11 +26,13 @@ from tests.drivers.opendata.store import Store, texts
 from tests.server import ServerProcess
 from zaqar_lite.bench.machine import descendants
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.storage.opendata import database, sqlite_link, sqlite_writer
+from zaqar_lite.storage.opendata import database
 from zaqar_lite.storage.opendata.engine import Batch, Engine
-from zaqar_lite.storage.opendata.slatedb_engine import SlateDbEngine
-from zaqar_lite.storage.opendata.sqlite_engine import FILE_NAME, SqliteEngine
-from zaqar_lite.storage.opendata.sqlite_link import WriterLink
+from zaqar_lite.storage.opendata.slatedb.engine import SlateDbEngine
+from zaqar_lite.storage.opendata.sqlite import link as sqlite_link
+from zaqar_lite.storage.opendata.sqlite import writer as sqlite_writer
+from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME, SqliteEngine
+from zaqar_lite.storage.opendata.sqlite.link import WriterLink
 
 pytestmark = pytest.mark.anyio
 HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "writer"}
@@ -38,7 +40,7 @@ HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "writer"}
 
 def writer_of(server_pid: int, directory: Path | None = None) -> int:
     """The process id of a server's writer; a test may have several, told by their directory."""
-    place = b"sqlite_writer.py\0" + (b"" if directory is None else bytes(directory))
+    place = b"sqlite/writer.py\0" + (b"" if directory is None else bytes(directory))
     for pid in descendants(server_pid):
         with contextlib.suppress(FileNotFoundError):  # that one has ended meanwhile
             if place in Path(f"/proc/{pid}/cmdline").read_bytes():

@@ -5,11 +5,13 @@
     opendata+slatedb:///path  SlateDB in a local directory (extra `slatedb`)
     opendata+s3://bucket/prefix  SlateDB in an object store (extra `slatedb`)
 
-The records are listed in `keys.py`, their values in `records.py` and `bookkeeping.py`. Queues live
-in memory (`queue.py`); pages of 256 entries are their checkpoint (`checkpoint.py`); a message's
-payload and its entry of the metadata log are written once. Every operation waits until the queue is
-brought up to now (`due.py`) and what it needs is in memory (`paging.py`), changes the memory in one
-step of the event loop, and is answered when the batch it is in is durable (`committer.py`).
+The records' bytes are in `format/` (`keys.py` lists them), the engines below them in `sqlite/` and
+`slatedb/`, behind `engine.py`. Queues live in memory (`queue.py`); pages of 256 entries are their
+checkpoint (`checkpoint.py`); a message's payload and its entry of the metadata log are written
+once. Every operation waits until the queue is brought up to now (`due.py`) and what it needs is in
+memory (`paging.py`), changes the memory in one step of the event loop, and is answered when the
+batch it is in is durable (`committer.py`). A start goes through `opening.py`, `loading.py`,
+`replay.py` and, where pages were lost, `restoring.py`.
 """
 
 from pathlib import Path
@@ -24,10 +26,10 @@ from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.engine import Engine
 from zaqar_lite.storage.opendata.management import OpenDataManagementStore
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
-from zaqar_lite.storage.opendata.sqlite_engine import FILE_NAME, SqliteEngine
+from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME, SqliteEngine
 
 if TYPE_CHECKING:
-    from zaqar_lite.storage.opendata.slatedb_engine import SlateDbEngine
+    from zaqar_lite.storage.opendata.slatedb.engine import SlateDbEngine
 
 
 def create(
@@ -85,7 +87,7 @@ def _directory(uri: str) -> Path:
 
 def _slatedb() -> "type[SlateDbEngine]":
     try:
-        from zaqar_lite.storage.opendata.slatedb_engine import SlateDbEngine  # noqa: PLC0415
+        from zaqar_lite.storage.opendata.slatedb.engine import SlateDbEngine  # noqa: PLC0415
     except ModuleNotFoundError as exc:
         raise ConfigurationError(
             "This store needs the Python package 'slatedb': pip install 'zaqar-lite[slatedb]'."

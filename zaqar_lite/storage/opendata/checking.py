@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from zaqar_lite.storage.opendata import active, bookkeeping, keys, records
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.encoding import CodecError
 from zaqar_lite.storage.opendata.engine import Damage, Engine
-from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.format import active, bookkeeping, keys, records
+from zaqar_lite.storage.opendata.format.encoding import CodecError
+from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.paging import cold_ids
 from zaqar_lite.storage.opendata.restoring import garbage_ids
 

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from zaqar_lite.storage.opendata import keys
-from zaqar_lite.storage.opendata.active import encode_active
-from zaqar_lite.storage.opendata.bookkeeping import encode_garbage
-from zaqar_lite.storage.opendata.history import History
-from zaqar_lite.storage.opendata.keys import PAYLOAD_PREFIX, RecordType
-from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.records import (
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.active import encode_active
+from zaqar_lite.storage.opendata.format.bookkeeping import encode_garbage
+from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
+from zaqar_lite.storage.opendata.format.records import (
     ClaimRecord,
     encode_attempts,
     encode_claim,
     encode_ended,
 )
+from zaqar_lite.storage.opendata.history import History
+from zaqar_lite.storage.opendata.queue import Queue
 
 if TYPE_CHECKING:
     from zaqar_lite.storage.opendata.database import Database

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
-from zaqar_lite.storage.opendata.active import rows_of_five
 from zaqar_lite.storage.opendata.entries import UNKNOWN, Entry, Page
+from zaqar_lite.storage.opendata.format.active import rows_of_five
 
 _RECENT = 8
 

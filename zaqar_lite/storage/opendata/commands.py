@@ -15,7 +15,7 @@ from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.opendata import create_engine, transfer
 from zaqar_lite.storage.opendata.checking import check, dump
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.sqlite_engine import SqliteEngine
+from zaqar_lite.storage.opendata.sqlite.engine import SqliteEngine
 
 DEFAULT_STORE = "embedded:zaqar-lite-data"
 

@@ -40,9 +40,14 @@ from zaqar_lite.domain.filters import (
 )
 from zaqar_lite.domain.metadata import DONE_RETENTION, FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
-from zaqar_lite.storage.opendata.encoding import CodecError
-from zaqar_lite.storage.opendata.keys import queue_id
-from zaqar_lite.storage.opendata.records import QUEUE_HEADER, Config, decode_config, encode_config
+from zaqar_lite.storage.opendata.format.encoding import CodecError
+from zaqar_lite.storage.opendata.format.keys import queue_id
+from zaqar_lite.storage.opendata.format.records import (
+    QUEUE_HEADER,
+    Config,
+    decode_config,
+    encode_config,
+)
 
 _VERSION, _EXPOSING, _METADATA = "x-version", "x-exposing", "x-metadata"
 _PIECE = 16_000  # characters; at most four bytes each

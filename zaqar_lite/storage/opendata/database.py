@@ -8,27 +8,28 @@ from collections.abc import Mapping, Sequence
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.models import QueueRef, StoreOptions
-from zaqar_lite.storage.opendata import keys, loading
-from zaqar_lite.storage.opendata.bookkeeping import encode_state
+from zaqar_lite.storage.opendata import loading
 from zaqar_lite.storage.opendata.checkpoint import encode_changes
 from zaqar_lite.storage.opendata.committer import Committer
 from zaqar_lite.storage.opendata.due import settle
-from zaqar_lite.storage.opendata.encoding import var_u64
 from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine
 from zaqar_lite.storage.opendata.entries import Entry
-from zaqar_lite.storage.opendata.ids import Ids, Names
-from zaqar_lite.storage.opendata.keys import PAYLOAD_PREFIX, RecordType
-from zaqar_lite.storage.opendata.opening import open_store
-from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.queues import Queues
-from zaqar_lite.storage.opendata.reading import Bodies
-from zaqar_lite.storage.opendata.records import (
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.bookkeeping import encode_state
+from zaqar_lite.storage.opendata.format.encoding import var_u64
+from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
+from zaqar_lite.storage.opendata.format.records import (
     CLIENT_HEADER,
     QUEUE_HEADER,
     encode_headers,
     encode_payload,
     encode_posted,
 )
+from zaqar_lite.storage.opendata.ids import Ids, Names
+from zaqar_lite.storage.opendata.opening import open_store
+from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.queues import Queues
+from zaqar_lite.storage.opendata.reading import Bodies
 from zaqar_lite.storage.opendata.replay import replay
 from zaqar_lite.storage.opendata.restoring import put_back
 

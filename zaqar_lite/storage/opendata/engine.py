@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.storage.opendata.keys import describe
+from zaqar_lite.storage.opendata.format.keys import describe
 
 
 class Damage(NamedTuple):

@@ -6,14 +6,14 @@ from itertools import islice
 from msgspec import Struct
 
 from zaqar_lite.domain.models import Message, Origin
-from zaqar_lite.storage.opendata.active import (
+from zaqar_lite.storage.opendata.format.active import (
     Extra,
     encode_elements,
     encode_extra,
     encode_extras,
     join_active,
 )
-from zaqar_lite.storage.opendata.records import Metadata
+from zaqar_lite.storage.opendata.format.records import Metadata
 
 PAGE_SIZE = 256
 """Entries of a page: below it the cost of a commit dominates, above it the bytes do."""

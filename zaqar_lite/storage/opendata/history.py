@@ -6,8 +6,8 @@ In memory are the pages' extents and the last page; the others are read when som
 from typing import NamedTuple
 
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE
-from zaqar_lite.storage.opendata.keys import RecordType
-from zaqar_lite.storage.opendata.records import Ended
+from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.format.records import Ended
 
 
 class Extent(NamedTuple):

@@ -4,8 +4,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from hashlib import sha256
 
-from zaqar_lite.storage.opendata.bookkeeping import Remembered, encode_remembered
 from zaqar_lite.storage.opendata.entries import NEVER
+from zaqar_lite.storage.opendata.format.bookkeeping import Remembered, encode_remembered
 
 BATCH, MESSAGE, TOGETHER = b"b", b"m", b"t"
 _MOST_TOGETHER = 1_000

@@ -2,8 +2,8 @@
 
 from hashlib import blake2b
 
-from zaqar_lite.storage.opendata import keys
-from zaqar_lite.storage.opendata.bookkeeping import encode_block
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.bookkeeping import encode_block
 
 BLOCK_SIZE = 4096
 

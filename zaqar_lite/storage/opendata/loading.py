@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.opendata import keys
-from zaqar_lite.storage.opendata.active import read_active, rows_of_five
-from zaqar_lite.storage.opendata.bookkeeping import (
+from zaqar_lite.storage.opendata.cold import summary
+from zaqar_lite.storage.opendata.configuration import decode_record
+from zaqar_lite.storage.opendata.engine import Damage
+from zaqar_lite.storage.opendata.entries import UNKNOWN, Claim, Entry, Page
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.active import read_active, rows_of_five
+from zaqar_lite.storage.opendata.format.bookkeeping import (
     Remembered,
     decode_remembered,
 )
-from zaqar_lite.storage.opendata.cold import summary
-from zaqar_lite.storage.opendata.configuration import decode_record
-from zaqar_lite.storage.opendata.encoding import CodecError, after_prefix
-from zaqar_lite.storage.opendata.engine import Damage
-from zaqar_lite.storage.opendata.entries import UNKNOWN, Claim, Entry, Page
-from zaqar_lite.storage.opendata.keys import RecordType
-from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.records import (
+from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
+from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.format.records import (
     ClaimRecord,
     decode_attempts,
     decode_claim,
     decode_ended,
 )
+from zaqar_lite.storage.opendata.queue import Queue
 
 if TYPE_CHECKING:
     from zaqar_lite.storage.opendata.database import Database

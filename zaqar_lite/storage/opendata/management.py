@@ -8,11 +8,11 @@ from zaqar_lite.domain.errors import LimitReached, QueueChanged
 from zaqar_lite.domain.json_values import is_same
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.base import ManagementStore
-from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.checkpoint import EMPTY_ACTIVE, EMPTY_ENDED
 from zaqar_lite.storage.opendata.configuration import encode_record
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.queue import Queue
 
 

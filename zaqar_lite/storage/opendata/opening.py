@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.storage.opendata import keys
-from zaqar_lite.storage.opendata.bookkeeping import (
+from zaqar_lite.storage.opendata.engine import Batch, Damage, Stored
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.bookkeeping import (
     FORMAT_MARKER,
     State,
     decode_block,
@@ -22,12 +23,11 @@ from zaqar_lite.storage.opendata.bookkeeping import (
     encode_segment,
     encode_state,
 )
-from zaqar_lite.storage.opendata.encoding import CodecError, after_prefix, utf8
-from zaqar_lite.storage.opendata.engine import Batch, Damage, Stored
+from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix, utf8
+from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.format.records import decode_metadata
 from zaqar_lite.storage.opendata.ids import Ids, Names
-from zaqar_lite.storage.opendata.keys import RecordType
 from zaqar_lite.storage.opendata.loading import damaged
-from zaqar_lite.storage.opendata.records import decode_metadata
 
 if TYPE_CHECKING:
     from zaqar_lite.storage.opendata.database import Database

@@ -9,15 +9,15 @@ from heapq import heappop, heappush
 from itertools import islice
 
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.opendata import keys
-from zaqar_lite.storage.opendata.active import read_active
 from zaqar_lite.storage.opendata.checkpoint import put_garbage
 from zaqar_lite.storage.opendata.cold import candidates, entries_of, may_be_cold
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import STEP
-from zaqar_lite.storage.opendata.encoding import CodecError
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Entry, Page
-from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.active import read_active
+from zaqar_lite.storage.opendata.format.encoding import CodecError
+from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import readable
 

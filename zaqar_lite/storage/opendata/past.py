@@ -5,20 +5,20 @@ from collections.abc import Sequence
 
 from zaqar_lite.domain.metadata import DONE_RETENTION, FAILED_RETENTION
 from zaqar_lite.domain.models import DeadLetter, HistoryEntry, HistoryPage, HistoryState, Origin
-from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Entry
-from zaqar_lite.storage.opendata.history import History
-from zaqar_lite.storage.opendata.keys import RecordType
-from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.records import (
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.format.records import (
     Ended,
     decode_attempts,
     decode_ended,
     encode_attempts,
 )
+from zaqar_lite.storage.opendata.history import History
+from zaqar_lite.storage.opendata.queue import Queue
 
 logger = logging.getLogger(__name__)
 _RETENTIONS = {RecordType.DONE: DONE_RETENTION, RecordType.FAILED: FAILED_RETENTION}

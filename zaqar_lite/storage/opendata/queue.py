@@ -29,9 +29,9 @@ from zaqar_lite.storage.opendata.entries import (
     Page,
     is_damaged,
 )
+from zaqar_lite.storage.opendata.format.keys import RecordType, queue_id
 from zaqar_lite.storage.opendata.history import History
 from zaqar_lite.storage.opendata.idempotency import Keys
-from zaqar_lite.storage.opendata.keys import RecordType, queue_id
 
 POSITION_BITS = 64
 POSITION_MASK = (1 << POSITION_BITS) - 1

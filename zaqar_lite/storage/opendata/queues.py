@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from zaqar_lite.domain.metadata import FILTER, dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef
-from zaqar_lite.storage.opendata.keys import RecordType, queue_key, read_page
+from zaqar_lite.storage.opendata.format.keys import RecordType, queue_key, read_page
 from zaqar_lite.storage.opendata.queue import Queue
 
 _BEYOND = 1 << 32  # pages: more than are lost with one place of a disk

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from zaqar_lite.domain.models import Message
-from zaqar_lite.storage.opendata import keys
-from zaqar_lite.storage.opendata.encoding import CodecError
 from zaqar_lite.storage.opendata.engine import Damage, Stored
 from zaqar_lite.storage.opendata.entries import UNKNOWN, Entry
-from zaqar_lite.storage.opendata.keys import PAYLOAD_PREFIX, RecordType
-from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.records import (
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.encoding import CodecError
+from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
+from zaqar_lite.storage.opendata.format.records import (
     CLIENT_HEADER,
     QUEUE_HEADER,
     Metadata,
@@ -20,6 +19,7 @@ from zaqar_lite.storage.opendata.records import (
     decode_metadata,
     decode_payload,
 )
+from zaqar_lite.storage.opendata.queue import Queue
 
 if TYPE_CHECKING:
     from zaqar_lite.storage.opendata.database import Database

@@ -19,13 +19,13 @@ from zaqar_lite.domain.filters import (
 )
 from zaqar_lite.domain.metadata import FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
-from zaqar_lite.storage.opendata import keys
-from zaqar_lite.storage.opendata.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import NEVER, Entry, Page
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
+from zaqar_lite.storage.opendata.format.records import QUEUE_HEADER, Metadata, decode_metadata
 from zaqar_lite.storage.opendata.loading import count_shared, damaged
 from zaqar_lite.storage.opendata.reading import split_headers
-from zaqar_lite.storage.opendata.records import QUEUE_HEADER, Metadata, decode_metadata
 
 if TYPE_CHECKING:
     from zaqar_lite.storage.opendata.database import Database

@@ -14,20 +14,20 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.opendata import keys
-from zaqar_lite.storage.opendata.active import read_active
-from zaqar_lite.storage.opendata.bookkeeping import decode_garbage
-from zaqar_lite.storage.opendata.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Claim, Entry, Page
-from zaqar_lite.storage.opendata.keys import RecordType
-from zaqar_lite.storage.opendata.loading import Record, count_shared
-from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.records import (
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.active import read_active
+from zaqar_lite.storage.opendata.format.bookkeeping import decode_garbage
+from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
+from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.format.records import (
     Metadata,
     decode_attempts,
     decode_claim,
     decode_metadata,
 )
+from zaqar_lite.storage.opendata.loading import Record, count_shared
+from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.replay import Router
 
 if TYPE_CHECKING:

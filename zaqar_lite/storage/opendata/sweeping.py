@@ -2,12 +2,13 @@
 
 from zaqar_lite.domain.metadata import dead_letter_policy
 from zaqar_lite.domain.models import Swept
-from zaqar_lite.storage.opendata import keys, past
-from zaqar_lite.storage.opendata.bookkeeping import decode_garbage
+from zaqar_lite.storage.opendata import past
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import STEP, expire, lapse, next_due, promote
 from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import is_damaged
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.bookkeeping import decode_garbage
 from zaqar_lite.storage.opendata.paging import cool, load
 from zaqar_lite.storage.opendata.queue import Queue
 

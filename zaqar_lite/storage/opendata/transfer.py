@@ -17,11 +17,11 @@ from typing import Any
 
 from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.domain.models import Message, Origin, QueueRecord, QueueRef
-from zaqar_lite.storage.opendata import keys
 from zaqar_lite.storage.opendata.configuration import encode_record
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.entries import Entry
-from zaqar_lite.storage.opendata.keys import RecordType
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.paging import cold_after, prepared
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import fill

@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable
 
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.storage.opendata.engine import Engine
-from zaqar_lite.storage.opendata.slatedb_binding import slatedb
-from zaqar_lite.storage.opendata.slatedb_directory import LocalDirectory, repair
-from zaqar_lite.storage.opendata.slatedb_manifest import find_files, note_newest
-from zaqar_lite.storage.opendata.slatedb_rebuild import finish_exchange, rebuild
+from zaqar_lite.storage.opendata.slatedb.binding import slatedb
+from zaqar_lite.storage.opendata.slatedb.directory import LocalDirectory, repair
+from zaqar_lite.storage.opendata.slatedb.manifest import find_files, note_newest
+from zaqar_lite.storage.opendata.slatedb.rebuild import finish_exchange, rebuild
 
 _DAMAGE = (
     slatedb.Error.Data,

@@ -1,4 +1,4 @@
-"""The server's end of the wire to the process that writes the SQLite file (`sqlite_writer.py`)."""
+"""The server's end of the wire to the process that writes the SQLite file (`writer.py`)."""
 
 import asyncio
 import logging
@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import cast
 
-from zaqar_lite.storage.opendata import sqlite_writer
 from zaqar_lite.storage.opendata.engine import Batch
-from zaqar_lite.storage.opendata.sqlite_writer import ANSWER
+from zaqar_lite.storage.opendata.sqlite import writer
+from zaqar_lite.storage.opendata.sqlite.writer import ANSWER
 
 logger = logging.getLogger(__name__)
 _PATIENCE = 30.0
@@ -71,7 +71,7 @@ class WriterLink(asyncio.Protocol):
             raise WriterEnded
         self._done = asyncio.get_running_loop().create_future()
         self.owes_answer = True
-        self._transport.write(sqlite_writer.encode_batch(batch.puts, batch.deletes))
+        self._transport.write(writer.encode_batch(batch.puts, batch.deletes))
         try:
             await self._done
         except asyncio.CancelledError:
@@ -131,7 +131,7 @@ class WriterLink(asyncio.Protocol):
 
 def _spawn(path: Path) -> "tuple[subprocess.Popen[bytes], socket.socket]":
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-I", "-S", sqlite_writer.__file__, str(path)]
+    command = [sys.executable, "-I", "-S", writer.__file__, str(path)]
     with theirs:
         try:
             return subprocess.Popen(command, stdin=theirs.fileno()), ours  # noqa: S603 - ours

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from zaqar_lite.storage.opendata.encoding import (
+from zaqar_lite.storage.opendata.format.encoding import (
     count,
     finish,
     pack,
@@ -17,7 +17,7 @@ from zaqar_lite.storage.opendata.encoding import (
     unpack,
     utf8,
 )
-from zaqar_lite.storage.opendata.records import encode_consumer, read_consumer
+from zaqar_lite.storage.opendata.format.records import encode_consumer, read_consumer
 
 _U64 = struct.Struct("<Q")
 _I64 = struct.Struct("<q")

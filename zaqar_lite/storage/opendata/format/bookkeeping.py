@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from zaqar_lite.storage.opendata.encoding import (
+from zaqar_lite.storage.opendata.format.encoding import (
     CodecError,
     count,
     finish,

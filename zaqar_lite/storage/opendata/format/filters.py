@@ -32,7 +32,7 @@ from zaqar_lite.domain.filters import (
     StartsWith,
     check_size,
 )
-from zaqar_lite.storage.opendata.encoding import (
+from zaqar_lite.storage.opendata.format.encoding import (
     CodecError,
     array,
     count,

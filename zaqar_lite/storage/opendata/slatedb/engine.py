@@ -2,9 +2,9 @@
 
 Locally SlateDB never calls fsync, so this engine does (`syncfs` on the directory, in a thread,
 before a commit returns), and takes a lock that SlateDB has no notion of. Damaged blocks of tables
-are read around (`slatedb_salvage.py`). No scan comes to what is written into such a gap afterwards,
+are read around (`salvage.py`). No scan comes to what is written into such a gap afterwards,
 but single reads do, so the keys are noted beside the records. The next start puts what is intact
-into a new directory (`slatedb_rebuild.py`), as does a start that finds damage elsewhere.
+into a new directory (`rebuild.py`), as does a start that finds damage elsewhere.
 
 A commit is one WriteBatch, an explicit flush of the log, and the wait for it; SlateDB's timer would
 be a floor under every answer. In an object store the flush is a paid request, so that commits wait
@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Row, Stored
-from zaqar_lite.storage.opendata.slatedb_binding import (
+from zaqar_lite.storage.opendata.slatedb.binding import (
     DURABLE,
     DURABLE_SCAN,
     ONE_BLOCK,
@@ -31,12 +31,12 @@ from zaqar_lite.storage.opendata.slatedb_binding import (
     settings,
     slatedb,
 )
-from zaqar_lite.storage.opendata.slatedb_directory import LocalDirectory
-from zaqar_lite.storage.opendata.slatedb_manifest import note_newest
-from zaqar_lite.storage.opendata.slatedb_opening import open_directory
-from zaqar_lite.storage.opendata.slatedb_rebuild import FIRST, LOSSES, writing_place
-from zaqar_lite.storage.opendata.slatedb_salvage import Pair, Salvage
-from zaqar_lite.storage.opendata.slatedb_table import UnknownVersion
+from zaqar_lite.storage.opendata.slatedb.directory import LocalDirectory
+from zaqar_lite.storage.opendata.slatedb.manifest import note_newest
+from zaqar_lite.storage.opendata.slatedb.opening import open_directory
+from zaqar_lite.storage.opendata.slatedb.rebuild import FIRST, LOSSES, writing_place
+from zaqar_lite.storage.opendata.slatedb.salvage import Pair, Salvage
+from zaqar_lite.storage.opendata.slatedb.table import UnknownVersion
 
 logger = logging.getLogger(__name__)
 _CHUNK = 1_000
@@ -150,7 +150,7 @@ class SlateDbEngine(Engine):
         """Read a range in chunks; see the interface.
 
         Where blocks are damaged, what lies before, between and behind them is still read
-        (`slatedb_salvage.py`), in at most MOST_PROBES reads and MOST_SECONDS seconds.
+        (`salvage.py`), in at most MOST_PROBES reads and MOST_SECONDS seconds.
         """
         async for rows in self._scan(max(start, FIRST), end or _LAST):
             yield rows

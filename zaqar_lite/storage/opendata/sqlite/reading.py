@@ -10,11 +10,11 @@ from typing import NamedTuple
 from zlib import crc32
 
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.storage.opendata import keys as layout
-from zaqar_lite.storage.opendata.encoding import after_prefix
 from zaqar_lite.storage.opendata.engine import Damage, Row, Stored
-from zaqar_lite.storage.opendata.keys import RecordType
-from zaqar_lite.storage.opendata.sqlite_rebuild import DAMAGED
+from zaqar_lite.storage.opendata.format import keys as layout
+from zaqar_lite.storage.opendata.format.encoding import after_prefix
+from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.sqlite.rebuild import DAMAGED
 
 logger = logging.getLogger(__name__)
 CHUNK = 1_000

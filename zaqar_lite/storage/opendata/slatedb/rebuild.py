@@ -18,9 +18,9 @@ from pathlib import Path
 
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.storage.opendata.engine import Batch, Engine
-from zaqar_lite.storage.opendata.slatedb_directory import syncfs
-from zaqar_lite.storage.opendata.slatedb_files import Files, Salvaged
-from zaqar_lite.storage.opendata.slatedb_pages import without_older_pages
+from zaqar_lite.storage.opendata.slatedb.directory import syncfs
+from zaqar_lite.storage.opendata.slatedb.files import Files, Salvaged
+from zaqar_lite.storage.opendata.slatedb.pages import without_older_pages
 
 logger = logging.getLogger(__name__)
 FIRST = b"\x01"

@@ -16,9 +16,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from zaqar_lite.storage.opendata.keys import describe
-from zaqar_lite.storage.opendata.slatedb_binding import slatedb
-from zaqar_lite.storage.opendata.slatedb_table import (
+from zaqar_lite.storage.opendata.format.keys import describe
+from zaqar_lite.storage.opendata.slatedb.binding import slatedb
+from zaqar_lite.storage.opendata.slatedb.table import (
     BadLayout,
     Layout,
     Lost,

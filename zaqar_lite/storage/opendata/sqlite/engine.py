@@ -5,9 +5,9 @@
 Keys compare as bytes, so their order is that of every other engine. `c` is the crc32 of key and
 value: SQLite itself does not notice a flipped bit inside a value. WAL mode with synchronous=FULL:
 a commit returns after its fsync. A thread reads, through a connection of its own, what is not in
-memory; batches are written by a process of their own (`sqlite_writer.py`).
+memory; batches are written by a process of their own (`writer.py`).
 
-A file whose tree is broken is rebuilt at opening (`sqlite_rebuild.py`): if SQLite refuses it, or
+A file whose tree is broken is rebuilt at opening (`rebuild.py`): if SQLite refuses it, or
 what every opening reads, or if a read or a write of the server before met a broken page.
 """
 
@@ -24,18 +24,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.storage.opendata import sqlite_reading
 from zaqar_lite.storage.opendata.engine import Batch, Damage, DirectoryLock, Engine, Row, Stored
-from zaqar_lite.storage.opendata.sqlite_link import WriterEnded, WriterLink
-from zaqar_lite.storage.opendata.sqlite_reading import (
+from zaqar_lite.storage.opendata.sqlite import reading
+from zaqar_lite.storage.opendata.sqlite.link import WriterEnded, WriterLink
+from zaqar_lite.storage.opendata.sqlite.reading import (
     BROKEN_FILE,
     Connection,
     ask_for_rebuild,
     connect,
     error_code,
 )
-from zaqar_lite.storage.opendata.sqlite_rebuild import REBUILT, Range, read_ranges, rebuild
-from zaqar_lite.storage.opendata.sqlite_wal import find_damage
+from zaqar_lite.storage.opendata.sqlite.rebuild import REBUILT, Range, read_ranges, rebuild
+from zaqar_lite.storage.opendata.sqlite.wal import find_damage
 
 logger = logging.getLogger(__name__)
 FILE_NAME = "queue.sqlite3"
@@ -98,7 +98,7 @@ class SqliteEngine(Engine):
         damage = await self._reader.run(lambda _: find_damage(self.path))
         if damage is not None:
             self._name((damage,))
-        await self._reader.run(sqlite_reading.check)
+        await self._reader.run(reading.check)
 
     async def _rebuild(self) -> bool:
         """Put what is intact into a new file; answer whether there was anything."""
@@ -124,7 +124,7 @@ class SqliteEngine(Engine):
 
     async def get(self, keys: Sequence[bytes]) -> dict[bytes, Stored]:
         """Read records by key; see the interface."""
-        return await self._reader.run(lambda connection: sqlite_reading.get(connection, keys))
+        return await self._reader.run(lambda connection: reading.get(connection, keys))
 
     async def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
         """Read a range in chunks; see the interface.
@@ -133,11 +133,11 @@ class SqliteEngine(Engine):
         """
         after: bytes | None = start
         while after is not None:
-            read = partial(sqlite_reading.scan, start=after, end=end)
+            read = partial(reading.scan, start=after, end=end)
             chunk = await self._reader.run(read)
             if isinstance(chunk, Damage):
                 before, damage, behind = await self._reader.run(
-                    partial(sqlite_reading.salvage, start=after, end=end)
+                    partial(reading.salvage, start=after, end=end)
                 )
                 yield before
                 yield [(damage.key, damage)]
@@ -200,7 +200,7 @@ class SqliteEngine(Engine):
         if isinstance(exc, TimeoutError):
             return ConfigurationError(
                 f"The writer of an earlier server still works on {self.path}: wait for it to end, "
-                "or end it with `kill -9` (see `ps` for sqlite_writer.py)."
+                "or end it with `kill -9` (see `ps` for sqlite/writer.py)."
             )
         why = "its writer ended" if isinstance(exc, WriterEnded) else exc
         if isinstance(exc, sqlite3.Error) and error_code(exc) in BROKEN_FILE:

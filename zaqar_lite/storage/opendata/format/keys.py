@@ -28,7 +28,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.opendata.encoding import (
+from zaqar_lite.storage.opendata.format.encoding import (
     CodecError,
     read_terminated,
     read_var_u64,

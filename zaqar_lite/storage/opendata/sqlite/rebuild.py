@@ -1,7 +1,7 @@
 """Put what is intact of a damaged SQLite file into a new one.
 
 SQLite refuses a file that was cut short, and all that lies under a broken inner page. Here every
-page of the table is read by itself (`sqlite_pages.py`), and of its rows those whose checksum is
+page of the table is read by itself (`pages.py`), and of its rows those whose checksum is
 right go into a new file. Free pages hold rows of the past, so they are left out; where the list of
 them is damaged too, so are all pages but those that lie where the tree is broken. The damaged file
 is kept.
@@ -18,9 +18,9 @@ from typing import TypeAlias
 from zlib import crc32
 
 from zaqar_lite.storage.opendata.engine import Damage
-from zaqar_lite.storage.opendata.sqlite_pages import ROOT, BadPage, Page, Pages, children
-from zaqar_lite.storage.opendata.sqlite_wal import fold
-from zaqar_lite.storage.opendata.sqlite_writer import open_file
+from zaqar_lite.storage.opendata.sqlite.pages import ROOT, BadPage, Page, Pages, children
+from zaqar_lite.storage.opendata.sqlite.wal import fold
+from zaqar_lite.storage.opendata.sqlite.writer import open_file
 
 DAMAGED = "damaged"
 """The file beside the database that asks for a rebuild at the next start."""

@@ -13,7 +13,7 @@ from functools import cache
 from typing import NamedTuple
 
 from zaqar_lite.domain.filters import Expression
-from zaqar_lite.storage.opendata.encoding import (
+from zaqar_lite.storage.opendata.format.encoding import (
     MAX_U16,
     CodecError,
     array,
@@ -27,7 +27,7 @@ from zaqar_lite.storage.opendata.encoding import (
     unpack,
     utf8,
 )
-from zaqar_lite.storage.opendata.filter_codec import decode_filter, encode_filter
+from zaqar_lite.storage.opendata.format.filters import decode_filter, encode_filter
 
 _BYTES, _URI, _RAW = 1, 2, 3
 _U8 = struct.Struct("<B")

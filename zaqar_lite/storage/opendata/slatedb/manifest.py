@@ -11,9 +11,9 @@ import zlib
 from pathlib import Path
 
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.storage.opendata.slatedb_binding import slatedb
-from zaqar_lite.storage.opendata.slatedb_files import Files, files_of, problems_of, with_newer
-from zaqar_lite.storage.opendata.slatedb_table import UnknownVersion
+from zaqar_lite.storage.opendata.slatedb.binding import slatedb
+from zaqar_lite.storage.opendata.slatedb.files import Files, files_of, problems_of, with_newer
+from zaqar_lite.storage.opendata.slatedb.table import UnknownVersion
 
 logger = logging.getLogger(__name__)
 _NOTE = "newest-files"

@@ -8,11 +8,11 @@ out: messages that no other page has are put back from the log.
 
 from collections.abc import Callable, Iterable, Iterator
 
-from zaqar_lite.storage.opendata import keys
-from zaqar_lite.storage.opendata.active import read_active
-from zaqar_lite.storage.opendata.encoding import CodecError
-from zaqar_lite.storage.opendata.keys import RecordType
-from zaqar_lite.storage.opendata.slatedb_table import Row
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.active import read_active
+from zaqar_lite.storage.opendata.format.encoding import CodecError
+from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.slatedb.table import Row
 
 _PAGES = keys.prefix(RecordType.ACTIVE)
 
