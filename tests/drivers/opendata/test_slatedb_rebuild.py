@@ -272,6 +272,26 @@ async def test_a_damaged_file_inside_the_log_loses_its_commits_and_no_others(
     await check_goes_on(crashed, store)
 
 
+@pytest.mark.parametrize("kind", ["zeroed", "emptied", "missing"])
+async def test_the_last_commit_is_missed(
+    kind: str, crashed: Filled, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An empty last file of the log is also what every start leaves."""
+    (log,) = crashed.logs[-1:]
+    if kind == "missing":
+        log.unlink()
+    else:
+        change(log, zeroed if kind == "zeroed" else cut(0))
+    store = await opened(crashed)
+    assert len(crashed.kept()) == 1
+    assert any("are missing" in text for text in store.db.engine.damages)
+    assert all(text in caplog.text for text in store.db.engine.damages)
+    found = await served(crashed, store)
+    lost = [text for queue in QUEUES for text in crashed.posted(queue) if text not in found[queue]]
+    assert lost == crashed.second[QUEUES[2]][100:]
+    await check_goes_on(crashed, store)
+
+
 async def test_ids_of_lost_messages_are_not_given_to_others(crashed: Filled) -> None:
     """The first commit after a start takes the ids of those that follow it."""
     first = crashed.second[QUEUES[0]][0].encode()

@@ -4,9 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, THIRD, Store, texts
-from tests.services import S3Server
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.filters import Rules, compile_filter, compile_priority
 from zaqar_lite.domain.models import (
@@ -337,29 +335,3 @@ async def test_what_a_reader_sees_is_durable(store: Store, monkeypatch: pytest.M
     release.set()
     await posting
     assert texts(list((await reading).messages)) == ["slow"]
-
-
-async def test_the_store_works_on_s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    s3_server.make_bucket("zaqar")
-    for name, value in (
-        ("AWS_ENDPOINT", s3_server.url),
-        ("AWS_ALLOW_HTTP", "true"),
-        ("AWS_ACCESS_KEY_ID", s3_server.access_key),
-        ("AWS_SECRET_ACCESS_KEY", s3_server.secret_key),
-        ("AWS_REGION", s3_server.region),
-    ):
-        monkeypatch.setenv(name, value)
-    remote = Store("opendata+s3://zaqar/prefix")
-    await remote.messages.open()
-    await remote.post("first", "second")
-    assert texts(await remote.claim(1)) == ["first"]
-    await remote.restart()
-    assert texts(await remote.claim()) == ["second"]
-    await check_database(remote.db)
-    newcomer = Store("opendata+s3://zaqar/prefix")
-    await newcomer.messages.open()  # an object store has no lock: the newcomer wins
-    with pytest.raises(Unavailable):
-        await remote.post("fenced")
-    assert (await newcomer.messages.stats(QUEUE)).claimed == 2
-    await newcomer.messages.close()
-    await remote.messages.close()

@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import logging
 import os
+import zlib
 from pathlib import Path
 
 from zaqar_lite.storage.opendata.engine import DirectoryLock
@@ -13,6 +14,7 @@ logger = logging.getLogger(__name__)
 FOLDER = "slatedb"
 _CLEAN = "clean-shutdown"
 _DAMAGED = "found-damaged"
+_COMMIT = "last-commit"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -24,6 +26,7 @@ class LocalDirectory:
         self._lock = DirectoryLock(directory)
         self._clean = directory / _CLEAN
         self._descriptor = -1
+        self._commit = -1
 
     def acquire(self) -> None:
         """Take the lock.
@@ -41,6 +44,18 @@ class LocalDirectory:
         """
         self.place.mkdir(mode=0o700, exist_ok=True)
         self._descriptor = os.open(self.place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def note_commit(self, sequence: int) -> None:
+        """Note that a commit is durable, as are those before it; a start misses it then.
+
+        The note itself goes to the disk with the next commit: an older one is true as well.
+        """
+        with contextlib.suppress(OSError):
+            if self._commit < 0:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+                self._commit = os.open(self.place / _COMMIT, flags, 0o600)
+            number = sequence.to_bytes(8, "big")
+            os.pwrite(self._commit, number + zlib.crc32(number).to_bytes(4, "big"), 0)
 
     @property
     def was_closed(self) -> bool:
@@ -84,10 +99,25 @@ class LocalDirectory:
 
     def release(self) -> None:
         """Let the directory go; idempotent."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        for descriptor in (self._descriptor, self._commit):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._descriptor = self._commit = -1
         self._lock.release()
+
+
+def noted_commit(place: Path) -> int:
+    """The sequence of a commit that is durable, and mostly is the last one; 0 if none is noted.
+
+    Raises:
+        OSError: the note can't be read.
+    """
+    try:
+        note = (place / _COMMIT).read_bytes()
+    except FileNotFoundError:
+        return 0
+    number = note[:8]
+    return int.from_bytes(number, "big") if note[8:] == zlib.crc32(number).to_bytes(4, "big") else 0
 
 
 def syncfs(descriptor: int) -> None:

@@ -352,6 +352,8 @@ class SlateDbEngine(Engine):
         await db.flush_with_options(slatedb.FlushOptions(flush_type=slatedb.FlushType.WAL))
         await handle.await_durable()
         await self._sync()
+        if self._local is not None:
+            self._local.note_commit(handle.seqnum())
 
     async def _flush_memtable(self) -> None:
         """Let the write-ahead log be collected: one file a commit would pile up."""

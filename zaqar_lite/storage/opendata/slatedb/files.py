@@ -6,7 +6,8 @@ position count, and those right before it, back to the first that is not whole: 
 deletions as well as what was deleted, and may still have what a damaged table has lost.
 
 An empty file of the log is a fence, which every start leaves. One that was emptied looks the same,
-but then a sequence is missing between the files around it: every commit has the next one.
+but then a sequence is missing between the files around it, or at the end one that is noted beside
+the store: every commit has the next one.
 """
 
 import contextlib
@@ -116,10 +117,11 @@ def _layout(file: Path) -> Layout:
         return Layout(file.stat().st_size, (0, 0), ())
 
 
-def problems_of(files: Files) -> list[str]:
+def problems_of(files: Files, durable: int) -> list[str]:
     """Say what keeps SlateDB from opening or reading a store, save damaged blocks of tables.
 
-    Reads the ends of the tables, and the log's files, as SlateDB does then.
+    Reads the ends of the tables, and the log's files, as SlateDB does then. `durable` is the
+    sequence of a commit that must be there.
 
     Raises:
         UnknownVersion: another release wrote a file.
@@ -130,10 +132,10 @@ def problems_of(files: Files) -> list[str]:
         problem = _problem(table.file, table.layout)
         if problem is not None:
             found.append(f"{table.file}: {problem}")
-    return found + _problems_of_log(files)
+    return found + _problems_of_log(files, durable)
 
 
-def _problems_of_log(files: Files) -> list[str]:
+def _problems_of_log(files: Files, durable: int) -> list[str]:
     found, before, unsure = [], files.sequence, list(files.logs[:1])
     last: Path | None = None
     for file in files.logs:
@@ -151,9 +153,14 @@ def _problems_of_log(files: Files) -> list[str]:
                 names = ", ".join(str(file) for file in unsure)
                 found.append(f"{names}: commits {before + 1} to {first - 1} are missing")
         last, unsure = file, []
+    end = files.sequence if last is None else max(files.sequence, _sequences(last)[1])
     newest = next((file for file in reversed(files.old_logs) if not _is_empty(file)), None)
-    if last is None and newest is not None and _sequences(newest)[1] > files.sequence:
+    if newest is not None and _sequences(newest)[1] > end:
         found.append(f"{newest}: the manifest leaves it out")
+        end = _sequences(newest)[1]
+    if end < durable:
+        names = ", ".join(str(file) for file in unsure) or "the write-ahead log"
+        found.append(f"{names}: commits {end + 1} to {durable} are missing")
     return found
 
 

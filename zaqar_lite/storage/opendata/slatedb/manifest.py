@@ -12,6 +12,7 @@ from pathlib import Path
 
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.storage.opendata.slatedb.binding import slatedb
+from zaqar_lite.storage.opendata.slatedb.directory import noted_commit
 from zaqar_lite.storage.opendata.slatedb.files import Files, files_of, problems_of, with_newer
 from zaqar_lite.storage.opendata.slatedb.table import UnknownVersion
 
@@ -55,12 +56,13 @@ async def _find_files(place: Path, admin: slatedb.Admin) -> tuple[Files | None, 
     manifests = _all(place, _MANIFESTS)
     if not manifests:
         return None, []
+    durable = noted_commit(place)
     newest = await _read(admin, manifests[0])
     is_changed = _is_changed(place, manifests[0])
     if newest is not None and not is_changed:
         files = files_of(place, newest)
         changed = [file for file in _all(place, _COMPACTIONS)[:1] if _is_changed(place, file)]
-        return files, [*problems_of(files), *(f"{file}: {_CHANGED}" for file in changed)]
+        return files, [*problems_of(files, durable), *(f"{file}: {_CHANGED}" for file in changed)]
     problem = f"{manifests[0]}: {_CHANGED if is_changed else 'it is damaged'}"
     for file in manifests[1:]:
         older = await _read(admin, file)
@@ -70,7 +72,7 @@ async def _find_files(place: Path, admin: slatedb.Admin) -> tuple[Files | None, 
         if all(table.file.exists() for run in files.runs for table in run):
             files = with_newer(place, files)
             problem += f"; {file.name}, newer tables and the log are used instead"
-            return files, [problem, *problems_of(files)]
+            return files, [problem, *problems_of(files, durable)]
     if is_changed:
         raise ConfigurationError(
             f"The SlateDB store at {place} can't be opened: {problem}, and no older one can be "

@@ -1,0 +1,82 @@
+"""The embedded store in an object store's bucket."""
+
+import asyncio
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.drivers.opendata.contract_hooks import check_database
+from tests.drivers.opendata.store import QUEUE, Store, texts
+from tests.services import S3Server
+from zaqar_lite.cli import main
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.storage.opendata.slatedb.table import read_layout
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A new bucket, with what SlateDB needs to know of it in the environment."""
+    for name, value in (
+        ("AWS_ENDPOINT", s3_server.url),
+        ("AWS_ALLOW_HTTP", "true"),
+        ("AWS_ACCESS_KEY_ID", s3_server.access_key),
+        ("AWS_SECRET_ACCESS_KEY", s3_server.secret_key),
+        ("AWS_REGION", s3_server.region),
+    ):
+        monkeypatch.setenv(name, value)
+    name = f"zaqar-{uuid.uuid4().hex}"
+    s3_server.make_bucket(name)
+    return name
+
+
+@pytest.mark.anyio
+async def test_the_store_works_in_a_bucket(bucket: str) -> None:
+    remote = Store(f"opendata+s3://{bucket}/prefix")
+    await remote.messages.open()
+    await remote.post("first", "second")
+    assert texts(await remote.claim(1)) == ["first"]
+    await remote.restart()
+    assert texts(await remote.claim()) == ["second"]
+    await check_database(remote.db)
+    newcomer = Store(f"opendata+s3://{bucket}/prefix")
+    await newcomer.messages.open()  # an object store has no lock: the newcomer wins
+    with pytest.raises(Unavailable):
+        await remote.post("fenced")
+    assert (await newcomer.messages.stats(QUEUE)).claimed == 2
+    await newcomer.messages.close()
+    await remote.messages.close()
+
+
+async def filled(uri: str) -> None:
+    store = Store(uri)
+    await store.messages.open()
+    await store.post("first", "second", "third")
+    await store.claim(1)
+    await store.messages.close()
+
+
+async def claimable(uri: str) -> list[str]:
+    store = Store(uri)
+    await store.messages.open()
+    assert (await store.messages.stats(QUEUE)).total == 3
+    found = texts(await store.claim())
+    await store.messages.close()
+    return found
+
+
+def test_a_damaged_bucket_is_mended_in_a_directory(
+    bucket: str, s3_server: S3Server, tmp_path: Path
+) -> None:
+    asyncio.run(filled(f"opendata+s3://{bucket}/prefix"))
+    s3_server.download(bucket, "prefix", tmp_path / "slatedb")
+    (table,) = (tmp_path / "slatedb" / "compacted").glob("*.sst")
+    index, length = read_layout(table).index_at
+    with table.open("r+b") as opened:
+        opened.seek(index)
+        opened.write(bytes(length))
+    local, file = f"opendata+slatedb://{tmp_path}", str(tmp_path / "queues.jsonl")
+    assert main(["store", "export", "--store", local, file]) == 0
+    assert list(tmp_path.glob("slatedb.damaged-*"))
+    assert main(["store", "import", "--store", f"opendata+s3://{bucket}/new", file]) == 0
+    assert asyncio.run(claimable(f"opendata+s3://{bucket}/new")) == ["second", "third"]
