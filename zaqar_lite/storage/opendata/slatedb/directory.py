@@ -26,7 +26,6 @@ class LocalDirectory:
         self._lock = DirectoryLock(directory)
         self._clean = directory / _CLEAN
         self._descriptor = -1
-        self._commit = -1
 
     def acquire(self) -> None:
         """Take the lock.
@@ -44,18 +43,6 @@ class LocalDirectory:
         """
         self.place.mkdir(mode=0o700, exist_ok=True)
         self._descriptor = os.open(self.place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-    def note_commit(self, sequence: int) -> None:
-        """Note that a commit is durable, as are those before it; a start misses it then.
-
-        The note itself goes to the disk with the next commit: an older one is true as well.
-        """
-        with contextlib.suppress(OSError):
-            if self._commit < 0:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-                self._commit = os.open(self.place / _COMMIT, flags, 0o600)
-            number = sequence.to_bytes(8, "big")
-            os.pwrite(self._commit, number + zlib.crc32(number).to_bytes(4, "big"), 0)
 
     @property
     def was_closed(self) -> bool:
@@ -88,22 +75,41 @@ class LocalDirectory:
         """
         await asyncio.get_running_loop().run_in_executor(None, try_to_write, self.place / "probe")
 
-    async def sync(self) -> None:
-        """Sync the file system.
+    async def sync(self, commit: int = 0) -> None:
+        """Sync the file system; then note that this commit and those before it are durable.
+
+        A start misses it then. The note goes to the disk with the next sync: an older one is true
+        as well, and so is none, where the disk takes no more.
 
         Raises:
             OSError: it failed.
         """
         if self._descriptor >= 0:
-            await asyncio.get_running_loop().run_in_executor(None, syncfs, self._descriptor)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(None, _sync, self._descriptor, self.place, commit)
 
     def release(self) -> None:
         """Let the directory go; idempotent."""
-        for descriptor in (self._descriptor, self._commit):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._descriptor = self._commit = -1
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
         self._lock.release()
+
+
+def _sync(descriptor: int, place: Path, commit: int) -> None:
+    syncfs(descriptor)
+    if commit:
+        with contextlib.suppress(OSError):
+            _note(place / _COMMIT, commit)
+
+
+def _note(file: Path, commit: int) -> None:
+    number = commit.to_bytes(8, "big")
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(descriptor, number + _checksum(number), 0)
+    finally:
+        os.close(descriptor)
 
 
 def noted_commit(place: Path) -> int:
@@ -117,7 +123,11 @@ def noted_commit(place: Path) -> int:
     except FileNotFoundError:
         return 0
     number = note[:8]
-    return int.from_bytes(number, "big") if note[8:] == zlib.crc32(number).to_bytes(4, "big") else 0
+    return int.from_bytes(number, "big") if note[8:] == _checksum(number) else 0
+
+
+def _checksum(number: bytes) -> bytes:
+    return zlib.crc32(number).to_bytes(4, "big")
 
 
 def syncfs(descriptor: int) -> None:

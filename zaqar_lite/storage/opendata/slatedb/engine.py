@@ -351,9 +351,8 @@ class SlateDbEngine(Engine):
         handle = await db.write(batch)
         await db.flush_with_options(slatedb.FlushOptions(flush_type=slatedb.FlushType.WAL))
         await handle.await_durable()
-        await self._sync()
         if self._local is not None:
-            self._local.note_commit(handle.seqnum())
+            await self._local.sync(commit=handle.seqnum())
 
     async def _flush_memtable(self) -> None:
         """Let the write-ahead log be collected: one file a commit would pile up."""
@@ -366,10 +365,6 @@ class SlateDbEngine(Engine):
             logger.exception("the memtable was not flushed; the log grows until it is")
         finally:
             self._flushing = None
-
-    async def _sync(self) -> None:
-        if self._local is not None:
-            await self._local.sync()
 
     async def _sync_tables(self) -> None:
         if self._local is not None:
