@@ -251,8 +251,9 @@ async def test_a_user_without_rights_is_told_at_the_start(
 
 async def test_a_server_that_was_killed_comes_back_with_what_was_answered() -> None:
     with start_mongo(options=["--sync-on-commit"]) as server:
+        # pymongo asks a server that was lost again every 500 ms.
         store, _ = create(
-            f"{server.url}&serverSelectionTimeoutMS=500", clock=Clock(), options=StoreOptions()
+            f"{server.url}&serverSelectionTimeoutMS=3000", clock=Clock(), options=StoreOptions()
         )
         async with store:
             ref = QueueRef("project", "queue")
