@@ -9,6 +9,7 @@ import pytest
 
 from tests.drivers.opendata.store import (
     HOUR,
+    MINUTE,
     OTHER,
     QUEUE,
     THIRD,
@@ -19,7 +20,7 @@ from tests.drivers.opendata.store import (
 )
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.domain.models import Copy, DelayMode, NewMessage, QueueRef
+from zaqar_lite.domain.models import Copy, DeadLetter, DelayMode, NewMessage, QueueRef
 from zaqar_lite.storage.opendata.checking import check
 from zaqar_lite.storage.opendata.engine import Batch, Damage
 from zaqar_lite.storage.opendata.format import keys
@@ -174,8 +175,8 @@ async def test_a_delay_is_not_cut(filled: Store) -> None:
     assert len((await filled.claim(300, queue=OTHER)).messages) == 300
 
 
-async def test_queues_that_lost_nothing_get_nothing(filled: Store) -> None:
-    """The message was in both; one has let it go, and the other has lost its page."""
+async def both_in(filled: Store) -> str:
+    """Empty the other queue and let it receive what is posted; post a message that both get."""
     await filled.management.create_queue(OTHER, {"_filter": "queue = 'queue'"}, max_queues=9)
     await filled.messages.purge(OTHER)
     await filled.sweep()
@@ -183,6 +184,12 @@ async def test_queues_that_lost_nothing_get_nothing(filled: Store) -> None:
     (both,) = await filled.post(NewMessage(b'"both"', HOUR, copies=(copy,)))
     await filled.post(SPACER, to=THIRD)
     assert await listed(filled, OTHER) == ["both"]
+    return both
+
+
+async def test_queues_that_lost_nothing_get_nothing(filled: Store) -> None:
+    """The message was in both; one has let it go, and the other has lost its page."""
+    both = await both_in(filled)
     await filled.messages.delete(QUEUE, [both], claim_ids=None)
     await filled.restart_damaged(OTHER_ROOT)
     assert await listed(filled, OTHER) == ["both"]
@@ -190,6 +197,38 @@ async def test_queues_that_lost_nothing_get_nothing(filled: Store) -> None:
     await filled.messages.delete(OTHER, [both], claim_ids=None)
     await filled.restart()
     assert not await listed(filled, OTHER)  # nothing thought that the other one holds it, too
+
+
+async def test_a_message_of_two_queues_returns_to_the_one_that_lost_it(filled: Store) -> None:
+    both = await both_in(filled)
+    await filled.restart_damaged(OTHER_ROOT)
+    assert await listed(filled, OTHER) == ["both"]
+    assert await listed(filled) == [*numbers(0, 700), "both"]
+    await filled.messages.delete(QUEUE, [both], claim_ids=None)
+    await filled.restart()
+    assert await listed(filled, OTHER) == ["both"]  # the body is still there
+    await filled.messages.delete(OTHER, [both], claim_ids=None)
+    await filled.restart()
+    assert not await listed(filled, OTHER)
+
+
+@pytest.mark.parametrize("filled", ["embedded"], indirect=True)
+async def test_a_dead_letter_of_a_shared_message_does_not_return_to_its_source(
+    filled: Store,
+) -> None:
+    both = await both_in(filled)
+    letters = QueueRef("project", "letters")
+    for _ in range(2):
+        await filled.claim(queue=OTHER, letters=DeadLetter(letters, 1))
+        filled.clock.advance(2 * MINUTE)
+    assert await listed(filled, letters) == ["both"]
+    await filled.post(SPACER, to=THIRD)
+    await filled.restart_damaged(OTHER_ROOT)
+    assert not await listed(filled, OTHER)
+    assert await listed(filled, letters) == ["both"]
+    assert await listed(filled) == [*numbers(0, 700), "both"]
+    await filled.messages.delete(QUEUE, [both], claim_ids=None)
+    assert await listed(filled, letters) == ["both"]
 
 
 async def test_a_filter_set_later_takes_no_older_message(filled: Store) -> None:
@@ -257,21 +296,22 @@ async def test_another_format_is_still_refused(filled: Store) -> None:
         await filled.restart()
 
 
-@pytest.mark.parametrize("seed", range(20))
-async def test_of_any_damaged_records_only_bodies_and_metadata_cost_messages(
-    seed: int, tmp_path: Path
-) -> None:
-    """Random operations, then flipped bits in random records of any type but garbage."""
-    choose = random.Random(seed)
-    store = Store(f"embedded://{tmp_path / 'data'}")
-    await store.messages.open()
-    live: dict[QueueRef, dict[str, str]] = {QUEUE: {}, OTHER: {}, THIRD: {}}
+Live = dict[QueueRef, dict[str, str]]
+
+
+async def live_through(store: Store, choose: random.Random, copies: tuple[Copy, ...]) -> Live:
+    """Do random things; return what is live in each queue: texts in order, and their ids."""
+    live: Live = {QUEUE: {}, OTHER: {}, THIRD: {}}
     for number in range(choose.randrange(30, 60)):
         queue = choose.choice(list(live))
         action = choose.choice(("post", "post", "post", "delete", "release", "purge", "sweep"))
         if action == "post":
-            new = [f"{number}-{index}" for index in range(choose.randrange(1, 90))]
-            live[queue].update(zip(new, await store.post(*new, to=queue), strict=True))
+            to = copies if queue == QUEUE else ()
+            texts_now = [f"{number}-{index}" for index in range(choose.randrange(1, 90))]
+            new = [NewMessage(f'"{text}"'.encode(), HOUR, copies=to) for text in texts_now]
+            ids = await store.post(*new, to=queue)
+            for receiver in (queue, *(copy.queue for copy in to)):
+                live[receiver].update(zip(texts_now, ids, strict=True))
         elif action == "purge" and choose.random() < 0.4:
             await store.messages.purge(queue)
             live[queue].clear()
@@ -287,6 +327,11 @@ async def test_of_any_damaged_records_only_bodies_and_metadata_cost_messages(
                     del live[queue][text]
             elif taken.claim_id is not None and choose.random() < 0.5:
                 await store.messages.release(queue, taken.claim_id)
+    return live
+
+
+async def broken_of(store: Store, choose: random.Random) -> set[bytes]:
+    """Choose ten records of any type but garbage."""
     stored = [
         key
         async for rows in store.db.engine.scan(b"", b"\xff")
@@ -294,7 +339,23 @@ async def test_of_any_damaged_records_only_bodies_and_metadata_cost_messages(
         if value and not key.startswith(keys.prefix(RecordType.GARBAGE))
     ]
     few = [key for key in stored if not key.startswith((PAYLOAD_PREFIX, keys.log_prefix(1)))]
-    broken = {*choose.sample(few, min(len(few), 4)), *choose.sample(stored, 6)}
+    return {*choose.sample(few, min(len(few), 4)), *choose.sample(stored, 6)}
+
+
+@pytest.mark.parametrize("shares", [False, True])
+@pytest.mark.parametrize("seed", range(12))
+async def test_of_any_damaged_records_only_bodies_and_metadata_cost_messages(
+    seed: int, shares: bool, tmp_path: Path
+) -> None:
+    """Where one queue gets what another does, nothing tells what it alone had let go."""
+    choose = random.Random(seed)
+    store = Store(f"embedded://{tmp_path / 'data'}")
+    await store.messages.open()
+    copies = (Copy(OTHER, HOUR, 0, 100),) if shares else ()
+    if shares:
+        await store.management.create_queue(OTHER, {"_filter": "queue = 'queue'"}, max_queues=9)
+    live = await live_through(store, choose, copies)
+    broken = await broken_of(store, choose)
     excused = {
         text
         for messages in live.values()
@@ -302,11 +363,16 @@ async def test_of_any_damaged_records_only_bodies_and_metadata_cost_messages(
         if PAYLOAD_PREFIX + bytes.fromhex(message_id[:16]) in broken
         or store.db.log_key(int(message_id[:16], 16)) in broken
     }
+    if keys.queue_key(RecordType.CONFIG, b"project/other") in broken:
+        excused.update(live[OTHER])  # nothing else tells what its filter took
     await store.restart_damaged(*broken)
     for _ in range(2):
         for queue, messages in live.items():
             found = await listed(store, queue)
-            assert found == [text for text in messages if text in set(found)]
+            expected = [text for text in messages if text in set(found)]
+            assert [text for text in found if text in messages] == expected
             assert set(messages) - set(found) <= excused
+            assert shares or found == expected
+            assert set(found) <= set().union(*live.values())
         await store.restart()
     await store.messages.close()

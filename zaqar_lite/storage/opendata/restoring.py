@@ -5,7 +5,8 @@ that no queue holds, and that no purge has left behind, is of a message whose pa
 enters again where it was, with its claim, its attempts and the rest of its delay, where these can
 be read. What an edit, an exposure or an extended claim had changed was in the page only. So was
 where a dead letter had gone: it enters the queue that it was posted to. A message that went to
-several queues enters each that can have lost it, also where one of them had let it go.
+several queues enters each that can have lost it, also where one of them had let it go: which of the
+lost ones it had, nothing tells.
 """
 
 import logging
@@ -45,14 +46,15 @@ async def put_back(db: "Database", records: Sequence[Record]) -> None:
     """
     if not _may_miss(db, RecordType.ACTIVE):
         return
-    held = _held(records) | await garbage_ids(db)
+    held, shared = _held(records)
+    held |= await garbage_ids(db)
     router = Router(db)
     lost: dict[QueueRef, list[Entry]] = {}
     async for metadata in _logged(db):
         if metadata.message_id in held:
             continue
         for ref, entry in router.entries(metadata):
-            if _may_have_lost(db, ref, entry):
+            if (entry.id, ref) not in shared and _may_have_lost(db, ref, entry):
                 lost.setdefault(ref, []).append(entry)
     claimed = _claimed(records)
     for ref, entries in lost.items():
@@ -93,16 +95,29 @@ async def garbage_ids(db: "Database") -> set[int]:
     }
 
 
-def _held(records: Sequence[Record]) -> set[int]:
+def _held(records: Sequence[Record]) -> tuple[set[int], set[tuple[int, QueueRef]]]:
+    """Which messages a queue holds alone, and which of those that several were given it has.
+
+    A queue has what it has moved to its dead-letter queue: it has not lost it.
+    """
     held: set[int] = set()
-    for kind, _, value in records:
-        if kind is RecordType.ACTIVE:
-            try:
-                available, in_flight, _ = read_active(value)
-            except CodecError:
-                continue  # it was named when it was read
-            held.update(available[::5], in_flight[::5])
-    return held
+    shared: set[tuple[int, QueueRef]] = set()
+    for kind, where, value in records:
+        if kind is not RecordType.ACTIVE:
+            continue
+        try:
+            available, in_flight, extras = read_active(value)
+            ref = keys.read_queue_id(where.queue)
+        except CodecError:
+            continue  # it was named when it was read
+        held.update(available[::5], in_flight[::5])
+        for message_id, extra in extras.items():
+            if extra.shared:
+                held.discard(message_id)
+                shared.add((message_id, ref))
+                if extra.source is not None:
+                    shared.add((message_id, QueueRef(ref.project, extra.source)))
+    return held, shared
 
 
 def _claimed(records: Sequence[Record]) -> dict[tuple[bytes, int], str]:
