@@ -66,5 +66,6 @@ async def test_kill_minus_nine_breaks_no_promise(scheme: str, tmp_path: Path) ->
         server.close()
     print(f"{scheme}: {history.summary()}")
     assert history.violations() == []
+    assert not list(tmp_path.rglob("*damaged*"))  # no kill looks like damage
     assert history.holds
     assert any(post.answered for post in history.posts.values())
