@@ -112,30 +112,34 @@ class History:
 
     def _undone(self) -> list[str]:
         found = []
+        holds = self._holds_by_text()
         for text, deletes in self.deletes.items():
             gone = min((d.answered for d in deletes if d.answered is not None), default=NEVER)
             if gone < NEVER and self.remaining[text]:
                 found.append(f"undone: {text}, deleted at {gone}, is there in the end")
             found += [
                 f"undone: {text}, deleted at {gone}, was handed out by {hold.claim} afterwards"
-                for hold in self.holds
-                if hold.text == text and hold.invoked > gone
+                for hold in holds[text]
+                if hold.invoked > gone
             ]
         return found
 
     def _two_holders(self) -> list[str]:
-        by_text: dict[str, list[Hold]] = defaultdict(list)
-        for hold in self.holds:
-            by_text[hold.text].append(hold)
         return [
             f"two holders: {text}, {first.claim} since {first.answered} and {second.claim}"
-            for text, holds in by_text.items()
+            for text, holds in self._holds_by_text().items()
             for first in holds
             for second in holds
             if first is not second
             and second.invoked > first.answered
             and second.answered < first.surely_until
         ]
+
+    def _holds_by_text(self) -> dict[str, list[Hold]]:
+        by_text: dict[str, list[Hold]] = defaultdict(list)
+        for hold in self.holds:
+            by_text[hold.text].append(hold)
+        return by_text
 
     def _early(self) -> list[str]:
         return [
