@@ -93,7 +93,7 @@ async def check_invariants(db: Database) -> None:
         for key, _ in chunk
     }
     known = {
-        (e.id, q.raw) for q in db.queues for p in q.pages for e in p.entries.values()
+        (e.name, q.raw) for q in db.queues for p in q.pages for e in p.entries.values()
         if e.past is not None
     } | {
         (item.message_id, q.raw) for q in db.queues for h in (q.done, q.failed) for item in h.tail

@@ -2,6 +2,7 @@
 
 import uuid
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,20 +107,28 @@ extras = st.builds(
     ),
     origins,
 )  # fmt: skip
-rows = st.lists(st.tuples(u64, u8, i64, i64, u16), max_size=20)
+held_extras = st.builds(replace, extras, visible_at=i64, deadline=i64)
+rows = st.lists(st.tuples(st.integers(0, 9) | u64, u8, i64, i64, u16), max_size=20)
 
 
 @settings(max_examples=50, deadline=None)
-@given(rows, rows, st.dictionaries(u64, extras, max_size=5))
-def test_active_pages(
-    available: list[Any], in_flight: list[Any], beyond: dict[int, active.Extra]
-) -> None:
-    data = active.encode_active(
+@given(rows, rows, st.data())
+def test_active_pages(available: list[Any], in_flight: list[Any], data: st.DataObject) -> None:
+    """An id may be there more than once; then all entries of it have extras."""
+    ids = [row[0] for row in (*available, *in_flight)]
+    beyond = {
+        place: data.draw(extras if place < len(available) else held_extras)
+        for place, message_id in enumerate(ids)
+        if ids.count(message_id) > 1 or data.draw(st.booleans())
+    }
+    encoded = active.encode_active(
         [value for row in available for value in row],
         [value for row in in_flight for value in row],
-        active.encode_extras([active.encode_extra(key, extra) for key, extra in beyond.items()]),
+        active.encode_extras(
+            [active.encode_extra(ids[place], extra) for place, extra in beyond.items()]
+        ),
     )
-    page = active.decode_active(data)
+    page = active.decode_active(encoded)
     assert [tuple(row) for row in page.available] == available
     assert [tuple(row) for row in page.in_flight] == in_flight
     assert page.extras == beyond
@@ -130,9 +139,9 @@ def test_active_pages(
 def test_what_a_claimed_message_keeps(visible_at: int, deadline: int, message_id: int) -> None:
     extra = active.Extra(visible_at=visible_at, deadline=deadline)
     data = active.encode_active(
-        (), (), active.encode_extras([active.encode_extra(message_id, extra)])
+        (), (message_id, 0, 0, 0, 0), active.encode_extras([active.encode_extra(message_id, extra)])
     )
-    assert active.decode_active(data).extras == {message_id: extra}
+    assert active.decode_active(data).extras == {0: extra}
 
 
 @settings(deadline=None)

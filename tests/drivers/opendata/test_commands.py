@@ -204,5 +204,5 @@ def test_a_failed_import_says_that_a_part_may_be_stored(tmp_path: Path) -> None:
 def test_there_must_be_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = tmp_path / "nothing"
     assert main(["store", "check", "--store", f"embedded://{missing}"]) == 2
-    assert "no store" in capsys.readouterr().err
+    assert "There is no store" in capsys.readouterr().err
     assert not missing.exists()

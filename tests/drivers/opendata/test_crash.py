@@ -38,6 +38,11 @@ async def kill(server: ServerProcess) -> None:
     server.kill()
 
 
+def damaged(directory: Path) -> list[Path]:
+    """What a start has set aside as damaged."""
+    return list(directory.rglob("*damaged*"))
+
+
 @pytest.mark.parametrize("scheme", ["embedded", "opendata+slatedb"])
 async def test_kill_minus_nine_breaks_no_promise(scheme: str, tmp_path: Path) -> None:
     history = History()
@@ -66,6 +71,6 @@ async def test_kill_minus_nine_breaks_no_promise(scheme: str, tmp_path: Path) ->
         server.close()
     print(f"{scheme}: {history.summary()}")
     assert history.violations() == []
-    assert not list(tmp_path.rglob("*damaged*"))  # no kill looks like damage
+    assert not damaged(tmp_path)  # no kill looks like damage
     assert history.holds
     assert any(post.answered for post in history.posts.values())

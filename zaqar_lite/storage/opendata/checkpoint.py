@@ -73,7 +73,7 @@ def _encode_claims(queue: Queue, puts: dict[bytes, bytes], deletes: dict[bytes, 
     for entry in queue.ended:
         past = entry.past
         if past is not None and queue.find(entry.position) is entry:
-            key = keys.attempts_key(entry.id, queue.raw)
+            key = keys.attempts_key(entry.name, queue.raw)
             puts[key] = encode_attempts(past.consumers)
             deletes.pop(key, None)
     queue.ended.clear()
@@ -87,12 +87,12 @@ def _encode_removed(
         message_id = entry.id
         past = entry.past
         if past is not None:
-            if past.shared and _has_other_holder(db, message_id):
-                continue
             if past.consumers:
-                key = keys.attempts_key(message_id, queue.raw)
+                key = keys.attempts_key(entry.name, queue.raw)
                 if key not in puts:  # a history that began in this batch needs it
                     deletes[key] = None
+            if past.shared and _has_other_holder(db, message_id):
+                continue
         gone.append(message_id)
     queue.removed.clear()
     if len(gone) > GARBAGE_STEP:

@@ -3,6 +3,7 @@
 import gc
 import logging
 from collections.abc import AsyncIterator, Sequence
+from itertools import count as counted
 from typing import TYPE_CHECKING, TypeAlias
 
 from zaqar_lite.domain.ids import new_claim_id
@@ -170,8 +171,9 @@ def _read_page(db: "Database", part: _Parts, number: int | None, value: bytes) -
             return
     part.hot += (len(available) + len(in_flight)) // 5
     entries: list[Entry] = []
+    places = counted()
     for message_id, priority, visible_at, deadline, attempts in rows_of_five(available):
-        extra = extras.get(message_id) if extras else None
+        extra = extras.get(next(places)) if extras else None
         if extra is None and not attempts:
             entry = Entry(
                 message_id, message_id, page, priority, visible_at, deadline, 0, UNKNOWN, None, None
@@ -181,7 +183,7 @@ def _read_page(db: "Database", part: _Parts, number: int | None, value: bytes) -
             entry.visible_at, entry.expires_at = visible_at, deadline
         entries.append(entry)
     for message_id, priority, claimed_at, lease, attempts in rows_of_five(in_flight):
-        extra = extras.get(message_id)
+        extra = extras.get(next(places))
         entry = Entry.restore(page, message_id, priority, attempts, extra)
         if extra is not None and extra.deadline is not None:
             entry.visible_at, entry.expires_at = extra.visible_at or 0, extra.deadline
@@ -229,13 +231,15 @@ def _assemble(db: "Database", part: _Parts) -> None:
             if entry.position != entry.id:
                 queue.names[entry.name] = entry.position
             queue.index(entry)
+            if entry.attempts and entry.claim is None:
+                queue.exhaustible.append(entry)
     queue.keys.restore(part.keys)
 
 
 async def _read_attempts(db: "Database", queues: Sequence[Queue]) -> None:
     """Read who held the entries whose attempts have ended."""
     wanted = {
-        keys.attempts_key(entry.id, queue.raw): entry
+        keys.attempts_key(entry.name, queue.raw): entry
         for queue in queues
         for page in queue.pages
         for entry in page.entries.values()

@@ -110,9 +110,11 @@ def _held(records: Sequence[Record]) -> tuple[set[int], set[tuple[int, QueueRef]
             ref = keys.read_queue_id(where.queue)
         except CodecError:
             continue  # it was named when it was read
-        held.update(available[::5], in_flight[::5])
-        for message_id, extra in extras.items():
+        ids = (*available[::5], *in_flight[::5])
+        held.update(ids)
+        for place, extra in extras.items():
             if extra.shared:
+                message_id = ids[place]
                 held.discard(message_id)
                 shared.add((message_id, ref))
                 if extra.source is not None:
@@ -169,7 +171,7 @@ def _may_have_lost(db: "Database", ref: QueueRef, entry: Entry) -> bool:
 async def _recall_attempts(db: "Database", queue: Queue, entries: Sequence[Entry]) -> None:
     for start in range(0, len(entries), _CHUNK):
         of_key = {
-            keys.attempts_key(entry.id, queue.raw): entry
+            keys.attempts_key(entry.name, queue.raw): entry
             for entry in entries[start : start + _CHUNK]
         }
         for key, value in (await db.engine.get(list(of_key))).items():

@@ -1,7 +1,7 @@
 """Active pages: the RFC's available and in-flight messages, and what ours have beyond them."""
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -171,7 +171,7 @@ def encode_extras(extras: Sequence[bytes]) -> bytes:
 
 
 class Active(NamedTuple):
-    """An active page."""
+    """An active page; the extras are by the place of their entry, those in flight come last."""
 
     available: list[Available]
     in_flight: list[InFlight]
@@ -184,8 +184,31 @@ def _read_entries(data: bytes, offset: int) -> tuple[Sequence[int], int]:
     return unpack(layout, data, offset)
 
 
+def _by_place(
+    available: Sequence[int], in_flight: Sequence[int], pairs: Iterable[tuple[int, Extra]]
+) -> dict[int, Extra]:
+    """Give each extra to its entry.
+
+    A queue may hold an id twice, as when two letters of one message meet: then their extras stand
+    in the order of the entries, and those in flight have a deadline.
+    """
+    places: dict[tuple[int, bool], list[int]] = {}
+    waiting = len(available) // 5
+    for place, message_id in enumerate((*available[::5], *in_flight[::5])):
+        places.setdefault((message_id, place >= waiting), []).append(place)
+    found = {}
+    for message_id, extra in pairs:
+        is_held = extra.deadline is not None
+        mine = places.get((message_id, is_held)) or places.get((message_id, not is_held))
+        if mine:
+            found[mine.pop(0)] = extra
+    return found
+
+
 def read_active(data: bytes) -> tuple[Sequence[int], Sequence[int], Mapping[int, Extra]]:
     """Read an active page: the fields of the available and of the in-flight ones, and the extras.
+
+    These are by the place of their entry in the page, those in flight behind the others.
 
     Raises:
         CodecError: cut short or bytes left over.
@@ -195,7 +218,7 @@ def read_active(data: bytes) -> tuple[Sequence[int], Sequence[int], Mapping[int,
     extras: Mapping[int, Extra] = {}
     if offset < len(data):
         pairs, offset = read_array(data, offset, _read_extra)
-        extras = dict(pairs)
+        extras = _by_place(available, in_flight, pairs)
     finish(data, offset, "active page")
     return available, in_flight, extras
 

@@ -62,9 +62,8 @@ def _positions(page: bytes) -> set[int]:
         available, in_flight, extras = read_active(page)
     except CodecError:
         return set()
-    found = {*available[::5], *in_flight[::5]}
-    for message_id, extra in extras.items():
+    found = [*available[::5], *in_flight[::5]]
+    for place, extra in extras.items():
         if extra.position is not None:
-            found.discard(message_id)
-            found.add(extra.position)
-    return found
+            found[place] = extra.position
+    return set(found)

@@ -1,0 +1,99 @@
+"""Dead letters of a message that more than one queue held, in one dead-letter queue."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.drivers.opendata.contract_hooks import check_database
+from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store
+from zaqar_lite.domain.models import Copy, DeadLetter, HistoryState, Message, NewMessage, QueueRef
+
+pytestmark = pytest.mark.anyio
+LETTERS = QueueRef("project", "letters")
+
+
+@pytest.fixture(params=["embedded", "opendata+slatedb"])
+async def two(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    """Two letters of the same message, from the two queues that held it."""
+    store = Store(f"{request.param}://{tmp_path / 'data'}")
+    await store.messages.open()
+    await store.management.create_queue(OTHER, {"_filter": "queue = 'queue'"}, max_queues=9)
+    await store.post(NewMessage(b'"poison"', HOUR, copies=(Copy(OTHER, HOUR, 0, 100),)))
+    for source in (QUEUE, OTHER):
+        for _ in range(2):
+            claimed = await store.claim(
+                queue=source, client=f"of {source.name}", letters=DeadLetter(LETTERS, 1)
+            )
+            if claimed.claim_id is not None:
+                await store.messages.release(source, claimed.claim_id)
+    yield store
+    await check_database(store.db)
+    await store.messages.close()
+
+
+async def letters(store: Store) -> list[Message]:
+    page = await store.messages.list_messages(
+        LETTERS, limit=10, include_claimed=True, include_delayed=True
+    )
+    return list(page.messages)
+
+
+def sources(found: list[Message]) -> list[str]:
+    return [message.origin.source for message in found if message.origin is not None]
+
+
+async def test_both_are_there_after_a_restart(two: Store) -> None:
+    before = await letters(two)
+    assert sources(before) == ["queue", "other"]
+    for _ in range(2):
+        await two.restart()
+        assert [message.id for message in await letters(two)] == [message.id for message in before]
+        assert sources(await letters(two)) == ["queue", "other"]
+        assert (await two.messages.stats(LETTERS)).total == 2
+        await two.post("new", to=LETTERS)  # the page is written again
+        await two.messages.delete(LETTERS, [(await letters(two))[-1].id], claim_ids=None)
+
+
+async def test_each_keeps_its_claim_over_a_restart(two: Store) -> None:
+    first = await two.claim(1, queue=LETTERS, client="one")
+    await two.restart()
+    assert [message.claim_id for message in await letters(two)] == [first.claim_id, None]
+    second = await two.claim(1, queue=LETTERS, client="two")
+    assert sources(list(second.messages)) == ["other"]
+    await two.restart()
+    claims = [message.claim_id for message in await letters(two)]
+    assert claims == [first.claim_id, second.claim_id]
+    two.clock.advance(2 * MINUTE)
+    assert len((await two.claim(queue=LETTERS)).messages) == 2
+
+
+async def test_each_has_its_own_attempts_in_the_history(two: Store) -> None:
+    await two.management.create_queue(LETTERS, {"_done_retention": 0}, max_queues=9)
+    expected = [["of queue", "reader"], ["of other", "reader"]]
+    for number in (1, 2):
+        claimed = await two.claim(1, queue=LETTERS, client="reader")
+        ids = [message.id for message in claimed.messages]
+        await two.messages.delete(LETTERS, ids, claim_ids=[claimed.claim_id or ""])
+        await two.restart()
+        page = await two.messages.history(LETTERS, HistoryState.DONE, marker=None, limit=10)
+        assert [list(entry.consumers) for entry in page.entries] == expected[:number]
+
+
+async def test_the_body_goes_with_the_last(two: Store) -> None:
+    for left in (1, 0):
+        (message, *_) = await letters(two)
+        await two.messages.delete(LETTERS, [message.id], claim_ids=None)
+        await two.restart()
+        assert len(await letters(two)) == left
+
+
+async def test_the_sweep_moves_what_was_exhausted_before_a_restart(store: Store) -> None:
+    policy = {"_max_claim_count": 1, "_dead_letter_queue": "letters"}
+    await store.management.create_queue(QUEUE, policy, max_queues=9)
+    await store.post("poison")
+    claimed = await store.claim()
+    await store.messages.release(QUEUE, claimed.claim_id or "")
+    await store.restart()
+    assert (await store.messages.sweep(100)).moved == 1
+    assert sources(await letters(store)) == ["queue"]
