@@ -21,6 +21,7 @@ from zaqar_lite.storage.opendata.history import History
 from zaqar_lite.storage.opendata.queue import Queue
 
 logger = logging.getLogger(__name__)
+_MOST_DIGITS = 20  # of a 64-bit number; Python refuses to read thousands
 _RETENTIONS = {RecordType.DONE: DONE_RETENTION, RecordType.FAILED: FAILED_RETENTION}
 
 
@@ -37,7 +38,7 @@ def move(db: Database, queue: Queue, entry: Entry, policy: DeadLetter, now: int)
     queue.removed.pop()  # the payload goes along
     before = entry.remember()
     if before.consumers:
-        key = keys.attempts_key(entry.id, queue.raw)
+        key = keys.attempts_key(entry.name, queue.raw)
         db.puts.pop(key, None)
         db.deletes[key] = None
     before.origin = Origin(
@@ -120,9 +121,13 @@ def _read_marker(marker: str | None) -> tuple[int | None, int]:
     if marker is None:
         return None, 0
     page, _, message_id = marker.partition("-")
-    if not (page.isascii() and page.isdigit() and message_id.isascii() and message_id.isdigit()):
+    if not (_is_number(page) and _is_number(message_id)):
         return 1 << 62, 0  # no marker of ours: an empty page
     return int(page), int(message_id)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
 async def _items(
