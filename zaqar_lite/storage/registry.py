@@ -76,9 +76,15 @@ def find_driver(uri: str) -> Driver:
     """Find the driver of a URI.
 
     Raises:
-        ConfigurationError: no driver has its scheme; the text lists those there are.
+        ConfigurationError: it is no URI, or no driver has its scheme; the text lists those there
+            are.
     """
-    scheme = urlsplit(uri).scheme.lower()
+    try:
+        scheme = urlsplit(uri).scheme.lower()
+    except ValueError as exc:  # its text may hold a password
+        raise ConfigurationError(
+            "The store's URI can't be read: write scheme://host/path, an IPv6 address in [ ]."
+        ) from exc
     for driver in DRIVERS:
         if scheme in driver.schemes:
             return driver

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from zaqar_lite.storage.opendata.slatedb.engine import SlateDbEngine
 
 
+_SCHEMES = ("embedded", "opendata+sqlite", "opendata+slatedb", "opendata+s3")
+_SLATEDB_FOLDERS = ("slatedb", "slatedb.rebuilt")
+"""Where a SlateDB store is, and where it is after a crash while it was put in its place."""
+
+
 def create(
     uri: str, *, clock: Clock, options: StoreOptions
 ) -> tuple[MessageStore, ManagementStore]:
@@ -44,14 +49,22 @@ def create(
     return OpenDataMessageStore(db), OpenDataManagementStore(db)
 
 
-def create_engine(uri: str) -> Engine:
+def create_engine(uri: str, *, must_exist: bool = False) -> Engine:
     """Make the engine of a URI, not yet opened.
 
+    `must_exist` refuses a directory that holds no store, where opening would make one.
+
     Raises:
-        ConfigurationError: the URI is wrong, or its library is not installed.
+        ConfigurationError: the URI is wrong, its library is not installed, or there is no store.
     """
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError as exc:
+        raise ConfigurationError(f"The store's URI can't be read: {uri!r}.") from exc
     scheme = parts.scheme.lower()
+    if scheme not in _SCHEMES:
+        known = ", ".join(f"{scheme}:" for scheme in _SCHEMES)
+        raise ConfigurationError(f"The embedded store has no scheme {scheme!r}; it has {known}.")
     if parts.query or parts.fragment:
         raise ConfigurationError(f"The store's URI takes no query: {uri!r}.")
     if scheme == "opendata+s3":
@@ -59,14 +72,18 @@ def create_engine(uri: str) -> Engine:
             raise ConfigurationError(f"Name a bucket: opendata+s3://bucket/prefix, not {uri!r}.")
         return _slatedb().in_bucket(parts.netloc, unquote(parts.path).strip("/"))
     directory = _directory(uri)
+    file, folders = directory / FILE_NAME, [directory / name for name in _SLATEDB_FOLDERS]
+    is_sqlite, is_slatedb = file.exists(), any(folder.exists() for folder in folders)
+    if must_exist and not (is_sqlite or is_slatedb):
+        raise ConfigurationError(f"There is no store at {directory}.")
     if scheme == "opendata+slatedb":
-        if (directory / FILE_NAME).exists():
+        if is_sqlite:
             raise ConfigurationError(
                 f"{directory} holds a SQLite store: open it with embedded://{directory}, or give "
                 "the SlateDB store a directory of its own."
             )
         return _slatedb().in_directory(directory)
-    if (directory / "slatedb").exists():
+    if is_slatedb:
         raise ConfigurationError(
             f"{directory} holds a SlateDB store: open it with opendata+slatedb://{directory}, or "
             "give the SQLite store a directory of its own."
@@ -82,7 +99,19 @@ def _directory(uri: str) -> Path:
             f"Name a directory: {parts.scheme}:///absolute/path or {parts.scheme}:relative/path, "
             f"not {uri!r}."
         )
-    return Path(path)
+    directory = Path(path)
+    try:
+        directory.resolve()
+        (directory / FILE_NAME).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # whether it can be made is found when it is
+    except OSError as exc:
+        raise ConfigurationError(
+            f"The store's directory {directory} can't be used: {exc.strerror}."
+        ) from exc
+    except (ValueError, RuntimeError) as exc:  # a NUL, or a link that leads to itself
+        raise ConfigurationError(f"The store's URI {uri!r} names no directory: {exc}.") from exc
+    return directory
 
 
 def _slatedb() -> "type[SlateDbEngine]":

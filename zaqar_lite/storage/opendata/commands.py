@@ -15,7 +15,6 @@ from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.opendata import create_engine, transfer
 from zaqar_lite.storage.opendata.checking import check, dump
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.sqlite.engine import SqliteEngine
 
 DEFAULT_STORE = "embedded:zaqar-lite-data"
 
@@ -117,11 +116,7 @@ def _fail(exc: Exception) -> int:
 
 
 async def _work(uri: str, work: Callable[[Database], Awaitable[int]], *, must_exist: bool) -> int:
-    engine = create_engine(uri)
-    if must_exist and isinstance(engine, SqliteEngine) and not engine.path.exists():
-        print(f"zaqar-lite: there is no store at {engine.path.parent}", file=sys.stderr)
-        return 2
-    db = Database(engine, Clock(), StoreOptions())
+    db = Database(create_engine(uri, must_exist=must_exist), Clock(), StoreOptions())
     await db.open()
     try:
         return await work(db)

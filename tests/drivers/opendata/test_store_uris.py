@@ -1,0 +1,88 @@
+"""The URI of a store, as `zaqar-lite store` and `serve` read it: one line says what is wrong."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.drivers.opendata.store import Store
+from zaqar_lite.cli import main
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.storage.registry import create_stores
+
+WRONG = {
+    "other scheme": "redis:///{}/x",
+    "unknown scheme": "foo:///{}/x",
+    "unknown engine": "opendata+foo:///{}/x",
+    "no scheme": "{}/x",
+    "no address": "http://[",
+    "no address of ours": "embedded://[",
+    "no bucket": "opendata+s3://[",
+    "NUL": "embedded://{}/x%00",
+    "NUL in SlateDB": "opendata+slatedb://{}/x%00",
+    "long name": "embedded://{}/" + "x" * 256,
+    "long name in SlateDB": "opendata+slatedb://{}/" + "x" * 256,
+}
+
+
+@pytest.mark.parametrize("uri", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("command", ["check", "import"])
+def test_store_commands_refuse_a_wrong_uri_in_one_line(
+    command: str, uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "export.jsonl"
+    file.write_text('{"format":"zaqar-lite","version":1}\n', encoding="utf-8")
+    words = [str(file)] if command == "import" else []
+    assert main(["store", command, "--store", uri.format(tmp_path), *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("zaqar-lite: ")
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("uri", WRONG.values(), ids=WRONG)
+def test_drivers_are_not_made_of_a_wrong_uri(uri: str, tmp_path: Path) -> None:
+    if uri.startswith("redis:"):
+        pytest.skip("another driver's")
+    with pytest.raises(ConfigurationError):
+        create_stores(uri.format(tmp_path), clock=Clock(), options=StoreOptions())
+
+
+@pytest.mark.parametrize("uri", ["http://[", "embedded:///x%00"])
+def test_a_server_refuses_a_wrong_uri_in_one_line(uri: str) -> None:
+    command = [sys.executable, "-m", "zaqar_lite.cli", "serve", "--port", "0", "--store", uri]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("zaqar-lite: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["check", "dump", "export"])
+@pytest.mark.parametrize("scheme", ["embedded", "opendata+sqlite", "opendata+slatedb"])
+def test_there_must_be_a_store(
+    command: str, scheme: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "nothing"
+    assert main(["store", command, "--store", f"{scheme}://{missing}"]) == 2
+    shown = capsys.readouterr()
+    assert f"There is no store at {missing}." in shown.err
+    assert not shown.out
+    assert not missing.exists()
+
+
+def test_a_slatedb_store_whose_rebuild_was_interrupted_is_there(tmp_path: Path) -> None:
+    uri = f"opendata+slatedb://{tmp_path / 'data'}"
+
+    async def make() -> None:
+        store = Store(uri)
+        await store.messages.open()
+        await store.messages.close()
+
+    asyncio.run(make())
+    place = tmp_path / "data" / "slatedb"
+    place.rename(place.with_name("slatedb.rebuilt"))  # what a crash in between leaves
+    assert main(["store", "check", "--store", uri]) == 0
