@@ -32,7 +32,7 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
     settings = settings or load(environment=os.environ)
     messages, management, one_store = _stores(settings)
     services = _services(settings, messages, management, one_store=one_store)
-    janitor = Janitor(messages, management, interval=settings.sweep_interval)
+    janitor = Janitor(messages, management, services.queues, interval=settings.sweep_interval)
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:

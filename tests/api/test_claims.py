@@ -1,5 +1,7 @@
 """Claims, delays and dead letters over HTTP (zaqar-behaviour 4 and the two specs)."""
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -315,6 +317,23 @@ async def test_popping_creates_the_dead_letter_queue_too(api: Api) -> None:
     assert (await api.call("DELETE", "messages?pop=5")).json() == {"messages": []}
     listed = (await api.call("GET", "/v2/queues?name=dead")).json()["queues"]
     assert [queue["name"] for queue in listed] == ["dead"]
+
+
+async def test_the_sweep_creates_the_dead_letter_queue_too(
+    make_api: MakeApi, tmp_path: Path
+) -> None:
+    async with make_api(store=f"embedded://{tmp_path}/store", sweep_interval=0.05) as api:
+        await api.call("PUT", "", {"_max_claim_count": 1, "_dead_letter_queue": "dead"})
+        await api.post({"body": "bad"})
+        (held,) = await api.claim()
+        await api.call("DELETE", f"claims/{claim_id_of(held)}")
+        for _ in range(500):
+            if listed := (await api.call("GET", "/v2/queues?name=dead")).json()["queues"]:
+                break
+            await asyncio.sleep(0.02)
+        assert listed
+        letters = (await api.call("GET", "/v2/queues/dead/messages?echo=true")).json()
+        assert [letter["body"] for letter in letters["messages"]] == ["bad"]
 
 
 @pytest.mark.parametrize("way", ["claim", "pop"])

@@ -275,6 +275,18 @@ async def test_a_post_while_its_queue_is_deleted_outlives_it_in_no_store(
         assert await api.browse() == []
 
 
+@pytest.mark.parametrize("key", ["_done_retention", "_failed_retention"])
+async def test_refuses_a_history_that_the_message_store_could_not_keep(
+    make_api: MakeApi, tmp_path: Path, key: str
+) -> None:
+    """It would look for the retention in a record that is in the other store."""
+    stores = {"store": f"embedded://{tmp_path}/messages", "management_store": "memory://"}
+    async with make_api(**stores) as api:
+        answer = await api.call("PUT", "", {key: 0})
+        assert answer.status_code == 400
+        assert "management_store" in answer.json()["description"]
+
+
 async def test_limits_the_queues_of_a_project(make_api: MakeApi) -> None:
     async with make_api(max_queues_per_project=2) as api:
         assert (await api.call("PUT", "/v2/queues/a")).status_code == 201

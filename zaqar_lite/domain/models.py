@@ -262,11 +262,13 @@ class Swept(NamedTuple):
     moved: int = 0
     deleted: int = 0
     """Messages whose records went: they had been left behind by a purge."""
+    letters_in: frozenset[QueueRef] = frozenset()
+    """The dead-letter queues that messages were moved to; they may have no record yet."""
 
     @property
     def total(self) -> int:
         """How many entries the sweep touched."""
-        return sum(self)
+        return self.expired + self.promoted + self.lapsed + self.moved + self.deleted
 
 
 @dataclass(frozen=True, slots=True)

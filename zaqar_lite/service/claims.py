@@ -65,7 +65,7 @@ class Claims:
                 version=policy.version,
             )
             if claimed.moved:
-                await self._queues.ensure_dead_letter_queue(policy.dead_letter)
+                await self._queues.ensure_dead_letter_queue(policy.letters_in)
             return claimed
 
         claimed = await self._policies.decide(queue, act)

@@ -9,6 +9,7 @@ import logging
 
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.models import QueueRecord
+from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 
 logger = logging.getLogger(__name__)
@@ -20,10 +21,16 @@ class Janitor:
     """Sweep every `interval` seconds until it is stopped."""
 
     def __init__(
-        self, messages: MessageStore, management: ManagementStore, *, interval: float
+        self,
+        messages: MessageStore,
+        management: ManagementStore,
+        queues: Queues,
+        *,
+        interval: float,
     ) -> None:
         self._messages = messages
         self._management = management
+        self._queues = queues
         self._interval = interval
         self._task: asyncio.Task[None] | None = None
 
@@ -45,9 +52,11 @@ class Janitor:
         """
         touched = 0
         for _ in range(_STEPS):
-            swept = (await self._messages.sweep(_STEP)).total
-            touched += swept
-            if swept < _STEP:
+            swept = await self._messages.sweep(_STEP)
+            touched += swept.total
+            for ref in swept.letters_in:
+                await self._queues.ensure_dead_letter_queue(ref)
+            if swept.total < _STEP:
                 break
             await asyncio.sleep(0)
         for record in await self._management.exposing_queues(limit=_STEPS):

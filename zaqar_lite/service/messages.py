@@ -249,7 +249,7 @@ class Messages:
                 version=policy.version,
             )
             if popped.moved:
-                await self._queues.ensure_dead_letter_queue(policy.dead_letter)
+                await self._queues.ensure_dead_letter_queue(policy.letters_in)
             return popped
 
         popped = await self._policies.decide(queue, act)

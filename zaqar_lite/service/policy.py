@@ -35,6 +35,11 @@ class Policy:
     dead_letter: DeadLetter | None
     route: Route
 
+    @property
+    def letters_in(self) -> QueueRef | None:
+        """The queue that exhausted messages are moved to."""
+        return None if self.dead_letter is None else self.dead_letter.target
+
 
 class Policies:
     """Answer the policy of a queue, and repeat what was decided by one that changed meanwhile.

@@ -11,7 +11,6 @@ from zaqar_lite.domain.metadata_patch import Operation
 from zaqar_lite.domain.metadata_patch import apply as apply_patch
 from zaqar_lite.domain.models import (
     Capability,
-    DeadLetter,
     DelayMode,
     HistoryPage,
     HistoryState,
@@ -61,18 +60,18 @@ class Queues:
         await self._management.create_queue(ref, {}, max_queues=self._limits.max_queues_per_project)
         self._policies.forget(ref)
 
-    async def ensure_dead_letter_queue(self, policy: DeadLetter | None) -> None:
-        """Create the queue that letters have just been moved to unless it exists.
+    async def ensure_dead_letter_queue(self, ref: QueueRef | None) -> None:
+        """Create the queue that letters have just been moved to, if to any, unless it exists.
 
         What was claimed or popped with them must reach its client, so this never fails: without
         its record the queue holds its letters all the same, and the next move tries again.
         """
-        if policy is None or policy.target is None:
+        if ref is None:
             return
         try:
-            await self.ensure(policy.target)
+            await self.ensure(ref)
         except Unavailable as exc:
-            logger.warning("the dead-letter queue %r has no record: %s", policy.target.name, exc)
+            logger.warning("the dead-letter queue %r has no record: %s", ref.name, exc)
 
     async def metadata(self, ref: QueueRef) -> dict[str, Any]:
         """The metadata of a queue with the defaults filled in, also of one that is not there."""
@@ -202,6 +201,13 @@ class Queues:
         await self._check_filters(ref, metadata)
 
     def _check_capabilities(self, metadata: Mapping[str, Any]) -> None:
+        if not self._policies.checked:  # a store keeps history by the retention in its own records
+            for key in rules.HISTORY_ATTRIBUTES:
+                if metadata.get(key) is not None:
+                    raise Invalid(
+                        f"{key} needs the queue's record in the message store; this server keeps "
+                        "records in another one (management_store)."
+                    )
         for capability, keys in (
             (Capability.FAN_OUT, rules.FAN_OUT_ATTRIBUTES),
             (Capability.HISTORY, rules.HISTORY_ATTRIBUTES),
@@ -238,12 +244,10 @@ class Queues:
         if metadata.get(rules.FILTER) is None and metadata.get(rules.PRIORITY) is None:
             return
         compile_route(metadata)  # raises Invalid with the position of the error
-        others = [
-            record
-            for record in await self._management.filtered_queues(ref.project)
-            if record.ref != ref
-        ]
-        if len(others) >= self._limits.max_filters_per_project:
+        if metadata.get(rules.FILTER) is None:
+            return  # priority rules cost the other queues' posts nothing
+        known = {record.ref for record in await self._management.filtered_queues(ref.project)}
+        if ref not in known and len(known) >= self._limits.max_filters_per_project:
             raise Invalid(
                 f"A project may have {self._limits.max_filters_per_project} queues with a filter."
             )

@@ -1,7 +1,7 @@
 """The sweep: bring queues up to now, move what is exhausted, delete what nobody holds any more."""
 
 from zaqar_lite.domain.metadata import dead_letter_policy
-from zaqar_lite.domain.models import Swept
+from zaqar_lite.domain.models import QueueRef, Swept
 from zaqar_lite.storage.opendata import past
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import STEP, expire, lapse, next_due, promote
@@ -18,6 +18,7 @@ async def sweep(db: Database, limit: int) -> Swept:
     db.committer.check_writable()
     now = db.clock.now_ms()
     expired = promoted = lapsed = moved = 0
+    letters_in: set[QueueRef] = set()
     for queue in db.queues:
         left = limit - expired - promoted - lapsed - moved
         if left <= 0:
@@ -42,7 +43,7 @@ async def sweep(db: Database, limit: int) -> Swept:
         if queue.changed_pages:
             db.touched.add(queue)
         if queue.exhaustible:
-            moved += _move_exhausted(db, queue, now, left)
+            moved += _move_exhausted(db, queue, now, left, letters_in)
         if queue.done or queue.failed:
             await past.trim(db, queue, now)
         if queue.is_empty and queue not in db.touched and queue.epoch <= db.committer.committed:
@@ -54,10 +55,12 @@ async def sweep(db: Database, limit: int) -> Swept:
             await db.committer.durable()
         if not db.garbage or deleted >= limit:
             break
-    return Swept(expired, promoted, lapsed, moved, deleted)
+    return Swept(expired, promoted, lapsed, moved, deleted, frozenset(letters_in))
 
 
-def _move_exhausted(db: Database, queue: Queue, now: int, limit: int) -> int:
+def _move_exhausted(
+    db: Database, queue: Queue, now: int, limit: int, letters_in: set[QueueRef]
+) -> int:
     """Move entries whose last attempt has ended, by the policy in the queue's own record."""
     record = queue.record
     policy = None if record is None else dead_letter_policy(queue.ref, record.metadata)
@@ -75,6 +78,8 @@ def _move_exhausted(db: Database, queue: Queue, now: int, limit: int) -> int:
         queue.ready_count -= 1  # its key in the ready index is passed over from now on
         past.move(db, queue, entry, policy, now)
         moved += 1
+        if policy.target is not None:
+            letters_in.add(policy.target)
     return moved
 
 

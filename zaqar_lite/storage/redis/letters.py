@@ -72,7 +72,12 @@ class Sweeper:
             if left <= 0:
                 break
             swept = await self._visit(Keys(tag.decode()), score, left)
-            total = Swept(*(a + b for a, b in zip(total, swept, strict=True)))
+            total = Swept(
+                total.expired + swept.expired,
+                total.promoted + swept.promoted,
+                total.lapsed + swept.lapsed,
+                total.moved + swept.moved,
+            )
             left -= max(1, swept.total)
         return total
 
