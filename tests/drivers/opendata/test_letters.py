@@ -88,12 +88,19 @@ async def test_the_body_goes_with_the_last(two: Store) -> None:
         assert len(await letters(two)) == left
 
 
-async def test_the_sweep_moves_what_was_exhausted_before_a_restart(store: Store) -> None:
+@pytest.mark.parametrize("then", ["restart", "set"])
+async def test_the_sweep_moves_what_was_exhausted_before(store: Store, then: str) -> None:
+    """Before a restart, or before the queue's policy was set."""
     policy = {"_max_claim_count": 1, "_dead_letter_queue": "letters"}
-    await store.management.create_queue(QUEUE, policy, max_queues=9)
+    if then == "restart":
+        await store.management.create_queue(QUEUE, policy, max_queues=9)
     await store.post("poison")
     claimed = await store.claim()
     await store.messages.release(QUEUE, claimed.claim_id or "")
-    await store.restart()
+    if then == "restart":
+        await store.restart()
+    else:
+        assert (await store.messages.sweep(100)).moved == 0
+        await store.management.create_queue(QUEUE, policy, max_queues=9)
     assert (await store.messages.sweep(100)).moved == 1
     assert sources(await letters(store)) == ["queue"]

@@ -231,8 +231,7 @@ def _assemble(db: "Database", part: _Parts) -> None:
             if entry.position != entry.id:
                 queue.names[entry.name] = entry.position
             queue.index(entry)
-            if entry.attempts and entry.claim is None:
-                queue.exhaustible.append(entry)
+    queue.review_attempts()
     queue.keys.restore(part.keys)
 
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from heapq import heapify, heappush
 from itertools import islice
 
+from zaqar_lite.domain.metadata import dead_letter_policy
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.opendata.cold import ColdPages
 from zaqar_lite.storage.opendata.entries import (
@@ -370,6 +371,17 @@ class Queue:
             self.change(entry.page)
             self.make_ready(entry)
         claim.held.clear()
+
+    def review_attempts(self) -> None:
+        """Let the next sweep look at every entry that was held before, by the policy as it is."""
+        record = self.record
+        if record is not None and dead_letter_policy(self.ref, record.metadata) is not None:
+            self.exhaustible = [
+                entry
+                for page in self.pages
+                for entry in page.entries.values()
+                if entry.attempts and entry.claim is None
+            ]
 
     def set_ttl(self, entry: Entry, ttl_ms: int, now: int) -> None:
         """Let an entry live `ttl_ms` from now."""
