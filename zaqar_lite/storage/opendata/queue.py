@@ -376,12 +376,8 @@ class Queue:
         """Let the next sweep look at every entry that was held before, by the policy as it is."""
         record = self.record
         if record is not None and dead_letter_policy(self.ref, record.metadata) is not None:
-            self.exhaustible = [
-                entry
-                for page in self.pages
-                for entry in page.entries.values()
-                if entry.attempts and entry.claim is None
-            ]
+            entries = (entry for page in self.pages for entry in page.entries.values())
+            self.exhaustible = [one for one in entries if one.attempts and one.claim is None]
 
     def set_ttl(self, entry: Entry, ttl_ms: int, now: int) -> None:
         """Let an entry live `ttl_ms` from now."""
