@@ -44,7 +44,7 @@ PARTS = (
         None,
     ),
     Part("zaqar_lite.rabbitmq.commands", {"delay": "delays for RabbitMQ"}, "rabbitmq"),
-    Part("zaqar_lite.storage.opendata.commands", {"store": "look after the store"}, "server"),
+    Part("zaqar_lite.store", {"store": "look after the store"}, "server"),
 )
 USAGE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 

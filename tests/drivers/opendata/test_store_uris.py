@@ -44,12 +44,10 @@ def test_store_commands_refuse_a_wrong_uri_in_one_line(
     assert list(tmp_path.iterdir()) == [file]
 
 
-@pytest.mark.parametrize("uri", WRONG.values(), ids=WRONG)
-def test_drivers_are_not_made_of_a_wrong_uri(uri: str, tmp_path: Path) -> None:
-    if uri.startswith("redis:"):
-        pytest.skip("another driver's")
+@pytest.mark.parametrize("name", sorted(WRONG.keys() - {"other scheme"}))
+def test_no_driver_is_made_of_a_wrong_uri(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError):
-        create_stores(uri.format(tmp_path), clock=Clock(), options=StoreOptions())
+        create_stores(WRONG[name].format(tmp_path), clock=Clock(), options=StoreOptions())
 
 
 @pytest.mark.parametrize("uri", ["http://[", "embedded:///x%00"])

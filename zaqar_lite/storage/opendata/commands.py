@@ -5,21 +5,32 @@ Each takes the store's lock, so none runs beside a server on the same directory.
 
 import argparse
 import asyncio
+import io
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO, TypeAlias
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import ZaqarLiteError
+from zaqar_lite.domain.errors import ConfigurationError, ZaqarLiteError
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.opendata import create_engine, transfer
 from zaqar_lite.storage.opendata.checking import check, dump
 from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.replacing import replacing
 
 DEFAULT_STORE = "embedded:zaqar-lite-data"
 
 
-def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+Rehearsal: TypeAlias = Callable[[Path | None], transfer.Rehearse]
+"""What an import checks queues by, as the settings say: those of a file, where one is given."""
+
+
+def add_commands(
+    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]", rehearsal: Rehearsal
+) -> None:
     """Declare `store` and its subcommands."""
     store = subparsers.add_parser("store", help="look after the store")
     commands = store.add_subparsers(dest="store_command", metavar="COMMAND", required=True)
@@ -27,7 +38,7 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         ("check", run_check, "verify every record and how they fit together"),
         ("dump", run_dump, "print every record readably"),
         ("export", run_export, "write queues and their messages as JSON lines"),
-        ("import", run_import, "read what export wrote into a store"),
+        ("import", partial(run_import, rehearsal=rehearsal), "read what export wrote into a store"),
     ):
         command = commands.add_parser(name, help=text, description=text.capitalize() + ".")
         command.add_argument(
@@ -39,6 +50,10 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         if name == "export":
             command.add_argument("--project", help="only this project's queues")
             command.add_argument("--queue", help="only queues of this name")
+        if name == "import":
+            command.add_argument(
+                "--config", type=Path, metavar="FILE", help="settings in TOML, for their limits"
+            )
 
 
 def run_check(arguments: argparse.Namespace) -> int:
@@ -66,34 +81,44 @@ def run_dump(arguments: argparse.Namespace) -> int:
 
 
 def run_export(arguments: argparse.Namespace) -> int:
-    """Write queues and messages as JSON lines."""
+    """Write queues and messages as JSON lines; 1 when something of the store can't be read."""
 
     async def work(db: Database) -> int:
-        async for line in transfer.export(db, arguments.project, arguments.queue):
-            print(line, file=file)
-        return 0
+        export = transfer.Export(db, arguments.project, arguments.queue)
+        with _output(arguments.file) as file:
+            async for line in export.lines():
+                file.write(line.encode() + b"\n")
+        if export.missing:
+            _say(f"{export.missing} messages can't be read and are not in the export")
+        if export.damaged:
+            _say(
+                f"records of the store can't be read: {export.damaged}; more may be missing from "
+                "the export (zaqar-lite store check names them)"
+            )
+        return 1 if export.missing or export.damaged else 0
 
-    if arguments.file == "-":
-        file = sys.stdout
-        return _with_database(arguments.store, work)
-    try:
-        file = Path(arguments.file).open("w", encoding="utf-8")  # noqa: SIM115 - closed below
-    except OSError as exc:
-        return _fail(exc)
-    with file:
-        return _with_database(arguments.store, work)
+    return _with_database(arguments.store, work)
 
 
-def run_import(arguments: argparse.Namespace) -> int:
+def _output(file: str) -> AbstractContextManager[BinaryIO]:
+    if file != "-":
+        return replacing(Path(file))
+    sys.stdout.flush()
+    return nullcontext(sys.stdout.buffer)
+
+
+def run_import(arguments: argparse.Namespace, rehearsal: Rehearsal) -> int:
     """Read JSON lines into a store, which is made where there is none."""
     try:
-        read = sys.stdin.read if arguments.file == "-" else Path(arguments.file).read_text
-        text = read()
-    except (OSError, UnicodeError) as exc:
+        rehearse = rehearsal(arguments.config)
+        source: int | str = 0 if arguments.file == "-" else arguments.file
+        with open(source, "rb", closefd=source != 0) as file:
+            text = file.read()
+    except (ConfigurationError, OSError) as exc:
         return _fail(exc)
 
     async def work(db: Database) -> int:
-        queues, messages = await transfer.load(db, text.splitlines())
+        queues, messages = await transfer.load(db, text, rehearse)
         print(f"imported {messages} messages into {queues} queues")
         return 0
 
@@ -104,15 +129,23 @@ def _with_database(
     uri: str, work: Callable[[Database], Awaitable[int]], *, must_exist: bool = True
 ) -> int:
     """Open a store, work on it, close it; say in one line what went wrong."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may know few letters
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return asyncio.run(_work(uri, work, must_exist=must_exist))
+    except BrokenPipeError:
+        raise
     except (ZaqarLiteError, OSError) as exc:
         return _fail(exc)
 
 
 def _fail(exc: Exception) -> int:
-    print(f"zaqar-lite: {exc}", file=sys.stderr)
+    _say(str(exc))
     return 2
+
+
+def _say(text: str) -> None:
+    print(f"zaqar-lite: {text}", file=sys.stderr)
 
 
 async def _work(uri: str, work: Callable[[Database], Awaitable[int]], *, must_exist: bool) -> int:

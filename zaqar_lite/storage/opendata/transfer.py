@@ -10,18 +10,22 @@ message comes in delayed until its lease ends: nobody can hold it there, and the
 """
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
-from zaqar_lite.domain.errors import Invalid, Unavailable
+from zaqar_lite.domain.errors import Invalid, LimitReached, Unavailable
+from zaqar_lite.domain.limits import MAX_PROJECT_ID
+from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import Message, Origin, QueueRecord, QueueRef
+from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata.configuration import encode_record
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.paging import cold_after, prepared
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import fill
@@ -45,24 +49,50 @@ _MOST = {
 }
 _NEEDED = ("created_at", "expires_at", "ttl_ms")
 
+Numbered: TypeAlias = tuple[int, dict[str, Any]]
+"""A queue, and the number of the line it stands in."""
+MakeQueue: TypeAlias = Callable[[QueueRef, Mapping[str, Any]], Awaitable[None]]
+"""Makes a queue as the server would; raises Invalid or LimitReached where it would refuse."""
+Rehearse: TypeAlias = Callable[[MessageStore, Iterable[QueueRecord]], Awaitable[MakeQueue]]
+"""Answers what makes queues beside these records, for this message store, and stores nothing."""
 
-async def export(db: Database, project: str | None, name: str | None) -> AsyncIterator[str]:
-    """Write the queues and their live messages, by project and name where these are given."""
-    yield _line(HEAD)
-    now = db.clock.now_ms()
-    for queue in sorted(db.queues, key=lambda queue: queue.ref):
-        if project not in (None, queue.ref.project) or name not in (None, queue.ref.name):
-            continue
-        if queue.record is not None:
-            described = {**queue.ref._asdict(), "metadata": queue.record.metadata}
-            yield _line({"queue": described})
-        position = -1
+
+class Export:
+    """Queues and their live messages as lines, and what of them can't be read.
+
+    `missing` counts the messages that were left out, `damaged` the records that can't be read at
+    all; both are complete when the lines are.
+    """
+
+    def __init__(self, db: Database, project: str | None, name: str | None) -> None:
+        self._db = db
+        self._project = project
+        self._name = name
+        self.missing = 0
+        self.damaged = len(db.damages)
+
+    async def lines(self) -> AsyncIterator[str]:
+        """Write the queues, by project and name where these are given."""
+        yield _line(HEAD)
+        for queue in sorted(self._db.queues, key=lambda queue: queue.ref):
+            ref = queue.ref
+            if self._project not in (None, ref.project) or self._name not in (None, ref.name):
+                continue
+            if queue.record is not None:
+                yield _line({"queue": {**ref._asdict(), "metadata": queue.record.metadata}})
+            known = len(queue.damaged_pages)
+            async for described in self._messages(queue):
+                yield _line({"message": described})
+            self.damaged += len(queue.damaged_pages) - known
+
+    async def _messages(self, queue: Queue) -> AsyncIterator[dict[str, Any]]:
+        db, now, position = self._db, self._db.clock.now_ms(), -1
         while True:
             needed = partial(cold_after, position=position, count=_CHUNK)
             await prepared(db, queue.ref, None, needed, reads=True)
             chunk = list(islice(queue.after(position), _CHUNK))
             if not chunk:
-                break
+                return
             position = chunk[-1].position
             messages = [entry.view(db.names.write(entry.name), now) for entry in chunk]
             leases = {
@@ -70,17 +100,10 @@ async def export(db: Database, project: str | None, name: str | None) -> AsyncIt
             }
             priorities = {entry.position: entry.priority for entry in chunk}
             await fill(db, queue, chunk, messages)
+            self.missing += len(chunk) - len(messages)
             for message in messages:
-                yield _line(
-                    {
-                        "message": _describe(
-                            queue.ref,
-                            message,
-                            leases.get(message.position),
-                            priorities[message.position],
-                        )
-                    }
-                )
+                at = message.position
+                yield _describe(queue.ref, message, leases.get(at), priorities[at])
 
 
 def _describe(ref: QueueRef, message: Message, lease: int | None, priority: int) -> dict[str, Any]:
@@ -106,8 +129,8 @@ def _line(value: Any) -> str:  # noqa: ANN401 - any JSON
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-async def load(db: Database, lines: Sequence[str]) -> tuple[int, int]:
-    """Read what `export` wrote; answer how many queues and messages came in.
+async def load(db: Database, text: bytes, rehearse: Rehearse) -> tuple[int, int]:
+    """Read what `Export` wrote; answer how many queues and messages came in.
 
     Every line is checked before the first one is stored. A queue that exists keeps its metadata.
 
@@ -115,8 +138,9 @@ async def load(db: Database, lines: Sequence[str]) -> tuple[int, int]:
         Invalid: names the line that is wrong; nothing was stored.
         Unavailable: writing failed, and a part may be stored.
     """
-    queues, messages = _parse(lines)
-    for described in queues:
+    queues, messages = _parse(text)
+    await _check_records(db, queues, rehearse)
+    for _, described in queues:
         _make_queue(db, described)
     try:
         for start in range(0, len(messages), _CHUNK):
@@ -132,35 +156,62 @@ async def load(db: Database, lines: Sequence[str]) -> tuple[int, int]:
     return len(queues), len(messages)
 
 
-def _parse(lines: Sequence[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    queues: list[dict[str, Any]] = []
-    messages: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+async def _check_records(db: Database, queues: Sequence[Numbered], rehearse: Rehearse) -> None:
+    records = [queue.record for queue in db.queues if queue.record is not None]
+    make = await rehearse(OpenDataMessageStore(db), records)
+    for number, described in queues:
+        ref, metadata = QueueRef(described["project"], described["name"]), described["metadata"]
         try:
-            value = json.loads(line)
-            if number == 1:
-                if value != HEAD:
-                    raise ValueError(f"the file must begin with {_line(HEAD)}")
-            elif "queue" in value:
+            await make(ref, metadata)
+            encode_record(QueueRecord(ref, metadata, 0))
+        except (Invalid, LimitReached, ValueError) as exc:
+            raise _refused(number, exc) from exc
+
+
+def _parse(text: bytes) -> tuple[list[Numbered], list[dict[str, Any]]]:
+    queues: list[Numbered] = []
+    messages: list[dict[str, Any]] = []
+    lines = ((number, line) for number, line in enumerate(text.split(b"\n"), 1) if line.strip())
+    number, head = next(lines, (1, b""))
+    try:
+        _expect(bool(head), "the file is empty")
+        if _read(head) != HEAD:
+            raise ValueError(f"the file must begin with {_line(HEAD)}")
+        for number, line in lines:
+            value = _read(line)
+            _expect(isinstance(value, dict), "it must be an object")
+            if "queue" in value:
                 _check_queue(value["queue"])
-                queues.append(value["queue"])
+                queues.append((number, value["queue"]))
             else:
                 _check_message(value["message"])
                 messages.append(value["message"])
-        except (ValueError, KeyError, TypeError) as exc:
-            raise Invalid(f"Line {number} can't be imported: {exc}. Nothing was stored.") from exc
+    except KeyError as exc:
+        raise _refused(number, ValueError(f"it has no {exc}")) from exc
+    except (ValueError, TypeError) as exc:
+        raise _refused(number, exc) from exc
     return queues, messages
 
 
+def _read(line: bytes) -> Any:  # noqa: ANN401 - any JSON
+    try:
+        return json.loads(line.decode(), parse_constant=_refuse)
+    except RecursionError as exc:
+        raise ValueError("it is nested too deeply") from exc
+
+
+def _refused(number: int, why: Exception) -> Invalid:
+    return Invalid(f"Line {number} can't be imported: {str(why).rstrip('.')}. Nothing was stored.")
+
+
 def _check_queue(value: dict[str, Any]) -> None:
+    _expect(isinstance(value, dict), "'queue' must be an object")
     _check_name(value["project"], value["name"])
     _expect(isinstance(value["metadata"], dict), "'metadata' must be an object")
-    json.dumps(value["metadata"], ensure_ascii=False).encode()
 
 
 def _check_message(value: dict[str, Any]) -> None:
+    _expect(isinstance(value, dict), "'message' must be an object")
     _check_name(value["project"], value["queue"])
     for name, most in _MOST.items():
         if name in value or name in _NEEDED:
@@ -191,8 +242,10 @@ def _check_origin(origin: Origin) -> None:
 def _check_name(project: object, name: object) -> None:
     _check_text("project", project)
     _check_text("queue", name)
-    _check_text("project and queue", f"{project}/{name}")
-    _expect("/" not in str(name), "a queue's name holds no '/'")
+    _expect(len(str(project)) <= MAX_PROJECT_ID, f"a project has at most {MAX_PROJECT_ID} letters")
+    _expect(
+        is_queue_name(str(name)), f"{name!r} is no name: 1 to 64 letters, digits, '_', '-' or '.'"
+    )
 
 
 def _check_number(name: str, value: object, most: int) -> None:
