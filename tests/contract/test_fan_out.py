@@ -111,3 +111,23 @@ async def test_a_letter_and_a_copy_of_one_message_meet_in_one_queue(
     assert len(claimed.messages) == 2
     await other.delete(claimed.messages[0].id)
     assert await other.bodies() == ["a"]
+
+
+async def test_two_letters_of_one_message_are_two(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    third = queue.named(f"third-{queue.ref.name}")
+    await queue.post(new("a", copies=(to(other),)))
+    for source in (queue, other):
+        await source.release(await source.claim_id())
+        assert (await source.claim(dead_letter=third.as_dead_letter_queue(1))).moved == 1
+    letters = await third.listed()
+    assert [letter.origin.source for letter in letters if letter.origin] == [
+        queue.ref.name,
+        other.ref.name,
+    ]
+    assert len({letter.id for letter in letters}) == 2
+    claim_id = await third.claim_id(1)
+    assert await third.counts() == (1, 0, 1)
+    await third.delete(letters[0].id, claims=[claim_id])
+    assert [letter.id for letter in await third.listed()] == [letters[1].id]
