@@ -1,10 +1,18 @@
 """Filters, priorities and copies over HTTP (RFC 0001), on a store that has the capability."""
 
+from pathlib import Path
+
+import httpx
 import pytest
 
 from tests.api.conftest import Api, MakeApi
 
+PATCH = "application/openstack-messaging-v2.0-json-patch"
 pytestmark = pytest.mark.anyio
+
+
+async def patch(api: Api, queue: str, operations: list[dict[str, object]]) -> httpx.Response:
+    return await api.call("PATCH", f"/v2/queues/{queue}", operations, Content_Type=PATCH)
 
 
 async def bodies(api: Api, queue: str) -> list[object]:
@@ -79,6 +87,49 @@ async def test_limits_the_filters_of_a_project(make_api: MakeApi) -> None:
     async with make_api(max_filters_per_project=1) as api:
         assert (await api.call("PUT", "/v2/queues/a", {"_filter": "TRUE"})).status_code == 201
         assert (await api.call("PUT", "/v2/queues/b", {"_filter": "TRUE"})).status_code == 400
+
+
+async def test_a_queue_without_a_filter_does_not_count_for_the_limit(make_api: MakeApi) -> None:
+    rules = "RULES (TRUE -> 1)"
+    async with make_api(max_filters_per_project=0) as api:
+        assert (await api.call("PUT", "/v2/queues/a", {"_filter": "TRUE"})).status_code == 400
+        assert (await api.call("PUT", "/v2/queues/p", {"_priority": rules})).status_code == 201
+        add = [{"op": "add", "path": "/metadata/note", "value": 1}]
+        assert (await patch(api, "p", add)).status_code == 200
+        add = [{"op": "add", "path": "/metadata/_filter", "value": "TRUE"}]
+        assert (await patch(api, "p", add)).status_code == 400
+
+
+async def test_a_queue_that_has_a_filter_can_be_changed_at_the_limit(
+    make_api: MakeApi, tmp_path: Path
+) -> None:
+    """Also where the operator has lowered the limit since."""
+    store = f"embedded://{tmp_path / 'store'}"
+    async with make_api(store=store) as api:
+        for name in ("a", "b"):
+            assert (await api.call("PUT", f"/v2/queues/{name}", {"_filter": "TRUE"})).is_success
+    async with make_api(store=store, max_filters_per_project=1) as api:
+        for key, value in (("note", 1), ("_filter", "FALSE")):
+            change = [{"op": "add", "path": f"/metadata/{key}", "value": value}]
+            assert (await patch(api, "b", change)).status_code == 200
+        assert (await api.call("PUT", "/v2/queues/c", {"_filter": "TRUE"})).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "marker", ["9" * 5_000 + "-1", "1-" + "9" * 5_000, "9" * 30 + "-1", "x", "-", "%D9%A1-1"]
+)
+async def test_a_history_marker_that_is_none_gives_an_empty_page(
+    make_api: MakeApi, tmp_path: Path, marker: str
+) -> None:
+    async with make_api(store=f"embedded://{tmp_path / 'store'}") as api:
+        await api.call("PUT", "", {"_done_retention": 60})
+        await api.post({"body": 1})
+        (message,) = await api.claim()
+        await api.call("DELETE", message["href"])
+        answer = await api.call("GET", "history?state=done")
+        assert len(answer.json()["messages"]) == 1
+        answer = await api.call("GET", f"history?state=done&marker={marker}")
+        assert (answer.status_code, answer.json()["messages"]) == (200, [])
 
 
 async def test_keeps_no_history_in_memory(api: Api) -> None:
