@@ -27,6 +27,14 @@ _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
     RecordType.STATE: bookkeeping.decode_state,
     RecordType.GARBAGE: bookkeeping.decode_garbage,
 }
+_LOG = b"\x03\x01"
+_LOG_ENTRY = 0x10
+_LOG_DECODERS: dict[int, Callable[[bytes], Any]] = {
+    _LOG_ENTRY: records.decode_metadata,
+    0x20: bookkeeping.decode_block,
+    0x30: bookkeeping.decode_segment,
+}
+"""By the byte behind the segment in the key; a listing's value is empty."""
 
 
 @dataclass
@@ -84,15 +92,16 @@ def _check_record(  # noqa: PLR0917 - what one pass collects
     if isinstance(value, Damage) and value.until is not None:
         return str(value)
     try:
-        if key[:2] == b"\x03\x01":
-            if key[6:7] == b"\x10":
+        if key[:2] == _LOG:
+            if key[6] == _LOG_ENTRY:
                 segment, _, sequence = keys.read_log_entry_key(key)
                 start = next(start for start, number in db.segments if number == segment)
                 counts["metadata"] += 1
                 logged.add(start + sequence)
-                if isinstance(value, bytes):
-                    records.decode_metadata(value)
-            return str(value) if isinstance(value, Damage) else None
+            if isinstance(value, Damage):
+                return str(value)
+            _LOG_DECODERS.get(key[6], bytes)(value)
+            return None
         kind = RecordType(keys.read_prefix(key)[0])
         counts[kind.name.lower().replace("_", " ")] += 1
         if kind is RecordType.PAYLOAD:
@@ -100,7 +109,7 @@ def _check_record(  # noqa: PLR0917 - what one pass collects
         if isinstance(value, Damage):
             return str(value)
         _DECODERS[kind](value)
-    except (CodecError, ValueError, StopIteration) as exc:
+    except (CodecError, ValueError, IndexError, StopIteration) as exc:
         return f"{keys.describe(key)}: {exc}"
     return None
 
@@ -117,13 +126,11 @@ async def dump(engine: Engine) -> AsyncIterator[str]:
 
 def _show(key: bytes, value: bytes) -> str:
     try:
-        if key[:2] == b"\x03\x01":
-            if key[6:7] == b"\x10":
-                return repr(records.decode_metadata(value))
-            return value.hex()
+        if key[:2] == _LOG:
+            return repr(_LOG_DECODERS.get(key[6], bytes)(value))
         kind = RecordType(keys.read_prefix(key)[0])
         if kind is RecordType.STATE:
             return repr(bookkeeping.decode_state(value)._replace(secret=b"hidden"))
         return repr(_DECODERS[kind](value))
-    except (CodecError, ValueError) as exc:
+    except (CodecError, ValueError, IndexError) as exc:
         return f"UNREADABLE: {exc}: {value.hex()}"

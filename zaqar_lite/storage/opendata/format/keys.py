@@ -232,7 +232,7 @@ def read_log_entry_key(key: bytes) -> tuple[int, bytes, int]:
 
 def log_listing_key(segment: int, log: bytes = LOG_KEY) -> bytes:
     """Key of a log's listing in a segment; the log's key is raw here."""
-    return b"\x03\x01" + _U32.pack(segment) + b"\x40" + log
+    return b"\x03\x01" + _U32.pack(segment) + LOG_LISTING + log
 
 
 def log_segment_key(segment: int) -> bytes:
@@ -242,6 +242,7 @@ def log_segment_key(segment: int) -> bytes:
 
 LOG_SEGMENTS = b"\x03\x01\x00\x00\x00\x00\x30"
 LOG_BLOCK = b"\x03\x01\x00\x00\x00\x00\x20"
+LOG_LISTING = b"\x40"
 ID_BLOCK = prefix(RecordType.ID_BLOCK)
 FORMAT = prefix(RecordType.FORMAT)
 STATE = prefix(RecordType.STATE)
@@ -257,10 +258,7 @@ def describe(key: bytes) -> str:
 
 def _describe(key: bytes) -> str:
     if key[:2] == b"\x03\x01":
-        if key.startswith(LOG_SEGMENTS):
-            return f"segment {key[len(LOG_SEGMENTS) :].hex() or 'list'} of the log"
-        segment, _, sequence = read_log_entry_key(key)
-        return f"metadata entry {sequence} of segment {segment}"
+        return _describe_log(key)
     kind = RecordType(read_prefix(key)[0])
     name = kind.name.lower().replace("_", " ")
     if kind in (RecordType.PAYLOAD, RecordType.ATTEMPTS, RecordType.GARBAGE):
@@ -273,3 +271,16 @@ def _describe(key: bytes) -> str:
         page = read_page(rest)
         return f"{where}, {'root page' if page is None else f'page {page}'}"
     return f"{where}, {rest.hex()}" if rest else where
+
+
+def _describe_log(key: bytes) -> str:
+    if key == LOG_BLOCK:
+        return "block of the log's sequences"
+    if key.startswith(LOG_SEGMENTS):
+        number = key[len(LOG_SEGMENTS) :]
+        return f"segment {int.from_bytes(number, 'big') if number else 'list'} of the log"
+    if key[6:7] == LOG_LISTING:
+        log = key[7:].decode(errors="replace")
+        return f"listing of {log!r} in segment {int.from_bytes(key[2:6], 'big')}"
+    segment, _, sequence = read_log_entry_key(key)
+    return f"metadata entry {sequence} of segment {segment}"
