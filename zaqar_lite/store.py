@@ -42,7 +42,7 @@ def rehearsal(config: Path | None) -> Rehearse:
         _, management = create_stores("memory://", clock=Clock(), options=StoreOptions())
         for record in stored:
             await management.create_queue(record.ref, record.metadata, max_queues=sys.maxsize)
-        queues = Queues(management, messages, Policies(management, limits, checked=False), limits)
+        queues = Queues(management, messages, Policies(management, limits, checked=True), limits)
 
         async def make(ref: QueueRef, metadata: Mapping[str, Any]) -> None:
             rules.check_size(metadata, limits)

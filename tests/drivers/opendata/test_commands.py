@@ -30,6 +30,11 @@ from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.registry import create_stores
 
 QUEUE, LETTERS = QueueRef("project", "orders"), QueueRef("project", "letters")
+METADATA = {
+    "é": [1], "_default_message_delay": 0, "_default_message_ttl": 600, "_max_claim_count": 9,
+    "_dead_letter_queue": "letters", "_dead_letter_queue_messages_ttl": 600, "_filter": "a = 'b'",
+    "_priority": "RULES(TRUE -> 1, DEFAULT 2)", "_done_retention": 0, "_failed_retention": 60,
+}  # fmt: skip
 T = TypeVar("T")
 
 
@@ -46,7 +51,7 @@ def on(uri: str, work: Callable[[MessageStore, ManagementStore], Awaitable[T]]) 
 
 async def fill(messages: MessageStore, management: ManagementStore) -> None:
     """A queue with a delayed, a claimed and an ordinary message, and a dead letter."""
-    await management.create_queue(QUEUE, {"_default_message_delay": 0, "é": [1]}, max_queues=9)
+    await management.create_queue(QUEUE, METADATA, max_queues=9)
 
     async def claim(**more: DeadLetter) -> None:
         claimed = await messages.claim(
