@@ -1,6 +1,7 @@
 """Run the server: uvicorn with uvloop and httptools, one process or several."""
 
 import argparse
+import asyncio
 import gc
 import http.client
 import logging
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -29,7 +31,8 @@ _BACKLOG = 2_048
 def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; then finish requests, close the stores and answer 0.
 
-    A wrong configuration is one line on standard error and exit code 2.
+    So does a start that a signal ends. A wrong configuration is one line on standard error and
+    exit code 2.
     """
     try:
         settings = load(
@@ -58,23 +61,49 @@ def run(arguments: argparse.Namespace) -> int:
     server = _Server(_config(settings, app), _announce(settings, listener))
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises the signal again once it has drained; without this the exit code is not 0.
-        signal.signal(number, _ignore)
+        signal.signal(number, server.handle_exit)
     _calm_garbage_collector()
     server.run(sockets=[listener])
-    return 0 if server.started else 3
+    return 0 if server.started or server.should_exit else 3
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that tells when it is ready, and says in one line why it is not."""
+    """A uvicorn server that tells when it is ready, and can be stopped before it is."""
 
     def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
         super().__init__(config)
         self._announce = announce
+        self._interrupt: Callable[[], object] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        """Open the stores and listen, unless a signal comes first.
+
+        uvicorn itself looks for signals only once it has started. What the application had opened
+        by then it closes when its task is cancelled, as all are at the end of the event loop.
+        """
+        starting = asyncio.current_task()
+        assert starting is not None  # noqa: S101 - this is a coroutine, so a task runs it
+        loop = asyncio.get_running_loop()
+        self._interrupt = partial(loop.call_soon_threadsafe, starting.cancel)
+        if self.should_exit:
+            starting.cancel()
+        try:
+            await super().startup(sockets)
+        except asyncio.CancelledError:
+            if not self.should_exit:
+                raise
+            logger.info("stopped before it was ready")
+            return
+        finally:
+            self._interrupt = None
         if self.started and not self.should_exit:
             self._announce()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Take a signal; one that comes during the start ends that."""
+        super().handle_exit(sig, frame)
+        if self._interrupt is not None:
+            self._interrupt()
 
 
 def _config(settings: Settings, app: object) -> uvicorn.Config:
@@ -176,10 +205,6 @@ def _shown(uri: str) -> str:
     """A store's URI without the user and password that it may hold."""
     scheme, separator, rest = uri.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}" if separator else uri
-
-
-def _ignore(_number: int, _frame: FrameType | None) -> None:
-    pass
 
 
 def _overrides(arguments: argparse.Namespace) -> dict[str, object]:

@@ -110,7 +110,9 @@ async def test_a_queue_that_has_a_filter_can_be_changed_at_the_limit(
             assert (await api.call("PUT", f"/v2/queues/{name}", {"_filter": "TRUE"})).is_success
     async with make_api(store=store, max_filters_per_project=1) as api:
         for key, value in (("note", 1), ("_filter", "FALSE")):
-            change = [{"op": "add", "path": f"/metadata/{key}", "value": value}]
+            change: list[dict[str, object]] = [
+                {"op": "add", "path": f"/metadata/{key}", "value": value}
+            ]
             assert (await patch(api, "b", change)).status_code == 200
         assert (await api.call("PUT", "/v2/queues/c", {"_filter": "TRUE"})).status_code == 400
 

@@ -29,4 +29,6 @@ async def serve_lifespan(lifespan: Lifespan, receive: Receive, send: Send) -> No
         logger.critical("can't start: %s", exc)
         await send({"type": "lifespan.startup.failed", "message": ""})
         return
+    except asyncio.CancelledError:  # a signal came before the stores were open: they are closed
+        return
     await send({"type": "lifespan.shutdown.complete"})

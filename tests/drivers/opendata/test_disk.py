@@ -1,6 +1,7 @@
 """Full disks, I/O errors and damaged files, met by the real server and by the store itself."""
 
 import asyncio
+import contextlib
 import json
 import random
 import shutil
@@ -197,6 +198,24 @@ async def test_a_disk_that_fills_up_loses_nothing(scheme: str, small_disk: Path)
     async with stores(uri) as again:
         assert (await bodies(again))[: len(posted)] == posted
         await post(again, "room")
+
+
+@pytest.mark.parametrize("scheme", ["embedded", "opendata+slatedb"])
+async def test_a_start_on_a_full_disk_says_so_and_loses_nothing(
+    scheme: str, small_disk: Path
+) -> None:
+    uri = f"{scheme}://{small_disk / 'data'}"
+    async with stores(uri) as store:
+        await post(store, "kept")
+    with (small_disk / "fill").open("wb", buffering=0) as filler:
+        with contextlib.suppress(OSError):
+            while True:
+                filler.write(bytes(4_096))
+    with pytest.raises(ConfigurationError, match="its disk is full: free some space"):
+        await stores(uri).open()
+    (small_disk / "fill").unlink()
+    async with stores(uri) as again:
+        assert await bodies(again) == ["kept"]
 
 
 async def test_what_was_in_doubt_is_whole_once_it_is_stored(small_disk: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import zlib
 from pathlib import Path
 
+from zaqar_lite.storage.opendata.disk import try_to_write
 from zaqar_lite.storage.opendata.engine import DirectoryLock
 
 logger = logging.getLogger(__name__)
@@ -139,21 +140,6 @@ def syncfs(descriptor: int) -> None:
     if _libc.syncfs(descriptor) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-
-
-def try_to_write(file: Path) -> None:
-    """Try whether the disk takes a file of 64 KiB.
-
-    Raises:
-        OSError: it does not, and why.
-    """
-    try:
-        with file.open("wb") as probe:
-            probe.write(bytes(65_536))
-            probe.flush()
-            os.fsync(probe.fileno())
-    finally:
-        file.unlink(missing_ok=True)
 
 
 def repair(place: Path) -> bool:

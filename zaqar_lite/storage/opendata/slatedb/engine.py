@@ -13,7 +13,6 @@ cut; it is handed to the binding in parts, and others act in between.
 """
 
 import asyncio
-import errno
 import json
 import logging
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
+from zaqar_lite.storage.opendata.disk import is_full
 from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Row, Stored
 from zaqar_lite.storage.opendata.slatedb.binding import (
     DURABLE,
@@ -33,7 +33,7 @@ from zaqar_lite.storage.opendata.slatedb.binding import (
 )
 from zaqar_lite.storage.opendata.slatedb.directory import LocalDirectory
 from zaqar_lite.storage.opendata.slatedb.manifest import note_newest
-from zaqar_lite.storage.opendata.slatedb.opening import open_directory
+from zaqar_lite.storage.opendata.slatedb.opening import cannot_open, in_time, open_directory
 from zaqar_lite.storage.opendata.slatedb.rebuild import FIRST, LOSSES, writing_place
 from zaqar_lite.storage.opendata.slatedb.salvage import Pair, Salvage
 from zaqar_lite.storage.opendata.slatedb.table import UnknownVersion
@@ -89,14 +89,11 @@ class SlateDbEngine(Engine):
             self._local.acquire()
         try:
             self._db = await self._build()
-            await self._check_round_trip()
-            await self._recall_losses()
+            await in_time(self._check_round_trip(), self._local)
+            await in_time(self._recall_losses(), self._local)
         except (*_ERRORS, UnknownVersion, Unavailable, OSError) as exc:
             self._let_go()
-            raise ConfigurationError(
-                f"The SlateDB store at {self._url}{self._path} can't be opened: {exc}. Restore it "
-                "from a backup, or give the server another place."
-            ) from exc
+            raise cannot_open(f"{self._url}{self._path}", exc) from exc
         except BaseException:
             self._let_go()
             raise
@@ -112,7 +109,7 @@ class SlateDbEngine(Engine):
     async def _build_once(self) -> slatedb.Db:
         builder = slatedb.DbBuilder(self._path, slatedb.ObjectStore.resolve(self._url))
         builder.with_settings(settings())
-        return await builder.build()
+        return await in_time(builder.build(), self._local)
 
     async def _check_round_trip(self) -> None:
         """Prove that bytes go through the binding unchanged."""
@@ -266,7 +263,7 @@ class SlateDbEngine(Engine):
             if self._local is not None:
                 await self._local.try_to_write()
         except OSError as exc:
-            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not is_full(exc):
                 write.cancel()
                 raise self._give_up(exc) from exc
             why = "The store's disk is full: free some space."

@@ -1,8 +1,12 @@
-"""Opening a SlateDB store in a local directory, whatever was left of it."""
+"""Opening a SlateDB store: in a bounded time, and in a directory whatever was left of it."""
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.storage.opendata.disk import FULL, is_full
 from zaqar_lite.storage.opendata.engine import Engine
 from zaqar_lite.storage.opendata.slatedb.binding import slatedb
 from zaqar_lite.storage.opendata.slatedb.directory import LocalDirectory, repair
@@ -15,6 +19,44 @@ _DAMAGE = (
     slatedb.Error.Internal,
     slatedb.InternalError,
 )
+_LOOK = 1.0
+_PATIENCE_REMOTE = 60.0
+_PATIENCE_LOCAL = 600.0  # the log may be a long one: it grows while there are gaps
+T = TypeVar("T")
+
+
+async def in_time(step: Awaitable[T], local: LocalDirectory | None) -> T:
+    """Take a step of the opening; SlateDB itself would try for ever, and say nothing.
+
+    Raises:
+        TimeoutError: there is no answer; says for how long, and what to see to.
+        OSError: the disk takes nothing, and why.
+    """
+    patience = _PATIENCE_REMOTE if local is None else _PATIENCE_LOCAL
+    task = asyncio.ensure_future(step)
+    until = time.monotonic() + patience
+    try:
+        while time.monotonic() < until:
+            await asyncio.wait({task}, timeout=min(_LOOK, patience))
+            if task.done():
+                return task.result()
+            if local is not None:
+                await local.try_to_write()
+    finally:
+        task.cancel()
+    place = "AWS_ENDPOINT, AWS_REGION and the network" if local is None else "its disk"
+    raise TimeoutError(f"no answer in {patience:g} seconds. See to {place}, and start again.")
+
+
+def cannot_open(place: str, exc: Exception) -> ConfigurationError:
+    """Say why a store can't be opened, and what to do."""
+    if is_full(exc):
+        why = f"{FULL}."
+    elif isinstance(exc, TimeoutError):
+        why = str(exc)
+    else:
+        why = f"{exc}. Restore it from a backup, or give the server another place."
+    return ConfigurationError(f"The SlateDB store at {place} can't be opened: {why}")
 
 
 async def open_directory(

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
+from zaqar_lite.storage.opendata.disk import FULL, is_full, refuses_for_room
 from zaqar_lite.storage.opendata.engine import Batch, Damage, DirectoryLock, Engine, Row, Stored
 from zaqar_lite.storage.opendata.sqlite import reading
 from zaqar_lite.storage.opendata.sqlite.link import WriterEnded, WriterLink
@@ -103,7 +104,12 @@ class SqliteEngine(Engine):
     async def _rebuild(self) -> bool:
         """Put what is intact into a new file; answer whether there was anything."""
         logger.error("the database %s is damaged: what is intact goes into a new one", self.path)
-        lost = await asyncio.get_running_loop().run_in_executor(None, rebuild, self.path)
+        work = asyncio.get_running_loop().run_in_executor(None, rebuild, self.path)
+        try:
+            lost = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait({work})  # no other server may come while the thread is at it
+            raise
         self._name(lost or ())
         return lost is not None
 
@@ -202,6 +208,10 @@ class SqliteEngine(Engine):
                 f"The writer of an earlier server still works on {self.path}: wait for it to end, "
                 "or end it with `kill -9` (see `ps` for sqlite/writer.py)."
             )
+        if is_full(exc) or refuses_for_room(
+            self.path.parent
+        ):  # "disk I/O error" is all SQLite says
+            return ConfigurationError(f"The database {self.path} can't be opened: {FULL}.")
         why = "its writer ended" if isinstance(exc, WriterEnded) else exc
         if isinstance(exc, sqlite3.Error) and error_code(exc) in BROKEN_FILE:
             way_out = "Restore it from a backup, or move it away to begin with an empty store."

@@ -1,0 +1,101 @@
+"""A start that can't go on: it says why, and a signal ends it."""
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.server import ServerProcess
+from tests.services.process import free_port
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.storage.opendata.slatedb import opening
+from zaqar_lite.storage.opendata.slatedb.engine import SlateDbEngine
+
+PING = {"Client-ID": "3381af92-2b9e-11e3-b191-71861300734c", "X-Project-Id": "ping"}
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """An object store that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(30)
+        for name, value in (
+            ("AWS_ENDPOINT", f"http://127.0.0.1:{listener.getsockname()[1]}"),
+            ("AWS_ALLOW_HTTP", "true"),
+            ("AWS_ACCESS_KEY_ID", "id"),
+            ("AWS_SECRET_ACCESS_KEY", "secret"),
+            ("AWS_REGION", "us-east-1"),
+        ):
+            monkeypatch.setenv(name, value)
+        yield listener
+
+
+@contextmanager
+def starting(store: str) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-m", "zaqar_lite.cli", "serve", "--store", store]
+    with subprocess.Popen(
+        [*command, "--port", str(free_port())], stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def stop(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
+    process.send_signal(number)
+    _, said = process.communicate(timeout=15)
+    assert process.returncode == 0
+    (line,) = said.splitlines()
+    assert "stopped before it was ready" in line
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_a_start_that_waits_for_an_object_store(
+    silent: socket.socket, number: signal.Signals
+) -> None:
+    with starting("opendata+s3://bucket/prefix") as process:
+        connection, _ = silent.accept()
+        with connection:
+            stop(process, number)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_a_start_that_waits_for_an_earlier_writer(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    held = os.open(tmp_path / "writer.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with starting(f"embedded://{tmp_path}") as process:
+            deadline = time.monotonic() + 60
+            while not (tmp_path / "lock").exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            stop(process, number)
+    finally:
+        os.close(held)
+    with ServerProcess(f"embedded://{tmp_path}") as server:
+        assert httpx.get(f"{server.url}/v2/ping", headers=PING).status_code == 204
+
+
+@pytest.mark.anyio
+async def test_an_object_store_that_does_not_answer_is_told(
+    silent: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "_PATIENCE_REMOTE", 0.5)
+    engine = SlateDbEngine.in_bucket("bucket", "prefix")
+    with pytest.raises(ConfigurationError, match=r"no answer in 0\.5 seconds.*AWS_ENDPOINT"):
+        await engine.open()
+    await engine.close()
+    silent.close()
