@@ -22,6 +22,17 @@ async def test_posts_messages_in_order_and_says_where_they_are(api: Api) -> None
     assert [message["body"] for message in await api.browse()] == [1, None]
 
 
+async def test_a_location_that_clients_would_refuse_is_left_out(api: Api) -> None:
+    """They would take the post for failed and send it again."""
+    for count, is_there in ((200, True), (300, False), (4_000, False)):
+        messages = {"messages": [{"body": 0}] * count}
+        answer = await api.call("POST", "messages", messages)
+        assert (answer.status_code, len(answer.json()["resources"])) == (201, count)
+        assert ("location" in answer.headers) is is_there
+        assert sum(map(len, answer.headers.values())) < 8_192
+    assert len(await api.browse("echo=true&limit=20")) == 20
+
+
 async def test_shows_a_message_with_zaqars_keys_and_no_others(api: Api) -> None:
     (message_id,) = await api.post({"body": {"a": [1, "\u00fc"]}, "ttl": 120, "unknown": 1})
     api.advance(7)
