@@ -1,5 +1,6 @@
 """Filters, priorities and copies over HTTP (RFC 0001), on a store that has the capability."""
 
+import uuid
 from pathlib import Path
 
 import httpx
@@ -139,3 +140,19 @@ async def test_keeps_no_history_in_memory(api: Api) -> None:
     answer = await api.call("GET", "history?state=done")
     assert (answer.status_code, answer.json()["title"]) == (400, "Invalid API request")
     assert (await api.call("GET", "history?state=x")).status_code == 400
+
+
+async def test_a_history_names_the_last_clients_only(make_api: MakeApi, tmp_path: Path) -> None:
+    async with make_api(store=f"embedded://{tmp_path / 'store'}") as api:
+        await api.call("PUT", "", {"_done_retention": 60})
+        await api.post({"body": 1})
+        clients = [str(uuid.UUID(int=number)) for number in range(1, 68)]
+        for client in clients:
+            claim = await api.call("POST", "claims", Client_ID=client)
+            (message,) = claim.json()["messages"]
+            if client != clients[-1]:
+                await api.call("DELETE", claim.headers["location"])
+        await api.call("DELETE", message["href"], Client_ID=clients[-1])
+        (line,) = (await api.call("GET", "history?state=done")).json()["messages"]
+        assert line["attempts"] == 67
+        assert line["consumers"] == [client.replace("-", "") for client in clients[-65:]]

@@ -67,6 +67,15 @@ def test_letters_go_back_where_they_came_from(client: Client, queue: str) -> Non
     assert client.stats(dead).total == 0
 
 
+def test_a_redriven_letter_is_routed_by_filters_again(client: Client, queue: str) -> None:
+    dead, audit = f"{queue}-dead", f"{queue}-audit"
+    client.create_queue(audit, {"_filter": f"queue = '{queue}'"})
+    fail(client, queue, dead, [1])
+    assert client.stats(audit).total == 1
+    assert client.redrive(dead).moved == {queue: 1}
+    assert [message.body for message in client.list_messages(audit)] == [1, 1]
+
+
 def test_a_filter_a_limit_and_a_dry_run(client: Client, queue: str) -> None:
     dead = f"{queue}-dead"
     client.create_queue(dead)
