@@ -200,6 +200,23 @@ async def test_a_disk_that_fills_up_loses_nothing(scheme: str, small_disk: Path)
         await post(again, "room")
 
 
+def use_up(disk: Path) -> None:
+    with (disk / "fill").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(bytes(4_096))
+
+
+@pytest.mark.parametrize("scheme", ["embedded", "opendata+slatedb"])
+async def test_a_first_start_on_a_full_disk_says_so(scheme: str, small_disk: Path) -> None:
+    use_up(small_disk)
+    store = stores(f"{scheme}://{small_disk / 'data'}")
+    with pytest.raises(ConfigurationError, match="its disk is full: free some space"):
+        await store.open()
+    (small_disk / "fill").unlink()
+    async with store:
+        await post(store, "room")
+
+
 @pytest.mark.parametrize("scheme", ["embedded", "opendata+slatedb"])
 async def test_a_start_on_a_full_disk_says_so_and_loses_nothing(
     scheme: str, small_disk: Path
@@ -207,10 +224,7 @@ async def test_a_start_on_a_full_disk_says_so_and_loses_nothing(
     uri = f"{scheme}://{small_disk / 'data'}"
     async with stores(uri) as store:
         await post(store, "kept")
-    with (small_disk / "fill").open("wb", buffering=0) as filler:
-        with contextlib.suppress(OSError):
-            while True:
-                filler.write(bytes(4_096))
+    use_up(small_disk)
     with pytest.raises(ConfigurationError, match="its disk is full: free some space"):
         await stores(uri).open()
     (small_disk / "fill").unlink()

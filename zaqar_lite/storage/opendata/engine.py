@@ -4,6 +4,7 @@
 is here: nothing is ever in doubt, and nothing was rebuilt.
 """
 
+import contextlib
 import fcntl
 import os
 from abc import ABC, abstractmethod
@@ -126,9 +127,10 @@ class DirectoryLock:
                 f"Another server (process {holder}) uses the store in {self._directory}: stop it, "
                 "or give this one a directory of its own (--store embedded:///path)."
             ) from exc
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         self._file = file
+        with contextlib.suppress(OSError):  # a full disk; only a message names the holder
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Let the directory go; idempotent."""
