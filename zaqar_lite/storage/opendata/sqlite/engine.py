@@ -208,9 +208,8 @@ class SqliteEngine(Engine):
                 f"The writer of an earlier server still works on {self.path}: wait for it to end, "
                 "or end it with `kill -9` (see `ps` for sqlite/writer.py)."
             )
-        if is_full(exc) or refuses_for_room(
-            self.path.parent
-        ):  # "disk I/O error" is all SQLite says
+        # "disk I/O error" is all that SQLite says of a full disk.
+        if is_full(exc) or refuses_for_room(self.path.parent):
             return ConfigurationError(f"The database {self.path} can't be opened: {FULL}.")
         why = "its writer ended" if isinstance(exc, WriterEnded) else exc
         if isinstance(exc, sqlite3.Error) and error_code(exc) in BROKEN_FILE:
