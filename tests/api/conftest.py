@@ -117,13 +117,23 @@ async def running(app: Any) -> AsyncIterator[None]:
     task = asyncio.ensure_future(
         app({"type": "lifespan", "asgi": {"version": "3.0"}}, to_app.get, from_app.put)
     )
+
+    async def said() -> str:
+        """What the application says next, unless it ends with an error first."""
+        saying = asyncio.ensure_future(from_app.get())
+        await asyncio.wait({task, saying}, return_when=asyncio.FIRST_COMPLETED)
+        if not saying.done():
+            saying.cancel()
+            await task
+        return str((await saying)["type"])
+
     await to_app.put({"type": "lifespan.startup"})
-    assert (await from_app.get())["type"] == "lifespan.startup.complete"
+    assert await said() == "lifespan.startup.complete"
     try:
         yield
     finally:
         await to_app.put({"type": "lifespan.shutdown"})
-        assert (await from_app.get())["type"] == "lifespan.shutdown.complete"
+        assert await said() == "lifespan.shutdown.complete"
         await task
 
 
