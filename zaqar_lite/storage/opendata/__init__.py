@@ -26,6 +26,7 @@ from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.engine import Engine
 from zaqar_lite.storage.opendata.management import OpenDataManagementStore
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
+from zaqar_lite.storage.opendata.slatedb.directory import holds_store
 from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME, SqliteEngine
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 
 _SCHEMES = ("embedded", "opendata+sqlite", "opendata+slatedb", "opendata+s3")
-_SLATEDB_FOLDERS = ("slatedb", "slatedb.rebuilt")
-"""Where a SlateDB store is, and where it is after a crash while it was put in its place."""
 
 
 def create(
@@ -72,8 +71,7 @@ def create_engine(uri: str, *, must_exist: bool = False) -> Engine:
             raise ConfigurationError(f"Name a bucket: opendata+s3://bucket/prefix, not {uri!r}.")
         return _slatedb().in_bucket(parts.netloc, unquote(parts.path).strip("/"))
     directory = _directory(uri)
-    file, folders = directory / FILE_NAME, [directory / name for name in _SLATEDB_FOLDERS]
-    is_sqlite, is_slatedb = file.exists(), any(folder.exists() for folder in folders)
+    is_sqlite, is_slatedb = (directory / FILE_NAME).exists(), holds_store(directory)
     if must_exist and not (is_sqlite or is_slatedb):
         raise ConfigurationError(f"There is no store at {directory}.")
     if scheme == "opendata+slatedb":

@@ -16,6 +16,7 @@ FOLDER = "slatedb"
 _CLEAN = "clean-shutdown"
 _DAMAGED = "found-damaged"
 _COMMIT = "last-commit"
+_REBUILT = FOLDER + ".rebuilt"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -129,6 +130,17 @@ def noted_commit(place: Path) -> int:
 
 def _checksum(number: bytes) -> bytes:
     return zlib.crc32(number).to_bytes(4, "big")
+
+
+def complete_place(place: Path) -> Path:
+    """Where a rebuilt store lies until it takes the place of the damaged one."""
+    return place.with_name(_REBUILT)
+
+
+def holds_store(directory: Path) -> bool:
+    """Whether there is a store, or one that a crash has kept from taking its place."""
+    place = directory / FOLDER
+    return place.exists() or complete_place(place).exists()
 
 
 def syncfs(descriptor: int) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.storage.opendata.engine import Batch, Engine
-from zaqar_lite.storage.opendata.slatedb.directory import syncfs
+from zaqar_lite.storage.opendata.slatedb.directory import complete_place, syncfs
 from zaqar_lite.storage.opendata.slatedb.files import Files, Salvaged
 from zaqar_lite.storage.opendata.slatedb.pages import without_older_pages
 
@@ -36,17 +36,13 @@ def writing_place(place: Path) -> Path:
     return place.with_name(place.name + ".rebuilding")
 
 
-def _complete_place(place: Path) -> Path:
-    return place.with_name(place.name + ".rebuilt")
-
-
 def finish_exchange(place: Path) -> None:
     """Finish what a crash has interrupted, or throw it away where the old directory is in place.
 
     Raises:
         OSError: that failed.
     """
-    complete = _complete_place(place)
+    complete = complete_place(place)
     if complete.exists() and not place.exists():
         complete.rename(place)
         _sync(place.parent)
@@ -127,7 +123,7 @@ async def _write(salvaged: Salvaged, target: Engine) -> int:
 
 def _exchange(place: Path) -> Path:
     kept = place.with_name(f"{place.name}.damaged-{time.time_ns() // 1_000_000}")
-    complete = _complete_place(place)
+    complete = complete_place(place)
     _sync(place.parent)
     for before, after in (
         (writing_place(place), complete),
