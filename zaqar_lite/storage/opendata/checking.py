@@ -27,7 +27,6 @@ _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
     RecordType.STATE: bookkeeping.decode_state,
     RecordType.GARBAGE: bookkeeping.decode_garbage,
 }
-_LOG = b"\x03\x01"
 _LOG_ENTRY = 0x10
 _LOG_DECODERS: dict[int, Callable[[bytes], Any]] = {
     _LOG_ENTRY: records.decode_metadata,
@@ -92,7 +91,7 @@ def _check_record(  # noqa: PLR0917 - what one pass collects
     if isinstance(value, Damage) and value.until is not None:
         return str(value)
     try:
-        if key[:2] == _LOG:
+        if key[:2] == keys.LOG:
             if key[6] == _LOG_ENTRY:
                 segment, _, sequence = keys.read_log_entry_key(key)
                 start = next(start for start, number in db.segments if number == segment)
@@ -126,7 +125,7 @@ async def dump(engine: Engine) -> AsyncIterator[str]:
 
 def _show(key: bytes, value: bytes) -> str:
     try:
-        if key[:2] == _LOG:
+        if key[:2] == keys.LOG:
             return repr(_LOG_DECODERS.get(key[6], bytes)(value))
         kind = RecordType(keys.read_prefix(key)[0])
         if kind is RecordType.STATE:

@@ -232,14 +232,15 @@ def read_log_entry_key(key: bytes) -> tuple[int, bytes, int]:
 
 def log_listing_key(segment: int, log: bytes = LOG_KEY) -> bytes:
     """Key of a log's listing in a segment; the log's key is raw here."""
-    return b"\x03\x01" + _U32.pack(segment) + LOG_LISTING + log
+    return LOG + _U32.pack(segment) + LOG_LISTING + log
 
 
 def log_segment_key(segment: int) -> bytes:
     """Key of a segment's start."""
-    return b"\x03\x01\x00\x00\x00\x00\x30" + _U32.pack(segment)
+    return LOG_SEGMENTS + _U32.pack(segment)
 
 
+LOG = b"\x03\x01"
 LOG_SEGMENTS = b"\x03\x01\x00\x00\x00\x00\x30"
 LOG_BLOCK = b"\x03\x01\x00\x00\x00\x00\x20"
 LOG_LISTING = b"\x40"
@@ -257,7 +258,7 @@ def describe(key: bytes) -> str:
 
 
 def _describe(key: bytes) -> str:
-    if key[:2] == b"\x03\x01":
+    if key[:2] == LOG:
         return _describe_log(key)
     kind = RecordType(read_prefix(key)[0])
     name = kind.name.lower().replace("_", " ")
