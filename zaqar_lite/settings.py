@@ -66,7 +66,7 @@ class Settings(BaseModel):
     )
     idempotency_window: int = Field(600, ge=1, description="How long a key is remembered.")
     max_idempotency_keys: int = Field(
-        1_000_000, ge=1, description="Remembered keys per queue; 503 above."
+        6_000_000, ge=1, description="Remembered keys per queue; 503 above."
     )
     max_messages_per_queue: int = Field(
         10_000_000, ge=1, description="Messages waiting in a queue; 503 above."

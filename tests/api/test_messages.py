@@ -316,8 +316,11 @@ async def test_shows_details_when_asked(api: Api) -> None:
 
 async def test_replays_the_first_answer_to_an_idempotency_key(api: Api) -> None:
     first = await api.post({"body": 1}, {"body": 2}, Idempotency_Key="k-1")
-    again = await api.post({"body": "other"}, Idempotency_Key="k-1")
-    assert again == first
+    again = {"messages": [{"body": 1, "ttl": 90}, {"body": 2}]}
+    answer = await api.call("POST", "messages", again, Idempotency_Key="k-1")
+    assert [href.rpartition("/")[2] for href in answer.json()["resources"]] == first
+    assert answer.json()["duplicates"] == first
+    assert answer.headers["Idempotent-Replayed"] == "true"
     assert len(await api.browse()) == 2
     await api.call("DELETE", "messages?pop=2")
     await api.call("POST", "purge")
@@ -326,12 +329,27 @@ async def test_replays_the_first_answer_to_an_idempotency_key(api: Api) -> None:
     assert await api.post({"body": 1}, {"body": 2}, Idempotency_Key="k-1") != first
 
 
+@pytest.mark.parametrize("in_header", [True, False])
+async def test_refuses_a_key_that_stands_for_another_message(api: Api, in_header: bool) -> None:
+    """Two producers that both count from 1: the second one must hear of it."""
+    keys = ({}, {"Idempotency_Key": "1"}) if in_header else ({"idempotency_key": "1"}, {})
+    await api.post({"body": "a"} | keys[0], **keys[1])
+    posted = {"messages": [{"body": "new"}, {"body": "b"} | keys[0]]}
+    answer = await api.call("POST", "messages", posted, **keys[1])
+    assert answer.status_code == 409
+    where = "Idempotency-Key header" if in_header else "Message 1"
+    assert where in answer.json()["description"]
+    assert [message["body"] for message in await api.browse()] == ["a"]
+
+
 async def test_stores_a_keyed_message_once(api: Api) -> None:
-    first = await api.post(
-        {"body": 1, "idempotency_key": "a"}, {"body": 2, "idempotency_key": "a"}, {"body": 3}
-    )
+    posted = [{"body": 1, "idempotency_key": "a"}, {"body": 1, "idempotency_key": "a"}, {"body": 3}]
+    answer = await api.call("POST", "messages", {"messages": posted})
+    first = [href.rpartition("/")[2] for href in answer.json()["resources"]]
     assert first[0] == first[1] != first[2]
-    second = await api.post({"body": 9, "idempotency_key": "a"}, {"body": 4})
+    assert answer.json()["duplicates"] == first[:1]
+    assert "Idempotent-Replayed" not in answer.headers  # something was stored
+    second = await api.post({"body": 1, "idempotency_key": "a"}, {"body": 4})
     assert second[0] == first[0]
     assert [message["body"] for message in await api.browse()] == [1, 3, 4]
     await api.call("DELETE", "")

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.contract.stores import Stores
+from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import (
     DEFAULT_PRIORITY,
@@ -13,6 +14,7 @@ from zaqar_lite.domain.models import (
     Copy,
     DeadLetter,
     DelayMode,
+    IdempotencyKey,
     Message,
     NewMessage,
     Page,
@@ -42,6 +44,11 @@ def ids(messages: Iterable[Message]) -> list[str]:
     return [message.id for message in messages]
 
 
+def identify_body(key: str, *bodies: bytes) -> IdempotencyKey:
+    """A key that stands for these bodies, in whatever queue."""
+    return identify(QueueRef("any", "any"), key, bodies)
+
+
 def new(
     text: str,
     *,
@@ -53,7 +60,16 @@ def new(
     copies: tuple[Copy, ...] = (),
 ) -> NewMessage:
     """A message to post; durations in milliseconds."""
-    return NewMessage(encode(text), ttl, delay, key, headers, priority, copies)
+    body = encode(text)
+    return NewMessage(
+        body,
+        ttl,
+        delay,
+        None if key is None else identify_body(key, body),
+        headers,
+        priority,
+        copies,
+    )
 
 
 @dataclass(frozen=True)
@@ -106,8 +122,10 @@ class QueueUnderTest:
         version: int | None = None,
     ) -> Sequence[Posted]:
         """Post messages; answer what became of each."""
+        bodies = [message.body for message in messages]
+        key = None if batch_key is None else identify_body(batch_key, *bodies)
         return await self.stores.messages.post(
-            self.ref, messages, client_id=client, batch_key=batch_key, version=version
+            self.ref, messages, client_id=client, batch_key=key, version=version
         )
 
     async def page(

@@ -74,19 +74,28 @@ async def test_a_claim_shows_what_it_holds(queue: QueueUnderTest) -> None:
     assert texts((await queue.get_claim(claim.id)).messages) == ["b"]
 
 
-async def test_a_claim_whose_messages_are_deleted_lives_until_it_lapses(
-    queue: QueueUnderTest,
-) -> None:
-    (message_id,) = await queue.post("a")
+async def test_a_claim_ends_with_its_last_message(queue: QueueUnderTest) -> None:
+    first, last = await queue.post("a", "b")
     claim_id = await queue.claim_id(ttl=5 * MINUTE)
-    await queue.delete(message_id)
-    assert not (await queue.get_claim(claim_id)).messages
+    await queue.delete(first, claims=[claim_id])
     await queue.renew(claim_id, ttl=5 * MINUTE)
-    queue.advance(4 * MINUTE)
-    await queue.get_claim(claim_id)
-    queue.advance(2 * MINUTE)
+    await queue.delete(last, claims=[claim_id])
     with pytest.raises(NotFound):
         await queue.get_claim(claim_id)
+    with pytest.raises(NotFound):
+        await queue.renew(claim_id)
+    await queue.release(claim_id)
+
+
+async def test_a_claim_ends_with_a_purge(queue: QueueUnderTest) -> None:
+    await queue.post("a")
+    claim_id = await queue.claim_id()
+    await queue.purge()
+    await queue.post("b")
+    with pytest.raises(NotFound):
+        await queue.get_claim(claim_id)
+    with pytest.raises(NotFound):
+        await queue.renew(claim_id)
 
 
 @pytest.mark.parametrize("claim_id", ["", "x", "0" * 32, "a\nb", "*", "../x", "é"])

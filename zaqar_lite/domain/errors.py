@@ -5,7 +5,8 @@
     ├── Forbidden             somebody else holds what was asked for (403)
     ├── NotFound              it does not exist, or does no longer (404)
     ├── Conflict              it exists in a state that excludes the request (409)
-    │   └── QueueChanged      the queue's record is not the one the caller decided by: read again
+    │   ├── QueueChanged      the queue's record is not the one the caller decided by: read again
+    │   └── KeyReused         an idempotency key stands for another message already
     ├── Unavailable           the store cannot serve now; the same request may succeed later (503)
     │   └── LimitReached      a limit on what may pile up; it frees itself in time (503)
     ├── Unsupported           this store does not have the capability (400)
@@ -42,6 +43,22 @@ class QueueChanged(Conflict):
     Raised before anything was changed. The service reads the record again, decides anew and
     repeats the call, so that no store and no process ever acts on metadata that is out of date.
     """
+
+
+class KeyReused(Conflict):
+    """A known idempotency key came with another message; nothing was stored.
+
+    `index` is that of the message in its post; None for the key of the whole post.
+    """
+
+    def __init__(self, index: int | None) -> None:
+        where = "The Idempotency-Key header" if index is None else f"Message {index}: the key"
+        what = "other messages" if index is None else "another message"
+        super().__init__(
+            f"{where} was used for {what} in this queue before, so nothing was stored: "
+            "repeat a post as it was, or give what is new a key of its own."
+        )
+        self.index = index
 
 
 class Unavailable(ZaqarLiteError):

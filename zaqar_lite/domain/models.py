@@ -98,6 +98,17 @@ class Copy(NamedTuple):
     priority: int
 
 
+class IdempotencyKey(NamedTuple):
+    """A key that makes a post repeatable, and what it stands for.
+
+    `digest` is 16 bytes over what was posted under the key (`domain/idempotency.py`): the same
+    key with another digest is a mistake of the client, not a repetition.
+    """
+
+    text: str
+    digest: bytes
+
+
 class NewMessage(NamedTuple):
     """A message to be stored. The service has validated it and resolved every default.
 
@@ -108,7 +119,7 @@ class NewMessage(NamedTuple):
     body: bytes
     ttl_ms: int
     delay_ms: int = 0
-    idempotency_key: str | None = None
+    idempotency_key: IdempotencyKey | None = None
     headers: Mapping[str, str] | None = None
     priority: int = DEFAULT_PRIORITY
     copies: tuple[Copy, ...] = ()
@@ -180,12 +191,14 @@ class Claimed:
     """The answer to a claim or a pop.
 
     `claim_id` is None when no message was handed out, and for a pop. `moved` counts the exhausted
-    messages that went to the dead-letter queue with it.
+    messages that went to the dead-letter queue with it. `more` is set when a budget ended the
+    work: ready messages may be left although fewer than `limit` were handed out.
     """
 
     claim_id: str | None
     messages: Sequence[Message] = ()
     moved: int = 0
+    more: bool = False
 
 
 @dataclass(slots=True)
@@ -276,12 +289,14 @@ class StoreOptions:
     """What a store must know beyond its URI: the limits it enforces in its own atomic steps.
 
     `idempotency_window_ms` is how long a key is remembered; `max_idempotency_keys` and
-    `max_messages` are per queue (LimitReached above them). `workers` is the number of server
+    `max_messages` are per queue (LimitReached above them). A key has at most
+    MAX_IDEMPOTENCY_KEY bytes, so that the keys of a queue are bounded in bytes too: 6,000,000
+    in ten minutes are 10,000 keyed posts a second. `workers` is the number of server
     processes that will use the store. `extra` holds the driver's own settings by name.
     """
 
     idempotency_window_ms: int = 600_000
-    max_idempotency_keys: int = 1_000_000
+    max_idempotency_keys: int = 6_000_000
     max_messages: int = 10_000_000
     workers: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)

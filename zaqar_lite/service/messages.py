@@ -5,11 +5,13 @@ from collections.abc import Collection, Mapping, Sequence
 from msgspec import Struct
 
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
+from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id, parse_marker
 from zaqar_lite.domain.limits import MAX_IDEMPOTENCY_KEY, MIN_MESSAGE_TTL, Limits
 from zaqar_lite.domain.models import (
     Claimed,
     DelayMode,
+    IdempotencyKey,
     Message,
     NewMessage,
     Page,
@@ -76,18 +78,21 @@ class Messages:
 
         Raises:
             Invalid: a message breaks a rule; names it by its index. Nothing was stored.
+            KeyReused: a key stands for another message. Nothing was stored.
             LimitReached: the queue holds too many messages or keys. Nothing was stored.
         """
         self._check_drafts(drafts, batch_key)
+        whole = batch_key and identify(queue, batch_key, (draft.body for draft in drafts))
 
         async def act(policy: Policy) -> Sequence[Posted]:
             self._check_size(policy.max_post_size, size)
             if not policy.exists:
                 await self._queues.ensure(queue)
                 policy = await self._policies.get(queue)
-            new = await self._router.route(queue, self._resolve(drafts, policy), policy.route)
+            resolved = self._resolve(queue, drafts, policy)
+            new = await self._router.route(queue, resolved, policy.route)
             return await self._messages.post(
-                queue, new, client_id=client_id, batch_key=batch_key, version=policy.version
+                queue, new, client_id=client_id, batch_key=whole or None, version=policy.version
             )
 
         return await self._policies.decide(queue, act)
@@ -272,7 +277,9 @@ class Messages:
             return False
         return True
 
-    def _resolve(self, drafts: Sequence[Draft], policy: Policy) -> list[NewMessage]:
+    def _resolve(
+        self, queue: QueueRef, drafts: Sequence[Draft], policy: Policy
+    ) -> list[NewMessage]:
         default_ttl_ms, default_delay_ms = policy.default_ttl_ms, policy.default_delay_ms
         if not default_delay_ms:
             return [
@@ -280,7 +287,7 @@ class Messages:
                     draft.body,
                     default_ttl_ms if draft.ttl is None else draft.ttl * 1000,
                     0,
-                    draft.idempotency_key,
+                    _key(queue, draft),
                     draft.headers,
                 )
                 for draft in drafts
@@ -293,7 +300,7 @@ class Messages:
                 draft.body,
                 default_ttl_ms if draft.ttl is None else draft.ttl * 1000,
                 default_delay_ms if draft.delay is None else draft.delay * 1000,
-                draft.idempotency_key,
+                _key(queue, draft),
                 draft.headers,
             )
             for draft in drafts
@@ -357,5 +364,10 @@ class Messages:
 
 
 def _check_key(what: str, key: str) -> None:
-    if not 1 <= len(key) <= MAX_IDEMPOTENCY_KEY:
-        raise Invalid(f"{what} must have 1 to {MAX_IDEMPOTENCY_KEY} characters.")
+    if not 1 <= len(key.encode()) <= MAX_IDEMPOTENCY_KEY:
+        raise Invalid(f"{what} must have 1 to {MAX_IDEMPOTENCY_KEY} bytes (UTF-8).")
+
+
+def _key(queue: QueueRef, draft: Draft) -> IdempotencyKey | None:
+    key = draft.idempotency_key
+    return None if key is None else identify(queue, key, (draft.body,))

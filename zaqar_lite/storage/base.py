@@ -46,6 +46,7 @@ from zaqar_lite.domain.models import (
     DelayMode,
     HistoryPage,
     HistoryState,
+    IdempotencyKey,
     Message,
     NewMessage,
     Page,
@@ -115,7 +116,7 @@ class MessageStore(Store):
         messages: Sequence[NewMessage],
         *,
         client_id: str,
-        batch_key: str | None = None,
+        batch_key: IdempotencyKey | None = None,
         version: int | None,
     ) -> Sequence[Posted]:
         """Store messages, keeping the order of the batch; answer their ids in that order.
@@ -131,14 +132,18 @@ class MessageStore(Store):
         `batch_key` stores nothing and answers the first call's ids, all of them as duplicates,
         whatever this call holds. A replay does not lengthen the window. A known message key stores
         nothing in its place and answers the first id; equal keys in one batch collapse to the
-        first. Another body under a known key still answers the first id. Purge keeps the keys,
-        `drop` forgets them. Duplicates are answered with `Posted.duplicate`.
+        first. Purge keeps the keys, `drop` forgets them. Duplicates are answered with
+        `Posted.duplicate`. The digest is kept with the key: a known key, or an earlier one of
+        the batch, with another digest is refused (a key that was stored without one matches).
 
         Raises:
             QueueChanged: the record is not at `version`.
+            KeyReused: a key came with another digest; nothing was stored, no key either. The
+                whole post's key is compared first, then those of the messages in their order.
             LimitReached: over `max_messages` (live ones of every state, also in a queue that would
-                get a copy) or `max_idempotency_keys` (of both kinds together); nothing was stored,
-                no key either. A known key needs no room.
+                get a copy) or `max_idempotency_keys` (of both kinds together; `retry_after` tells
+                when the oldest key ends); nothing was stored, no key either. A known key needs no
+                room.
         """
 
     @abstractmethod
@@ -260,8 +265,9 @@ class MessageStore(Store):
         """Read a live claim and the live messages it still holds, in order of position.
 
         Raises:
-            NotFound: unknown, malformed, released or lapsed. A claim whose messages are all
-                deleted stays until it lapses.
+            NotFound: unknown, malformed, released or lapsed; or its last message was deleted,
+                purged or has expired: a claim ends with its last message, and its record goes
+                with that message or by the sweep.
         """
 
     @abstractmethod

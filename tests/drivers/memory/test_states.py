@@ -4,6 +4,7 @@ import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, NotFound, Unsupported
+from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.models import DeadLetter, DelayMode, NewMessage, QueueRef, StoreOptions
 from zaqar_lite.storage.memory import create
 from zaqar_lite.storage.memory.messages import MemoryMessageStore
@@ -11,6 +12,7 @@ from zaqar_lite.storage.memory.messages import MemoryMessageStore
 pytestmark = pytest.mark.anyio
 
 MINUTE = 60_000
+KEY = identify(QueueRef("project", "queue"), "k", [b"1"])
 
 
 async def post(store: MemoryMessageStore, queue: QueueRef, message: NewMessage) -> str:
@@ -90,7 +92,7 @@ async def test_a_message_that_ends_with_its_claim_is_not_raised_and_goes_with_it
 async def test_a_key_is_forgotten_in_the_millisecond_of_its_window(
     store: MemoryMessageStore, queue: QueueRef, clock: Clock
 ) -> None:
-    message = NewMessage(b"1", 60 * MINUTE, idempotency_key="k")
+    message = NewMessage(b"1", 60 * MINUTE, idempotency_key=KEY)
     first = await post(store, queue, message)
     clock.advance(StoreOptions().idempotency_window_ms - 1)
     assert await post(store, queue, message) == first
@@ -102,7 +104,7 @@ async def test_nothing_is_kept_of_a_queue_that_is_empty(
     store: MemoryMessageStore, queue: QueueRef, clock: Clock
 ) -> None:
     """A client that names a million queues must not fill the memory for good."""
-    await post(store, queue, NewMessage(b"1", MINUTE, idempotency_key="k"))
+    await post(store, queue, NewMessage(b"1", MINUTE, idempotency_key=KEY))
     await claim(store, queue)
     other = QueueRef("project", "other")
     await post(store, other, NewMessage(b"1", MINUTE))

@@ -38,11 +38,17 @@ class MessageHandlers:
         )
         path = _path(queue)
         ids = [entry.id for entry in posted]
-        body = to_json({"resources": [f"{path}/messages/{message_id}" for message_id in ids]})
+        document = {"resources": [f"{path}/messages/{message_id}" for message_id in ids]}
+        duplicates = [entry.id for entry in posted if entry.duplicate]
+        if duplicates:
+            document["duplicates"] = duplicates
+        body = to_json(document)
         location = f"{path}/messages?ids={','.join(ids)}".encode()
         # To a client that refuses a long header the post would seem to have failed.
-        headers = ((b"location", location),) if len(location) <= _LONGEST_LOCATION else ()
-        return Response(201, body, headers)
+        headers = [(b"location", location)] if len(location) <= _LONGEST_LOCATION else []
+        if len(duplicates) == len(posted):
+            headers.append((b"idempotent-replayed", b"true"))
+        return Response(201, body, tuple(headers))
 
     async def list_or_get(self, request: Request) -> Response:
         """List messages by page, or fetch some by their ids."""

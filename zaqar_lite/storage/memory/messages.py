@@ -6,7 +6,14 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Conflict, Invalid, LimitReached, NotFound, Unsupported
+from zaqar_lite.domain.errors import (
+    Conflict,
+    Invalid,
+    KeyReused,
+    LimitReached,
+    NotFound,
+    Unsupported,
+)
 from zaqar_lite.domain.ids import Marker, new_claim_id, new_message_ids
 from zaqar_lite.domain.models import (
     Capability,
@@ -15,6 +22,7 @@ from zaqar_lite.domain.models import (
     Copy,
     DeadLetter,
     DelayMode,
+    IdempotencyKey,
     Message,
     NewMessage,
     Origin,
@@ -29,7 +37,7 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
 from zaqar_lite.storage.memory import state
-from zaqar_lite.storage.memory.state import Entry, Queue, Shared, State
+from zaqar_lite.storage.memory.state import Entry, Known, Queue, Shared, State
 
 
 class MemoryMessageStore(MessageStore):
@@ -67,7 +75,7 @@ class MemoryMessageStore(MessageStore):
         messages: Sequence[NewMessage],
         *,
         client_id: str,
-        batch_key: str | None = None,
+        batch_key: IdempotencyKey | None = None,
         version: int | None,
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
@@ -77,8 +85,11 @@ class MemoryMessageStore(MessageStore):
         there = self._state.queue(queue)
         there.settle(now)
         there.forget_keys(now)
-        if batch_key is not None and batch_key in there.batch_keys:
-            return [Posted(known, duplicate=True) for known in there.batch_keys[batch_key][0]]
+        if batch_key is not None and batch_key.text in there.batch_keys:
+            known = there.batch_keys[batch_key.text]
+            if known.digest != batch_key.digest:
+                raise KeyReused(None)
+            return [Posted(message_id, duplicate=True) for message_id in known.ids]
         new = _new_ones(messages, there)
         copies = [copy for message in new if message.copies for copy in message.copies]
         self._check_limits(queue, there, new, copies=copies, batch_key=batch_key, now=now)
@@ -90,14 +101,14 @@ class MemoryMessageStore(MessageStore):
         posted: list[Posted] = []
         for message in messages:
             body, ttl_ms, delay_ms, key, headers, priority, targets = message
-            if key is not None and key in there.message_keys:
-                posted.append(Posted(there.message_keys[key][0], duplicate=True))
+            if key is not None and key.text in there.message_keys:
+                posted.append(Posted(there.message_keys[key.text].ids[0], duplicate=True))
                 continue
             shared = Shared() if targets else None
             position, message_id = next(places)
             posted.append(Posted(message_id))
             if key is not None:
-                there.message_keys[key] = message_id, window_ends
+                there.message_keys[key.text] = Known((message_id,), key.digest, window_ends)
             there.add(
                 Entry(
                     message_id, position, body, ttl_ms, now, priority, client_id, headers, shared
@@ -113,7 +124,8 @@ class MemoryMessageStore(MessageStore):
                     now + delay_ms if delay_ms else 0,
                 )
         if batch_key is not None:
-            there.batch_keys[batch_key] = tuple(answer.id for answer in posted), window_ends
+            ids = tuple(answer.id for answer in posted)
+            there.batch_keys[batch_key.text] = Known(ids, batch_key.digest, window_ends)
         return posted
 
     async def list_messages(
@@ -373,7 +385,7 @@ class MemoryMessageStore(MessageStore):
         new: Sequence[NewMessage],
         *,
         copies: Sequence[Copy],
-        batch_key: str | None,
+        batch_key: IdempotencyKey | None,
         now: int,
     ) -> None:
         """Refuse a post that would go over a limit of its queue, or of one that gets copies."""
@@ -387,7 +399,10 @@ class MemoryMessageStore(MessageStore):
                 raise LimitReached(f"The queue {target.name!r} may hold {most} messages.")
         keys = sum(m.idempotency_key is not None for m in new) + (batch_key is not None)
         if keys and len(there.message_keys) + len(there.batch_keys) + keys > most_keys:
-            raise LimitReached(f"The queue {ref.name!r} may remember {most_keys} idempotency keys.")
+            raise LimitReached(
+                f"The queue {ref.name!r} may remember {most_keys} idempotency keys.",
+                retry_after=there.seconds_to_a_free_key(now),
+            )
 
     def _take(
         self,
@@ -451,15 +466,23 @@ class MemoryMessageStore(MessageStore):
 
 
 def _new_ones(messages: Sequence[NewMessage], there: Queue) -> list[NewMessage]:
-    """The messages that a post will store: those without a key, and of each new key the first."""
+    """The messages that a post will store: those without a key, and of each new key the first.
+
+    Raises:
+        KeyReused: a key stands for another message, in the queue or earlier in the post.
+    """
     new = []
-    keys = set()
-    for message in messages:
+    digests: dict[str, bytes] = {}
+    for index, message in enumerate(messages):
         key = message.idempotency_key
         if key is not None:
-            if key in keys or key in there.message_keys:
+            known = there.message_keys.get(key.text)
+            digest = digests.get(key.text) if known is None else known.digest
+            if digest is not None:
+                if digest != key.digest:
+                    raise KeyReused(index)
                 continue
-            keys.add(key)
+            digests[key.text] = key.digest
         new.append(message)
     return new
 

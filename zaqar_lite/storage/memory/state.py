@@ -13,7 +13,7 @@ what it hands out, whatever else is in the queue.
 """
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from sortedcontainers import SortedList
 
@@ -123,6 +123,14 @@ class Entry:
         return message
 
 
+class Known(NamedTuple):
+    """A known idempotency key: the ids it answers, what it stands for, when it is forgotten."""
+
+    ids: tuple[str, ...]
+    digest: bytes
+    until: int
+
+
 class Queue:
     """The messages, claims and idempotency keys of one queue, and the moves between states."""
 
@@ -149,10 +157,10 @@ class Queue:
         self.delayed: SortedList[tuple[int, int]] = SortedList()
         self.claims: dict[str, Claim] = {}
         self.lapses: SortedList[tuple[int, str]] = SortedList()
-        # Key -> (answer, forgotten at). The window is one constant and time does not go back, so
-        # the order of insertion is the order of expiry.
-        self.message_keys: dict[str, tuple[str, int]] = {}
-        self.batch_keys: dict[str, tuple[tuple[str, ...], int]] = {}
+        # The window is one constant and time does not go back, so the order of insertion is the
+        # order of expiry.
+        self.message_keys: dict[str, Known] = {}
+        self.batch_keys: dict[str, Known] = {}
         self.examined = 0
 
     @property
@@ -180,7 +188,7 @@ class Queue:
         """Take an entry out of the queue, whatever its state."""
         position = entry.position
         if entry.claim is not None:
-            del entry.claim.held[position]
+            self._let_go(entry.claim, position)
             entry.claim = None
         elif entry.is_delayed:
             self.delayed.remove((entry.delay_expires_at, position))
@@ -312,9 +320,22 @@ class Queue:
         for keys in (self.message_keys, self.batch_keys):
             while keys:
                 key = next(iter(keys))
-                if keys[key][1] > now:
+                if keys[key].until > now:
                     break
                 del keys[key]
+
+    def seconds_to_a_free_key(self, now: int) -> int:
+        """How long it takes until the oldest key is forgotten; 1 when there is none."""
+        oldest = [
+            next(iter(keys.values())).until for keys in (self.message_keys, self.batch_keys) if keys
+        ]
+        return max(1, -(-(min(oldest, default=now) - now) // 1000))
+
+    def _let_go(self, claim: Claim, position: int) -> None:
+        """Take an entry out of its claim, which ends with its last one."""
+        del claim.held[position]
+        if not claim.held:
+            self.end(claim)
 
     def _make_ready(self, entry: Entry) -> None:
         entry.is_delayed = False
