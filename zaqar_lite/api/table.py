@@ -135,7 +135,7 @@ def message_routes(handlers: MessageHandlers) -> tuple[Route, ...]:
             handlers.post,
             "post_messages",
             "Post messages",
-            (201, 400, 404, 503),
+            (201, 400, 404, 409, 503),
             (_KEY,),
             body="Messages",
             answer="Resources",
