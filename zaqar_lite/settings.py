@@ -53,7 +53,9 @@ class Settings(BaseModel):
     )
     min_length_client_id: int = Field(10, ge=1, description="Shortest Client-ID when off.")
     max_length_client_id: int = Field(36, ge=1, description="Longest Client-ID when off.")
-    sweep_interval: float = Field(1.0, gt=0, description="Pause between two sweeps.")
+    sweep_interval: float = Field(
+        1.0, gt=0, description="How long the sweep rests once nothing is left to do."
+    )
     shutdown_timeout: int = Field(25, ge=1, description="How long a stop waits for requests.")
     request_timeout: float = Field(
         60.0, gt=0, description="Silence after which an incomplete request is given up."

@@ -14,11 +14,16 @@ from zaqar_lite.storage.base import ManagementStore, MessageStore
 
 logger = logging.getLogger(__name__)
 _STEP = 1_000
-_STEPS = 50
+_QUEUES = 10
 
 
 class Janitor:
-    """Sweep every `interval` seconds until it is stopped."""
+    """Sweep in bounded steps, one after the other while there is work; look anew after a rest.
+
+    There is no fixed rate, so nothing that is due can pile up. After a step that found work the
+    janitor pauses for as long as that step took: it has at most half of the store's time, and the
+    requests have the rest.
+    """
 
     def __init__(
         self,
@@ -45,53 +50,48 @@ class Janitor:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    async def sweep(self) -> int:
-        """Do one round: sweep in bounded steps until nothing is left, drain exposing queues.
+    async def step(self) -> int:
+        """Sweep one bounded step, and drain exposing queues by one; answer how much was done.
 
-        Answers how many entries were touched.
+        0 means that there is nothing left to do now.
         """
-        touched = 0
-        for _ in range(_STEPS):
-            swept = await self._messages.sweep(_STEP)
-            touched += swept.total
-            for ref in swept.letters_in:
-                await self._queues.ensure_dead_letter_queue(ref)
-            if swept.total < _STEP:
-                break
-            await asyncio.sleep(0)
-        for record in await self._management.exposing_queues(limit=_STEPS):
-            touched += await self._drain(record)
-        return touched
+        swept = await self._messages.sweep(_STEP)
+        for ref in swept.letters_in:
+            await self._queues.ensure_dead_letter_queue(ref)
+        done = swept.total
+        for record in await self._management.exposing_queues(limit=_QUEUES):
+            done += await self._drain(record)
+        return done
 
     async def _drain(self, record: QueueRecord) -> int:
-        """Make an exposing queue's delayed messages ready, then the queue a normal one.
+        """Make some of an exposing queue's messages ready; after the last, the queue normal.
 
         The record is written at the version that was read first: a post that was decided by an
         older record was refused by its version, so no delayed message can come after the last
         step; and a delay that was switched on again in between wins.
         """
-        touched = 0
-        for _ in range(_STEPS):
-            exposed = await self._messages.expose(record.ref, _STEP)
-            touched += exposed
-            if exposed < _STEP:
-                try:
-                    await self._management.update_queue(
-                        QueueRecord(record.ref, record.metadata, record.version)
-                    )
-                except QueueChanged:
-                    logger.info("a queue changed while it was drained; the next round looks again")
-                break
-            await asyncio.sleep(0)
-        return touched
+        exposed = await self._messages.expose(record.ref, _STEP)
+        if exposed == _STEP:
+            return exposed
+        try:
+            await self._management.update_queue(
+                QueueRecord(record.ref, record.metadata, record.version)
+            )
+        except QueueChanged:
+            logger.info("a queue changed while it was drained; the next step looks again")
+            return exposed
+        return exposed + 1
 
     async def _run(self) -> None:
+        time = asyncio.get_running_loop().time
         while True:
-            await asyncio.sleep(self._interval)
+            started = time()
+            done = 0
             try:
-                await self.sweep()
+                done = await self.step()
             except Unavailable as exc:
                 logger.warning("sweep put off: %s", exc)
             except Exception:
                 # A bug must not end the sweeping for the life of the process.
                 logger.exception("sweep failed")
+            await asyncio.sleep(min(time() - started, self._interval) if done else self._interval)

@@ -1,0 +1,113 @@
+"""The janitor goes on while there is work, lets others in between, and rests otherwise."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.models import NewMessage, QueueRef, StoreOptions, Swept
+from zaqar_lite.service.janitor import Janitor
+from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.storage.memory.management import MemoryManagementStore
+from zaqar_lite.storage.memory.messages import MemoryMessageStore
+from zaqar_lite.storage.memory.state import State
+
+pytestmark = pytest.mark.anyio
+QUEUE = QueueRef("project", "queue")
+MINUTE, HOUR = 60_000, 3_600_000
+
+
+class Watched(MemoryMessageStore):
+    """The memory store, and what each of its sweeps did."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.state = State()
+        super().__init__(self.state, clock, StoreOptions())
+        self.swept: list[int] = []
+        self.found_nothing = asyncio.Event()
+
+    async def sweep(self, limit: int) -> Swept:
+        swept = await super().sweep(limit)
+        self.swept.append(swept.total)
+        if not swept.total:
+            self.found_nothing.set()
+        return swept
+
+
+class House:
+    """A memory store with a janitor that rests for an hour."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.messages = Watched(self.clock)
+        self.management = MemoryManagementStore(self.messages.state, self.clock)
+        limits = Limits()
+        policies = Policies(self.management, limits, checked=True)
+        queues = Queues(self.management, self.messages, policies, limits)
+        self.janitor = Janitor(self.messages, self.management, queues, interval=3_600)
+
+    async def post(self, count: int, *, ttl: int = HOUR, delay: int = 0) -> None:
+        new = [NewMessage(b"1", ttl, delay)] * count
+        await self.messages.post(QUEUE, new, client_id="p", version=None)
+
+    async def rest(self) -> None:
+        """Wait until a sweep found nothing."""
+        await asyncio.wait_for(self.messages.found_nothing.wait(), 30)
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    made = House()
+    yield made
+    await made.janitor.stop()
+
+
+async def test_the_sweep_goes_on_until_nothing_is_left(house: House) -> None:
+    await house.post(60_000, ttl=MINUTE)
+    house.clock.advance(MINUTE)
+    house.janitor.start()
+    await house.rest()
+    assert sum(house.messages.swept) == 60_000
+    assert max(house.messages.swept) <= 2_000
+
+
+async def test_others_come_in_between_two_steps(house: House) -> None:
+    await house.post(20_000, ttl=MINUTE)
+    house.clock.advance(MINUTE)
+    turns: list[int] = []
+
+    async def other() -> None:
+        while True:
+            turns.append(len(house.messages.swept))
+            await asyncio.sleep(0)
+
+    busy = asyncio.create_task(other())
+    house.janitor.start()
+    await house.rest()
+    busy.cancel()
+    assert set(turns) >= set(range(len(house.messages.swept)))  # a turn after each step
+
+
+async def test_the_sweep_rests_when_nothing_is_left(house: House) -> None:
+    await house.post(10, ttl=MINUTE)
+    house.clock.advance(MINUTE)
+    house.janitor.start()
+    await house.rest()
+    done = len(house.messages.swept)
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert len(house.messages.swept) == done
+
+
+async def test_an_exposing_queue_is_drained_and_becomes_normal(house: House) -> None:
+    metadata = {"_default_message_delay": 60}
+    record, _ = await house.management.create_queue(QUEUE, metadata, max_queues=9)
+    await house.post(2_500, delay=MINUTE)
+    exposing = type(record)(QUEUE, {}, record.version, exposing=True)
+    await house.management.update_queue(exposing)
+    assert [await house.janitor.step() for _ in range(4)] == [1_000, 1_000, 501, 0]
+    assert (await house.messages.stats(QUEUE)).ready == 2_500
+    assert not await house.management.exposing_queues(limit=9)
