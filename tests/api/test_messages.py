@@ -339,6 +339,7 @@ async def test_refuses_a_key_that_stands_for_another_message(api: Api, in_header
     assert answer.status_code == 409
     where = "Idempotency-Key header" if in_header else "Message 1"
     assert where in answer.json()["description"]
+    assert answer.json().get("index") == (None if in_header else 1)
     assert [message["body"] for message in await api.browse()] == ["a"]
 
 

@@ -132,6 +132,15 @@ def test_a_claim_takes_its_id_from_the_location_or_the_messages() -> None:
     assert call.read(answer(204)) is None
 
 
+def test_a_replay_of_ones_own_fresh_key_is_no_duplicate() -> None:
+    document = {"resources": ["/m/1"], "duplicates": ["1"]}
+    replay = answer(201, document, **{"idempotent-replayed": "true"})
+    assert messages.post("q", [b"{}"]).read(replay).duplicates == ()
+    assert messages.post("q", [b"{}"], idempotency_key="k").read(replay).duplicates == ["1"]
+    assert messages.post("q", [b"{}"], keyed=True).read(replay).duplicates == ["1"]
+    assert messages.post("q", [b"{}"]).read(answer(201, {"resources": ["/m/1"]})) == ["1"]
+
+
 def test_a_post_whose_answer_counts_differently_is_not_believed() -> None:
     call = messages.post("q", [b"{}", b"{}"])
     with pytest.raises(BadAnswer):

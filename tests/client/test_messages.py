@@ -11,6 +11,7 @@ from zaqar_lite.client import (
     BadRequest,
     ClaimLost,
     Client,
+    KeyReused,
     MessageClaimed,
     MessageNotFound,
     NewMessage,
@@ -191,6 +192,87 @@ def test_keys_of_the_items_make_posting_twice_harmless(client: Client, queue: st
     for _ in range(2):
         client.post_all(queue, range(50), batch_size=7, key=lambda number: f"run-{number}")
     assert client.stats(queue).total == 50
+
+
+def test_a_key_that_stands_for_another_message_is_an_error_that_names_it(
+    client: Client, queue: str
+) -> None:
+    first = client.post(queue, "a", idempotency_key="k")
+    assert client.post(queue, "a", idempotency_key="k") == first
+    with pytest.raises(KeyReused) as caught:
+        client.post_batch(queue, ["new", NewMessage(body="b", idempotency_key="k")])
+    assert caught.value.index == 1
+    client.post_batch(queue, [1, 2], idempotency_key="batch")
+    with pytest.raises(KeyReused) as caught:
+        client.post_batch(queue, [1, 3], idempotency_key="batch")
+    assert caught.value.index is None
+    assert [message.body for message in client.list_messages(queue)] == ["a", 1, 2]
+
+
+def test_what_stood_there_already_is_reported(client: Client, queue: str) -> None:
+    ids = client.post_batch(queue, [1, 2], idempotency_key="batch")
+    assert ids.duplicates == []
+    again = client.post_batch(queue, [1, 2], idempotency_key="batch")
+    assert (list(again), again.duplicates) == (list(ids), list(ids))
+    known = client.post(queue, "x", idempotency_key="x")
+    mixed = client.post_batch(queue, ["y", NewMessage(body="x", idempotency_key="x")])
+    assert mixed.duplicates == [known]
+    told: list[Posted[int]] = []
+    for _ in range(2):
+        summary = client.post_all(queue, range(50), key=str, on_posted=told.append)
+    assert (summary.messages, summary.duplicates) == (50, 50)
+    assert [len(posted.duplicates) for posted in told] == [0, 50]
+
+
+def test_one_bad_key_does_not_stop_the_others(client: Client, queue: str) -> None:
+    client.post(queue, "other", idempotency_key="7")
+    rejected: list[Rejected[int]] = []
+    summary = client.post_all(queue, range(20), key=str, on_rejected=rejected.append)
+    assert (summary.messages, summary.rejected) == (19, 1)
+    assert rejected[0].index == 7
+    assert isinstance(rejected[0].reason, KeyReused)
+    with pytest.raises(KeyReused):
+        client.post_all(queue, range(20), key=str)
+
+
+def test_a_run_needs_one_key_a_request(client: Client, queue: str) -> None:
+    for _ in range(2):
+        summary = client.post_all(queue, range(250), run="july")
+    assert (summary.messages, summary.duplicates, summary.batches) == (250, 250, 3)
+    assert client.stats(queue).total == 250
+    with pytest.raises(ValueError, match="not both"):
+        client.post_all(queue, range(3), run="july", key=str)
+    with pytest.raises(ValueError, match="on_rejected"):
+        client.post_all(queue, range(3), run="july", on_rejected=print)
+
+
+def test_a_run_that_is_another_stores_nothing(client: Client, queue: str) -> None:
+    client.post_all(queue, range(1000), run="july", batch_size=64)
+    for other in (range(1, 1001), ["x", *range(1, 1000)]):
+        with pytest.raises(KeyReused, match="under the run 'july'"):
+            client.post_all(queue, other, run="july", batch_size=64)
+    with pytest.raises(KeyReused, match="batch size"):
+        client.post_all(queue, range(1000), run="july", batch_size=100)
+    assert client.stats(queue).total == 1000
+
+
+def test_a_run_goes_on_after_what_was_refused_was_repaired(client: Client, queue: str) -> None:
+    items: list[object] = list(range(100))
+    items[37] = NewMessage(body=37, ttl=1)
+    with pytest.raises(BadRequest):
+        client.post_all(queue, items, run="r", batch_size=10, in_flight=1)
+    summary = client.post_all(queue, range(100), run="r", batch_size=10)
+    assert (summary.messages, summary.duplicates) == (100, 30)
+    assert sorted(int(m.body) for m in client.list_messages(queue)) == list(range(100))
+
+
+async def test_the_async_client_has_runs_too(async_client: AsyncClient, queue: str) -> None:
+    for _ in range(2):
+        summary = await async_client.post_all(queue, range(250), run="r")
+    assert (summary.messages, summary.duplicates) == (250, 250)
+    with pytest.raises(KeyReused):
+        await async_client.post_all(queue, range(1, 251), run="r")
+    assert (await async_client.stats(queue)).total == 250
 
 
 async def test_the_async_client_posts_both_kinds_of_iterables(

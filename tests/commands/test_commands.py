@@ -196,7 +196,7 @@ def test_csv_has_a_body_column_and_understands_others(
     run("queue", "create", queue, "--delay", "60")
     source = tmp_path / "in.csv"
     source.write_text(
-        'text,delay,ttl,idempotency_key\n"a, ""quoted""\nline",0,120,k1\nplain,,,k2\nagain,0,,k1\n',
+        'text,delay,ttl,idempotency_key\n"a, ""quoted""\nline",0,120,k1\nplain,,,k2\nplain,,,k2\n',
         encoding="utf-8",
     )
     words = ("message", "post", queue, "--file", str(source))

@@ -251,8 +251,9 @@ def wait_for(condition: Callable[[], bool]) -> None:
         ({"batchSize": "0"}, "between"),
         ({"onInvalidRow": "ignore"}, "one of"),
         ({"onInvalidRow": "deadletter"}, "deadLetterQueue"),
+        ({"keys": "requests", "onInvalidRow": "skip"}, "keys=rows"),
         ({"mode": "claim"}, "stateDir"),
-        ({"keys": "perhaps"}, "true"),
+        ({"keys": "perhaps"}, "requests"),
         ({"colour": "red"}, "Unknown option"),
     ],
 )

@@ -8,6 +8,7 @@ from zaqar_lite.domain.errors import (
     Conflict,
     Forbidden,
     Invalid,
+    KeyReused,
     NotFound,
     Unavailable,
     Unsupported,
@@ -30,6 +31,8 @@ def to_response(error: Exception, *, invalid_title: str, request_id: str) -> Res
         document["description"] = http.description
     if http.link:
         document["link"] = http.link
+    if http.index is not None:
+        document["index"] = http.index
     return Response(http.status, to_json(document), ((b"vary", b"Accept"), *http.headers))
 
 
@@ -43,6 +46,8 @@ def _to_http(error: Exception, invalid_title: str) -> HttpError | None:  # noqa:
             return HttpError(403, "Unable to delete", str(error))
         case NotFound():
             return HttpError(404, "Not found", str(error))
+        case KeyReused():
+            return HttpError(409, "Resource conflict", str(error), index=error.index)
         case Conflict():
             return HttpError(409, "Resource conflict", str(error))
         case Unavailable():

@@ -20,6 +20,7 @@ class HttpError(Exception):
         *,
         headers: Iterable[tuple[bytes, bytes]] = (),
         link: Mapping[str, str] | None = None,
+        index: int | None = None,
     ) -> None:
         super().__init__(title)
         self.status = status
@@ -27,6 +28,7 @@ class HttpError(Exception):
         self.description = description
         self.headers = tuple(headers)
         self.link = link
+        self.index = index
 
 
 class Response(NamedTuple):

@@ -16,7 +16,8 @@
         │   │   ├── MessageNotFound
         │   │   └── SignatureRefused     a pre-signed URL that has expired or does not cover this
         │   ├── Conflict         409
-        │   │   └── NotDelayed   too late to edit: the message is already claimable or claimed
+        │   │   ├── NotDelayed   too late to edit: the message is already claimable or claimed
+        │   │   └── KeyReused    an idempotency key that stands for another message; `index`
         │   └── ClaimLost        the claim has lapsed or was released; its messages may be someone
         │                        else's by now (also raised without an answer, when renewal failed)
         └── Unavailable          the server could not do it now
@@ -28,6 +29,7 @@ Each carries `title`, `description`, `status` and `request_id`; None where there
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from zaqar_lite.client.wire import Response
 
@@ -126,6 +128,15 @@ class NotDelayed(Conflict):
     """The message can no longer be edited: it is claimable or claimed already."""
 
 
+class KeyReused(Conflict):
+    """An idempotency key was used for another message in this queue before; nothing was stored.
+
+    `index` is that of the message in its request, from 0; None for the key of the whole request.
+    """
+
+    index: int | None = None
+
+
 class ClaimLost(Refused):
     """The claim has lapsed or was released; its messages may be someone else's by now."""
 
@@ -168,22 +179,24 @@ def from_response(
     status = response.status
     known = {**BY_STATUS, **(meanings or {})}
     kind = known.get(status, BadRequest if 400 <= status < 500 else ServerFault)
-    title, description = _explanation(response)
+    title, description, more = _explanation(response)
     error = kind(
         title, description, status=status, request_id=response.headers.get("x-openstack-request-id")
     )
     if isinstance(error, Overloaded):
         error.retry_after = response.retry_after()
+    elif isinstance(error, KeyReused):
+        error.index = more.get("index")
     return error
 
 
-def _explanation(response: Response) -> tuple[str, str | None]:
-    """Return title and description of an error's body, whoever wrote it."""
+def _explanation(response: Response) -> tuple[str, str | None, Mapping[str, Any]]:
+    """Return title, description and all fields of an error's body, whoever wrote it."""
     try:
         document = json.loads(response.body)
         title, description = document["title"], document.get("description")
     except (ValueError, KeyError, TypeError, AttributeError):
         # Not the server's words: a proxy's page, or nothing at all. Quote its beginning.
-        text = response.body[:200].decode("utf-8", "replace").strip()
-        return f"HTTP {response.status}", text or None
-    return str(title), None if description is None else str(description)
+        text = " ".join(response.body[:200].decode("utf-8", "replace").split())
+        return f"HTTP {response.status}", text or None, {}
+    return str(title), None if description is None else str(description), document

@@ -2,7 +2,7 @@
 
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -33,6 +33,18 @@ class NewMessage:
     deliver_at: dt.datetime | None = None
     idempotency_key: str | None = None
     headers: Mapping[str, str] | None = None
+
+
+class Ids(list[str]):
+    """The ids of the messages of one post, in order.
+
+    `duplicates` are those that were stored already, by an earlier post with the same idempotency
+    key: this post did not add them.
+    """
+
+    def __init__(self, ids: Iterable[str], duplicates: Sequence[str] = ()) -> None:
+        super().__init__(ids)
+        self.duplicates = duplicates
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from zaqar_lite.client import encoding
 from zaqar_lite.client.endpoints import messages
-from zaqar_lite.client.errors import BadRequest
-from zaqar_lite.client.models import NewMessage
+from zaqar_lite.client.errors import BadRequest, KeyReused
+from zaqar_lite.client.models import Ids, NewMessage
 from zaqar_lite.client.wire import Call
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rejected(Generic[T]):
-    """A message that was not posted: the how-manieth it was (from 0), and why."""
+    """A message that was not posted: its place in the iterable (from 0), and why."""
 
     index: int
     item: T
@@ -36,17 +36,25 @@ class Rejected(Generic[T]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Posted(Generic[T]):
-    """Messages that are stored: the items and their ids, in order."""
+    """Messages that are stored: the items and their ids, in order.
+
+    `duplicates` are the ids that an earlier post with the same key had stored already.
+    """
 
     items: Sequence[T]
     ids: Sequence[str]
+    duplicates: Sequence[str] = ()
 
 
 @dataclasses.dataclass(slots=True)
 class PostSummary:
-    """What became of an iterable."""
+    """What became of an iterable: `duplicates` are those of the `messages` that stood there before.
+
+    A request that was sent again, because its answer was lost, may find its own messages there.
+    """
 
     messages: int = 0
+    duplicates: int = 0
     batches: int = 0
     bytes: int = 0
     rejected: int = 0
@@ -63,11 +71,17 @@ class PostOptions(Generic[T]):
         in_flight: requests under way at a time. Order between requests is kept only with 1.
         rate: messages per second, at most; None for as fast as the server takes them.
         key: makes a message's idempotency key from the item, so that posting the same items again
-            later stores nothing twice. Where messages have no key, their request has one of its
-            own, which covers its retries.
+            later, in any order, stores nothing twice. Where messages have no key, their request
+            has one of its own, which covers its retries.
+        run: a name for this posting, instead of `key`: posting the same items again in the same
+            order, in batches of the same size, under the same name stores nothing twice. The
+            server remembers one key a request instead of one a message. Other items under the
+            name are refused with KeyReused. It excludes `on_rejected`: what is stored without
+            the refused messages is not the batch that the key stands for.
         on_posted: is told what was stored, in order.
         on_rejected: is told about each message that cannot be encoded or that the server refuses
-            (400), and the others are posted; without it the first one raises.
+            (400, or 409 for a key that stands for another message), and the others are posted;
+            without it the first one raises.
     """
 
     batch_size: int = 100
@@ -75,19 +89,26 @@ class PostOptions(Generic[T]):
     in_flight: int = 8
     rate: float | None = None
     key: Callable[[T], str] | None = None
+    run: str | None = None
     on_posted: Callable[[Posted[T]], None] | None = None
     on_rejected: Callable[[Rejected[T]], None] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse numbers with which nothing would go.
+        """Refuse numbers with which nothing would go, and options that exclude each other.
 
         Raises:
-            ValueError: the text names the number.
+            ValueError: the text names them.
         """
         for name in ("batch_size", "batch_bytes", "in_flight"):
             if getattr(self, name) < 1:
                 message = f"{name} must be at least 1"
                 raise ValueError(message)
+        if self.key is not None and self.run is not None:
+            message = "give key (one a message) or run (one a request), not both"
+            raise ValueError(message)
+        if self.on_rejected is not None and self.run is not None:
+            message = "run (one key a request) stores whole batches: with on_rejected give key"
+            raise ValueError(message)
 
 
 class Entry(NamedTuple, Generic[T]):
@@ -187,9 +208,17 @@ class Tally(Generic[T]):
         self.summary.bytes += outcome.bytes
         for posted in outcome.posted:
             self.summary.messages += len(posted.ids)
+            self.summary.duplicates += len(posted.duplicates)
             if self._options.on_posted is not None:
                 self._options.on_posted(posted)
         self.reject(outcome.rejected)
+
+    def most_under_way(self, most: int) -> int:
+        """Return how many requests may be under way: of a run, the first one goes alone.
+
+        Where it is refused, because the run was another, nothing else of it has been stored.
+        """
+        return 1 if self._options.run is not None and not self.summary.batches else most
 
     def reject(self, rejected: list[Rejected[T]]) -> None:
         """Count messages that were not posted."""
@@ -222,16 +251,36 @@ async def _batches_async(
             yield batch
 
 
-def _stored(entries: Sequence[Entry[T]], ids: Sequence[str]) -> Outcome[T]:
+def _stored(entries: Sequence[Entry[T]], ids: Ids) -> Outcome[T]:
     size = sum(len(entry.encoded) + 1 for entry in entries) + encoding.ENVELOPE_BYTES
-    return Outcome([Posted([entry.item for entry in entries], ids)], [], 1, size)
+    return Outcome([Posted([entry.item for entry in entries], ids, ids.duplicates)], [], 1, size)
 
 
-def _refused(entries: Sequence[Entry[T]], error: BadRequest) -> Outcome[T] | None:
-    """Return the outcome if the batch is a single message, None if it must be cut in two."""
+def _refused(
+    entries: Sequence[Entry[T]], error: BadRequest | KeyReused, options: PostOptions[T]
+) -> Outcome[T] | None:
+    """Return the outcome of a single refused message, None if the batch must be cut in two.
+
+    Raises:
+        BadRequest, KeyReused: nobody wants to be told of single messages.
+    """
+    if options.run is not None and isinstance(error, KeyReused):
+        raise _other_run(entries[0].number, error, options) from error
+    if options.on_rejected is None:
+        raise error
     if len(entries) > 1:
         return None
     return Outcome([], [Rejected(entries[0].number, entries[0].item, error)], 1, 0)
+
+
+def _other_run(number: int, error: KeyReused, options: PostOptions[T]) -> KeyReused:
+    return KeyReused(
+        error.title,
+        f"item {number} was posted under the run {options.run!r} before, but in another batch or "
+        "with another body: repeat the run as it was (items, order, batch size), or name it anew",
+        status=error.status,
+        request_id=error.request_id,
+    )
 
 
 def _joined(left: Outcome[T], right: Outcome[T]) -> Outcome[T]:
@@ -243,9 +292,11 @@ def _joined(left: Outcome[T], right: Outcome[T]) -> Outcome[T]:
     )
 
 
-def _call(queue: str, entries: Sequence[Entry[T]]) -> Call[list[str]]:
+def _call(queue: str, entries: Sequence[Entry[T]], options: PostOptions[T]) -> Call[Ids]:
     keyed = all(entry.keyed for entry in entries)
-    return messages.post(queue, [entry.encoded for entry in entries], keyed=keyed)
+    key = None if options.run is None else f"{options.run}-{entries[0].number}"
+    encoded = [entry.encoded for entry in entries]
+    return messages.post(queue, encoded, keyed=keyed, idempotency_key=key)
 
 
 def post_all(
@@ -255,12 +306,10 @@ def post_all(
 
     def send(entries: Sequence[Entry[T]]) -> Outcome[T]:
         try:
-            return _stored(entries, client.call(_call(queue, entries)))
-        except BadRequest as error:
-            if options.on_rejected is None:
-                raise
+            return _stored(entries, client.call(_call(queue, entries, options)))
+        except (BadRequest, KeyReused) as error:
             # One bad message fails its whole request: halve until it stands alone.
-            outcome = _refused(entries, error)
+            outcome = _refused(entries, error, options)
         if outcome is not None:
             return outcome
         middle = len(entries) // 2
@@ -276,7 +325,7 @@ def post_all(
             for entries in _batches(items, batcher):
                 tally.reject(batcher.rejected)
                 time.sleep(pace.wait(time.monotonic(), len(entries)))
-                if len(under_way) >= most:
+                if len(under_way) >= tally.most_under_way(most):
                     tally.add(under_way.popleft().result())
                 under_way.append(threads.submit(send, entries))
             while under_way:
@@ -298,11 +347,9 @@ async def post_all_async(
 
     async def send(entries: Sequence[Entry[T]]) -> Outcome[T]:
         try:
-            return _stored(entries, await client.call(_call(queue, entries)))
-        except BadRequest as error:
-            if options.on_rejected is None:
-                raise
-            outcome = _refused(entries, error)
+            return _stored(entries, await client.call(_call(queue, entries, options)))
+        except (BadRequest, KeyReused) as error:
+            outcome = _refused(entries, error, options)
         if outcome is not None:
             return outcome
         middle = len(entries) // 2
@@ -315,7 +362,7 @@ async def post_all_async(
             tally.reject(batcher.rejected)
             # Also without a rate: the tasks must run between two batches of a busy iterable.
             await asyncio.sleep(pace.wait(time.monotonic(), len(entries)))
-            if len(under_way) >= options.in_flight:
+            if len(under_way) >= tally.most_under_way(options.in_flight):
                 tally.add(await under_way.popleft())
             under_way.append(asyncio.create_task(send(entries)))
         while under_way:

@@ -49,6 +49,7 @@ def post_file(arguments: argparse.Namespace, output: Output) -> int | None:
         {
             "queue": arguments.queue,
             "messages": summary.messages,
+            "duplicates": summary.duplicates,
             "rejected": summary.rejected,
             "requests": summary.batches,
             "seconds": round(seconds, 3),

@@ -19,7 +19,7 @@ from zaqar_lite.commands.running import (
 )
 
 if TYPE_CHECKING:
-    from zaqar_lite.client import Client, NewMessage
+    from zaqar_lite.client import Client, Ids, NewMessage
 
 COLUMNS = ("id", "age", "ttl", "body")
 
@@ -114,8 +114,13 @@ def post(client: "Client", arguments: argparse.Namespace, output: Output) -> int
         output.record({"queue": arguments.queue, "messages": len(messages), "dry_run": True})
         return None
     ids = client.post_batch(arguments.queue, messages)
-    output.rows(({"id": one} for one in ids), ("id",))
+    output.rows(_posted(ids), ("id", *(["duplicate"] if ids.duplicates else [])))
     return None
+
+
+def _posted(ids: "Ids") -> list[dict[str, object]]:
+    """Return a row per id; one that an earlier post with the same key had stored says so."""
+    return [{"id": one, "duplicate": True} if one in ids.duplicates else {"id": one} for one in ids]
 
 
 def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> None:

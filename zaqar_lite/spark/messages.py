@@ -1,4 +1,4 @@
-"""The messages of rows: bodies are checked, and every row gets its key.
+"""The messages of rows: bodies are checked, and every row gets its key (the option `keys`).
 
 A row's key is the column `key`, else a hash of (run, partition, content of the row) and how often
 that content came before in the partition. It does not depend on the order of rows, so a task that
@@ -52,9 +52,9 @@ class Messages:
                 text, wrong = self._encoded(body), None
             except InvalidRow as error:
                 text, wrong = RawBody(repr(body).encode()), error
-            if not self._options.keys:
+            if self._options.keys == "none":
                 made = None
-            elif not key:
+            elif not key and self._options.keys == "rows":
                 made = self._key(text, None if rest == _NOTHING else rest)
             goal = queue or self._default
             if wrong is None and goal:

@@ -12,6 +12,7 @@ from typing import Literal
 from zaqar_lite.client import Client, RetryPolicy
 
 InvalidRows = Literal["fail", "skip", "deadletter"]
+Keys = Literal["rows", "requests", "none"]
 KNOWN = (
     "endpoint", "project", "queue", "queues", "clientId", "pageSize", "timeout",
     "includeClaimed", "includeDelayed", "includeBody", "numPartitions", "pushdown",
@@ -56,7 +57,7 @@ class Options:
     on_invalid_row: InvalidRows = "fail"
     dead_letter_queue: str | None = None
     run_id: str | None = None
-    keys: bool = True
+    keys: Keys = "rows"
     report_path: str | None = None
     reject_path: str | None = None
     mode: Literal["browse", "claim"] = "browse"
@@ -135,7 +136,7 @@ def parse(given: Mapping[str, str]) -> Options:
         ),
         dead_letter_queue=values.get("deadLetterQueue"),
         run_id=values.get("runId"),
-        keys=reader.flag("keys", default=True),
+        keys=reader.keys(),
         report_path=values.get("reportPath"),
         reject_path=values.get("rejectPath"),
         mode=reader.choice("mode", "browse", "claim"),  # type: ignore[arg-type]
@@ -158,12 +159,22 @@ def parse(given: Mapping[str, str]) -> Options:
         )
     if options.on_invalid_row == "deadletter" and not options.dead_letter_queue:
         raise OptionError("onInvalidRow=deadletter needs the option 'deadLetterQueue'.")
+    if options.keys == "requests" and options.on_invalid_row != "fail":
+        raise OptionError(
+            "keys=requests needs onInvalidRow=fail: what is stored without the refused rows is not "
+            "the request that a key stands for. Take keys=rows."
+        )
     if options.mode == "claim" and not options.state_dir:
         raise OptionError(
             "mode=claim needs the option 'stateDir': a directory beside the checkpoint that the "
             "driver finds again after a restart."
         )
     return options
+
+
+_KEYS: dict[str, Keys] = {
+    "rows": "rows", "true": "rows", "requests": "requests", "none": "none", "false": "none",
+}  # fmt: skip
 
 
 class _Reader:
@@ -202,6 +213,14 @@ class _Reader:
         if text not in ("true", "false"):
             raise OptionError(f"The option {name!r} must be 'true' or 'false', not {text!r}.")
         return text == "true"
+
+    def keys(self) -> Keys:
+        """Read `keys`; true and false are the names that `rows` and `none` had first."""
+        text = self._values.get("keys", "rows").lower()
+        found: Keys | None = _KEYS.get(text)
+        if found is None:
+            raise OptionError(f"The option 'keys' must be rows, requests or none, not {text!r}.")
+        return found
 
     def choice(self, name: str, *allowed: str) -> str:
         text = self._values.get(name, allowed[0])

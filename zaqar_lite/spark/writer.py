@@ -1,9 +1,11 @@
 """Write rows as messages, in batch and streaming queries.
 
-At least once, always: a row that was sent stays sent, whatever becomes of its task or job. With
-keys (the default, see `messages`) each row is stored once while the server remembers its key. The
-run in a key is the option `runId`, else one of this query, and in a stream (query, batch), which
-Spark repeats after a restart.
+At least once, always: a row that was sent stays sent, whatever becomes of its task or job. With a
+key per row (the default, see `messages`) each row is stored once while the server remembers its
+key. With a key per request (`keys=requests`) the server remembers far fewer, and a task that is
+tried again must give the same rows in the same order: other rows are refused, and the job fails.
+The run in a key is the option `runId`, else one of this query, and in a stream (query, batch),
+which Spark repeats after a restart.
 """
 
 import dataclasses
@@ -37,12 +39,14 @@ MOST_REFUSED = 10_000  # that a task tells of
 class Written(WriterCommitMessage):
     """What one task did.
 
+    `duplicates` are those of the rows that the server had already, from an earlier try.
     `refused` tells of the first rows that were refused: the key (null without keys) and why.
     `first_post` and `last_post` are when its first POST was sent and its last answer came, in
     seconds since 1970; None where nothing was sent.
     """
 
     rows: int = 0
+    duplicates: int = 0
     batches: int = 0
     bytes: int = 0
     rejected: int = 0
@@ -87,7 +91,8 @@ class Sender:
         partition = context.partitionId() if context else 0
         written = Written(attempt=context.attemptNumber() if context else 0)
         run = _micro_batch(self._run_id, context) if self._streaming else self._run_id
-        made = Messages(self._options, f"{run}/{partition}")
+        scope = f"{run}/{partition}"
+        made = Messages(self._options, scope)
         with self._options.client() as client:
             client.transport = transport = Watched(client.transport)
 
@@ -96,12 +101,12 @@ class Sender:
 
             rows = (made.of(batch, refuse) for batch in batches)
             if self._by_queue:
-                for few in rows:
-                    self._post_by_queue(client, few, written)
+                for number, few in enumerate(rows):
+                    self._post_by_queue(client, few, f"{scope}/{number}", written)
             else:
                 # One pipeline over all batches: requests are under way while rows are converted.
                 everything = (message for few in rows for _, message in few)
-                self._post(client, self._options.queue, everything, written)
+                self._post(client, self._options.queue, everything, scope, written)
         written.retries = transport.failures
         written.first_post, written.last_post = transport.first, transport.last
         written.seconds = time.monotonic() - started
@@ -129,22 +134,32 @@ class Sender:
             file.write(json.dumps({**totals, **instants, "refused": refused}) + "\n")
 
     def _post_by_queue(
-        self, client: Client, rows: Iterable[tuple[str, NewMessage]], written: Written
+        self,
+        client: Client,
+        rows: Iterable[tuple[str, NewMessage]],
+        scope: str,
+        written: Written,
     ) -> None:
         by_queue: dict[str, list[NewMessage]] = {}
         for queue, message in rows:
             by_queue.setdefault(queue, []).append(message)
         for queue, messages in by_queue.items():
-            self._post(client, queue, messages, written)
+            self._post(client, queue, messages, scope, written)
 
     def _post(
-        self, client: Client, queue: str, messages: Iterable[NewMessage], written: Written
+        self,
+        client: Client,
+        queue: str,
+        messages: Iterable[NewMessage],
+        scope: str,
+        written: Written,
     ) -> None:
         def rejected(refusal: Rejected[NewMessage]) -> None:
             error = InvalidRow(str(refusal.reason))
             row = {"queue": queue, "body": bytes(refusal.item.body).decode()}
             self._invalid(client, row, refusal.item.idempotency_key, error, written)
 
+        by_request = self._options.keys == "requests"
         summary = client.post_all(
             queue,
             messages,
@@ -152,9 +167,11 @@ class Sender:
             batch_bytes=self._options.batch_bytes,
             in_flight=self._options.concurrency,
             rate=self._rate,
-            on_rejected=rejected,
+            run=_hashed(scope) if by_request else None,
+            on_rejected=None if by_request else rejected,
         )
         written.rows += summary.messages
+        written.duplicates += summary.duplicates
         written.batches += summary.batches
         written.bytes += summary.bytes
 
@@ -224,6 +241,11 @@ class ZaqarStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do nothing: Spark repeats the batch with the same number, and so with the same keys."""
+
+
+def _hashed(scope: str) -> str:
+    """Return the name of a run for `post_all`, short whatever the option `runId` is."""
+    return hashlib.blake2b(scope.encode(), digest_size=16).hexdigest()
 
 
 def _micro_batch(run_id: str, context: TaskContext | None) -> str:

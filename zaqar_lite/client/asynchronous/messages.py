@@ -9,6 +9,7 @@ from zaqar_lite.client.asynchronous.calls import AsyncCalls
 from zaqar_lite.client.endpoints import messages
 from zaqar_lite.client.errors import MessageNotFound
 from zaqar_lite.client.models import (
+    Ids,
     Message,
     MessagePage,
     NewMessage,
@@ -46,8 +47,15 @@ class AsyncMessages(AsyncCalls):
 
     async def post_batch(
         self, queue: str, batch: Iterable[object], *, idempotency_key: str | None = None
-    ) -> list[str]:
-        """Post messages (NewMessage, or bodies) in one request; return their ids in order."""
+    ) -> Ids:
+        """Post messages (NewMessage, or bodies) in one request; return their ids in order.
+
+        The same messages posted again with the same `idempotency_key` are stored once, and are
+        the `duplicates` of what is returned.
+
+        Raises:
+            KeyReused: a key stands for another message; nothing was stored.
+        """
         encoded = [encoding.encode_message(message) for message in batch]
         return await self.call(messages.post(queue, encoded, idempotency_key=idempotency_key))
 
@@ -61,6 +69,7 @@ class AsyncMessages(AsyncCalls):
         in_flight: int = 8,
         rate: float | None = None,
         key: Callable[[I], str] | None = None,
+        run: str | None = None,
         on_posted: Callable[[Posted[I]], None] | None = None,
         on_rejected: Callable[[Rejected[I]], None] | None = None,
     ) -> PostSummary:
@@ -75,6 +84,7 @@ class AsyncMessages(AsyncCalls):
             in_flight=in_flight,
             rate=rate,
             key=key,
+            run=run,
             on_posted=on_posted,
             on_rejected=on_rejected,
         )

@@ -9,8 +9,14 @@ from urllib.parse import unquote
 from zaqar_lite.client import encoding
 from zaqar_lite.client.endpoints.paths import id_list, next_marker, queue_path, with_query
 from zaqar_lite.client.endpoints.queues import JSON_TYPE, NO_QUEUE, nothing
-from zaqar_lite.client.errors import ClaimLost, MessageClaimed, MessageNotFound, NotDelayed
-from zaqar_lite.client.models import DeadLetter, Message, MessagePage
+from zaqar_lite.client.errors import (
+    ClaimLost,
+    KeyReused,
+    MessageClaimed,
+    MessageNotFound,
+    NotDelayed,
+)
+from zaqar_lite.client.models import DeadLetter, Ids, Message, MessagePage
 from zaqar_lite.client.wire import Call, Request, Response
 
 
@@ -20,7 +26,7 @@ def post(
     *,
     idempotency_key: str | None = None,
     keyed: bool = False,
-) -> Call[list[str]]:
+) -> Call[Ids]:
     """Post entries made by `encoding.encode_message`; the result is their ids, in order.
 
     The key, a fresh one if none is given, stays the same over all retries of this call: a lost
@@ -31,15 +37,21 @@ def post(
     if idempotency_key is not None or not keyed:
         headers["Idempotency-Key"] = idempotency_key or uuid.uuid4().hex
 
-    def read(response: Response) -> list[str]:
+    def read(response: Response) -> Ids:
         found = encoding.document(response)
         hrefs = found.get("resources") if isinstance(found, dict) else None
         if not isinstance(hrefs, list) or len(hrefs) != len(encoded):
             raise encoding.bad_answer(response, "it must name one resource per message posted")
-        return [str(href).rpartition("/")[2] for href in hrefs]
+        ids = [str(href).rpartition("/")[2] for href in hrefs]
+        replayed = response.headers.get("idempotent-replayed") == "true"
+        if replayed and idempotency_key is None and not keyed:
+            # Nobody else knows a fresh key: the first try of this call stored them.
+            return Ids(ids)
+        return Ids(ids, [str(one) for one in found.get("duplicates") or ()])
 
     body = encoding.envelope(encoded)
-    return Call(Request("POST", queue_path(queue, "messages"), headers, body), read, NO_QUEUE)
+    meanings = {**NO_QUEUE, 409: KeyReused}
+    return Call(Request("POST", queue_path(queue, "messages"), headers, body), read, meanings)
 
 
 def list_messages(
