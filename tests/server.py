@@ -45,11 +45,11 @@ class ServerProcess:
             env={**inherited, **(env or {})},
         )
 
-    def start(self, *, timeout: float = 120) -> Self:
-        """Start the server and wait until it answers a ping; again after it ended, too."""
+    def start(self, *, timeout: float = 120, ready: int = 204) -> Self:
+        """Start the server and wait until a ping is answered with `ready`; also after an end."""
         self._process.start()
         try:
-            wait_until(self._answers, [self._process], timeout=timeout)
+            wait_until(lambda: self.ping() == ready, [self._process], timeout=timeout)
         except BaseException:
             self.close()
             raise
@@ -87,9 +87,9 @@ class ServerProcess:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _answers(self) -> bool:
+    def ping(self) -> int | None:
+        """The status of a ping; None when there is no answer."""
         try:
-            answer = httpx.get(f"{self.url}/v2/ping", headers=PING_HEADERS, timeout=2)
+            return httpx.get(f"{self.url}/v2/ping", headers=PING_HEADERS, timeout=5).status_code
         except httpx.TransportError:
-            return False
-        return answer.status_code == 204
+            return None

@@ -21,6 +21,25 @@ def test_later_sources_win(tmp_path: Path) -> None:
     assert settings.limits().max_message_delay == 5
 
 
+def test_the_variables_that_kubernetes_sets_for_a_service_are_passed_over() -> None:
+    """A pod beside a service `zaqar` or `zaqar-lite` gets all of these."""
+    environment = {"ZAQAR_STORE": "memory://"}
+    for service in ("ZAQAR", "ZAQAR_LITE"):
+        environment |= {
+            f"{service}_SERVICE_HOST": "10.96.0.7",
+            f"{service}_SERVICE_PORT": "8888",
+            f"{service}_SERVICE_PORT_HTTP": "8888",
+            f"{service}_PORT": "tcp://10.96.0.7:8888",
+            f"{service}_PORT_8888_TCP": "tcp://10.96.0.7:8888",
+            f"{service}_PORT_8888_TCP_PROTO": "tcp",
+            f"{service}_PORT_8888_TCP_PORT": "8888",
+            f"{service}_PORT_8888_TCP_ADDR": "10.96.0.7",
+        }
+    settings = load(environment=environment)
+    assert (settings.store, settings.port) == ("memory://", Settings.model_fields["port"].default)
+    assert load(environment={**environment, "ZAQAR_PORT": "9000"}).port == 9000
+
+
 def test_every_limit_is_a_setting_with_the_same_default() -> None:
     settings, limits = load(environment={}), Limits()
     assert settings.limits() == limits

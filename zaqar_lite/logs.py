@@ -47,6 +47,7 @@ def configure() -> None:
         handler.setFormatter(JsonFormatter())
     # The line before it has said why, in words that help.
     handler.addFilter(lambda record: "startup failed" not in record.getMessage())
+    handler.addFilter(lambda record: "shutdown failed" not in record.getMessage())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for noisy in ("httpx", "swiftclient", "pika", "uvicorn.access"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

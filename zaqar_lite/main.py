@@ -1,8 +1,6 @@
 """The composition root: settings -> stores -> services -> application, and the lifespan."""
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from zaqar_lite import __version__
 from zaqar_lite.api.app import HttpOptions, Services, build_app
@@ -18,6 +16,7 @@ from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.routing import Router
 from zaqar_lite.service.sharing import Sharing
+from zaqar_lite.service.startup import Startup
 from zaqar_lite.settings import Settings, load
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 from zaqar_lite.storage.registry import create_stores
@@ -33,16 +32,7 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
     messages, management, one_store = _stores(settings)
     services = _services(settings, messages, management, one_store=one_store)
     janitor = Janitor(messages, management, services.queues, interval=settings.sweep_interval)
-
-    @asynccontextmanager
-    async def lifespan() -> AsyncIterator[None]:
-        async with messages, management:
-            janitor.start()
-            try:
-                yield
-            finally:
-                await janitor.stop()
-
+    startup = Startup((messages, management), janitor)
     options = HttpOptions(
         version=__version__,
         limits=settings.limits(),
@@ -55,7 +45,7 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
         checksum=settings.enable_checksum,
         access_log=settings.access_log,
     )
-    return build_app(services, options, lifespan)
+    return build_app(services, options, startup.running, startup.check)
 
 
 def _stores(settings: Settings) -> tuple[MessageStore, ManagementStore, bool]:

@@ -22,7 +22,8 @@ from zaqar_lite import logs
 from zaqar_lite.connections import BoundedProtocol
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.main import create_app
-from zaqar_lite.settings import PREFIX, Settings, load
+from zaqar_lite.settings import Settings, load
+from zaqar_lite.workers import NEVER_WORKS, Workers
 
 logger = logging.getLogger("zaqar_lite")
 _BACKLOG = 2_048
@@ -31,8 +32,8 @@ _BACKLOG = 2_048
 def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; then finish requests, close the stores and answer 0.
 
-    So does a start that a signal ends. A wrong configuration is one line on standard error and
-    exit code 2.
+    So does a start that a signal ends. Wrong settings are one line on standard error and exit
+    code 2; a store that can never work as configured is one line in the log and exit code 1.
     """
     try:
         settings = load(
@@ -56,15 +57,32 @@ def run(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
-    if settings.workers > 1:
-        return _run_workers(settings, arguments, listener)
-    server = _Server(_config(settings, app), _announce(settings, listener))
+    announce = _announce(settings, listener)
+    if settings.workers == 1:
+        return _serve(settings, app, listener, announce)
+    address = listener.getsockname()[:2]
+    threading.Thread(target=_wait_for_a_worker, args=(address, announce), daemon=True).start()
+    return Workers(settings.workers, _work, settings, listener).run()
+
+
+def _serve(
+    settings: Settings, app: object, listener: socket.socket, announce: Callable[[], None]
+) -> int:
+    """Run the server in this process; answer its exit code."""
+    server = _Server(_config(settings, app), announce)
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises the signal again once it has drained; without this the exit code is not 0.
         signal.signal(number, server.handle_exit)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     _calm_garbage_collector()
     server.run(sockets=[listener])
-    return 0 if server.started or server.should_exit else 3
+    return NEVER_WORKS if server.has_failed else 0
+
+
+def _work(settings: Settings, listener: socket.socket) -> int:
+    """Run one of several server processes."""
+    logs.configure()
+    return _serve(settings, create_app(settings), listener, lambda: None)
 
 
 class _Server(uvicorn.Server):
@@ -89,6 +107,8 @@ class _Server(uvicorn.Server):
             starting.cancel()
         try:
             await super().startup(sockets)
+        except SystemExit:  # the application can't start and has said why: `has_failed`
+            self.should_exit = True
         except asyncio.CancelledError:
             if not self.should_exit:
                 raise
@@ -98,6 +118,11 @@ class _Server(uvicorn.Server):
             self._interrupt = None
         if self.started and not self.should_exit:
             self._announce()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the application ended itself, at its start or later."""
+        return bool(self.lifespan.should_exit)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal; one that comes during the start ends that."""
@@ -110,7 +135,6 @@ def _config(settings: Settings, app: object) -> uvicorn.Config:
     _bound_connections(settings)
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
-        factory=isinstance(app, str),
         loop="uvloop",
         http=BoundedProtocol,
         ws="none",
@@ -121,25 +145,8 @@ def _config(settings: Settings, app: object) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         backlog=_BACKLOG,
-        workers=settings.workers,
         timeout_graceful_shutdown=settings.shutdown_timeout,
     )
-
-
-def _run_workers(settings: Settings, arguments: argparse.Namespace, listener: socket.socket) -> int:
-    """Run several processes on one socket; each reads its settings from the environment."""
-    from uvicorn.supervisors import Multiprocess  # noqa: PLC0415 - only needed here
-
-    for name, value in _overrides(arguments).items():
-        os.environ[PREFIX + name.upper()] = str(value)
-    if arguments.config is not None:
-        os.environ[PREFIX + "CONFIG"] = str(arguments.config)
-    config = _config(settings, "zaqar_lite.serve:create_worker_app")
-    announce = _announce(settings, listener)
-    address = listener.getsockname()[:2]
-    threading.Thread(target=_wait_for_a_worker, args=(address, announce), daemon=True).start()
-    Multiprocess(config, sockets=[listener]).run()
-    return 0
 
 
 def _wait_for_a_worker(address: tuple[str, int], announce: Callable[[], None]) -> None:
@@ -154,15 +161,6 @@ def _wait_for_a_worker(address: tuple[str, int], announce: Callable[[], None]) -
         else:
             announce()
             return
-
-
-def create_worker_app() -> object:
-    """Make the application of one of several processes."""
-    logs.configure()
-    settings = load(environment=os.environ)
-    _bound_connections(settings)
-    _calm_garbage_collector()
-    return create_app(settings)
 
 
 def _calm_garbage_collector() -> None:

@@ -6,6 +6,7 @@ variables with the prefix ZAQAR_, the command line. Limits have upstream's names
 
 import difflib
 import ipaddress
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
@@ -20,6 +21,11 @@ from zaqar_lite.domain.limits import Limits
 PREFIX = "ZAQAR_"
 _TEST_PREFIX = "ZAQAR_TEST_"
 _CONFIG = "ZAQAR_CONFIG"
+_OF_KUBERNETES = re.compile(
+    r"ZAQAR_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)"
+)
+"""What Kubernetes sets in every pod for a service named `zaqar` or `zaqar-...`."""
+_ADDRESS_OF_KUBERNETES = re.compile(r"(?:tcp|udp|sctp)://")
 
 
 class Settings(BaseModel):
@@ -129,7 +135,10 @@ def load(
     from_environment = {
         name.removeprefix(PREFIX).lower(): value
         for name, value in environment.items()
-        if name.startswith(PREFIX) and not name.startswith(_TEST_PREFIX) and name != _CONFIG
+        if name.startswith(PREFIX)
+        and not name.startswith(_TEST_PREFIX)
+        and name != _CONFIG
+        and not _is_of_kubernetes(name, value)
     }
     values.update(_checked(from_environment, "in the environment, with the prefix ZAQAR_"))
     values.update(overrides or {})
@@ -141,6 +150,13 @@ def load(
         raise ConfigurationError(f"The setting {name} is wrong: {first['msg']}.") from None
     _check_together(settings)
     return settings
+
+
+def _is_of_kubernetes(name: str, value: str) -> bool:
+    """Tell a variable of a service from a setting: `ZAQAR_PORT=tcp://...` could be either."""
+    if name.endswith("_PORT") and _ADDRESS_OF_KUBERNETES.match(value):
+        return True
+    return _OF_KUBERNETES.fullmatch(name) is not None
 
 
 def _read_file(path: Path) -> Mapping[str, Any]:

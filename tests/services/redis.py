@@ -66,13 +66,15 @@ def redis_from(url: str) -> RedisServer:
     return RedisServer(url=url, port=urlsplit(url).port or 6379)
 
 
-def start_redis(*, appendfsync: Fsync | None = None, options: Sequence[str] = ()) -> RedisServer:
+def start_redis(
+    *, appendfsync: Fsync | None = None, options: Sequence[str] = (), port: int | None = None
+) -> RedisServer:
     """Start one Redis server; without `appendfsync` it keeps nothing over a restart.
 
     `options` are further words of redis-server's command line, such as `--maxmemory`, `1mb`.
     """
     data = _make_data_directory()
-    (port,) = free_ports(1)
+    port = port or free_ports(1)[0]
     return _node(data, "redis", port, (*_persistence(appendfsync), *options), owner=True).start()
 
 

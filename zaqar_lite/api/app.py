@@ -1,5 +1,6 @@
 """Put the HTTP layer together over the services."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from zaqar_lite.api.checks import Checks, ClientIds
@@ -45,8 +46,13 @@ class HttpOptions:
     access_log: bool = False
 
 
-def build_app(services: Services, options: HttpOptions, lifespan: Lifespan) -> Dispatcher:
-    """Make the ASGI application."""
+def build_app(
+    services: Services,
+    options: HttpOptions,
+    lifespan: Lifespan,
+    check_store: Callable[[], None],
+) -> Dispatcher:
+    """Make the ASGI application; `check_store` raises Unavailable until the stores are open."""
     renderer = Renderer(checksum=options.checksum)
     home = home_document(admin=options.admin_mode)
     tree = RouteTree(
@@ -71,5 +77,6 @@ def build_app(services: Services, options: HttpOptions, lifespan: Lifespan) -> D
         framework=build_framework(tree, options.limits, version=options.version),
         framework_paths=frozenset((OPENAPI_PATH,)),
         lifespan=lifespan,
+        check_store=check_store,
         access_log=options.access_log,
     )

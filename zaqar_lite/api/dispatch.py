@@ -34,6 +34,7 @@ class Dispatcher:
         framework: Framework,
         framework_paths: frozenset[str],
         lifespan: Lifespan,
+        check_store: Callable[[], None],
         access_log: bool,
     ) -> None:
         self._tree = tree
@@ -41,6 +42,7 @@ class Dispatcher:
         self._framework = framework
         self._framework_paths = framework_paths
         self._lifespan = lifespan
+        self._check_store = check_store
         self._access_log = access_log
 
     @property
@@ -101,6 +103,8 @@ class Dispatcher:
             self._checks.run(request, names_queue=request.path.startswith("/v2/queues/"))
         if route is None:
             raise HttpError(405, "405 Method Not Allowed", headers=((b"allow", node.allow()),))
+        if route.needs_store:
+            self._check_store()
         return route
 
     def _log(self, request: Request, status: int, seconds: float) -> None:

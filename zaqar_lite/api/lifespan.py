@@ -1,8 +1,9 @@
-"""The ASGI lifespan: open the stores before the first request, close them after the last."""
+"""The ASGI lifespan: the stores are opened at its start and closed after the last request."""
 
 import asyncio
 import contextlib
 import logging
+import signal
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -10,25 +11,44 @@ from zaqar_lite.api.http import Receive, Send
 from zaqar_lite.domain.errors import ZaqarLiteError
 
 logger = logging.getLogger("zaqar_lite")
-Lifespan = Callable[[], AbstractAsyncContextManager[None]]
+Fail = Callable[[BaseException], None]
+Lifespan = Callable[[Fail], AbstractAsyncContextManager[None]]
+"""Called with what it must tell an error that comes after its start, and ends the server."""
 
 
 async def serve_lifespan(lifespan: Lifespan, receive: Receive, send: Send) -> None:
     """Run a lifespan by the protocol.
 
-    A store that can't be opened is one line in the log, not a traceback: its text is for users.
+    An error that ends the server is told as a failed start, or, once it listens, as a failed end.
+    One that is for users is one line in the log, not a traceback.
     """
     await receive()
+    failed: list[BaseException] = []
+
+    def fail(error: BaseException) -> None:
+        _log(error)
+        failed.append(error)
+        signal.raise_signal(signal.SIGTERM)  # the protocol has no other way to ask for an end
+
+    started = False
     try:
-        async with lifespan():
+        async with lifespan(fail):
             await send({"type": "lifespan.startup.complete"})
+            started = True
             # A second Ctrl-C cancels instead of telling; the stores are closed all the same.
             with contextlib.suppress(asyncio.CancelledError):
                 await receive()
-    except ZaqarLiteError as exc:
-        logger.critical("can't start: %s", exc)
-        await send({"type": "lifespan.startup.failed", "message": ""})
-        return
     except asyncio.CancelledError:  # a signal came before the stores were open: they are closed
         return
-    await send({"type": "lifespan.shutdown.complete"})
+    except ZaqarLiteError as exc:
+        _log(exc)
+        failed.append(exc)
+    outcome = "failed" if failed else "complete"
+    await send({"type": f"lifespan.{'shutdown' if started else 'startup'}.{outcome}"})
+
+
+def _log(error: BaseException) -> None:
+    if isinstance(error, ZaqarLiteError):
+        logger.critical("can't start: %s", error)
+    else:
+        logger.critical("can't start", exc_info=error)

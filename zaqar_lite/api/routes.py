@@ -33,7 +33,8 @@ class Route:
 
     `invalid_title` is the title of the errors that the domain calls Invalid. `statuses` are the
     answers that the route itself gives; those of the checks come on top. `body` names the schema
-    of the request's document in `api/schemas.py`, a parameter's `schema` one there too.
+    of the request's document in `api/schemas.py`, a parameter's `schema` one there too. A route
+    that `needs_store` is 503 until the stores are open.
     """
 
     method: str
@@ -47,6 +48,7 @@ class Route:
     answer: str | None = None
     hot: bool = False
     public: bool = False
+    needs_store: bool = True
     invalid_title: str = INVALID_REQUEST
 
 

@@ -22,11 +22,34 @@ def service_routes(handlers: ServiceHandlers, *, admin: bool) -> tuple[Route, ..
     """The routes that are about no queue; health is there in admin mode only."""
     routes = [
         Route(
-            "GET", "/", handlers.versions, "versions", "List the API versions", (300,), public=True
+            "GET",
+            "/",
+            handlers.versions,
+            "versions",
+            "List the API versions",
+            (300,),
+            public=True,
+            needs_store=False,
         ),
-        Route("GET", "/v2/", handlers.home, "home", "Show the home document", (200,)),
+        Route(
+            "GET",
+            "/v2/",
+            handlers.home,
+            "home",
+            "Show the home document",
+            (200,),
+            needs_store=False,
+        ),
         Route("GET", "/v2/ping", handlers.ping, "ping", "Ping the store", (204, 503)),
-        Route("HEAD", "/v2/ping", handlers.ping, "ping_head", "Ping the server", (204,)),
+        Route(
+            "HEAD",
+            "/v2/ping",
+            handlers.ping,
+            "ping_head",
+            "Ping the server",
+            (204,),
+            needs_store=False,
+        ),
     ]
     if admin:
         routes.append(

@@ -17,7 +17,7 @@ import pytest
 
 from tests.server import ServerProcess
 from tests.services.process import free_port
-from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata.engine import Batch, DirectoryLock
 from zaqar_lite.storage.opendata.slatedb import opening
 from zaqar_lite.storage.opendata.slatedb.engine import SlateDbEngine
@@ -98,7 +98,7 @@ async def test_an_object_store_that_does_not_answer_is_told(
 ) -> None:
     monkeypatch.setattr(opening, "_PATIENCE_REMOTE", 0.5)
     engine = SlateDbEngine.in_bucket("bucket", "prefix")
-    with pytest.raises(ConfigurationError, match=r"no answer in 0\.5 seconds.*AWS_ENDPOINT"):
+    with pytest.raises(Unavailable, match=r"no answer in 0\.5 seconds.*AWS_ENDPOINT"):
         await engine.open()
     await engine.close()
     silent.close()

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteError
 from zaqar_lite.storage.opendata.disk import FULL, is_full
 from zaqar_lite.storage.opendata.engine import Engine
 from zaqar_lite.storage.opendata.slatedb.binding import slatedb
@@ -45,15 +45,15 @@ async def in_time(step: Awaitable[T], local: LocalDirectory | None) -> T:
     finally:
         task.cancel()
     place = "AWS_ENDPOINT, AWS_REGION and the network" if local is None else "its disk"
-    raise TimeoutError(f"no answer in {patience:g} seconds. See to {place}, and start again.")
+    raise TimeoutError(f"no answer in {patience:g} seconds. See to {place}.")
 
 
-def cannot_open(place: str, exc: Exception) -> ConfigurationError:
-    """Say why a store can't be opened, and what to do."""
+def cannot_open(place: str, exc: Exception) -> ZaqarLiteError:
+    """Say why a store can't be opened, and what to do; one that is silent may answer later."""
+    if isinstance(exc, TimeoutError):
+        return Unavailable(f"The SlateDB store does not open: {exc}", detail=place)
     if is_full(exc):
         why = f"{FULL}."
-    elif isinstance(exc, TimeoutError):
-        why = str(exc)
     else:
         why = f"{exc}. Restore it from a backup, or give the server another place."
     return ConfigurationError(f"The SlateDB store at {place} can't be opened: {why}")

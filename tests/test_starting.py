@@ -1,0 +1,139 @@
+"""Starting: what a server does while its store does not answer, and when a worker dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.server import ServerProcess
+from tests.services.process import find_program, free_port, listens, wait_until
+from tests.services.redis import start_redis
+from zaqar_lite.bench.machine import descendants
+
+HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-ID": "demo"}
+EVICTS = ("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+WAITS = "waiting for the store"
+
+
+def lines(server: ServerProcess, words: str) -> list[str]:
+    """The log's messages with these words."""
+    messages = [json.loads(line)["message"] for line in server.log().splitlines()]
+    return [message for message in messages if words in message]
+
+
+def run_until_it_ends(*options: str) -> tuple[int, list[dict[str, str]]]:
+    """Start a server that ends by itself; answer its exit code and what it logged."""
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("ZAQAR_")}
+    finished = subprocess.run(
+        [sys.executable, "-m", "zaqar_lite.cli", "serve", "--port", str(free_port()), *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+        check=False,
+    )
+    return finished.returncode, [json.loads(line) for line in finished.stderr.splitlines()]
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_store_that_does_not_answer_yet_is_waited_for(workers: str) -> None:
+    find_program("redis-server", "redis-server")
+    port = free_port()
+    server = ServerProcess(f"redis://127.0.0.1:{port}/0", "--workers", workers)
+    with server.start(ready=503), httpx.Client(base_url=server.url, headers=HEADERS) as http:
+        for method, path in (
+            ("GET", "/v2/ping"),
+            ("GET", "/v2/queues"),
+            ("PUT", "/v2/queues/q"),
+            ("POST", "/v2/queues/q/messages"),
+            ("POST", "/v2/queues/q/claims"),
+            ("DELETE", "/v2/queues/q/messages/1"),
+        ):
+            answer = http.request(method, path)
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1"), path
+        assert http.head("/v2/ping").status_code == 204
+        assert http.get("/v2/").status_code == 200
+        assert http.get("/").status_code == 300
+        wait_until(lambda: len(lines(server, WAITS)) == int(workers), [])
+        assert str(port) in lines(server, WAITS)[0]
+        with start_redis(port=port):
+            wait_until(lambda: len(lines(server, "the store is open")) == int(workers), [])
+            assert server.ping() == 204
+            body = {"messages": [{"body": 1}]}
+            assert http.post("/v2/queues/q/messages", json=body).status_code == 201
+        assert server.terminate() == 0
+        assert len(lines(server, WAITS)) == int(workers)
+
+
+def test_a_server_that_waits_for_its_store_ends_by_a_signal() -> None:
+    server = ServerProcess(f"redis://127.0.0.1:{free_port()}/0")
+    with server.start(ready=503):
+        assert server.terminate() == 0
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_store_that_can_never_work_ends_the_server_with_exit_code_1(workers: str) -> None:
+    with start_redis(options=EVICTS) as redis:
+        code, log = run_until_it_ends("--store", redis.url, "--workers", workers)
+    assert code == 1
+    fatal = [line for line in log if line["level"] == "critical"]
+    assert fatal
+    assert all("maxmemory-policy noeviction" in line["message"] for line in fatal)
+    # The other worker may have been stopped before it came to that.
+    assert {line["level"] for line in log} <= {"critical", "info"}
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_store_that_comes_late_and_can_never_work_ends_the_server_too(workers: str) -> None:
+    port = free_port()
+    server = ServerProcess(f"redis://127.0.0.1:{port}/0", "--workers", workers)
+    with server.start(ready=503), start_redis(port=port, options=EVICTS):
+        wait_until(lambda: not server.alive(), [])
+        assert server.terminate() == 1
+        assert lines(server, "maxmemory-policy noeviction")
+        assert "Traceback" not in server.log()
+
+
+def test_a_directory_that_another_server_has_ends_the_server(tmp_path: Path) -> None:
+    with ServerProcess(f"embedded://{tmp_path}"):
+        code, (line,) = run_until_it_ends("--store", f"embedded://{tmp_path}")
+    assert (code, line["level"]) == (1, "critical")
+    assert str(tmp_path) in line["message"]
+
+
+def serving(server: ServerProcess) -> list[int]:
+    """The processes below the server's that run Python; multiprocessing's own helper is none."""
+    return [
+        pid
+        for pid in descendants(server.pid)
+        if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
+def test_a_worker_that_dies_is_replaced(request: pytest.FixtureRequest) -> None:
+    redis = request.getfixturevalue("redis_server")
+    with ServerProcess(redis.url, "--workers", "2") as server:
+        wait_until(lambda: len(serving(server)) == 2, [])
+        dead, other = serving(server)
+        os.kill(dead, signal.SIGKILL)
+        wait_until(lambda: len(set(serving(server)) - {dead, other}) == 1, [])
+        assert other in serving(server)
+        (line,) = lines(server, "takes its place")
+        assert f"worker {dead} ended by signal 9" in line
+        assert server.ping() == 204
+        assert server.terminate() == 0
+        assert not listens(server.port)
+
+
+def test_workers_end_with_the_process_that_started_them(request: pytest.FixtureRequest) -> None:
+    redis = request.getfixturevalue("redis_server")
+    with ServerProcess(redis.url, "--workers", "2") as server:
+        wait_until(lambda: len(serving(server)) == 2, [])
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: not listens(server.port), [])

@@ -1,0 +1,104 @@
+"""Startup: the stores are opened, and one that does not answer yet is waited for.
+
+The server listens meanwhile: an orchestrator sees a process that lives and is not ready, and a
+store that comes back needs nobody to restart anything. Only a configuration that can never work
+ends the server.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.service.janitor import Janitor
+from zaqar_lite.storage.base import Store
+
+logger = logging.getLogger("zaqar_lite")
+_PATIENCE = 3.0
+_SILENCE = 10.0
+_PAUSE = 1.0
+_LOG_EVERY = 60.0
+
+
+class Startup:
+    """Open the stores in the background, then start the janitor."""
+
+    def __init__(self, stores: Sequence[Store], janitor: Janitor) -> None:
+        self._stores = stores
+        self._janitor = janitor
+        self._is_ready = False
+        self._waits_for = "it has neither opened nor failed yet"
+        self._has_failed = asyncio.Event()
+
+    def check(self) -> None:
+        """Return when the stores are open.
+
+        Raises:
+            Unavailable: they are not; nothing was done.
+        """
+        if not self._is_ready:
+            raise Unavailable("The server has started, and waits for its store.")
+
+    @asynccontextmanager
+    async def running(self, fail: Callable[[BaseException], None]) -> AsyncIterator[None]:
+        """Open the stores and sweep until the end of the block; then close them.
+
+        The block begins when the stores are open, or when that takes longer than a few seconds.
+        `fail` is called with an error that ends the waiting later.
+
+        Raises:
+            ConfigurationError: a store can never work as configured.
+        """
+        async with AsyncExitStack() as opened:
+            opening = asyncio.create_task(self._open(opened), name="startup")
+            try:
+                await asyncio.wait({opening}, timeout=_PATIENCE)
+                if opening.done():
+                    opening.result()
+                else:
+                    opening.add_done_callback(lambda task: _tell(task, fail))
+                yield
+            finally:
+                opening.cancel()
+                await asyncio.gather(opening, return_exceptions=True)
+                self._is_ready = False
+                await self._janitor.stop()
+
+    async def _open(self, opened: AsyncExitStack) -> None:
+        begun = time.monotonic()
+        waiting = asyncio.create_task(self._log_waiting())
+        try:
+            for store in self._stores:
+                await self._open_one(store, opened)
+        finally:
+            waiting.cancel()
+        self._janitor.start()
+        self._is_ready = True
+        waited = time.monotonic() - begun
+        if self._has_failed.is_set() or waited > _SILENCE:
+            logger.info("the store is open after %.0f s: requests are served now", waited)
+
+    async def _open_one(self, store: Store, opened: AsyncExitStack) -> None:
+        while True:
+            try:
+                await opened.enter_async_context(store)
+            except Unavailable as exc:
+                self._waits_for = str(exc)
+                self._has_failed.set()
+                await asyncio.sleep(_PAUSE)
+            else:
+                return
+
+    async def _log_waiting(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._has_failed.wait(), _SILENCE)
+        while True:
+            logger.warning("waiting for the store (requests get 503): %s", self._waits_for)
+            await asyncio.sleep(_LOG_EVERY)
+
+
+def _tell(task: "asyncio.Task[None]", fail: Callable[[BaseException], None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        fail(error)

@@ -1,0 +1,101 @@
+"""Several server processes on one socket: start them, replace one that dies, end them together."""
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from types import FrameType
+
+logger = logging.getLogger("zaqar_lite")
+NEVER_WORKS = 1
+"""The exit code of a worker that no other could replace: its configuration can never work."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_LOOK = 1.0
+_SHORT_LIFE = 1.0
+
+
+class Workers:
+    """Processes that each run `work(*arguments)`, a function that answers an exit code.
+
+    They are spawned, not forked, so function and arguments are pickled. A worker ends when the
+    process that started it does, even by SIGKILL: nobody else would ever end it.
+    """
+
+    def __init__(self, count: int, work: Callable[..., int], *arguments: object) -> None:
+        self._count = count
+        self._work = (work, arguments)
+        self._running: dict[BaseProcess, float] = {}
+        self._stopping = False
+        self._exit_code = 0
+
+    def run(self) -> int:
+        """Run until SIGTERM or SIGINT, or until a worker says that none can ever work.
+
+        Answers the exit code: 0, or NEVER_WORKS.
+        """
+        for number in _SIGNALS:
+            signal.signal(number, self._stop)
+        for _ in range(self._count):
+            self._start()
+        while self._running:
+            ended = wait([process.sentinel for process in self._running], timeout=_LOOK)
+            for process in [one for one in self._running if one.sentinel in ended]:
+                self._take_end(process, lived=time.monotonic() - self._running.pop(process))
+        return self._exit_code
+
+    def _start(self) -> None:
+        process = multiprocessing.get_context("spawn").Process(
+            target=_run, args=self._work, name="worker"
+        )
+        # Held back until the worker has its own handlers; the default ones would print a traceback.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            process.start()
+            self._running[process] = time.monotonic()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        if self._stopping:
+            process.terminate()
+
+    def _take_end(self, process: BaseProcess, *, lived: float) -> None:
+        process.join()
+        if self._stopping:
+            return
+        if process.exitcode == NEVER_WORKS:
+            self._exit_code = NEVER_WORKS
+            self._stop()
+            return
+        logger.error(
+            "worker %s ended %s; another one takes its place", process.pid, _how(process.exitcode)
+        )
+        time.sleep(max(0.0, _SHORT_LIFE - lived))
+        if not self._stopping:
+            self._start()
+
+    def _stop(self, _number: int = 0, _frame: FrameType | None = None) -> None:
+        self._stopping = True
+        for process in list(self._running):
+            process.terminate()
+
+
+def _how(exit_code: int | None) -> str:
+    if exit_code is not None and exit_code < 0:
+        return f"by signal {-exit_code} ({signal.strsignal(-exit_code)})"
+    return f"with exit code {exit_code}"
+
+
+def _run(work: Callable[..., int], arguments: tuple[object, ...]) -> None:
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    raise SystemExit(work(*arguments))
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # noqa: S101 - a spawned process has one
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
