@@ -172,8 +172,9 @@ def test_claims(claim: records.ClaimRecord) -> None:
 def test_idempotency_keys(expires_at: int, ids: tuple[int, ...], digest: bytes) -> None:
     data = bookkeeping.encode_remembered(expires_at, ids)
     assert bookkeeping.decode_remembered(data) == (expires_at, ids, ())
-    together = bookkeeping.encode_remembered(expires_at, ids, digest * len(ids))
-    assert bookkeeping.decode_remembered(together) == (expires_at, ids, (digest,) * len(ids))
+    for size in (1, len(ids), 2 * len(ids)):
+        data = bookkeeping.encode_remembered(expires_at, ids, digest * size)
+        assert bookkeeping.decode_remembered(data) == (expires_at, ids, (digest,) * size)
 
 
 conditions: st.SearchStrategy[Node] = st.one_of(

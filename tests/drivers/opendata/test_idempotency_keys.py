@@ -3,11 +3,13 @@
 import pytest
 
 from tests.drivers.opendata.store import HOUR, QUEUE, Store
-from zaqar_lite.domain.models import NewMessage
+from zaqar_lite.domain.errors import KeyReused
+from zaqar_lite.domain.idempotency import identify
+from zaqar_lite.domain.models import NewMessage, Posted
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.bookkeeping import encode_remembered
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.idempotency import MESSAGE, TOGETHER, digest
+from zaqar_lite.storage.opendata.idempotency import MESSAGE, TOGETHER, short
 
 pytestmark = pytest.mark.anyio
 WINDOW = 600_000
@@ -28,7 +30,7 @@ def raw(store: Store) -> bytes:
 
 async def post(store: Store, *texts: str) -> list[tuple[str, bool]]:
     """Post messages with these keys; tell ids and which were known."""
-    new = [NewMessage(b'"x"', HOUR, 0, text) for text in texts]
+    new = [NewMessage(b'"x"', HOUR, 0, identify(QUEUE, text, (b'"x"',))) for text in texts]
     posted = await store.messages.post(QUEUE, new, client_id="p", version=None)
     return [(one.id, one.duplicate) for one in posted]
 
@@ -52,8 +54,9 @@ async def test_more_keys_than_a_record_takes_are_several(store: Store) -> None:
     assert await post(store, *texts) == [(one, True) for one, _ in first]
 
 
-async def test_a_record_goes_with_its_last_key(store: Store) -> None:
+async def test_a_record_goes_with_its_keys(store: Store) -> None:
     await post(store, "a", "b")
+    await post(store, "c")
     queue = store.db.queues.get(QUEUE)
     assert queue is not None
     store.clock.advance(WINDOW + 1)
@@ -65,11 +68,51 @@ async def test_a_record_goes_with_its_last_key(store: Store) -> None:
     assert await names(store) == [TOGETHER] * 2
 
 
-async def test_a_key_with_a_record_of_its_own_is_read(store: Store) -> None:
-    """Stores of earlier versions have them."""
-    (first,) = await post(store, "a")
-    key = keys.queue_key(RecordType.IDEMPOTENCY, raw(store)) + MESSAGE + digest("old")
-    until = store.clock.now_ms() + WINDOW
-    store.db.puts[key] = encode_remembered(until, [int(first[0][:16], 16)])
+async def test_a_key_that_comes_again_outlives_its_first_record(store: Store) -> None:
+    """Its window is over and nothing has swept: the post itself finds that the key is new."""
+    batch = identify(QUEUE, "whole", (b'"x"',))
+
+    async def post_whole() -> Posted:
+        new = [NewMessage(b'"x"', HOUR)]
+        posted = await store.messages.post(QUEUE, new, client_id="p", batch_key=batch, version=None)
+        return posted[0]
+
+    first = await post_whole()
+    store.clock.advance(WINDOW + 1)
+    second = await post_whole()
+    assert not second.duplicate
+    assert second.id != first.id
+    await store.sweep()
     await store.restart()
-    assert await post(store, "old") == [(first[0], True)]
+    assert await post_whole() == (second.id, True)
+
+
+async def test_what_was_posted_is_compared_after_a_restart(store: Store) -> None:
+    (first, second) = await post(store, "a", "b")
+    new, batch = [NewMessage(b'"x"', HOUR)], identify(QUEUE, "whole", (b'"x"',))
+    await store.messages.post(QUEUE, new, client_id="p", batch_key=batch, version=None)
+    await store.restart()
+    for key in ("a", "b"):
+        other = NewMessage(b'"y"', HOUR, 0, identify(QUEUE, key, (b'"y"',)))
+        with pytest.raises(KeyReused):
+            await store.post(other)
+    batch = identify(QUEUE, "whole", (b'"y"',))
+    with pytest.raises(KeyReused):
+        await store.messages.post(QUEUE, new, client_id="p", batch_key=batch, version=None)
+    assert await post(store, "a", "b") == [(first[0], True), (second[0], True)]
+
+
+async def test_records_of_earlier_versions_have_no_digest_of_what_was_posted(store: Store) -> None:
+    first, second = await post(store, "a", "b")
+    numbers = [int(text[:16], 16) for text, _ in (first, second)]
+    prefix = keys.queue_key(RecordType.IDEMPOTENCY, raw(store))
+    until = store.clock.now_ms() + WINDOW
+    together = encode_remembered(until, numbers, short("c") + short("d"))
+    store.db.puts[prefix + TOGETHER + bytes(8)] = together
+    store.db.puts[prefix + MESSAGE + short("old")] = encode_remembered(until, numbers[:1])
+    await store.restart()
+    assert await post(store, "c", "d", "old") == [
+        (first[0], True),
+        (second[0], True),
+        (first[0], True),
+    ]

@@ -1,19 +1,65 @@
-"""The idempotency keys that a queue remembers."""
+"""The idempotency keys that a queue remembers, each with a digest of what was posted under it."""
 
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from struct import Struct, unpack
+from typing import NamedTuple
 
 from zaqar_lite.storage.opendata.entries import NEVER
-from zaqar_lite.storage.opendata.format.bookkeeping import Remembered, encode_remembered
+from zaqar_lite.storage.opendata.format.bookkeeping import (
+    Remembered,
+    decode_remembered,
+    encode_remembered,
+)
+from zaqar_lite.storage.opendata.format.encoding import CodecError
 
 BATCH, MESSAGE, TOGETHER = b"b", b"m", b"t"
 _MOST_TOGETHER = 1_000
+_UNKNOWN = bytes(16)
+_HEAD = Struct("<q16s")
 
 
-def digest(key: str) -> bytes:
+def short(key: str) -> bytes:
     """What stands for a key in memory and in the store: 16 bytes, whatever the key's length."""
     return sha256(key.encode()).digest()[:16]
+
+
+def is_together(name: bytes) -> bool:
+    """Whether a record of this name is about the keys of a post's messages."""
+    return name.startswith(TOGETHER)
+
+
+def read_record(name: bytes, value: bytes) -> Remembered:
+    """Read a record of keys, by its name and its value.
+
+    Raises:
+        CodecError: it is no such record.
+    """
+    record = decode_remembered(value)
+    ids, digests = len(record.ids), len(record.digests)
+    if digests not in ((ids, 2 * ids) if is_together(name) else (0, 1)):
+        raise CodecError(f"{digests} digests for {ids} ids")
+    return record
+
+
+class Known(NamedTuple):
+    """What a known key was answered with, and the digest of what was posted under it."""
+
+    ids: tuple[int, ...]
+    digest: bytes
+
+    def is_of(self, digest: bytes) -> bool:
+        """Whether the same was posted; a key of an earlier version has no digest to compare."""
+        return self.digest in (digest, _UNKNOWN)
+
+
+class _Group(NamedTuple):
+    """Keys of one record: when they are forgotten, the record's name, and the keys."""
+
+    expires_at: int
+    name: bytes
+    keys: Sequence[bytes]
 
 
 class Keys:
@@ -22,74 +68,77 @@ class Keys:
     The window is one constant and time does not go back, so the order of insertion is the order
     of expiry. The keys of one post's messages are one record of the store, named by the first
     message's id: a record for each would be a write at a random place of the store for every
-    message. A record goes with its last key.
+    message. A record goes with all of its keys.
+
+    A queue may remember millions, so each is one flat value: expiry, digest, ids.
     """
 
     def __init__(self) -> None:
-        # Not a dict: its front is read and deleted again and again.
-        self._known: OrderedDict[bytes, tuple[int, tuple[int, ...]]] = OrderedDict()
-        self._records: dict[bytes, bytes] = {}  # the last key of a record -> the record's name
+        self._known: dict[bytes, bytes] = {}
+        self._groups: deque[_Group] = deque()
         self.changed: dict[bytes, bytes | None] = {}
         """The names of records that changed, with what they are now; None for those that go."""
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def get(self, key: bytes) -> tuple[int, tuple[int, ...]] | None:
-        """What a key (kind and digest) stands for."""
-        return self._known.get(key)
+    def get(self, key: bytes, now: int) -> Known | None:
+        """What a key (kind and digest) stands for, unless its window is over."""
+        value = self._known.get(key)
+        if value is None:
+            return None
+        expires_at, digest = _HEAD.unpack_from(value)
+        if expires_at <= now:
+            return None
+        return Known(unpack(f"<{(len(value) - _HEAD.size) // 8}Q", value[_HEAD.size :]), digest)
 
-    def put(self, key: bytes, expires_at: int, ids: tuple[int, ...]) -> None:
+    def put(self, key: bytes, expires_at: int, known: Known) -> None:
         """Remember a key, in a record of its own."""
-        self._known[key] = expires_at, ids
-        self._records[key] = key
-        self.changed[key] = encode_remembered(expires_at, ids)
+        self.changed[key] = encode_remembered(expires_at, known.ids, known.digest)
+        self._add(expires_at, key, {key: known})
 
-    def put_together(self, new: Mapping[bytes, int], expires_at: int) -> None:
+    def put_together(self, new: Mapping[bytes, Known], expires_at: int) -> None:
         """Remember the keys of a post's messages, each with the message's id."""
-        keys, ids = list(new), list(new.values())
-        self._known.update((key, (expires_at, (number,))) for key, number in new.items())
+        keys = list(new)
         for first in range(0, len(keys), _MOST_TOGETHER):
-            part = slice(first, first + _MOST_TOGETHER)
-            name = TOGETHER + ids[first].to_bytes(8, "big")
-            self._records[keys[part][-1]] = name
-            digests = b"".join(key[1:] for key in keys[part])
-            self.changed[name] = encode_remembered(expires_at, ids[part], digests)
+            part = {key: new[key] for key in keys[first : first + _MOST_TOGETHER]}
+            ids = [known.ids[0] for known in part.values()]
+            name = TOGETHER + ids[0].to_bytes(8, "big")
+            digests = [key[1:] for key in part] + [known.digest for known in part.values()]
+            self.changed[name] = encode_remembered(expires_at, ids, b"".join(digests))
+            self._add(expires_at, name, part)
 
     def restore(self, remembered: list[tuple[bytes, Remembered]]) -> None:
         """Take over what the store remembers."""
         for name, record in sorted(remembered, key=lambda item: item[1].expires_at):
-            new: list[tuple[bytes, tuple[int, ...]]]
-            if record.digests:
-                new = [
-                    (MESSAGE + key, (number,))
-                    for key, number in zip(record.digests, record.ids, strict=True)
-                ]
+            count, digests = len(record.ids), record.digests
+            if is_together(name):
+                keys = [MESSAGE + digest for digest in digests[:count]]
+                of_each = digests[count:] or (_UNKNOWN,) * count
+                known = [Known((n,), digest) for n, digest in zip(record.ids, of_each, strict=True)]
+                self._add(record.expires_at, name, dict(zip(keys, known, strict=True)))
             else:
-                new = [(name, record.ids)]
-            for key, ids in new:
-                self._known.pop(key, None)  # its place is the later one
-                self._known[key] = record.expires_at, ids
-            self._records[new[-1][0]] = name
+                (digest,) = digests or (_UNKNOWN,)
+                self._add(record.expires_at, name, {name: Known(record.ids, digest)})
+
+    def _add(self, expires_at: int, name: bytes, new: Mapping[bytes, Known]) -> None:
+        for key, (ids, digest) in new.items():
+            numbers = b"".join([number.to_bytes(8, "little") for number in ids])
+            self._known[key] = _HEAD.pack(expires_at, digest) + numbers
+        self._groups.append(_Group(expires_at, name, tuple(new)))
 
     def next_due(self) -> int:
-        """When the first key is forgotten."""
-        for expires_at, _ in self._known.values():
-            return expires_at
-        return NEVER
+        """When the first keys are forgotten."""
+        return self._groups[0].expires_at if self._groups else NEVER
 
     def forget(self, now: int, limit: int = 1 << 62) -> None:
-        """Forget up to `limit` keys whose window is over."""
-        for _ in range(limit):
-            if self.next_due() > now:
-                return
-            key, _ = self._known.popitem(last=False)
-            name = self._records.pop(key, None)
-            if name is not None:
+        """Forget about `limit` keys whose window is over."""
+        groups, known = self._groups, self._known
+        while groups and groups[0].expires_at <= now and limit > 0:
+            expires_at, name, keys = groups.popleft()
+            limit -= len(keys)
+            for key in keys:
+                if _HEAD.unpack_from(known[key])[0] == expires_at:
+                    del known[key]
+            if name not in known:  # else the same key came again, and has the record now
                 self.changed[name] = None
-
-    def clear(self) -> None:
-        """Forget all keys."""
-        self.changed.update(dict.fromkeys(self._records.values()))
-        self._known.clear()
-        self._records.clear()

@@ -14,10 +14,7 @@ from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import UNKNOWN, Claim, Entry, Page
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.active import read_active, rows_of_five
-from zaqar_lite.storage.opendata.format.bookkeeping import (
-    Remembered,
-    decode_remembered,
-)
+from zaqar_lite.storage.opendata.format.bookkeeping import Remembered
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import (
@@ -26,6 +23,7 @@ from zaqar_lite.storage.opendata.format.records import (
     decode_claim,
     decode_ended,
 )
+from zaqar_lite.storage.opendata.idempotency import read_record
 from zaqar_lite.storage.opendata.queue import Queue
 
 if TYPE_CHECKING:
@@ -153,7 +151,7 @@ def _read_record(
     elif kind is RecordType.CLAIM:
         part.claims[where.rest.hex()] = decode_claim(value)
     elif kind is RecordType.IDEMPOTENCY:
-        part.keys.append((where.rest, decode_remembered(value)))
+        part.keys.append((where.rest, read_record(where.rest, value)))
     else:
         history = queue.done if kind is RecordType.DONE else queue.failed
         history.restore_page(keys.read_page(where.rest), decode_ended(value))

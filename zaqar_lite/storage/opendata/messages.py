@@ -12,6 +12,7 @@ from zaqar_lite.domain.models import (
     DelayMode,
     HistoryPage,
     HistoryState,
+    IdempotencyKey,
     Message,
     NewMessage,
     Page,
@@ -75,7 +76,7 @@ class OpenDataMessageStore(MessageStore):
         messages: Sequence[NewMessage],
         *,
         client_id: str,
-        batch_key: str | None = None,
+        batch_key: IdempotencyKey | None = None,
         version: int | None,
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
@@ -300,7 +301,7 @@ class OpenDataMessageStore(MessageStore):
                 await db.committer.durable()
                 continue
             past.forget_rest(db, there)
-            there.keys.clear()
+            there.keys.forget(entries.NEVER)
             db.remove_record(there)
             break
         await db.committer.durable()

@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from zaqar_lite.domain.errors import LimitReached
-from zaqar_lite.domain.models import Copy, NewMessage, Posted
+from zaqar_lite.domain.errors import KeyReused, LimitReached
+from zaqar_lite.domain.models import Copy, IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.entries import Entry
-from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, digest
+from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, Known, short
 from zaqar_lite.storage.opendata.queue import Queue
 
 
@@ -17,55 +18,67 @@ def post(
     messages: Sequence[NewMessage],
     *,
     client_id: str,
-    batch_key: str | None,
+    batch_key: IdempotencyKey | None,
     now: int,
 ) -> Sequence[Posted]:
     """Store messages in a queue that is settled at `now`, and its copies; answer their ids.
 
     Raises:
+        KeyReused: a key stands for another message; nothing was stored.
         LimitReached: over a limit; nothing was stored.
     """
-    batch = None if batch_key is None else BATCH + digest(batch_key)
-    if batch is not None:
-        known = queue.keys.get(batch)
+    batch = b"" if batch_key is None else BATCH + short(batch_key.text)
+    if batch_key is not None:
+        known = queue.keys.get(batch, now)
         if known is not None:
-            return [Posted(db.names.write(number), duplicate=True) for number in known[1]]
-    if batch is None and not any(message.idempotency_key for message in messages):
+            if not known.is_of(batch_key.digest):
+                raise KeyReused(None)
+            return [Posted(db.names.write(number), duplicate=True) for number in known.ids]
+    if batch_key is None and not any(message.idempotency_key for message in messages):
         new = messages
         keyed: list[bytes | None] | None = None
     else:
         keyed = [
-            None if message.idempotency_key is None else MESSAGE + digest(message.idempotency_key)
+            None if message.idempotency_key is None else MESSAGE + short(message.idempotency_key[0])
             for message in messages
         ]
-        new = _new(queue, messages, keyed)
+        new = _new(queue, messages, keyed, now)
     _check_limits(db, queue, new, now)
     if keyed is not None:
-        _check_key_limit(db, queue, new, batch is not None)
+        _check_key_limit(db, queue, new, batch_key is not None, now)
     first = db.ids.take(len(new), db.puts)
     if keyed is None:
         _store(db, queue, new, first, client_id, now)
         posted = [Posted(db.names.write(number)) for number in range(first, first + len(new))]
     else:
-        posted = _store_keyed(db, queue, keyed, new, first, client_id, now)
-        if batch is not None:
+        posted = _store_keyed(db, queue, messages, keyed, new, first, client_id, now)
+        if batch_key is not None:
             ids = tuple(int(entry.id[:16], 16) for entry in posted)
-            queue.keys.put(batch, now + db.options.idempotency_window_ms, ids)
+            ends = now + db.options.idempotency_window_ms
+            queue.keys.put(batch, ends, Known(ids, batch_key.digest))
     db.changed(queue)
     return posted
 
 
 def _new(
-    queue: Queue, messages: Sequence[NewMessage], keyed: Sequence[bytes | None]
+    queue: Queue, messages: Sequence[NewMessage], keyed: Sequence[bytes | None], now: int
 ) -> list[NewMessage]:
-    """The messages that will be stored: without a key, or the first of a key not known yet."""
-    seen: set[bytes] = set()
+    """The messages that will be stored: without a key, or the first of a key not known yet.
+
+    Raises:
+        KeyReused: a key stands for another message, in the queue or earlier in the post.
+    """
+    seen: dict[bytes, Known] = {}
     new = []
-    for message, key in zip(messages, keyed, strict=True):
-        if key is not None:
-            if key in seen or queue.keys.get(key) is not None:
+    for index, (message, key) in enumerate(zip(messages, keyed, strict=True)):
+        posted = message.idempotency_key
+        if key is not None and posted is not None:
+            known = seen.get(key) or queue.keys.get(key, now)
+            if known is not None:
+                if not known.is_of(posted.digest):
+                    raise KeyReused(index)
                 continue
-            seen.add(key)
+            seen[key] = Known((), posted.digest)
         new.append(message)
     return new
 
@@ -87,17 +100,22 @@ def _check_limits(db: Database, queue: Queue, new: Sequence[NewMessage], now: in
 
 
 def _check_key_limit(
-    db: Database, queue: Queue, new: Sequence[NewMessage], has_batch_key: bool
+    db: Database, queue: Queue, new: Sequence[NewMessage], has_batch_key: bool, now: int
 ) -> None:
+    queue.keys.forget(now, STEP)
     most_keys = db.options.max_idempotency_keys
     keys = sum(message.idempotency_key is not None for message in new) + has_batch_key
     if keys and len(queue.keys) + keys > most_keys:
-        raise LimitReached(f"The queue {queue.ref.name!r} may remember {most_keys} keys.")
+        raise LimitReached(
+            f"The queue {queue.ref.name!r} may remember {most_keys} keys.",
+            retry_after=max(1, -(-(queue.keys.next_due() - now) // 1000)) if queue.keys else 1,
+        )
 
 
 def _store_keyed(  # noqa: PLR0917 - the hot loop's values, passed on as they are
     db: Database,
     queue: Queue,
+    messages: Sequence[NewMessage],
     keyed: Sequence[bytes | None],
     new: Sequence[NewMessage],
     first: int,
@@ -108,15 +126,14 @@ def _store_keyed(  # noqa: PLR0917 - the hot loop's values, passed on as they ar
     posted: list[Posted] = []
     number = first
     get, write = queue.keys.get, db.names.write
-    fresh: dict[bytes, int] = {}
-    for key in keyed:
-        if key is not None:
-            known = get(key)
-            earlier = fresh.get(key) if known is None else known[1][0]
-            if earlier is not None:
-                posted.append(Posted(write(earlier), duplicate=True))
+    fresh: dict[bytes, Known] = {}
+    for message, key in zip(messages, keyed, strict=True):
+        if key is not None and message.idempotency_key is not None:
+            known = fresh.get(key) or get(key, now)
+            if known is not None:
+                posted.append(Posted(write(known.ids[0]), duplicate=True))
                 continue
-            fresh[key] = number
+            fresh[key] = Known((number,), message.idempotency_key.digest)
         posted.append(Posted(write(number)))
         number += 1
     if fresh:

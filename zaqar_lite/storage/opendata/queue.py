@@ -228,8 +228,11 @@ class Queue:
 
     def remove(self, entry: Entry) -> None:
         """Take an entry out of the queue, whatever its state."""
-        if entry.claim is not None:
-            del entry.claim.held[entry.position]
+        claim = entry.claim
+        if claim is not None:
+            del claim.held[entry.position]
+            if not claim.held:
+                self._forget_claim(claim)
         elif entry.delayed:
             self.delayed_count -= 1
         elif entry.past is None or not entry.past.damaged:
@@ -359,10 +362,19 @@ class Queue:
         self._lapse_count += 1
         heappush(self.lapses, (claim.deadline, self._lapse_count, claim))
 
+    def _forget_claim(self, claim: Claim) -> None:
+        """Let a claim be over; one that is still being made was never there."""
+        if self.claims.pop(claim.id, None) is not None:
+            self.changed_claims[claim.id] = None
+
+    def forget_empty_claims(self) -> None:
+        """Let claims be over that hold nothing; earlier versions kept them."""
+        for claim in [claim for claim in self.claims.values() if not claim.held]:
+            self._forget_claim(claim)
+
     def end(self, claim: Claim) -> None:
         """End a claim: what it still holds is ready again, each at its own position."""
-        del self.claims[claim.id]
-        self.changed_claims[claim.id] = None
+        self._forget_claim(claim)
         for entry in claim.held.values():
             entry.claim = None
             entry.attempt_ended(claim)

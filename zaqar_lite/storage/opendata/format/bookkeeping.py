@@ -21,6 +21,7 @@ _BLOCK = struct.Struct(">QQ")
 _SEGMENT = struct.Struct(">Qq")
 _STATE = struct.Struct("<Qq16s")
 _I64 = struct.Struct("<q")
+_DIGEST = 16
 
 
 def encode_block(base: int, size: int) -> bytes:
@@ -85,7 +86,9 @@ def decode_state(data: bytes) -> State:
 class Remembered(NamedTuple):
     """What idempotency keys stand for: until when, and the ids they were answered with.
 
-    `digests` are the keys of as many ids, where a record is about several keys.
+    `digests` are 16 bytes each. A record about one key has that of what was posted; a record
+    about several has the keys, one for each id, and then what was posted under each. Records of
+    earlier versions lack what was posted.
     """
 
     expires_at: int
@@ -94,7 +97,7 @@ class Remembered(NamedTuple):
 
 
 def encode_remembered(expires_at: int, ids: Sequence[int], digests: bytes = b"") -> bytes:
-    """Encode `Remembered`; `digests` are 16 bytes for each id, or none."""
+    """Encode `Remembered`."""
     size = len(ids)
     return _I64.pack(expires_at) + count(size, "ids") + struct.pack(f"<{size}Q", *ids) + digests
 
@@ -108,11 +111,9 @@ def decode_remembered(data: bytes) -> Remembered:
     (expires_at,), offset = unpack(_I64, data, 0)
     number, offset = read_count(data, offset), offset + 2
     ids, offset = unpack(struct.Struct(f"<{number}Q"), data, offset)
-    if offset == len(data):
-        return Remembered(expires_at, ids)
-    size = 16
-    digests = tuple(data[at : at + size] for at in range(offset, offset + size * number, size))
-    finish(data, offset + size * number, "idempotency key")
+    if len(data) - offset not in {size * _DIGEST for size in (0, 1, number, 2 * number)}:
+        raise CodecError(f"{len(data) - offset} bytes of digests for {number} ids")
+    digests = tuple(data[at : at + _DIGEST] for at in range(offset, len(data), _DIGEST))
     return Remembered(expires_at, ids, digests)
 
 
