@@ -147,6 +147,106 @@ def test_a_lost_claim_ends_the_loop(movable: MovableServer, queue: str) -> None:
         assert client.stats(queue).total == 2
 
 
+def wait_until_it_renews_no_more(claim: Claim) -> None:
+    assert claim._thread is not None
+    claim._thread.join(20)
+    assert not claim._thread.is_alive()
+
+
+def test_a_claim_whose_messages_are_all_deleted_is_over_and_not_lost(
+    client: Client, queue: str
+) -> None:
+    client.post_batch(queue, [1, 2])
+    with client.claim(queue, renew_every=0.02) as claim:
+        for message in claim:
+            client.delete_message(queue, message.id, claim_id=claim.id)
+            if message.body == 2:
+                wait_until_it_renews_no_more(claim)
+        claim.check()
+        assert claim.id is not None
+        with pytest.raises(ClaimLost):
+            client.get_claim(queue, claim.id)
+    client.post_batch(queue, [1, 2])
+    with client.claim(queue, renew_every=0.02) as claim:
+        claim.done(*claim.messages)
+        claim.delete_done()
+        wait_until_it_renews_no_more(claim)
+        claim.check()
+
+
+def test_what_others_deleted_after_the_claims_time_is_lost(
+    movable: MovableServer, queue: str
+) -> None:
+    with Client(movable.url) as client:
+        client.post_batch(queue, [1, 2])
+        with client.claim(queue, ttl=60, renew_every=0.3) as claim:
+            movable.advance(61)
+            claim._until = time.monotonic()  # this process has slept through it too
+            client.delete_messages(queue, [one.id for one in claim.messages], force=True)
+            wait_until_it_renews_no_more(claim)
+            with pytest.raises(ClaimLost):
+                claim.check()
+
+
+async def test_an_async_claim_is_over_with_its_last_message(
+    async_client: AsyncClient, queue: str
+) -> None:
+    await async_client.post(queue, 1)
+    async with async_client.claim(queue, renew_every=0.02) as claim:
+        (message,) = claim
+        await async_client.delete_message(queue, message.id, claim_id=claim.id)
+        assert claim._renewing is not None
+        await asyncio.wait_for(claim._renewing, 20)
+        claim.check()
+
+
+def test_a_loop_without_a_block_claims_and_ends_the_claim(client: Client, queue: str) -> None:
+    client.post_batch(queue, [1, 2, 3])
+    assert [message.body for message in client.claim(queue, limit=2)] == [1, 2]
+    assert claimable(client, queue) == [3]
+    for message in client.claim(queue):
+        assert message.body == 3
+        break
+    assert claimable(client, queue) == [3]
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the loop is the test
+        for message in client.claim(queue):
+            assert 1 / (message.body - 3)
+    assert claimable(client, queue) == [3]
+    assert list(client.claim(queue)) != []
+    assert list(client.claim(queue)) == []
+
+
+def test_a_claim_is_not_silently_empty_before_it_was_made(client: Client, queue: str) -> None:
+    client.post(queue, 1)
+    claim = client.claim(queue)
+    for asked in (bool, len, lambda one: one.messages):
+        with pytest.raises(TypeError, match="use `with"):
+            asked(claim)
+    with claim:
+        assert len(claim) == 1
+    with pytest.raises(RuntimeError, match="used once"), claim:
+        pass
+    assert client.stats(queue).claimed == 0
+
+
+async def test_an_async_loop_without_a_block_says_what_it_needs(
+    async_client: AsyncClient, queue: str
+) -> None:
+    await async_client.post_batch(queue, [1, 2, 3])
+    with pytest.raises(TypeError, match="async with"):
+        for _ in async_client.claim(queue):
+            pass
+    assert [message.body async for message in async_client.claim(queue, limit=2)] == [1, 2]
+    async for _ in async_client.claim(queue):
+        break
+    for _ in range(500):
+        if not (await async_client.stats(queue)).claimed:
+            break
+        await asyncio.sleep(0.02)
+    stats = await async_client.stats(queue)
+    assert (stats.total, stats.claimed) == (1, 0)
+
+
 def test_the_blocks_own_error_is_not_hidden_by_a_server_that_is_gone(queue: str) -> None:
     with ServerProcess("memory://") as server, Client(server.url) as client:
         client.post(queue, 1)

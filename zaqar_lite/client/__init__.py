@@ -13,7 +13,7 @@ Nothing of the server is imported, and the HTTP library only when a client is ma
 
 from zaqar_lite.client.async_client import AsyncClient
 from zaqar_lite.client.auth import Auth, KeystoneAuth, NoAuth, SignedAuth
-from zaqar_lite.client.claims import AsyncClaim, Claim, ClaimOptions
+from zaqar_lite.client.claims import AsyncClaim, Claim
 from zaqar_lite.client.dead_letters import Redriven, Source
 from zaqar_lite.client.errors import (
     BadAnswer,
@@ -38,6 +38,7 @@ from zaqar_lite.client.errors import (
     ZaqarError,
 )
 from zaqar_lite.client.exchange import RetryPolicy
+from zaqar_lite.client.ledger import ClaimOptions
 from zaqar_lite.client.models import (
     DeadLetter,
     Done,

@@ -3,154 +3,33 @@
 What counts as processed: a message is done when the loop over the claim asks for the next one, or
 ends. If the body raises or breaks, the message in hand is not done, unless `claim.done(message)`
 said so before. What is not done is released at the end and can be claimed again at once.
+
+`for message in client.claim("q")` (`async for` with the async client) without a `with` block claims
+when the loop begins and ends the claim with the loop.
 """
 
 import asyncio
 import contextlib
-import dataclasses
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from zaqar_lite.client.endpoints import claims, messages
-from zaqar_lite.client.errors import ClaimLost, ZaqarError
-from zaqar_lite.client.models import Held, Message
-from zaqar_lite.client.shell import chunks
+from zaqar_lite.client.errors import ClaimLost, MessageNotFound, ZaqarError
+from zaqar_lite.client.ledger import ClaimOptions, Ledger
+from zaqar_lite.client.models import Message
 from zaqar_lite.client.termination import ASYNC_TERMINATION, TERMINATION
-from zaqar_lite.client.wire import Call
 
 if TYPE_CHECKING:
     from zaqar_lite.client.asynchronous.claims import AsyncClaims
     from zaqar_lite.client.sync.claims import SyncClaims
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ClaimOptions:
-    """How to claim.
-
-    Attributes:
-        limit: messages at most; the server allows 20 unless its operator raised it.
-        ttl: seconds that the claim lasts without renewal (60 to 43,200).
-        grace: seconds that a message outlives the claim, where its own ttl ends earlier.
-        details: whether to ask for claim counts, times, headers and dead-letter sources.
-        raw: whether bodies stay JSON text (`RawBody`).
-        renew: whether to renew in the background while the block runs.
-        renew_every: seconds between renewals; a third of the ttl by default.
-    """
-
-    limit: int = 10
-    ttl: int = 300
-    grace: int = 60
-    details: bool = False
-    raw: bool = False
-    renew: bool = True
-    renew_every: float | None = None
-
-
-class Ledger:
-    """What a claim holds and what became of it; no I/O."""
-
-    def __init__(self, queue: str, options: ClaimOptions, page_size: int) -> None:
-        self.queue = queue
-        self.id: str | None = None
-        self.messages: Sequence[Message] = ()
-        self._options = options
-        self._page_size = page_size
-        self._done: dict[str, None] = {}
-        self._deleted: set[str] = set()
-        self._skipped: set[str] = set()
-        self._lost: ClaimLost | None = None
-        self._until = 0.0
-
-    def __len__(self) -> int:
-        return len(self.messages)
-
-    def __bool__(self) -> bool:
-        return bool(self.messages)
-
-    def __iter__(self) -> Iterator[Message]:
-        """Yield the messages; the one before counts as processed when the next is asked for.
-
-        Raises:
-            ClaimLost: the claim lapsed meanwhile; someone else may have the rest.
-        """
-        for message in self.messages:
-            if message.id in self._done or message.id in self._deleted:
-                continue
-            self.check()
-            yield message
-            if message.id not in self._skipped:
-                self.done(message)
-
-    def done(self, *processed: Message) -> None:
-        """Mark messages as processed: they are deleted when the block ends."""
-        for message in processed:
-            self._done[message.id] = None
-
-    def skip(self, *unprocessed: Message) -> None:
-        """Mark messages as not processed: they are released when the block ends."""
-        for message in unprocessed:
-            self._skipped.add(message.id)
-            self._done.pop(message.id, None)
-
-    def check(self) -> None:
-        """Raise ClaimLost if the claim is known to be lost."""
-        if self._lost is not None:
-            raise self._lost
-
-    def _begin(self, held: Held | None, sent_at: float) -> None:
-        if held is not None:
-            self.id, self.messages = held.id, held.messages
-            # Counted from before the request left: never longer than the server counts.
-            self._until = sent_at + self._options.ttl
-
-    def _renewals(self) -> float | None:
-        """Return the seconds between renewals, None for none."""
-        if self.id is None or not self._options.renew:
-            return None
-        return self._options.renew_every or self._options.ttl / 3
-
-    def _renewal(self, claim_id: str) -> Call[None]:
-        return claims.renew(self.queue, claim_id, ttl=self._options.ttl, grace=self._options.grace)
-
-    def _renewed(self, sent_at: float) -> None:
-        self._until = sent_at + self._options.ttl
-
-    def _not_renewed(self, error: ZaqarError) -> bool:
-        """Note that a renewal failed; return whether the claim is lost."""
-        if isinstance(error, ClaimLost):
-            self._lost = error
-        elif time.monotonic() >= self._until:
-            self._lost = ClaimLost("The claim has lapsed", f"it could not be renewed: {error}")
-        return self._lost is not None
-
-    def _acknowledgements(self) -> Iterator[Call[None]]:
-        """Yield the calls that delete what is done, checked by the claim's id."""
-        if self.id is None:
-            return
-        for part in chunks(list(self._done), self._page_size):
-            yield messages.delete_messages(self.queue, part, claim_ids=[self.id])
-            self._deleted.update(part)
-            for one in part:
-                del self._done[one]
-
-    def _ending(self) -> Iterator[Call[None]]:
-        """Yield the calls that end the claim: delete what is done, release the rest."""
-        yield from self._acknowledgements()
-        if self.id is not None and len(self._deleted) < len(self.messages):
-            yield claims.release(self.queue, self.id)
-
-    def _ended_badly(self, error: ZaqarError, during: BaseException | None) -> None:
-        """Raise what went wrong at the end, unless something is on its way already."""
-        if during is None:
-            raise error
-        during.add_note(f"The claim on {self.queue} could not be ended either: {error}")
-
-
 class Claim(Ledger):
     """A sync claim; made by `Client.claim`."""
+
+    HOW = "use `with client.claim(...) as claim:`, or iterate: `for message in client.claim(...)`"
 
     def __init__(self, client: "SyncClaims", queue: str, options: ClaimOptions) -> None:
         super().__init__(queue, options, client.page_size)
@@ -159,7 +38,22 @@ class Claim(Ledger):
         self._thread: threading.Thread | None = None
         self._holding = False
 
+    def __iter__(self) -> Iterator[Message]:
+        """Yield the messages; the one before counts as processed when the next is asked for.
+
+        Outside of a `with` block the loop is one: it claims, and deletes and releases at its end.
+
+        Raises:
+            ClaimLost: the claim lapsed meanwhile; someone else may have the rest.
+        """
+        if self._begun:
+            yield from self._iterate()
+        else:
+            with self:
+                yield from self._iterate()
+
     def __enter__(self) -> Self:
+        self._enter()
         options = self._options
         self._holding = self._client.release_on_sigterm and TERMINATION.hold()
         try:
@@ -225,17 +119,38 @@ class Claim(Ledger):
     def _renew(self) -> None:
         every, claim_id = self._renewals(), self.id
         while every is not None and claim_id is not None and not self._stop.wait(every):
+            if self._all_deleted():
+                return
             sent_at = time.monotonic()
             try:
                 self._client.call(self._renewal(claim_id))
                 self._renewed(sent_at)
             except ZaqarError as error:
+                if isinstance(error, ClaimLost) and self._is_over():
+                    return
                 if self._not_renewed(error):
                     return
 
+    def _is_over(self) -> bool:
+        calls = list(self._look_ups())
+        for call in calls:
+            try:
+                self._client.call(call)
+            except MessageNotFound:
+                continue
+            except ZaqarError:
+                pass  # unknown: take it for lost
+            return False
+        return bool(calls) or self._all_deleted()
+
 
 class AsyncClaim(Ledger):
-    """An async claim; made by `AsyncClient.claim`. The loop over it is a plain `for`."""
+    """An async claim; made by `AsyncClient.claim`. In its block the loop is a plain `for`."""
+
+    HOW = (
+        "use `async with client.claim(...) as claim:`, or iterate: "
+        "`async for message in client.claim(...)`"
+    )
 
     def __init__(self, client: "AsyncClaims", queue: str, options: ClaimOptions) -> None:
         super().__init__(queue, options, client.page_size)
@@ -243,7 +158,27 @@ class AsyncClaim(Ledger):
         self._renewing: asyncio.Task[None] | None = None
         self._holder: asyncio.Task[Any] | None = None
 
+    def __iter__(self) -> Iterator[Message]:
+        """Yield the messages; the one before counts as processed when the next is asked for.
+
+        Raises:
+            ClaimLost: the claim lapsed meanwhile; someone else may have the rest.
+            TypeError: this is not in an `async with` block: use `async for`.
+        """
+        return self._iterate()
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Yield the messages, as `for` does; outside of a block, claim and end the claim too."""
+        if self._begun:
+            for message in self._iterate():
+                yield message
+        else:
+            async with self:
+                for message in self._iterate():
+                    yield message
+
     async def __aenter__(self) -> Self:
+        self._enter()
         options = self._options
         task = asyncio.current_task()
         if self._client.release_on_sigterm and ASYNC_TERMINATION.hold(task):
@@ -314,10 +249,26 @@ class AsyncClaim(Ledger):
         every, claim_id = self._renewals(), self.id
         while every is not None and claim_id is not None:
             await asyncio.sleep(every)
+            if self._all_deleted():
+                return
             sent_at = time.monotonic()
             try:
                 await self._client.call(self._renewal(claim_id))
                 self._renewed(sent_at)
             except ZaqarError as error:
+                if isinstance(error, ClaimLost) and await self._is_over():
+                    return
                 if self._not_renewed(error):
                     return
+
+    async def _is_over(self) -> bool:
+        calls = list(self._look_ups())
+        for call in calls:
+            try:
+                await self._client.call(call)
+            except MessageNotFound:
+                continue
+            except ZaqarError:
+                pass  # unknown: take it for lost
+            return False
+        return bool(calls) or self._all_deleted()

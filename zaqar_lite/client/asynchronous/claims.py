@@ -1,8 +1,9 @@
 """Claims: the async client's methods."""
 
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
-from zaqar_lite.client.claims import AsyncClaim, ClaimOptions
+from zaqar_lite.client.claims import AsyncClaim
 from zaqar_lite.client.endpoints import claims
+from zaqar_lite.client.ledger import ClaimOptions
 from zaqar_lite.client.models import (
     Held,
 )

@@ -1,7 +1,8 @@
 """Claims: the sync client's methods."""
 
-from zaqar_lite.client.claims import Claim, ClaimOptions
+from zaqar_lite.client.claims import Claim
 from zaqar_lite.client.endpoints import claims
+from zaqar_lite.client.ledger import ClaimOptions
 from zaqar_lite.client.models import (
     Held,
 )

@@ -1,0 +1,170 @@
+"""What a claim holds, what became of it, and the calls that end it; no socket."""
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from zaqar_lite.client.endpoints import claims, messages
+from zaqar_lite.client.errors import ClaimLost, ZaqarError
+from zaqar_lite.client.models import Held, Message
+from zaqar_lite.client.shell import chunks
+from zaqar_lite.client.wire import Call
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClaimOptions:
+    """How to claim.
+
+    Attributes:
+        limit: messages at most; the server allows 20 unless its operator raised it.
+        ttl: seconds that the claim lasts without renewal (60 to 43,200).
+        grace: seconds that a message outlives the claim, where its own ttl ends earlier.
+        details: whether to ask for claim counts, times, headers and dead-letter sources.
+        raw: whether bodies stay JSON text (`RawBody`).
+        renew: whether to renew in the background while the block runs.
+        renew_every: seconds between renewals; a third of the ttl by default.
+    """
+
+    limit: int = 10
+    ttl: int = 300
+    grace: int = 60
+    details: bool = False
+    raw: bool = False
+    renew: bool = True
+    renew_every: float | None = None
+
+
+class Ledger:
+    """What a claim holds and what became of it; no I/O."""
+
+    HOW: ClassVar[str]
+
+    def __init__(self, queue: str, options: ClaimOptions, page_size: int) -> None:
+        self.queue = queue
+        self.id: str | None = None
+        self._messages: Sequence[Message] = ()
+        self._begun = False
+        self._options = options
+        self._page_size = page_size
+        self._done: dict[str, None] = {}
+        self._deleted: set[str] = set()
+        self._skipped: set[str] = set()
+        self._lost: ClaimLost | None = None
+        self._until = 0.0
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """What was claimed.
+
+        Raises:
+            TypeError: nothing has been asked for yet: the block has not begun.
+        """
+        if not self._begun:
+            raise TypeError(self.HOW)
+        return self._messages
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __bool__(self) -> bool:
+        return bool(self.messages)
+
+    def _iterate(self) -> Iterator[Message]:
+        """Yield the messages; the one before counts as processed when the next is asked for.
+
+        Raises:
+            ClaimLost: the claim lapsed meanwhile; someone else may have the rest.
+        """
+        for message in self.messages:
+            if message.id in self._done or message.id in self._deleted:
+                continue
+            self.check()
+            yield message
+            if message.id not in self._skipped:
+                self.done(message)
+
+    def done(self, *processed: Message) -> None:
+        """Mark messages as processed: they are deleted when the block ends."""
+        for message in processed:
+            self._done[message.id] = None
+
+    def skip(self, *unprocessed: Message) -> None:
+        """Mark messages as not processed: they are released when the block ends."""
+        for message in unprocessed:
+            self._skipped.add(message.id)
+            self._done.pop(message.id, None)
+
+    def check(self) -> None:
+        """Raise ClaimLost if the claim is known to be lost."""
+        if self._lost is not None:
+            raise self._lost
+
+    def _enter(self) -> None:
+        if self._begun:
+            message = "a claim is used once: ask the client for another"
+            raise RuntimeError(message)
+
+    def _begin(self, held: Held | None, sent_at: float) -> None:
+        self._begun = True
+        if held is not None:
+            self.id, self._messages = held.id, held.messages
+            # Counted from before the request left: never longer than the server counts.
+            self._until = sent_at + self._options.ttl
+
+    def _renewals(self) -> float | None:
+        """Return the seconds between renewals, None for none."""
+        if self.id is None or not self._options.renew:
+            return None
+        return self._options.renew_every or self._options.ttl / 3
+
+    def _renewal(self, claim_id: str) -> Call[None]:
+        return claims.renew(self.queue, claim_id, ttl=self._options.ttl, grace=self._options.grace)
+
+    def _renewed(self, sent_at: float) -> None:
+        self._until = sent_at + self._options.ttl
+
+    def _not_renewed(self, error: ZaqarError) -> bool:
+        """Note that a renewal failed; return whether the claim is lost."""
+        if isinstance(error, ClaimLost):
+            self._lost = error
+        elif time.monotonic() >= self._until:
+            self._lost = ClaimLost("The claim has lapsed", f"it could not be renewed: {error}")
+        return self._lost is not None
+
+    def _all_deleted(self) -> bool:
+        """Return whether the claim has ended because everything it held was deleted here."""
+        return len(self._deleted) >= len(self._messages)
+
+    def _look_ups(self) -> Iterator[Call[list[Message]]]:
+        """Yield the calls that tell a claim that is over from one that was lost.
+
+        A claim ends with its last message. Before its time no other client can have them, so what
+        does not exist any more was deleted by this program, with or without the ledger.
+        """
+        if time.monotonic() < self._until:
+            left = [one.id for one in self._messages if one.id not in self._deleted]
+            for part in chunks(left, self._page_size):
+                yield messages.get_messages(self.queue, part)
+
+    def _acknowledgements(self) -> Iterator[Call[None]]:
+        """Yield the calls that delete what is done, checked by the claim's id."""
+        if self.id is None:
+            return
+        for part in chunks(list(self._done), self._page_size):
+            yield messages.delete_messages(self.queue, part, claim_ids=[self.id])
+            self._deleted.update(part)
+            for one in part:
+                del self._done[one]
+
+    def _ending(self) -> Iterator[Call[None]]:
+        """Yield the calls that end the claim: delete what is done, release the rest."""
+        yield from self._acknowledgements()
+        if self.id is not None and not self._all_deleted():
+            yield claims.release(self.queue, self.id)
+
+    def _ended_badly(self, error: ZaqarError, during: BaseException | None) -> None:
+        """Raise what went wrong at the end, unless something is on its way already."""
+        if during is None:
+            raise error
+        during.add_note(f"The claim on {self.queue} could not be ended either: {error}")
