@@ -84,6 +84,9 @@ class Settings(BaseModel):
     max_message_headers_size: int = Field(8_192, ge=0, description="Bytes of a message's headers.")
     max_ranges: int = Field(1_000, ge=1, description="Most ranges that a queue is cut into.")
     max_filters_per_project: int = Field(100, ge=0, description="Queues with a filter.")
+    max_copies_per_post: int = Field(
+        2_000, ge=0, description="Copies that the filters of a project make of one post; 400 above."
+    )
     default_message_ttl: int = Field(3600, ge=60, description="Ttl of a message without one.")
     default_message_delay: int = Field(0, ge=0, description="Shown as a queue's default delay.")
     default_claim_ttl: int = Field(300, ge=60, description="Ttl of a claim without one.")

@@ -1,5 +1,6 @@
 """Filters, priorities and copies over HTTP (RFC 0001), on a store that has the capability."""
 
+import asyncio
 import uuid
 from pathlib import Path
 
@@ -156,3 +157,66 @@ async def test_a_history_names_the_last_clients_only(make_api: MakeApi, tmp_path
         (line,) = (await api.call("GET", "history?state=done")).json()["messages"]
         assert line["attempts"] == 67
         assert line["consumers"] == [client.replace("-", "") for client in clients[-65:]]
+
+
+@pytest.mark.parametrize("store", ["memory://", "embedded"])
+async def test_a_post_makes_no_more_copies_than_is_allowed(
+    make_api: MakeApi, store: str, tmp_path: Path
+) -> None:
+    uri = f"embedded://{tmp_path / 'data'}" if store == "embedded" else store
+    async with make_api(store=uri, max_copies_per_post=10) as api:
+        for number in range(5):
+            await api.call("PUT", f"/v2/queues/copy-{number}", {"_filter": "TRUE"})
+        await api.post({"body": 1}, {"body": 2})
+        messages = {"messages": [{"body": number} for number in range(3, 6)]}
+        answer = await api.call("POST", "messages", messages)
+        assert answer.status_code == 400
+        assert "Message 2: " in answer.json()["description"]
+        assert "max_copies_per_post" in answer.json()["description"]
+        assert await bodies(api, api.queue) == [1, 2]
+        assert await bodies(api, "copy-0") == [1, 2]
+
+
+async def test_a_message_whose_filters_cost_too_much_is_refused(api: Api) -> None:
+    conditions = " OR ".join(f"text LIKE '%{number}'" for number in range(20))
+    await api.call("PUT", "/v2/queues/costly", {"_filter": conditions})
+    await api.post({"body": 1, "headers": {"text": "x" * 1_000}})
+    messages = {"messages": [{"body": 2}, {"body": 3, "headers": {"text": "x" * 8_000}}]}
+    answer = await api.call("POST", "messages", messages)
+    assert answer.status_code == 400
+    assert answer.json()["description"].startswith("Message 1: The filters take more than")
+    assert await bodies(api, api.queue) == [1]
+
+
+async def test_others_have_their_turns_while_a_post_goes_through_many_filters(api: Api) -> None:
+    """Each message costs each filter about a millisecond here: forty of them about 400 ms."""
+    for number in range(10):
+        conditions = f"text LIKE '%{number}'"
+        await api.call("PUT", f"/v2/queues/slow-{number}", {"_filter": conditions})
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    other = asyncio.create_task(take_turns())
+    await asyncio.sleep(0)
+    before = turns
+    await api.post(*[{"body": 1, "headers": {"text": "x" * 6_000}} for _ in range(40)])
+    other.cancel()
+    assert turns - before > 10
+
+
+async def test_a_stored_filter_that_is_refused_now_is_passed_over(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr("zaqar_lite.domain.filters.text.MAX_PATTERN", 1_000)
+        filters = {"_filter": "a LIKE '" + "x" * 257 + "'"}
+        assert (await api.call("PUT", "/v2/queues/old", filters)).status_code == 201
+    await api.call("PUT", "/v2/queues/new", {"_filter": "TRUE"})
+    await api.post({"body": 1})
+    assert (await bodies(api, "new"), await bodies(api, "old")) == ([1], [])
+    assert (await api.call("GET", "/v2/queues/old")).json()["_filter"] == filters["_filter"]

@@ -39,4 +39,5 @@ class Limits:
     max_message_headers_size: int = 8_192
     max_ranges: int = 1_000
     max_filters_per_project: int = 100
+    max_copies_per_post: int = 2_000
     signed_url_max_expires: int = 604_800

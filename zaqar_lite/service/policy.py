@@ -9,7 +9,7 @@ from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import dead_letter_policy
 from zaqar_lite.domain.models import DeadLetter, DelayMode, QueueRecord, QueueRef
-from zaqar_lite.service.routing import Route, compile_route
+from zaqar_lite.service.routing import Route, stored_route
 from zaqar_lite.storage.base import ManagementStore
 
 _MAX_CACHED = 10_000
@@ -103,7 +103,7 @@ class Policies:
                 delay_mode=DelayMode.IGNORE,
                 max_post_size=limits.max_messages_post_size,
                 dead_letter=None,
-                route=compile_route({}),
+                route=Route(),
             )
         metadata = record.metadata
         size = metadata.get("_max_messages_post_size") or limits.max_messages_post_size
@@ -116,5 +116,5 @@ class Policies:
             delay_mode=record.delay_mode,
             max_post_size=min(size, limits.max_messages_post_size),
             dead_letter=dead_letter_policy(queue, metadata),
-            route=compile_route(metadata),
+            route=stored_route(queue, metadata),
         )

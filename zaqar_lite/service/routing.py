@@ -5,12 +5,16 @@ match, in an entry of its own: its default ttl, its default delay, its priority.
 message's headers, and as `queue` the name of the queue it was posted to. Copies go no further.
 """
 
+import asyncio
+import logging
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from zaqar_lite.domain import filters
+from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import FILTER, PRIORITY
 from zaqar_lite.domain.models import (
@@ -23,37 +27,41 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 
+logger = logging.getLogger(__name__)
 Headers = Mapping[str, str]
-Priority = Callable[[Headers], int | None]
 _MAX_CACHED = 1_000
+_SLICE = 0.005
+"""Seconds of work after which others get their turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A queue's filter as a tree and its priority rules as a function; None where it has none."""
+    """A queue's filter and its priority rules as functions; None where it has none."""
 
-    matching: filters.Node | None
-    priority: Priority | None
+    matching: filters.Filter | None = None
+    priority: filters.Priority | None = None
 
-    def priority_of(self, headers: Headers) -> int:
+    def priority_of(self, headers: Headers, budget: filters.Budget) -> int:
         """The priority of a message in this queue; what no rule matches has the default."""
-        found = None if self.priority is None else self.priority(headers)
+        found = None if self.priority is None else self.priority(headers, budget)
         return DEFAULT_PRIORITY if found is None else found
 
 
 class _Receiver(NamedTuple):
-    """A queue that receives what its filter matches."""
+    """A queue that receives what its filter matches, as of a version of its record."""
 
     queue: QueueRef
+    version: int
     ttl_ms: int
     delay_ms: int
     route: Route
 
 
 class _Receivers(NamedTuple):
-    """A project's receivers, and the versions of the records that they were made of."""
+    """A project's receivers, by the versions of the records that they were made of."""
 
     versions: tuple[int, ...]
+    receivers: Mapping[QueueRef, _Receiver]
     matching: filters.FilterIndex[_Receiver]
 
 
@@ -65,16 +73,29 @@ def compile_route(metadata: Mapping[str, Any]) -> Route:
     """
     matching, rules = metadata.get(FILTER), metadata.get(PRIORITY)
     return Route(
-        None if matching is None else filters.parse_filter(matching),
+        None if matching is None else filters.Filter(filters.parse_filter(matching)),
         None if rules is None else filters.compile_priority(filters.parse_rules(rules)),
     )
+
+
+def stored_route(queue: QueueRef, metadata: Mapping[str, Any]) -> Route:
+    """Read the filter and the rules of a stored record.
+
+    Those that an earlier version took and this one would refuse are not used: the queue would
+    otherwise be of no use at all.
+    """
+    try:
+        return compile_route(metadata)
+    except Invalid as exc:
+        logger.warning("the filter and the priorities of %s are not used: %s", queue, exc)
+        return Route()
 
 
 class Router:
     """Add to posted messages their priority and their copies, where the store has FAN_OUT.
 
-    A project's filters are compiled once for each state of its records; of each message only
-    those are evaluated whose demanded equality holds.
+    A filter is compiled once for each version of its record; of each message only those are
+    evaluated whose demanded equality holds.
     """
 
     def __init__(self, messages: MessageStore, management: ManagementStore, limits: Limits) -> None:
@@ -89,55 +110,106 @@ class Router:
         """Give messages their priority by the queue's `own` rules, and their copies.
 
         Costs nothing in a project without filters.
+
+        Raises:
+            Invalid: more copies than a post may make, or more steps than its filters may take.
         """
         if not self._fans_out:
             return messages
         records = await self._management.filtered_queues(queue.project)
         if not records and own.priority is None:
             return messages
-        index = self._receivers(queue.project, records).matching
-        return [self._routed(queue, message, own, index) for message in messages]
+        slices = _Slices()
+        known = await self._receivers(queue.project, records, slices)
+        post = _Post(queue, own, known.matching, self._limits.max_copies_per_post, slices)
+        return [await post.routed(index, message) for index, message in enumerate(messages)]
 
-    @staticmethod
-    def _routed(
-        queue: QueueRef,
-        message: NewMessage,
-        own: Route,
-        index: filters.FilterIndex[_Receiver],
-    ) -> NewMessage:
-        # Last, so that no header of a client's can name another queue.
-        headers = {**(message.headers or {}), "queue": queue.name}
-        copies = tuple(
-            Copy(
-                receiver.queue,
-                receiver.ttl_ms,
-                receiver.delay_ms,
-                receiver.route.priority_of(headers),
-            )
-            for receiver in index.matches(headers)
-            if receiver.queue != queue
-        )
-        return message._replace(priority=own.priority_of(headers), copies=copies)
-
-    def _receivers(self, project: str, records: Sequence[QueueRecord]) -> _Receivers:
+    async def _receivers(
+        self, project: str, records: Sequence[QueueRecord], slices: "_Slices"
+    ) -> _Receivers:
         versions = tuple(record.version for record in records)
         known = self._projects.get(project)
         if known is None or known.versions != versions:
-            known = _Receivers(versions, filters.FilterIndex(self._compiled(records)))
-            self._projects[project] = known
+            earlier = {} if known is None else known.receivers
+            receivers = {}
+            for record in records:
+                receiver = earlier.get(record.ref)
+                if receiver is None or receiver.version != record.version:
+                    await slices.take_turns()
+                    receiver = self._receiver(record)
+                receivers[record.ref] = receiver
+            index = filters.FilterIndex(
+                (receiver, receiver.route.matching)
+                for receiver in receivers.values()
+                if receiver.route.matching is not None
+            )
+            known = self._projects[project] = _Receivers(versions, receivers, index)
             if len(self._projects) > _MAX_CACHED:
                 self._projects.popitem(last=False)
         return known
 
-    def _compiled(self, records: Sequence[QueueRecord]) -> list[tuple[_Receiver, filters.Node]]:
-        compiled = []
-        for record in records:
-            metadata = record.metadata
-            route = compile_route(metadata)
-            if route.matching is None:
-                continue
-            ttl = metadata.get("_default_message_ttl") or self._limits.default_message_ttl
-            delay = metadata.get("_default_message_delay") or 0
-            receiver = _Receiver(record.ref, ttl * 1000, delay * 1000, route)
-            compiled.append((receiver, route.matching))
-        return compiled
+    def _receiver(self, record: QueueRecord) -> _Receiver:
+        metadata = record.metadata
+        ttl = metadata.get("_default_message_ttl") or self._limits.default_message_ttl
+        delay = metadata.get("_default_message_delay") or 0
+        route = stored_route(record.ref, metadata)
+        return _Receiver(record.ref, record.version, ttl * 1000, delay * 1000, route)
+
+
+class _Post:
+    """One post on its way through the filters, with what it may cost."""
+
+    def __init__(
+        self,
+        queue: QueueRef,
+        own: Route,
+        matching: filters.FilterIndex[_Receiver],
+        max_copies: int,
+        slices: "_Slices",
+    ) -> None:
+        self._queue = queue
+        self._own = own
+        self._matching = matching
+        self._max_copies = self._copies_left = max_copies
+        self._slices = slices
+        self._budget = filters.Budget()
+
+    async def routed(self, index: int, message: NewMessage) -> NewMessage:
+        """Give a message its priority and its copies."""
+        # Last, so that no header of a client's can name another queue.
+        headers = {**(message.headers or {}), "queue": self._queue.name}
+        try:
+            copies = await self._copies(headers)
+            await self._slices.take_turns()
+            priority = self._own.priority_of(headers, self._budget)
+        except Invalid as exc:
+            raise Invalid(f"Message {index}: {exc}") from exc
+        return message._replace(priority=priority, copies=copies)
+
+    async def _copies(self, headers: Headers) -> tuple[Copy, ...]:
+        copies = []
+        for receiver, matches in self._matching.candidates(headers):
+            await self._slices.take_turns()
+            if receiver.queue != self._queue and matches(headers, self._budget):
+                priority = receiver.route.priority_of(headers, self._budget)
+                copies.append(Copy(receiver.queue, receiver.ttl_ms, receiver.delay_ms, priority))
+        self._copies_left -= len(copies)
+        if self._copies_left < 0:
+            raise Invalid(
+                f"the filters of this project would make more than {self._max_copies} copies of "
+                "this post (max_copies_per_post): post fewer messages at once."
+            )
+        return tuple(copies)
+
+
+class _Slices:
+    """The work of one post in slices, so that a long one lets others take their turns."""
+
+    def __init__(self) -> None:
+        self._ends = time.monotonic() + _SLICE
+
+    async def take_turns(self) -> None:
+        """Let others go on, when this slice has lasted long enough."""
+        if time.monotonic() >= self._ends:
+            await asyncio.sleep(0)
+            self._ends = time.monotonic() + _SLICE

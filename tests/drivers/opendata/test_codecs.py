@@ -16,6 +16,7 @@ from zaqar_lite.domain.filters import (
     Constant,
     EndsWith,
     Exists,
+    Filter,
     In,
     Like,
     Node,
@@ -24,7 +25,6 @@ from zaqar_lite.domain.filters import (
     Rule,
     Rules,
     StartsWith,
-    compile_filter,
 )
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.configuration import stored_filter
@@ -234,7 +234,7 @@ def test_a_stored_filter_says_of_the_log_what_the_text_says_of_names(
 ) -> None:
     stored = stored_filter(tree, project)
     headers = {"queue": f"{project}/{name}", "other": "a"}
-    assert compile_filter(stored)(headers) == compile_filter(tree)({**headers, "queue": name})
+    assert Filter(stored)(headers) == Filter(tree)({**headers, "queue": name})
 
 
 @settings(max_examples=30, deadline=None)

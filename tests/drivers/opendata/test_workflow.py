@@ -6,7 +6,7 @@ import pytest
 
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, THIRD, Store, texts
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.filters import Rules, compile_filter, compile_priority
+from zaqar_lite.domain.filters import Filter, Rules, compile_priority
 from zaqar_lite.domain.models import (
     Copy,
     DeadLetter,
@@ -140,7 +140,7 @@ async def test_the_stored_filter_names_queues_as_the_log_does(store: Store) -> N
     await store.management.create_queue(QUEUE, metadata, max_queues=9)
     config = records.decode_config((await store.records(RecordType.CONFIG)).popitem()[1])
     assert not isinstance(config.filter, Rules)
-    matches = compile_filter(config.filter)
+    matches = Filter(config.filter)
     for header in ("project/queue", "project/other"):
         assert matches({"queue": header})
     assert matches({"queue": "project/third", "kind": "order"})

@@ -11,18 +11,27 @@
 Headers are text. Text compares by code point (the order of UTF-8 bytes). Where the other side is a
 number, the header is read as a signed 64-bit decimal. A missing header, or one that is no number,
 gives UNKNOWN; NOT UNKNOWN is UNKNOWN; only TRUE matches. In a LIKE pattern % is any text and _ any
-one character. There is no arithmetic and no regular expression, so the cost of a match is bounded
-by the size of the filter times the size of the headers.
+one character. There is no arithmetic and no regular expression, so the cost of a match is at most
+the size of the filter times the size of the headers; a `Budget` bounds that too.
 
 RULES give a priority by the first rule that is true: its number, or for HEADER the header
 `priority` where that is 0 to 254, else the default. Lower is served first.
 """
 
-from zaqar_lite.domain.filters.matching import FilterIndex, compile_filter, compile_priority
+from zaqar_lite.domain.filters.matching import (
+    MAX_STEPS,
+    MAX_STEPS_IN_ALL,
+    Budget,
+    Filter,
+    FilterIndex,
+    Priority,
+    compile_priority,
+)
 from zaqar_lite.domain.filters.text import parse, parse_filter, parse_rules
 from zaqar_lite.domain.filters.tree import (
     MAX_DEPTH,
     MAX_NODES,
+    MAX_PATTERN,
     MAX_PRIORITY,
     MAX_TEXT,
     OPERATORS,
@@ -51,18 +60,23 @@ from zaqar_lite.domain.filters.tree import (
 __all__ = [
     "MAX_DEPTH",
     "MAX_NODES",
+    "MAX_PATTERN",
     "MAX_PRIORITY",
+    "MAX_STEPS",
+    "MAX_STEPS_IN_ALL",
     "MAX_TEXT",
     "OPERATORS",
     "PRIORITY_FROM_HEADER",
     "PRIORITY_HEADER",
     "And",
     "Between",
+    "Budget",
     "Compare",
     "Constant",
     "EndsWith",
     "Exists",
     "Expression",
+    "Filter",
     "FilterIndex",
     "Headers",
     "In",
@@ -70,12 +84,12 @@ __all__ = [
     "Node",
     "Not",
     "Or",
+    "Priority",
     "Rule",
     "Rules",
     "StartsWith",
     "Truth",
     "check_size",
-    "compile_filter",
     "compile_priority",
     "parse",
     "parse_filter",

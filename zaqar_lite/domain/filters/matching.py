@@ -1,10 +1,12 @@
-"""Tree to function: closures over headers, by three-valued logic."""
+"""Tree to function: closures over headers, by three-valued logic, within a budget."""
 
-from collections.abc import Callable, Hashable, Iterable
-from typing import Any, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
+from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.filters.tree import (
     MAX_PRIORITY,
+    PRIORITY_FROM_HEADER,
     PRIORITY_HEADER,
     And,
     Between,
@@ -19,38 +21,109 @@ from zaqar_lite.domain.filters.tree import (
     Node,
     Not,
     Or,
+    Rule,
     Rules,
     StartsWith,
     Truth,
+    count_nodes,
 )
 from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN
 from zaqar_lite.domain.models import DEFAULT_PRIORITY
 
+MAX_STEPS = 100_000
+"""Steps that one filter may take for one message: about 10 ms."""
+MAX_STEPS_IN_ALL = 5_000_000
+"""Steps that all filters together may take for one post: about half a second."""
 
-def compile_filter(tree: Node) -> Callable[[Headers], bool]:
-    """Make the function that tells whether headers match a filter."""
-    evaluate = _compile(tree)
-    return lambda headers: evaluate(headers) is True
+
+class Budget:
+    """The steps that are left for one post.
+
+    A step is a condition, or a character of a header that LIKE looks at: about 0.1 us. A long
+    pattern takes more than one step a character.
+    """
+
+    __slots__ = ("_floor", "_left")
+
+    def __init__(self) -> None:
+        self._left = MAX_STEPS_IN_ALL
+        self._floor = 0
+
+    def begin(self, steps: int) -> None:
+        """Begin with one filter and one message, of so many conditions.
+
+        Raises:
+            Invalid: as `spend`.
+        """
+        self._floor = max(0, self._left - MAX_STEPS)
+        self.spend(steps)
+
+    def spend(self, steps: int) -> None:
+        """Take steps.
+
+        Raises:
+            Invalid: more than one evaluation, or than all of a post together, may take.
+        """
+        self._left -= steps
+        if self._left < self._floor:
+            raise Invalid(
+                f"The filters take more than {MAX_STEPS:,} steps for one message, or more than "
+                f"{MAX_STEPS_IN_ALL:,} for one post: shorten the headers or the LIKE patterns, or "
+                "post fewer messages at once."
+            )
 
 
-def compile_priority(tree: Expression) -> Callable[[Headers], int | None]:
+class Filter:
+    """A filter as a function: tells whether headers match it.
+
+    `demand` is a header and its text without which nothing matches, or None.
+    """
+
+    __slots__ = ("_evaluate", "_size", "demand")
+
+    def __init__(self, tree: Node) -> None:
+        self._evaluate = _compile(tree)
+        self._size = count_nodes(tree)
+        self.demand = _equality(tree)
+
+    def __call__(self, headers: Headers, budget: Budget | None = None) -> bool:
+        """Evaluate within a post's budget, or within one of its own.
+
+        Raises:
+            Invalid: the budget is used up.
+        """
+        budget = budget or Budget()
+        budget.begin(self._size)
+        return self._evaluate(headers, budget) is True
+
+
+class Priority(Protocol):
+    """Gives the priority of headers, None where no rule matches."""
+
+    def __call__(self, headers: Headers, budget: Budget | None = None) -> int | None:
+        """Evaluate; as `Filter`."""
+
+
+def compile_priority(tree: Expression) -> Priority:
     """Make the function that gives the priority of headers, None where nothing matches.
 
     A filter that is no RULES gives the default priority, 100.
     """
     if not isinstance(tree, Rules):
-        matches = _compile(tree)
-        return lambda headers: DEFAULT_PRIORITY if matches(headers) is True else None
+        return compile_priority(Rules((Rule(tree, DEFAULT_PRIORITY),)))
     rules = [(_compile(rule.condition), rule.priority) for rule in tree.rules]
-    default = tree.default
+    default, size = tree.default, count_nodes(tree)
 
-    def evaluate(headers: Headers) -> int | None:
+    def priority_of(headers: Headers, budget: Budget | None = None) -> int | None:
+        budget = budget or Budget()
+        budget.begin(size)
         for condition, priority in rules:
-            if condition(headers) is True:
-                return _from_header(headers, default) if priority == 255 else priority
+            if condition(headers, budget) is True:
+                from_header = priority == PRIORITY_FROM_HEADER
+                return _from_header(headers, default) if from_header else priority
         return None
 
-    return evaluate
+    return priority_of
 
 
 def _from_header(headers: Headers, default: int) -> int:
@@ -58,7 +131,7 @@ def _from_header(headers: Headers, default: int) -> int:
     return number if number is not None and 0 <= number <= MAX_PRIORITY else default
 
 
-_Evaluate: TypeAlias = Callable[[Headers], Truth]
+_Evaluate: TypeAlias = Callable[[Headers, Budget], Truth]
 
 
 def _compile(node: Node) -> _Evaluate:
@@ -67,16 +140,16 @@ def _compile(node: Node) -> _Evaluate:
 
 def _constant(node: Constant) -> _Evaluate:
     value = node.value
-    return lambda _headers: value
+    return lambda _headers, _budget: value
 
 
 def _and(node: And) -> _Evaluate:
     parts = [_compile(part) for part in node.nodes]
 
-    def evaluate(headers: Headers) -> Truth:
+    def evaluate(headers: Headers, budget: Budget) -> Truth:
         outcome: Truth = True
         for part in parts:
-            truth = part(headers)
+            truth = part(headers, budget)
             if truth is False:
                 return False
             if truth is None:
@@ -89,10 +162,10 @@ def _and(node: And) -> _Evaluate:
 def _or(node: Or) -> _Evaluate:
     parts = [_compile(part) for part in node.nodes]
 
-    def evaluate(headers: Headers) -> Truth:
+    def evaluate(headers: Headers, budget: Budget) -> Truth:
         outcome: Truth = False
         for part in parts:
-            truth = part(headers)
+            truth = part(headers, budget)
             if truth is True:
                 return True
             if truth is None:
@@ -105,8 +178,8 @@ def _or(node: Or) -> _Evaluate:
 def _not(node: Not) -> _Evaluate:
     inner = _compile(node.node)
 
-    def evaluate(headers: Headers) -> Truth:
-        truth = inner(headers)
+    def evaluate(headers: Headers, budget: Budget) -> Truth:
+        truth = inner(headers, budget)
         return None if truth is None else not truth
 
     return evaluate
@@ -114,11 +187,11 @@ def _not(node: Not) -> _Evaluate:
 
 def _exists(node: Exists) -> _Evaluate:
     name = node.name
-    return lambda headers: name in headers
+    return lambda headers, _budget: name in headers
 
 
 def _on_text(name: str, test: Callable[[str], bool]) -> _Evaluate:
-    def evaluate(headers: Headers) -> Truth:
+    def evaluate(headers: Headers, _budget: Budget) -> Truth:
         value = headers.get(name)
         return None if value is None else test(value)
 
@@ -126,7 +199,7 @@ def _on_text(name: str, test: Callable[[str], bool]) -> _Evaluate:
 
 
 def _on_number(name: str, test: Callable[[int], bool]) -> _Evaluate:
-    def evaluate(headers: Headers) -> Truth:
+    def evaluate(headers: Headers, _budget: Budget) -> Truth:
         value = _number(headers.get(name))
         return None if value is None else test(value)
 
@@ -194,6 +267,9 @@ def _between(node: Between) -> _Evaluate:
     return _on_number(node.name, lambda header: low <= header <= high)
 
 
+_PLACES_IN_A_STEP = 32
+
+
 def _like(node: Like) -> _Evaluate:
     """Match the pattern with a set of reached places, one bit each, moved on once a character.
 
@@ -219,7 +295,13 @@ def _like(node: Like) -> _Evaluate:
         place += 1
     final = 1 << place
 
-    def test(header: str) -> bool:
+    name, steps = node.name, 1 + len(node.pattern) // _PLACES_IN_A_STEP
+
+    def evaluate(headers: Headers, budget: Budget) -> Truth:
+        header = headers.get(name)
+        if header is None:
+            return None
+        budget.spend(len(header) * steps)
         reached = 1
         for character in header:
             reached = (reached & (masks.get(character, 0) | anywhere)) << 1 | reached & stay
@@ -227,7 +309,7 @@ def _like(node: Like) -> _Evaluate:
                 return False
         return reached & final != 0
 
-    return _on_text(node.name, test)
+    return evaluate
 
 
 _COMPILERS: dict[type, Callable[[Any], _Evaluate]] = {
@@ -248,32 +330,30 @@ K = TypeVar("K", bound=Hashable)
 
 
 class FilterIndex(Generic[K]):
-    """Many filters at once: only those are evaluated whose equality conjunct holds.
+    """Many filters at once: only those need evaluating whose equality conjunct holds.
 
     A filter that demands `name = 'text'` is found by a look-up of that header; the rest are
     evaluated one by one.
     """
 
-    def __init__(self, filters: Iterable[tuple[K, Node]]) -> None:
-        self._by_equality: dict[str, dict[str, list[tuple[K, Callable[[Headers], bool]]]]] = {}
-        self._others: list[tuple[K, Callable[[Headers], bool]]] = []
-        for key, tree in filters:
-            entry = (key, compile_filter(tree))
-            demand = _equality(tree)
+    def __init__(self, filters: Iterable[tuple[K, Filter]]) -> None:
+        self._by_equality: dict[str, dict[str, list[tuple[K, Filter]]]] = {}
+        self._others: list[tuple[K, Filter]] = []
+        for entry in filters:
+            demand = entry[1].demand
             if demand is None:
                 self._others.append(entry)
             else:
                 name, value = demand
                 self._by_equality.setdefault(name, {}).setdefault(value, []).append(entry)
 
-    def matches(self, headers: Headers) -> list[K]:
-        """Answer the keys of the filters that match."""
-        found = [key for key, test in self._others if test(headers)]
+    def candidates(self, headers: Headers) -> Iterator[tuple[K, Filter]]:
+        """The filters that may match; no other one does."""
+        yield from self._others
         for name, by_value in self._by_equality.items():
             value = headers.get(name)
             if value is not None and value in by_value:
-                found.extend(key for key, test in by_value[value] if test(headers))
-        return found
+                yield from by_value[value]
 
 
 def _equality(node: Node) -> tuple[str, str] | None:

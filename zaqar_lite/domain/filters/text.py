@@ -7,6 +7,7 @@ from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.filters.tree import (
     MAX_DEPTH,
     MAX_NODES,
+    MAX_PATTERN,
     MAX_PRIORITY,
     MAX_TEXT,
     OPERATORS,
@@ -220,6 +221,9 @@ class _Parser:
             return In(name, tuple(values))
         if self._take_word("LIKE"):
             pattern = self._text()
+            if len(pattern) > MAX_PATTERN:
+                self._next -= 1
+                self._fail(f"a LIKE pattern has at most {MAX_PATTERN} characters")
             escape = self._escape() if self._take_word("ESCAPE") else ""
             return Like(name, pattern, escape)
         if self._take_word("BETWEEN"):

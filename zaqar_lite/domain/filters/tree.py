@@ -10,6 +10,8 @@ MAX_TEXT = 65_536
 """Bytes of a filter's text."""
 MAX_DEPTH = 16
 MAX_NODES = 256
+MAX_PATTERN = 256
+"""Characters of a LIKE pattern in a filter's text; a stored tree may have a longer one."""
 MAX_PRIORITY = 254
 PRIORITY_FROM_HEADER = 255
 PRIORITY_HEADER = "priority"
@@ -124,8 +126,7 @@ def check_size(tree: Expression) -> None:
     Raises:
         Invalid: too deep or too many.
     """
-    roots = [rule.condition for rule in tree.rules] if isinstance(tree, Rules) else [tree]
-    level: list[Node] = list(roots)
+    level = _roots(tree)
     nodes = depth = 0
     while level:
         nodes, depth = nodes + len(level), depth + 1
@@ -135,6 +136,19 @@ def check_size(tree: Expression) -> None:
                 f"{MAX_DEPTH} deep."
             )
         level = [child for node in level for child in _children(node)]
+
+
+def count_nodes(tree: Expression) -> int:
+    """Count the nodes of a tree, or of all the conditions of rules."""
+    nodes, level = 0, _roots(tree)
+    while level:
+        nodes += len(level)
+        level = [child for node in level for child in _children(node)]
+    return nodes
+
+
+def _roots(tree: Expression) -> list[Node]:
+    return [rule.condition for rule in tree.rules] if isinstance(tree, Rules) else [tree]
 
 
 def _children(node: Node) -> tuple[Node, ...]:

@@ -6,13 +6,13 @@ its own default ttl, where it has none the log's retention, and both have their 
 """
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.filters import (
+    Filter,
     Headers,
-    compile_filter,
+    Priority,
     compile_priority,
     parse_filter,
     parse_rules,
@@ -68,13 +68,24 @@ class _Receiver(NamedTuple):
     """A queue, what it receives, at which priority, and its own ttl and delay."""
 
     queue: QueueRef
-    matches: Callable[[Headers], bool] | None
-    priority: Callable[[Headers], int | None] | None
+    matches: Filter | None
+    priority: Priority | None
     ttl_ms: int | None
     delay_ms: int
 
+    def receives(self, headers: Headers) -> bool:
+        try:
+            return self.matches is not None and self.matches(headers)
+        except Invalid as exc:
+            logger.warning("a message was not copied into %s: %s", self.queue, exc)
+            return False
+
     def priority_of(self, headers: Headers) -> int:
-        found = None if self.priority is None else self.priority(headers)
+        try:
+            found = None if self.priority is None else self.priority(headers)
+        except Invalid as exc:
+            logger.warning("a message has the default priority in %s: %s", self.queue, exc)
+            found = None
         return DEFAULT_PRIORITY if found is None else found
 
 
@@ -106,7 +117,7 @@ class Router:
         targets = [(first, retention, visible if visible != received else 0)]
         for record in self._db.queues.filtered(ref.project):
             receiver = self._receiver(record.ref, record)
-            if record.ref != ref and receiver.matches is not None and receiver.matches(seen):
+            if record.ref != ref and receiver.receives(seen):
                 visible = received + receiver.delay_ms if receiver.delay_ms else 0
                 targets.append((receiver, receiver.ttl_ms or retention, visible))
         entries: list[tuple[QueueRef, Entry]] = []
@@ -132,7 +143,7 @@ def _read_receiver(ref: QueueRef, record: QueueRecord | None) -> _Receiver:
     metadata = {} if record is None else record.metadata
     text, rules = metadata.get(FILTER), metadata.get(PRIORITY)
     try:
-        matches = compile_filter(parse_filter(text)) if isinstance(text, str) else None
+        matches = Filter(parse_filter(text)) if isinstance(text, str) else None
         priority = compile_priority(parse_rules(rules)) if isinstance(rules, str) else None
     except Invalid as exc:
         logger.warning("the filter and the priorities of %s are not used: %s", ref, exc)
