@@ -154,7 +154,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
                 "minItems": 1,
             },
         ),
-        "Resources": _object(("resources",), resources=_list(_TEXT)),
+        "Resources": _object(("resources",), resources=_list(_TEXT), duplicates=_list(_TEXT)),
         "Edit": {
             **_object(body=_ANY, ttl=ttl, delay=delay),
             "additionalProperties": False,
