@@ -6,6 +6,7 @@
     ├── NotFound              it does not exist, or does no longer (404)
     ├── Conflict              it exists in a state that excludes the request (409)
     │   ├── QueueChanged      the queue's record is not the one the caller decided by: read again
+    │   ├── RecordChanged     a record is not the one the caller decided by
     │   └── KeyReused         an idempotency key stands for another message already
     ├── Unavailable           the store cannot serve now; the same request may succeed later (503)
     │   └── LimitReached      a limit on what may pile up; it frees itself in time (503)
@@ -43,6 +44,10 @@ class QueueChanged(Conflict):
     Raised before anything was changed. The service reads the record again, decides anew and
     repeats the call, so that no store and no process ever acts on metadata that is out of date.
     """
+
+
+class RecordChanged(Conflict):
+    """A record is not at the version that its writer has seen; nothing was written."""
 
 
 class KeyReused(Conflict):

@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from zaqar_lite.domain.attempts import MAX_CLAIMS, MAX_FAILURES, Attempt, Backoff
+
 DEFAULT_PRIORITY = 100
+NO_LIMIT = 1 << 31
+"""A limit on a message's counts that no message reaches."""
+MAX_RECORD = 65_536
+"""Bytes of one record's value."""
 
 
 class QueueRef(NamedTuple):
@@ -42,6 +48,8 @@ class Capability(Enum):
     SHARED        several server processes may use the store at once (`--workers` above 1).
     FAN_OUT       filters, priorities and copies of one payload in several queues.
     HISTORY       done and failed messages are kept for their retention.
+    SETTLE        single messages of a claim are settled, attempts kept, lapses counted as failures.
+    RECORDS       the management store keeps records of any kind.
     """
 
     ATOMIC_BATCH = "atomic_batch"
@@ -50,6 +58,8 @@ class Capability(Enum):
     SHARED = "shared"
     FAN_OUT = "fan_out"
     HISTORY = "history"
+    SETTLE = "settle"
+    RECORDS = "records"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +89,106 @@ class DeadLetter:
     """A queue's dead-letter policy, as an argument of `claim` and `pop`.
 
     A message that was claimed `max_claims` times already is moved to `target` instead of being
-    handed out. Its ttl there is `ttl_ms` counted from the move, or what remained when None.
-    A `target` of None is the queue's own failed list (HISTORY stores only); `ttl_ms` is then how
-    long the list keeps it, 0 for ever.
+    handed out; one that fails for the `max_failures`-th time is moved at that failure. Its ttl
+    there is `ttl_ms` counted from the move, or what remained when None. A `target` of None is the
+    queue's own failed list (HISTORY stores only); `ttl_ms` is then how long the list keeps it, 0
+    for ever.
     """
 
     target: QueueRef | None
-    max_claims: int
+    max_claims: int = NO_LIMIT
     ttl_ms: int | None = None
+    max_failures: int = NO_LIMIT
+
+    def spent(self, claim_count: int, failure_count: int) -> str | None:
+        """Why a message that has just failed is a dead letter now; None when it is not."""
+        if failure_count >= self.max_failures:
+            return MAX_FAILURES
+        return MAX_CLAIMS if claim_count >= self.max_claims else None
+
+
+class Retries(NamedTuple):
+    """What becomes of a message that fails: a dead letter at a limit, till then a later try.
+
+    `backoff` gives the delay of a failure that names none, and of a lapse; None: none.
+    """
+
+    dead_letter: DeadLetter | None = None
+    backoff: Backoff | None = None
+
+
+class Act(Enum):
+    """What a consumer does with one message of its claim.
+
+    ACK      delete it: it is done.
+    RELEASE  give it back, at once or after a delay, as failed or not.
+    EXTEND   hold it for longer.
+    DEAD     send it to the dead letters now.
+    """
+
+    ACK = "ack"
+    RELEASE = "release"
+    EXTEND = "extend"
+    DEAD = "dead"
+
+
+class Settlement(NamedTuple):
+    """What a consumer says of one message of its claim.
+
+    `delay_ms` (RELEASE): None is the back-off's delay when it failed and there is one, else 0.
+    `reason` has at most MAX_REASON and `detail` at most MAX_DETAIL bytes (RELEASE, DEAD).
+    `ttl_ms` and `grace_ms` (EXTEND): the message's lease ends `ttl_ms` from now, and its own ttl
+    is raised to `ttl_ms + grace_ms` where it would end earlier than the lease.
+    """
+
+    message_id: str
+    act: Act
+    delay_ms: int | None = None
+    failed: bool = False
+    reason: str | None = None
+    detail: str | None = None
+    ttl_ms: int = 0
+    grace_ms: int = 0
+
+
+class Outcome(Enum):
+    """What became of a settlement.
+
+    DONE       it is so; also when the same act under this claim had been done before.
+    NOT_FOUND  there is no such live message in the queue (any more).
+    LAPSED     the claim does not hold it: the lease lapsed, or was ended by another act.
+    HELD       another live claim holds it.
+    NO_TARGET  DEAD where the queue has neither a dead-letter queue nor a failed list.
+    """
+
+    DONE = "done"
+    NOT_FOUND = "not_found"
+    LAPSED = "lapsed"
+    HELD = "held"
+    NO_TARGET = "no_target"
+
+
+class Settled(NamedTuple):
+    """One outcome for each settlement, in their order, and how many dead letters were moved."""
+
+    outcomes: Sequence[Outcome]
+    moved: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Something that is neither a queue nor a message: a subscription, a key, a schedule...
+
+    `value` is JSON, at most MAX_RECORD bytes. `version` is unique across all that a name ever
+    held, and grows. `expires_at` is None for what stays until it is deleted.
+    """
+
+    kind: str
+    project: str
+    name: str
+    value: bytes
+    version: int
+    expires_at: int | None = None
 
 
 class Copy(NamedTuple):
@@ -136,7 +238,7 @@ class Origin(NamedTuple):
     """Where a dead letter comes from: the claim information the spec asks to keep.
 
     `source` is the queue's name (the project is the letter's own). `claim_count` is the count
-    when it was moved.
+    when it was moved. `reason` is one of ours (MAX_CLAIMS, MAX_FAILURES) or the consumer's.
     """
 
     source: str
@@ -144,6 +246,7 @@ class Origin(NamedTuple):
     claim_count: int
     last_claim_id: str | None
     last_client_id: str | None
+    reason: str = MAX_CLAIMS
 
 
 @dataclass(slots=True)
@@ -152,6 +255,8 @@ class Message:
 
     `ttl_ms` is the current ttl; a claim may have raised it. `claim_id` is set only while a claim
     on it is live. `delay_expires_at` is the field `d` of the spec, None where there was no delay.
+    `parked_until` is set while a message that was given back with a delay waits for its next try.
+    `attempts` is filled only for who asks for details, oldest first.
     """
 
     id: str
@@ -167,6 +272,9 @@ class Message:
     delay_expires_at: int | None = None
     headers: Mapping[str, str] | None = None
     origin: Origin | None = None
+    failure_count: int = 0
+    parked_until: int | None = None
+    attempts: Sequence[Attempt] = ()
 
     @property
     def age_ms(self) -> int:

@@ -16,9 +16,23 @@ Versions: an operation that takes `version` was decided by a queue record at tha
 keeps queue records itself it compares in the same atomic step and raises QueueChanged, before
 anything is changed, when the record is another one by now.
 
-States of a message: delayed (`d` > now), ready, claimed (its claim's deadline > now); and beside
-them expired (its deadline <= now: gone for every reader). Each state has its own index, so that a
-claim costs O(limit * log n) whatever else is in the queue.
+States of a message: delayed (`d` > now), ready, claimed (its lease's end > now), parked (given
+back with a delay that is not over); and beside them expired (its deadline <= now: gone for every
+reader). Each state has its own index, so that a claim costs O(limit * log n) whatever else is in
+the queue.
+
+Leases: each message of a claim has a lease of its own, and the claim lives until the last of them
+ends. A parked message's lease goes on and belongs to nobody, so what brings lapsed messages back
+brings it back too, at its own position, and a normal queue still reads no `d`. Readers see it as
+claimed, without a claim id; statistics count it as delayed; delete, purge and get reach it; an edit
+is a Conflict; EXPOSE and `expose` leave it alone.
+
+Attempts and failures: `claim_count` counts hand-outs, `failure_count` those released as failed and
+those that lapsed. Each hand-out that ends without a delete is an Attempt in the message's history
+(`domain/attempts.py`), which it keeps as a dead letter. The first claim, pop or sweep that meets a
+lapsed lease ends the attempt, counts the failure, and in the same step moves the message to the
+dead letters, parks it until lease end + back-off, or offers it; until then readers see it as ready.
+The end of a parked message's wait is no failure.
 
 Order: every queue hands out ready messages by (priority, position), and lists by position; only
 FAN_OUT stores are given other priorities than the default. A position is taken when a message
@@ -32,10 +46,11 @@ on again.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from zaqar_lite.domain.attempts import Backoff
 from zaqar_lite.domain.errors import Unsupported
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import (
@@ -53,10 +68,24 @@ from zaqar_lite.domain.models import (
     Posted,
     QueueRecord,
     QueueRef,
+    Record,
     Refusal,
+    Retries,
+    Settled,
+    Settlement,
     Stats,
     Swept,
 )
+
+Listener = Callable[[QueueRef, int], None]
+RetriesOf = Callable[[QueueRef], Awaitable[Retries]]
+NO_RETRIES = Retries()
+
+
+async def no_retries(_: QueueRef) -> Retries:
+    """Answer that a queue has no limits and no back-off."""
+    return NO_RETRIES
+
 
 MAX_EXAMINED = 1_000
 """The most entries that one step of a driver may examine (one script, one page of a scan)."""
@@ -108,6 +137,8 @@ class MessageStore(Store):
     """
 
     capabilities: frozenset[Capability] = frozenset()
+    poll_interval_ms: int = 1_000
+    """How often who waits for a queue looks, in case an announcement was lost."""
 
     @abstractmethod
     async def post(
@@ -158,6 +189,7 @@ class MessageStore(Store):
         include_claimed: bool = False,
         include_delayed: bool = False,
         version: int | None = None,
+        details: bool = False,
     ) -> Page:
         """List up to `limit` live messages after `marker`, up to and including `until`.
 
@@ -167,7 +199,9 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def get_messages(self, queue: QueueRef, ids: Collection[str]) -> Sequence[Message]:
+    async def get_messages(
+        self, queue: QueueRef, ids: Collection[str], *, details: bool = False
+    ) -> Sequence[Message]:
         """Fetch the live ones of `ids` in this queue: ready, delayed and claimed alike.
 
         Malformed ids, and ids of another queue or project, are simply not found.
@@ -220,6 +254,7 @@ class MessageStore(Store):
         delay_mode: DelayMode,
         dead_letter: DeadLetter | None = None,
         version: int | None,
+        backoff: Backoff | None = None,
     ) -> Claimed:
         """Remove and hand out up to `limit` ready messages in one step, in the order of claims.
 
@@ -239,6 +274,8 @@ class MessageStore(Store):
         delay_mode: DelayMode,
         dead_letter: DeadLetter | None = None,
         version: int | None,
+        backoff: Backoff | None = None,
+        details: bool = False,
     ) -> Claimed:
         """Hand out up to `limit` ready messages under one new claim that lives for `ttl_ms`.
 
@@ -255,13 +292,15 @@ class MessageStore(Store):
           queue, claimable in neither, never lost). Moved messages do not use up `limit`, and
           `max_messages` of the target does not stop them. A delay that is over does not delay
           them anew.
+        * `dead_letter` and `backoff` also decide what becomes of the lapsed leases it meets.
+        * `details` fills the messages' attempts; who does not ask pays nothing.
 
         Raises:
             QueueChanged: the record is not at `version`.
         """
 
     @abstractmethod
-    async def get_claim(self, queue: QueueRef, claim_id: str) -> Claim:
+    async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         """Read a live claim and the live messages it still holds, in order of position.
 
         Raises:
@@ -272,7 +311,7 @@ class MessageStore(Store):
 
     @abstractmethod
     async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
-        """Let a live claim, and what it holds, live `ttl_ms` from now; its age starts anew.
+        """Let a live claim, and all that it holds, live `ttl_ms` from now; its age starts anew.
 
         The messages' own ttl is raised by the rule of `claim`. Counts stay.
 
@@ -281,11 +320,70 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def release(self, queue: QueueRef, claim_id: str) -> None:
-        """End a claim: what it still holds is ready at once. Idempotent; counts stay.
+    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
+        """End a claim: what it still holds is ready at once, or parked for `delay_ms`. Idempotent.
 
-        Never frees a message that another claim holds by now.
+        It is no failure: counts stay, each message's attempt ends as RELEASED. Never frees a
+        message that another claim holds by now, and leaves alone what the claim let go before.
         """
+
+    async def settle(
+        self,
+        queue: QueueRef,
+        claim_id: str,
+        settlements: Sequence[Settlement],
+        *,
+        retries: Retries = NO_RETRIES,
+        version: int | None = None,
+    ) -> Settled:
+        """Do to each message of a claim what its settlement says (SETTLE).
+
+        Atomic for each message, one outcome for each, in their order; one round trip where the
+        backend can. For a message that the claim holds by a live lease:
+
+        * ACK deletes it.
+        * RELEASE ends its attempt and makes it ready, at its own position, or parks it for the
+          delay. A ttl that would end earlier than delay + 60 s becomes delay + 60 s. With
+          `failed` it is a failure: `failure_count` + 1; at a limit of `retries`
+          (`DeadLetter.spent`) the message is moved to the dead letters instead; without a delay
+          of its own the back-off's holds.
+        * EXTEND lets its lease end `ttl_ms` from now, sooner or later than before; the claim lives
+          until the last of its messages' leases ends.
+        * DEAD moves it to the dead letters with `reason` (REJECTED when there is none).
+
+        A message keeps its last claim id and how that hand-out ended: the same act again under
+        that claim (RELEASE as failed or not alike) is DONE and changes nothing, also when the
+        claim has ended; another act is LAPSED. A claim whose last message was settled is over.
+
+        Raises:
+            QueueChanged: the record is not at `version`; nothing was done.
+        """
+        raise Unsupported("This store does not settle single messages yet.")
+
+    async def next_due(self, queue: QueueRef) -> int | None:
+        """Milliseconds until a message of the queue next becomes ready by time (SETTLE).
+
+        By the end of a delay, of a lease or of parking; 0 when that is so now; None when nothing
+        waits. A hint: it may be early, and what is posted or settled later is not in it.
+        """
+        raise Unsupported("This store does not tell when its messages are due.")
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener(queue, count)` whenever `count` messages of `queue` became ready (SETTLE).
+
+        Called in the event loop, soon after the commit, for the queues under `watch`, whichever
+        process did it: a post, release, settlement, edit, promotion or move. A hint, never a
+        promise: it may be lost (a connection is cut), wrong (somebody was faster) or doubled; the
+        claim decides, and who waits polls every `poll_interval_ms`. What becomes ready by time
+        alone is not announced: `next_due` tells when. One listener, set before `open`.
+        """
+        raise Unsupported("This store does not tell what became ready.")
+
+    async def watch(self, queue: QueueRef) -> None:
+        """Begin to announce this queue to the listener; each `watch` needs its `unwatch`."""
+
+    async def unwatch(self, queue: QueueRef) -> None:
+        """End what `watch` began."""
 
     @abstractmethod
     async def purge(self, queue: QueueRef) -> None:
@@ -320,11 +418,13 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
         """Tidy up at most about `limit` entries over all queues: bounded, safe on every node.
 
-        Removes what has expired, promotes what is due whatever its queue is by now, re-admits
-        what has lapsed, finishes moves to dead-letter queues that a crash cut short.
+        `retries_of` answers what becomes of a queue's failed messages: their records may lie in
+        another store. Removes what has expired, promotes what is due whatever its queue is by
+        now, re-admits what has lapsed, finishes moves to dead-letter queues that a crash cut
+        short.
         """
 
     async def history(
@@ -403,6 +503,60 @@ class ManagementStore(Store):
     @abstractmethod
     async def exposing_queues(self, *, limit: int) -> Sequence[QueueRecord]:
         """Find up to `limit` records with `exposing` set, in any project."""
+
+    async def put_record(
+        self,
+        kind: str,
+        project: str,
+        name: str,
+        value: bytes,
+        *,
+        expected: int | None,
+        ttl_ms: int | None = None,
+    ) -> Record:
+        """Write a record in place of the one there is (RECORDS).
+
+        `expected` is the version that the writer has seen: 0 for none, None to write whatever is
+        there. Of racing writers with one `expected` exactly one succeeds. The new one lives for
+        `ttl_ms`, or until it is deleted; an expired record is as if it were not there, at once.
+
+        Raises:
+            RecordChanged: it is at another version, or there is one, or there is none.
+        """
+        raise Unsupported("This store keeps no records.")
+
+    async def get_record(self, kind: str, project: str, name: str) -> Record | None:
+        """Read a live record (RECORDS)."""
+        raise Unsupported("This store keeps no records.")
+
+    async def delete_record(
+        self, kind: str, project: str, name: str, *, expected: int | None = None
+    ) -> bool:
+        """Delete a record; answer whether there was one (RECORDS).
+
+        Raises:
+            RecordChanged: there is one at another version than `expected`.
+        """
+        raise Unsupported("This store keeps no records.")
+
+    async def list_records(
+        self,
+        kind: str,
+        project: str | None = None,
+        *,
+        after: tuple[str, str] | None = None,
+        limit: int,
+    ) -> Sequence[Record]:
+        """List live records of a kind after (project, name), in code point order (RECORDS).
+
+        Of one project, or of all. A page shorter than `limit` is the end. One step examines at
+        most MAX_EXAMINED entries, and the driver repeats.
+        """
+        raise Unsupported("This store keeps no records.")
+
+    async def sweep_records(self, limit: int) -> int:
+        """Remove up to `limit` expired records of any kind; answer how many (RECORDS)."""
+        return 0
 
     async def filtered_queues(self, project: str) -> Sequence[QueueRecord]:
         """Find a project's records that have a `_filter` (FAN_OUT stores; asked on every post)."""
