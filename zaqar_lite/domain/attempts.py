@@ -73,7 +73,8 @@ def with_attempt(attempts: Sequence[Attempt], ended: Attempt) -> tuple[Attempt, 
 class Backoff:
     """How long a message waits after its n-th failure.
 
-    That is `delays_ms[n - 1]`, and the last of them when there are fewer. `jitter` is the part of a delay, 0 to 1, that chance adds or takes.
+    That is `delays_ms[n - 1]`, and the last of them when there are fewer. `jitter` is the part of
+    a delay, 0 to 1, that chance adds or takes.
     """
 
     delays_ms: tuple[int, ...]
