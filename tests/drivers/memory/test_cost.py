@@ -92,8 +92,9 @@ async def test_what_has_become_due_is_examined_once(
 ) -> None:
     await post(store, queue, 500, delay_ms=HOUR)
     clock.advance(HOUR)
-    assert await examined_by_a_claim(store, queue, DelayMode.HONOUR) == 500 + 20
-    assert await examined_by_a_claim(store, queue, DelayMode.HONOUR) == 20
+    """A claim brings a quarter of its budget back, so that no number of them holds it up."""
+    examined = [await examined_by_a_claim(store, queue, DelayMode.HONOUR) for _ in range(3)]
+    assert examined == [250 + 20, 250 + 20, 20]
 
 
 async def test_a_listing_looks_at_a_page_not_at_the_queue(

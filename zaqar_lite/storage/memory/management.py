@@ -1,15 +1,19 @@
 """Queue records in memory, with an index for each question that the service asks."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from heapq import heappop, heappush
 from itertools import islice
 from typing import Any
 
+from sortedcontainers import SortedDict
+
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import LimitReached, QueueChanged
+from zaqar_lite.domain.errors import LimitReached, QueueChanged, RecordChanged
 from zaqar_lite.domain.json_values import is_same
-from zaqar_lite.domain.models import QueueRecord, QueueRef
-from zaqar_lite.storage.base import ManagementStore
+from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
+from zaqar_lite.storage.base import MAX_EXAMINED, ManagementStore
 from zaqar_lite.storage.memory.state import State
 
 
@@ -70,14 +74,23 @@ class MemoryManagementStore(ManagementStore):
         metadata: Mapping[str, Any] | None = None,
     ) -> Sequence[QueueRecord]:
         """List a project's queues by name; see the seam."""
-        names = self._state.names(project).irange(marker, inclusive=(False, True))
-        found = (
-            self._state.records[QueueRef(project, name)]
-            for name in names
-            if name_contains is None or name_contains in name
-        )
         wanted = metadata or {}
-        return list(islice((r for r in found if _has(r.metadata, wanted)), limit))
+        found: list[QueueRecord] = []
+        while True:
+            following = self._state.names(project).irange(marker, inclusive=(False, True))
+            names = list(islice(following, MAX_EXAMINED))
+            for name in names:
+                record = self._state.records[QueueRef(project, name)]
+                if (name_contains is None or name_contains in name) and _has(
+                    record.metadata, wanted
+                ):
+                    found.append(record)
+                    if len(found) == limit:
+                        return found
+            if len(names) < MAX_EXAMINED:
+                return found
+            marker = names[-1]
+            await asyncio.sleep(0)  # others act between two steps
 
     async def count_queues(self, project: str) -> int:
         """Count a project's queues; see the seam."""
@@ -90,6 +103,92 @@ class MemoryManagementStore(ManagementStore):
     async def exposing_queues(self, *, limit: int) -> Sequence[QueueRecord]:
         """Find the exposing queues; see the seam."""
         return [self._state.records[ref] for ref in islice(self._state.exposing, limit)]
+
+    async def put_record(
+        self,
+        kind: str,
+        project: str,
+        name: str,
+        value: bytes,
+        *,
+        expected: int | None,
+        ttl_ms: int | None = None,
+    ) -> Record:
+        """Write a record at its expected version; see the seam."""
+        now_us = self._clock.now_us()
+        self._check_record(kind, project, name, expected)
+        expires_at = None if ttl_ms is None else now_us // 1000 + ttl_ms
+        version = self._state.next_version(now_us)
+        record = Record(kind, project, name, value, version, expires_at)
+        self._state.others.setdefault(kind, SortedDict())[project, name] = record
+        if expires_at is not None:
+            heappush(self._state.record_ends, (expires_at, version, kind, (project, name)))
+        return record
+
+    async def get_record(self, kind: str, project: str, name: str) -> Record | None:
+        """Read a live record; see the seam."""
+        record = self._state.others.get(kind, _NONE).get((project, name))
+        return record if record is not None and self._is_live(record) else None
+
+    async def delete_record(
+        self, kind: str, project: str, name: str, *, expected: int | None = None
+    ) -> bool:
+        """Delete a record; see the seam."""
+        if await self.get_record(kind, project, name) is None:
+            return False
+        self._check_record(kind, project, name, expected)
+        del self._state.others[kind][project, name]
+        return True
+
+    async def list_records(
+        self,
+        kind: str,
+        project: str | None = None,
+        *,
+        after: tuple[str, str] | None = None,
+        limit: int,
+    ) -> Sequence[Record]:
+        """List live records; see the seam."""
+        found: list[Record] = []
+        if project is not None:
+            after = max(after or (project, ""), (project, ""))
+        while True:
+            records = self._state.others.get(kind, _NONE)
+            keys = list(islice(records.irange(after, inclusive=(False, True)), MAX_EXAMINED))
+            for key in keys:
+                if project is not None and key[0] != project:
+                    return found
+                if self._is_live(records[key]):
+                    found.append(records[key])
+                    if len(found) == limit:
+                        return found
+            if len(keys) < MAX_EXAMINED:
+                return found
+            after = keys[-1]
+            await asyncio.sleep(0)  # others act between two steps
+
+    async def sweep_records(self, limit: int) -> int:
+        """Remove expired records; see the seam."""
+        now = self._clock.now_ms()
+        count = 0
+        while self._state.record_ends and count < limit and self._state.record_ends[0][0] <= now:
+            _, version, kind, key = heappop(self._state.record_ends)
+            record = self._state.others.get(kind, _NONE).get(key)
+            if record is not None and record.version == version:
+                del self._state.others[kind][key]
+                count += 1
+        return count
+
+    def _is_live(self, record: Record) -> bool:
+        return record.expires_at is None or record.expires_at > self._clock.now_ms()
+
+    def _check_record(self, kind: str, project: str, name: str, expected: int | None) -> None:
+        """Compare the version that a writer has seen; 0 stands for no record."""
+        if expected is None:
+            return
+        record = self._state.others.get(kind, _NONE).get((project, name))
+        if expected != (record.version if record is not None and self._is_live(record) else 0):
+            raise RecordChanged(f"The {kind} {name!r} was changed or deleted meanwhile.")
 
     async def filtered_queues(self, project: str) -> Sequence[QueueRecord]:
         """Find the queues with a filter; see the seam."""
@@ -108,6 +207,9 @@ class MemoryManagementStore(ManagementStore):
         )
         self._state.put_record(stored)
         return stored
+
+
+_NONE: SortedDict[tuple[str, str], Record] = SortedDict()
 
 
 def _has(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

@@ -5,55 +5,78 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
+from zaqar_lite.domain.attempts import Backoff
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     Conflict,
     Invalid,
-    KeyReused,
-    LimitReached,
     NotFound,
     Unsupported,
 )
-from zaqar_lite.domain.ids import Marker, new_claim_id, new_message_ids
+from zaqar_lite.domain.ids import Marker, new_claim_id
 from zaqar_lite.domain.models import (
     Capability,
     Claim,
     Claimed,
-    Copy,
     DeadLetter,
     DelayMode,
     IdempotencyKey,
     Message,
     NewMessage,
-    Origin,
+    Outcome,
     Page,
     Posted,
     QueueRef,
     Refusal,
     RefusalReason,
+    Retries,
+    Settled,
+    Settlement,
     Stats,
     StoreOptions,
     Swept,
 )
-from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
-from zaqar_lite.storage.memory import state
-from zaqar_lite.storage.memory.state import Entry, Known, Queue, Shared, State
+from zaqar_lite.storage.base import (
+    MAX_EXAMINED,
+    NO_RETRIES,
+    Listener,
+    MessageStore,
+    RetriesOf,
+    no_retries,
+)
+from zaqar_lite.storage.memory import entries
+from zaqar_lite.storage.memory.claiming import Claiming, Step
+from zaqar_lite.storage.memory.entries import Entry
+from zaqar_lite.storage.memory.posting import Posting
+from zaqar_lite.storage.memory.queue import Queue
+from zaqar_lite.storage.memory.state import State
 
 
 class MemoryMessageStore(MessageStore):
     """The reference message store.
 
-    Operations first bring the queue up to now - what has expired goes, what has lapsed or become
-    due is ready again - and then read exact indexes. That costs O(log n) for each such message,
-    once, whoever comes first: an operation or the sweep.
+    Readers compare instants, so that what time alone has ended costs them nothing; claims and the
+    sweep bring it up to now, each in a bounded step.
     """
 
-    capabilities = frozenset({Capability.ATOMIC_BATCH, Capability.EXCLUSIVE, Capability.FAN_OUT})
+    capabilities = frozenset(
+        {
+            Capability.ATOMIC_BATCH,
+            Capability.EXCLUSIVE,
+            Capability.FAN_OUT,
+            Capability.SETTLE,
+            Capability.RECORDS,
+        }
+    )
 
     def __init__(self, shared: State, clock: Clock, options: StoreOptions) -> None:
         self._state = shared
         self._clock = clock
         self._options = options
+        self._claiming = Claiming(shared, clock, self._announce)
+        self._posting = Posting(shared, clock, options, self._announce)
+        self._watched: Counter[QueueRef] = Counter()
+        self._listener: Listener | None = None
 
     @property
     def examined(self) -> int:
@@ -80,53 +103,9 @@ class MemoryMessageStore(MessageStore):
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
         self._state.check_version(queue, version)
-        now_us = self._clock.now_us()
-        now = now_us // 1000
-        there = self._state.queue(queue)
-        there.settle(now)
-        there.forget_keys(now)
-        if batch_key is not None and batch_key.text in there.batch_keys:
-            known = there.batch_keys[batch_key.text]
-            if known.digest != batch_key.digest:
-                raise KeyReused(None)
-            return [Posted(message_id, duplicate=True) for message_id in known.ids]
-        new = _new_ones(messages, there)
-        copies = [copy for message in new if message.copies for copy in message.copies]
-        self._check_limits(queue, there, new, copies=copies, batch_key=batch_key, now=now)
-
-        window_ends = now + self._options.idempotency_window_ms
-        count = len(new) + len(copies)
-        first = self._state.take_positions(count, now_us)
-        places = zip(range(first, first + count), new_message_ids(first, count), strict=True)
-        posted: list[Posted] = []
-        for message in messages:
-            body, ttl_ms, delay_ms, key, headers, priority, targets = message
-            if key is not None and key.text in there.message_keys:
-                posted.append(Posted(there.message_keys[key.text].ids[0], duplicate=True))
-                continue
-            shared = Shared() if targets else None
-            position, message_id = next(places)
-            posted.append(Posted(message_id))
-            if key is not None:
-                there.message_keys[key.text] = Known((message_id,), key.digest, window_ends)
-            there.add(
-                Entry(
-                    message_id, position, body, ttl_ms, now, priority, client_id, headers, shared
-                ),
-                now + delay_ms if delay_ms else 0,
-            )
-            for target, ttl_ms, delay_ms, priority in targets:
-                position, copy_id = next(places)
-                self._state.queue(target).add(
-                    Entry(
-                        copy_id, position, body, ttl_ms, now, priority, client_id, headers, shared
-                    ),
-                    now + delay_ms if delay_ms else 0,
-                )
-        if batch_key is not None:
-            ids = tuple(answer.id for answer in posted)
-            there.batch_keys[batch_key.text] = Known(ids, batch_key.digest, window_ends)
-        return posted
+        await self._posting.make_room(queue, messages)
+        self._state.check_version(queue, version)
+        return self._posting.post(queue, messages, client_id, batch_key)
 
     async def list_messages(
         self,
@@ -139,6 +118,7 @@ class MemoryMessageStore(MessageStore):
         include_claimed: bool = False,
         include_delayed: bool = False,
         version: int | None = None,
+        details: bool = False,
     ) -> Page:
         """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
         self._state.check_version(queue, version)
@@ -147,10 +127,8 @@ class MemoryMessageStore(MessageStore):
             return Page((), None)
         after, last = _resolve(marker, there), _resolve(until, there)
         page = Page((), None)
-        while True:
+        while there is not None:
             now = self._clock.now_ms()
-            there.settle(now)
-            there.promote(now)
             found: list[Message] = []
             examined = 0
             positions = there.order.irange(after, last, inclusive=(False, True))
@@ -159,27 +137,32 @@ class MemoryMessageStore(MessageStore):
                 entry = there.entries[position]
                 page.marker = after = position
                 if (
-                    (entry.claim is None or include_claimed)
-                    and (include_delayed or not entry.is_delayed)
+                    entry.expires_at > now
+                    and (include_claimed or not (entry.holder(now) or entry.parked(now)))
+                    and (include_delayed or not entry.waits(now))
                     and (exclude_client_id is None or entry.client_id != exclude_client_id)
                 ):
-                    found.append(entry.full_view(now))
+                    found.append(entry.full_view(now, details=details))
                     if len(found) == limit:
                         break
             there.examined += examined
             if found or examined < MAX_EXAMINED:
                 page.messages = found
-                return page
+                break
             await asyncio.sleep(0)  # others may act between two steps: the marker holds its place
+            there = self._state.queues.get(queue)
+        return page
 
-    async def get_messages(self, queue: QueueRef, ids: Collection[str]) -> Sequence[Message]:
+    async def get_messages(
+        self, queue: QueueRef, ids: Collection[str], *, details: bool = False
+    ) -> Sequence[Message]:
         """Fetch messages by id; see the seam."""
         there = self._state.queues.get(queue)
         if there is None:
             return ()
         now = self._clock.now_ms()
-        there.settle(now)
-        return [there.ids[key].full_view(now) for key in dict.fromkeys(ids) if key in there.ids]
+        found = [there.live(key, now) for key in dict.fromkeys(ids)]
+        return [entry.full_view(now, details=details) for entry in found if entry is not None]
 
     async def edit(
         self,
@@ -195,12 +178,10 @@ class MemoryMessageStore(MessageStore):
         self._state.check_version(queue, version)
         now = self._clock.now_ms()
         there = self._state.queues.get(queue, Queue())
-        there.settle(now)
-        there.promote(now)
-        entry = there.ids.get(message_id)
+        entry = there.live(message_id, now)
         if entry is None:
             raise NotFound(f"Message {message_id} does not exist.")
-        if not entry.is_delayed:
+        if not entry.waits(now):
             raise Conflict(f"Message {message_id} is not delayed (any more).")
         if body is not None and entry.shared is not None and entry.shared.holders > 1:
             raise Conflict(
@@ -219,7 +200,9 @@ class MemoryMessageStore(MessageStore):
             there.set_ttl(entry, ttl_ms, now)
         if delay_ms is not None:
             there.set_delay(entry, delay_expires_at)
-            there.promote(now)
+            if delay_expires_at <= now:
+                self._announce(queue, 1)
+        self._state.note(queue, there, min(entry.expires_at, delay_expires_at))
         return entry.full_view(now)
 
     async def delete(
@@ -229,18 +212,20 @@ class MemoryMessageStore(MessageStore):
         there = self._state.queues.get(queue)
         if there is None:
             return ()
-        there.settle(self._clock.now_ms())
-        entries = [there.ids[key] for key in dict.fromkeys(ids) if key in there.ids]
+        now = self._clock.now_ms()
+        found = [there.live(key, now) for key in dict.fromkeys(ids)]
+        chosen = [entry for entry in found if entry is not None]
         if claim_ids is not None:
             refused = [
                 Refusal(entry.id, reason)
-                for entry in entries
-                if (reason := _refusal(entry, claim_ids)) is not None
+                for entry in chosen
+                if (reason := _refusal(entry, claim_ids, now)) is not None
             ]
             if refused:
                 return refused
-        for entry in entries:
+        for entry in chosen:
             there.remove(entry)
+        self._state.close(queue, there)
         return ()
 
     async def pop(
@@ -251,19 +236,21 @@ class MemoryMessageStore(MessageStore):
         delay_mode: DelayMode,
         dead_letter: DeadLetter | None = None,
         version: int | None,
+        backoff: Backoff | None = None,
     ) -> Claimed:
         """Remove and hand out ready messages; see the seam."""
         self._state.check_version(queue, version)
+        retries = _retries(dead_letter, backoff)
         there = self._state.queues.get(queue)
         if there is None:
             return Claimed(None)
         now = self._clock.now_ms()
-        taken, moved = self._take(
-            queue, there, now, limit=limit, delay_mode=delay_mode, dead_letter=dead_letter
-        )
+        step = Step(queue, there, now, retries)
+        taken, moved, more = self._claiming.take(step, limit=limit, delay_mode=delay_mode)
         for entry in taken:
             there.leave(entry)
-        return Claimed(None, _views(taken, now, delay_mode), moved)
+        self._state.close(queue, there)
+        return Claimed(None, _views(taken, now, delay_mode), moved, more)
 
     async def claim(
         self,
@@ -276,78 +263,113 @@ class MemoryMessageStore(MessageStore):
         delay_mode: DelayMode,
         dead_letter: DeadLetter | None = None,
         version: int | None,
+        backoff: Backoff | None = None,
+        details: bool = False,
     ) -> Claimed:
         """Hand out ready messages under a new claim; see the seam."""
         self._state.check_version(queue, version)
+        retries = _retries(dead_letter, backoff)
         there = self._state.queues.get(queue)
         if there is None:
             return Claimed(None)
         now = self._clock.now_ms()
-        taken, moved = self._take(
-            queue, there, now, limit=limit, delay_mode=delay_mode, dead_letter=dead_letter
-        )
+        step = Step(queue, there, now, retries)
+        taken, moved, more = self._claiming.take(step, limit=limit, delay_mode=delay_mode)
         if not taken:
-            return Claimed(None, (), moved)
-        claim = state.Claim(new_claim_id(), client_id)
+            self._state.close(queue, there)
+            return Claimed(None, (), moved, more)
+        claim = entries.Claim(new_claim_id(), client_id)
+        claim.started_at, claim.ttl_ms = now, ttl_ms
+        there.claims[claim.id] = claim
         for entry in taken:
-            there.hold(entry, claim)
-        there.extend(claim, now, ttl_ms, grace_ms)
-        return Claimed(claim.id, _views(taken, now, delay_mode), moved)
+            there.hold(entry, claim, now, ttl_ms, grace_ms)
+        self._state.note(queue, there, now + ttl_ms)
+        return Claimed(claim.id, _views(taken, now, delay_mode, details=details), moved, more)
 
-    async def get_claim(self, queue: QueueRef, claim_id: str) -> Claim:
+    async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         """Read a live claim; see the seam."""
         now = self._clock.now_ms()
-        claim = self._live_claim(queue, claim_id, now)
-        held = [claim.held[position].full_view(now) for position in sorted(claim.held)]
-        return Claim(claim.id, claim.ttl_ms, now - claim.started_at, held)
+        claim, held = self._live_claim(queue, claim_id, now)
+        shown = [entry.full_view(now, details=details) for entry in held]
+        return Claim(claim.id, claim.ttl_ms, now - claim.started_at, shown)
 
     async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
         """Let a live claim live on; see the seam."""
         now = self._clock.now_ms()
-        claim = self._live_claim(queue, claim_id, now)
-        self._state.queue(queue).extend(claim, now, ttl_ms, grace_ms)
+        claim, held = self._live_claim(queue, claim_id, now)
+        there = self._state.queue(queue)
+        claim.started_at, claim.ttl_ms = now, ttl_ms
+        for entry in held:
+            there.extend(entry, now, ttl_ms, grace_ms)
+        self._state.note(queue, there, now + ttl_ms)
 
-    async def release(self, queue: QueueRef, claim_id: str) -> None:
+    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
         """End a claim; see the seam."""
+        now = self._clock.now_ms()
         there = self._state.queues.get(queue)
-        if there is not None:
-            there.settle(self._clock.now_ms())
-            if claim_id in there.claims:
-                there.end(there.claims[claim_id])
+        if there is not None and claim_id in there.claims:
+            for entry in list(there.claims[claim_id].held.values()):
+                if entry.holder(now) is not None:
+                    self._claiming.release(Step(queue, there, now, NO_RETRIES), entry, delay_ms)
+
+    async def settle(
+        self,
+        queue: QueueRef,
+        claim_id: str,
+        settlements: Sequence[Settlement],
+        *,
+        retries: Retries = NO_RETRIES,
+        version: int | None = None,
+    ) -> Settled:
+        """Settle messages of a claim; see the seam."""
+        self._state.check_version(queue, version)
+        there = self._state.queues.get(queue)
+        if there is None:
+            return Settled([Outcome.NOT_FOUND] * len(settlements))
+        letter = retries.dead_letter
+        _retries(letter, None)
+        step = Step(queue, there, self._clock.now_ms(), retries)
+        settled = [self._claiming.settle(step, claim_id, one) for one in settlements]
+        ripe = there.ripens_at()
+        if ripe is not None:
+            self._state.note(queue, there, ripe)
+        self._state.close(queue, there)
+        return Settled([outcome for outcome, _ in settled], sum(moved for _, moved in settled))
 
     async def purge(self, queue: QueueRef) -> None:
         """Remove all messages and claims; see the seam."""
         there = self._state.queues.get(queue)
         if there is not None:
-            there.clear()
+            self._state.discard(there.clear())
+            self._state.close(queue, there)
 
     async def drop(self, queue: QueueRef) -> None:
         """Remove the queue, and its record with it; see the seam."""
         there = self._state.queues.pop(queue, None)
         if there is not None:
-            there.clear()
+            self._state.discard(there.clear())
         self._state.remove_record(queue)
 
     async def stats(self, queue: QueueRef) -> Stats:
         """Count the live messages; see the seam."""
-        there = self._state.queues.get(queue)
-        if there is None:
-            return Stats()
-        now = self._clock.now_ms()
-        there.settle(now)
-        there.promote(now)
-        total, ready, delayed = len(there.entries), len(there.ready), len(there.delayed)
-        if not total:
-            return Stats()
-        oldest, newest = (there.entries[there.order[index]].full_view(now) for index in (0, -1))
-        return Stats(ready, delayed, total - ready - delayed, oldest, newest)
+        while (there := self._state.queues.get(queue)) is not None:
+            now = self._clock.now_ms()
+            if there.expire(now, MAX_EXAMINED) == MAX_EXAMINED:
+                await asyncio.sleep(0)  # much has expired: others act between two steps
+                continue
+            self._state.close(queue, there)
+            if not there.entries:
+                break
+            oldest, newest = (there.entries[there.order[end]].full_view(now) for end in (0, -1))
+            return Stats(*there.counts(now), oldest, newest)
+        return Stats()
 
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
         """Cut the live messages into ranges; see the seam."""
         there = self._state.queues.get(queue)
         if there is None:
             return ()
-        there.settle(self._clock.now_ms())
+        there.expire(self._clock.now_ms(), MAX_EXAMINED)
         total = len(there.order)
         ranges = min(count, total)
         return [there.order[total * (index + 1) // ranges - 1] for index in range(ranges)]
@@ -358,133 +380,94 @@ class MemoryMessageStore(MessageStore):
         if there is None:
             return 0
         now = self._clock.now_ms()
-        there.settle(now)
-        return there.expose(now, limit)
+        there.expire(now, MAX_EXAMINED)
+        exposed = there.expose(now, limit)
+        self._announce(queue, exposed)
+        return exposed
 
-    async def sweep(self, limit: int) -> Swept:
-        """Bring queues up to now and forget the empty ones; see the seam."""
+    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
+        """Bring the queues that have something due up to now; see the seam."""
         now = self._clock.now_ms()
-        expired = promoted = lapsed = 0
-        for ref, there in list(self._state.queues.items()):
-            left = limit - expired - promoted - lapsed
-            if left <= 0:
+        swept = Swept(deleted=self._state.give_back(limit))
+        while swept.total < limit:
+            ref = self._state.next_to_sweep(now)
+            if ref is None:
                 break
-            gone = there.expire(now, left)
-            free = there.lapse(now, left - gone)
-            due = there.promote(now, left - gone - free)
-            expired, lapsed, promoted = expired + gone, lapsed + free, promoted + due
-            there.forget_keys(now)
-            if there.is_empty:
-                del self._state.queues[ref]
-        return Swept(expired=expired, promoted=promoted, lapsed=lapsed)
+            retries = await retries_of(ref)
+            there = self._state.queues.get(ref)
+            if there is not None:
+                swept = self._sweep_queue(Step(ref, there, now, retries), limit, swept)
+        return swept
 
-    def _check_limits(
-        self,
-        ref: QueueRef,
-        there: Queue,
-        new: Sequence[NewMessage],
-        *,
-        copies: Sequence[Copy],
-        batch_key: IdempotencyKey | None,
-        now: int,
-    ) -> None:
-        """Refuse a post that would go over a limit of its queue, or of one that gets copies."""
-        most, most_keys = self._options.max_messages, self._options.max_idempotency_keys
-        if len(there.entries) + len(new) > most:
-            raise LimitReached(f"The queue {ref.name!r} may hold {most} messages.")
-        for target, count in Counter(copy.queue for copy in copies).items() if copies else ():
-            full = self._state.queue(target)
-            full.settle(now)
-            if len(full.entries) + count > most:
-                raise LimitReached(f"The queue {target.name!r} may hold {most} messages.")
-        keys = sum(m.idempotency_key is not None for m in new) + (batch_key is not None)
-        if keys and len(there.message_keys) + len(there.batch_keys) + keys > most_keys:
-            raise LimitReached(
-                f"The queue {ref.name!r} may remember {most_keys} idempotency keys.",
-                retry_after=there.seconds_to_a_free_key(now),
-            )
+    async def next_due(self, queue: QueueRef) -> int | None:
+        """How long until a message becomes ready by time; see the seam."""
+        there = self._state.queues.get(queue)
+        instant = None if there is None else there.ripens_at()
+        return None if instant is None else max(0, instant - self._clock.now_ms())
 
-    def _take(
-        self,
-        ref: QueueRef,
-        there: Queue,
-        now: int,
-        *,
-        limit: int,
-        delay_mode: DelayMode,
-        dead_letter: DeadLetter | None,
-    ) -> tuple[list[Entry], int]:
-        """Take up to `limit` ready entries; move the exhausted ones, and count them."""
-        target = None if dead_letter is None else dead_letter.target
-        if dead_letter is not None and target is None:
-            raise Unsupported("The memory store keeps no failed messages; the embedded one does.")
-        there.settle(now)
-        if delay_mode is DelayMode.HONOUR:
-            there.promote(now)
-        elif delay_mode is DelayMode.EXPOSE:
-            there.expose(now, limit)
-        taken: list[Entry] = []
-        moved = 0
-        while len(taken) < limit:
-            if not there.ready and not (
-                delay_mode is DelayMode.EXPOSE and there.expose(now, limit)
-            ):
-                break
-            entry = there.take_first()
-            if dead_letter and target and entry.claim_count >= dead_letter.max_claims:
-                there.leave(entry)
-                self._move(entry, ref, target, dead_letter.ttl_ms, now)
-                moved += 1
-            else:
-                taken.append(entry)
-        return taken, moved
+    def listen(self, listener: Listener) -> None:
+        """Announce to `listener` what became ready; see the seam."""
+        self._listener = listener
 
-    def _move(
-        self, entry: Entry, source: QueueRef, target: QueueRef, ttl_ms: int | None, now: int
-    ) -> None:
-        """Let an exhausted entry, which left `source`, into the dead-letter queue `target`."""
-        last = entry.last_claim
-        entry.origin = Origin(
-            source.name,
-            now,
-            entry.claim_count,
-            None if last is None else last.id,
-            None if last is None else last.client_id,
+    async def watch(self, queue: QueueRef) -> None:
+        """Begin to announce a queue; see the seam."""
+        self._watched[queue] += 1
+
+    async def unwatch(self, queue: QueueRef) -> None:
+        """End what `watch` began; see the seam."""
+        self._watched[queue] -= 1
+        if self._watched[queue] <= 0:
+            del self._watched[queue]
+
+    def _announce(self, queue: QueueRef, count: int) -> None:
+        if count and self._listener is not None and queue in self._watched:
+            self._listener(queue, count)
+
+    def _sweep_queue(self, step: Step, limit: int, swept: Swept) -> Swept:
+        """Sweep one queue with what is left of the limit, and note when to come again."""
+        ref, there, now, retries = step
+        left = limit - swept.total
+        expired = there.expire(now, left)
+        left -= expired
+        before = len(there.leases)
+        moved = self._claiming.end_lapsed(step, left)
+        lapsed = before - len(there.leases)
+        left -= lapsed
+        promoted = there.promote(now, left)
+        promoted += there.unpark(now, left - promoted)
+        self._announce(ref, promoted)
+        forgotten = there.forget_keys(now, left - promoted)
+        due = there.due_at()
+        if due is not None:
+            self._state.note(ref, there, due)
+        self._state.close(ref, there)
+        letter = retries.dead_letter
+        target = {letter.target} if moved and letter and letter.target else set()
+        return Swept(
+            expired=swept.expired + expired,
+            promoted=swept.promoted + promoted,
+            lapsed=swept.lapsed + lapsed - moved,
+            moved=swept.moved + moved,
+            deleted=swept.deleted + forgotten,
+            letters_in=swept.letters_in | target,
         )
-        if ttl_ms is not None:
-            entry.ttl_ms, entry.expires_at = ttl_ms, now + ttl_ms
-        entry.position = self._state.take_positions(1, self._clock.now_us())
-        self._state.queue(target).add(entry)
 
-    def _live_claim(self, ref: QueueRef, claim_id: str, now: int) -> state.Claim:
+    def _live_claim(
+        self, ref: QueueRef, claim_id: str, now: int
+    ) -> tuple[entries.Claim, list[Entry]]:
+        """A claim and the live entries it holds, in order of position."""
         there = self._state.queues.get(ref)
-        if there is not None:
-            there.settle(now)
-            if claim_id in there.claims:
-                return there.claims[claim_id]
+        claim = None if there is None else there.claims.get(claim_id)
+        if claim is not None:
+            held = [
+                claim.held[position]
+                for position in sorted(claim.held)
+                if claim.held[position].holder(now) is not None
+                and claim.held[position].expires_at > now
+            ]
+            if held:
+                return claim, held
         raise NotFound(f"Claim {claim_id} does not exist or has expired.")
-
-
-def _new_ones(messages: Sequence[NewMessage], there: Queue) -> list[NewMessage]:
-    """The messages that a post will store: those without a key, and of each new key the first.
-
-    Raises:
-        KeyReused: a key stands for another message, in the queue or earlier in the post.
-    """
-    new = []
-    digests: dict[str, bytes] = {}
-    for index, message in enumerate(messages):
-        key = message.idempotency_key
-        if key is not None:
-            known = there.message_keys.get(key.text)
-            digest = digests.get(key.text) if known is None else known.digest
-            if digest is not None:
-                if digest != key.digest:
-                    raise KeyReused(index)
-                continue
-            digests[key.text] = key.digest
-        new.append(message)
-    return new
 
 
 def _resolve(marker: Marker | None, there: Queue) -> int | None:
@@ -495,15 +478,29 @@ def _resolve(marker: Marker | None, there: Queue) -> int | None:
     return marker.position if entry is None else entry.position
 
 
-def _refusal(entry: Entry, claim_ids: Collection[str]) -> RefusalReason | None:
+def _refusal(entry: Entry, claim_ids: Collection[str], now: int) -> RefusalReason | None:
     """Why an entry may not be deleted by these claims; None when it may."""
-    if entry.claim is not None:
-        return None if entry.claim.id in claim_ids else RefusalReason.CLAIMED
+    holder = entry.holder(now)
+    if holder is not None:
+        return None if holder.id in claim_ids else RefusalReason.CLAIMED
     return RefusalReason.NOT_CLAIMED if claim_ids else None
 
 
-def _views(entries: Iterable[Entry], now: int, delay_mode: DelayMode) -> list[Message]:
+def _retries(dead_letter: DeadLetter | None, backoff: Backoff | None) -> Retries:
+    """What becomes of failed messages.
+
+    Raises:
+        Unsupported: they are to go to a failed list.
+    """
+    if dead_letter is not None and dead_letter.target is None:
+        raise Unsupported("The memory store keeps no failed messages; the embedded one does.")
+    return Retries(dead_letter, backoff)
+
+
+def _views(
+    entries: Iterable[Entry], now: int, delay_mode: DelayMode, *, details: bool = False
+) -> list[Message]:
     """Show what was handed out; on a normal queue no line reads a delay."""
-    if delay_mode is DelayMode.IGNORE:
+    if delay_mode is DelayMode.IGNORE and not details:
         return [entry.view(now) for entry in entries]
-    return [entry.full_view(now) for entry in entries]
+    return [entry.full_view(now, details=details) for entry in entries]

@@ -1,0 +1,217 @@
+"""Taking, giving back and moving in memory: the steps that change who holds a message."""
+
+from collections.abc import Callable
+from random import random
+from typing import NamedTuple
+
+from zaqar_lite.domain.attempts import LAPSED, MAX_CLAIMS, REJECTED, Ended
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Unsupported
+from zaqar_lite.domain.models import (
+    Act,
+    DeadLetter,
+    DelayMode,
+    Origin,
+    Outcome,
+    QueueRef,
+    Retries,
+    Settlement,
+)
+from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.memory.entries import Entry
+from zaqar_lite.storage.memory.queue import Queue
+from zaqar_lite.storage.memory.state import State
+
+PARKED_MARGIN_MS = 60_000
+"""How much longer than its wait a parked message lives at least."""
+
+_SHARE = MAX_EXAMINED // 4
+"""How many lapsed leases, and how many due messages, one claim brings back at most."""
+
+
+class Step(NamedTuple):
+    """Where and when something is done, and what becomes there of messages that fail."""
+
+    ref: QueueRef
+    queue: Queue
+    now: int
+    retries: Retries
+
+
+class Claiming:
+    """The steps of claims, pops, settlements and sweeps on one queue at one instant.
+
+    `announce(queue, count)` is told what became ready.
+    """
+
+    def __init__(
+        self, state: State, clock: Clock, announce: Callable[[QueueRef, int], None]
+    ) -> None:
+        self._state = state
+        self._clock = clock
+        self._announce = announce
+
+    def take(
+        self, step: Step, *, limit: int, delay_mode: DelayMode
+    ) -> tuple[list[Entry], int, bool]:
+        """Take up to `limit` ready entries, examining a bounded number.
+
+        Answers them, how many dead letters were moved, and whether more may be ready.
+        """
+        _, queue, now, retries = step
+        letter = retries.dead_letter
+        moved = self.end_lapsed(step, _SHARE)
+        queue.unpark(now, _SHARE)
+        if delay_mode is DelayMode.HONOUR:
+            queue.promote(now, _SHARE)
+        taken: list[Entry] = []
+        budget = limit + MAX_EXAMINED // 2
+        while len(taken) < limit and budget:
+            if not queue.ready and not (
+                delay_mode is DelayMode.EXPOSE and queue.expose(now, min(limit, budget))
+            ):
+                break
+            budget -= 1
+            entry = queue.take_first()
+            if entry.expires_at <= now:
+                queue.leave(entry)
+            elif letter and entry.claim_count >= letter.max_claims:
+                self._move(step, entry, letter, MAX_CLAIMS)
+                moved += 1
+            else:
+                taken.append(entry)
+        back = queue.returns_at()
+        left = bool(queue.ready) or (back is not None and back <= now)
+        return taken, moved, left and len(taken) < limit
+
+    def end_lapsed(self, step: Step, limit: int) -> int:
+        """End up to `limit` leases whose time is over, each a failure; answer how many moved."""
+        moved = 0
+        for entry in step.queue.lapsed(step.now, limit):
+            until = entry.lease_until
+            step.queue.let_go(entry)
+            wait_ms = _wait(step, entry, None)
+            moved += self._fail(step, entry, Ended.LAPSED, until, wait_ms, reason=LAPSED)
+        return moved
+
+    def settle(self, step: Step, claim_id: str, settlement: Settlement) -> tuple[Outcome, int]:
+        """Do what a settlement says; answer what became of it, and how many dead letters moved."""
+        _, queue, now, retries = step
+        entry = queue.live(settlement.message_id, now)
+        if entry is None:
+            return Outcome.NOT_FOUND, 0
+        holder = entry.holder(now)
+        if holder is None or holder.id != claim_id:
+            return _not_held(entry, claim_id, settlement, now), 0
+        moved = 0
+        match settlement.act:
+            case Act.ACK:
+                queue.remove(entry)
+            case Act.EXTEND:
+                queue.extend(entry, now, settlement.ttl_ms, settlement.grace_ms)
+                holder.ttl_ms = max(holder.ttl_ms, now + settlement.ttl_ms - holder.started_at)
+            case Act.DEAD:
+                if retries.dead_letter is None:
+                    return Outcome.NO_TARGET, 0
+                moved = self._die(step, entry, retries.dead_letter, settlement)
+            case Act.RELEASE:
+                moved = self._release(step, entry, settlement)
+        return Outcome.DONE, moved
+
+    def release(self, step: Step, entry: Entry, delay_ms: int) -> None:
+        """Give a held entry back, at once or after a delay: no failure."""
+        step.queue.let_go(entry)
+        entry.end_attempt(Ended.RELEASED, step.now, delay_ms)
+        self._return(step, entry, step.now + delay_ms)
+
+    def _release(self, step: Step, entry: Entry, settlement: Settlement) -> int:
+        step.queue.let_go(entry)
+        reason, detail = settlement.reason, settlement.detail
+        if settlement.failed:
+            wait_ms = _wait(step, entry, settlement.delay_ms)
+            return self._fail(
+                step, entry, Ended.FAILED, step.now, wait_ms, reason=reason, detail=detail
+            )
+        delay_ms = settlement.delay_ms or 0
+        entry.end_attempt(Ended.RELEASED, step.now, delay_ms, reason, detail)
+        self._return(step, entry, step.now + delay_ms)
+        return 0
+
+    def _die(self, step: Step, entry: Entry, letter: DeadLetter, settlement: Settlement) -> int:
+        step.queue.let_go(entry)
+        reason = settlement.reason or REJECTED
+        entry.end_attempt(Ended.DEAD, step.now, 0, reason, settlement.detail)
+        self._move(step, entry, letter, reason)
+        return 1
+
+    def _fail(
+        self,
+        step: Step,
+        entry: Entry,
+        outcome: Ended,
+        ended_at: int,
+        wait_ms: int,
+        *,
+        reason: str | None,
+        detail: str | None = None,
+    ) -> int:
+        """Count the failure of an entry that is in no index: a dead letter, or a later try."""
+        entry.failure_count += 1
+        letter = step.retries.dead_letter
+        spent = letter and letter.spent(entry.claim_count, entry.failure_count)
+        entry.end_attempt(outcome, ended_at, 0 if spent else wait_ms, reason, detail)
+        if letter and spent:
+            self._move(step, entry, letter, spent)
+            return 1
+        self._return(step, entry, ended_at + wait_ms)
+        return 0
+
+    def _return(self, step: Step, entry: Entry, at: int) -> None:
+        """Make an entry ready, or park it until the instant `at`."""
+        if at <= step.now:
+            step.queue.offer(entry)
+            self._announce(step.ref, 1)
+        else:
+            step.queue.park(entry, at, step.now, PARKED_MARGIN_MS)
+            self._state.note(step.ref, step.queue, at)
+
+    def _move(self, step: Step, entry: Entry, letter: DeadLetter, reason: str) -> None:
+        """Move an entry that is in no state's index to the dead-letter queue."""
+        if letter.target is None:
+            raise Unsupported("The memory store keeps no failed messages; the embedded one does.")
+        now, last = step.now, entry.last_claim
+        step.queue.leave(entry)
+        entry.origin = Origin(
+            step.ref.name,
+            now,
+            entry.claim_count,
+            None if last is None else last.id,
+            None if last is None else last.client_id,
+            reason,
+        )
+        if letter.ttl_ms is not None:
+            entry.ttl_ms, entry.expires_at = letter.ttl_ms, now + letter.ttl_ms
+        entry.position = self._state.take_positions(1, self._clock.now_us())
+        target = self._state.queue(letter.target)
+        target.add(entry)
+        self._state.note(letter.target, target, entry.expires_at)
+        self._announce(letter.target, 1)
+
+
+def _wait(step: Step, entry: Entry, delay_ms: int | None) -> int:
+    """How long an entry waits after the failure of now: what was asked for, else the back-off."""
+    if delay_ms is not None:
+        return delay_ms
+    backoff = step.retries.backoff
+    return 0 if backoff is None else backoff.delay_ms(entry.failure_count + 1, random())  # noqa: S311 - jitter
+
+
+def _not_held(entry: Entry, claim_id: str, settlement: Settlement, now: int) -> Outcome:
+    """What became of a settlement by a claim that does not hold the entry."""
+    if entry.holder(now) is not None:
+        return Outcome.HELD
+    was_released = entry.last_ended in (Ended.RELEASED, Ended.FAILED)
+    by_this = entry.last_claim is not None and entry.last_claim.id == claim_id
+    if by_this and was_released and settlement.act is Act.RELEASE:
+        return Outcome.DONE
+    return Outcome.LAPSED

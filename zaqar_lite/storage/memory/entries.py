@@ -1,0 +1,162 @@
+"""One message in one queue, what holds it, and the keys that stand for posted messages."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from zaqar_lite.domain.attempts import Attempt, Ended, with_attempt
+from zaqar_lite.domain.models import Message, Origin
+
+
+class Claim:
+    """A claim and what it holds, by position; empty once it is over."""
+
+    __slots__ = ("client_id", "held", "id", "started_at", "ttl_ms")
+
+    def __init__(self, claim_id: str, client_id: str) -> None:
+        self.id = claim_id
+        self.client_id = client_id
+        self.held: dict[int, Entry] = {}
+        self.ttl_ms = 0
+        self.started_at = 0
+
+
+class Shared:
+    """How many queues hold one posted message (fan-out)."""
+
+    __slots__ = ("holders",)
+
+    def __init__(self) -> None:
+        self.holders = 0
+
+
+class Entry:
+    """One message in one queue.
+
+    `claim` is what holds it, until its lease has been ended; `last_claim` the latest there was and
+    `last_ended` how that hand-out ended. `lease_until` ends the lease, or the parking.
+    """
+
+    __slots__ = (
+        "attempts",
+        "body",
+        "claim",
+        "claim_count",
+        "claimed_at",
+        "client_id",
+        "created_at",
+        "delay_expires_at",
+        "expires_at",
+        "failure_count",
+        "headers",
+        "id",
+        "is_delayed",
+        "is_parked",
+        "last_claim",
+        "last_ended",
+        "lease_until",
+        "origin",
+        "position",
+        "priority",
+        "shared",
+        "ttl_ms",
+    )
+
+    def __init__(  # noqa: PLR0917 - one call per message: positional costs least
+        self,
+        message_id: str,
+        position: int,
+        body: bytes,
+        ttl_ms: int,
+        now: int,
+        priority: int,
+        client_id: str,
+        headers: Mapping[str, str] | None,
+        shared: Shared | None,
+    ) -> None:
+        self.id = message_id
+        self.position = position
+        self.body = body
+        self.ttl_ms = ttl_ms
+        self.created_at = now
+        self.expires_at = now + ttl_ms
+        self.priority = priority
+        self.client_id = client_id
+        self.headers = headers
+        self.shared = shared
+        self.claim: Claim | None = None
+        self.last_claim: Claim | None = None
+        self.last_ended: Ended | None = None
+        self.claim_count = 0
+        self.failure_count = 0
+        self.claimed_at = 0
+        self.lease_until = 0
+        self.is_parked = False
+        self.is_delayed = False
+        self.delay_expires_at = 0  # 0: there was no delay
+        self.origin: Origin | None = None
+        self.attempts: tuple[Attempt, ...] = ()
+
+    def holder(self, now: int) -> Claim | None:
+        """The live claim on it."""
+        return self.claim if self.claim is not None and self.lease_until > now else None
+
+    def waits(self, now: int) -> bool:
+        """Whether it is delayed."""
+        return self.is_delayed and self.delay_expires_at > now
+
+    def parked(self, now: int) -> bool:
+        """Whether it was given back with a delay that is not over."""
+        return self.is_parked and self.lease_until > now
+
+    def end_attempt(
+        self,
+        outcome: Ended,
+        now: int,
+        delay_ms: int = 0,
+        reason: str | None = None,
+        detail: str | None = None,
+    ) -> None:
+        """Write the hand-out of now, which has ended, into the history."""
+        client_id = None if self.last_claim is None else self.last_claim.client_id
+        attempt = Attempt(
+            self.claim_count, self.claimed_at, now, outcome, delay_ms, reason, detail, client_id
+        )
+        self.attempts = with_attempt(self.attempts, attempt)
+        self.last_ended = outcome
+
+    def view(self, now: int) -> Message:
+        """Show the entry to a reader at `now`, but for its delay and its attempts."""
+        holder = self.holder(now)
+        return Message(
+            self.id,
+            self.position,
+            self.body,
+            self.ttl_ms,
+            self.created_at,
+            self.expires_at,
+            now,
+            None if holder is None else holder.id,
+            self.claim_count,
+            self.client_id,
+            None,
+            self.headers,
+            self.origin,
+            self.failure_count,
+            self.lease_until if self.parked(now) else None,
+        )
+
+    def full_view(self, now: int, *, details: bool = False) -> Message:
+        """Show the entry to a reader at `now`, with its delay, and its attempts when asked."""
+        message = self.view(now)
+        message.delay_expires_at = self.delay_expires_at or None
+        if details:
+            message.attempts = self.attempts
+        return message
+
+
+class Known(NamedTuple):
+    """A known idempotency key: the ids it answers, what it stands for, when it is forgotten."""
+
+    ids: tuple[str, ...]
+    digest: bytes
+    until: int

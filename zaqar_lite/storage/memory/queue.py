@@ -1,0 +1,279 @@
+"""The data layout of the memory driver: entries, and one set of indexes for each queue.
+
+A queue has a table of its entries and six sorted indexes of keys. Every entry is in `order` and
+`expiry`, and in exactly one of ready, delayed, leases and parked:
+
+    entries    position -> entry              ids      message id -> entry
+    order      position                       expiry   (expires_at, position)
+    ready      (priority, position)           delayed  (delay_expires_at, position)
+    leases     (lease_until, position)        parked   (lease_until, position)
+    claims     claim id -> claim, while it holds an entry
+
+An index never holds a key of an entry that has left its state, so a claim looks at nothing but
+what it hands out, whatever else is in the queue. What time alone has ended - an entry, a delay, a
+lease - stays where it is until an operation or the sweep comes to it in a bounded step; readers
+compare instants.
+"""
+
+from itertools import islice
+
+from sortedcontainers import SortedList
+
+from zaqar_lite.storage.memory.entries import Claim, Entry, Known
+
+_LAST = 1 << 80
+"""A position above all."""
+
+
+class Queue:
+    """The messages, claims and idempotency keys of one queue, and the moves between states."""
+
+    __slots__ = (
+        "batch_keys",
+        "claims",
+        "delayed",
+        "entries",
+        "examined",
+        "expiry",
+        "ids",
+        "leases",
+        "message_keys",
+        "noted",
+        "order",
+        "parked",
+        "ready",
+    )
+
+    def __init__(self) -> None:
+        # The window is one constant and time does not go back, so the order of insertion is the
+        # order of expiry.
+        self.message_keys: dict[str, Known] = {}
+        self.batch_keys: dict[str, Known] = {}
+        self.examined = 0
+        self.noted: int | None = None  # the instant at which the sweep will come
+        self.clear()
+
+    def clear(self) -> dict[int, Entry]:
+        """Remove all entries and all claims, keep the keys; answer the entries, to be let go."""
+        entries = getattr(self, "entries", {})
+        self.entries: dict[int, Entry] = {}
+        self.ids: dict[str, Entry] = {}
+        self.order: SortedList[int] = SortedList()
+        self.expiry: SortedList[tuple[int, int]] = SortedList()
+        self.ready: SortedList[tuple[int, int]] = SortedList()
+        self.delayed: SortedList[tuple[int, int]] = SortedList()
+        self.leases: SortedList[tuple[int, int]] = SortedList()
+        self.parked: SortedList[tuple[int, int]] = SortedList()
+        self.claims: dict[str, Claim] = {}
+        return entries
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing at all is left to remember."""
+        return not (self.entries or self.message_keys or self.batch_keys)
+
+    def add(self, entry: Entry, delay_expires_at: int = 0) -> None:
+        """Let an entry in at its position: delayed until `delay_expires_at`, or ready if 0."""
+        position = entry.position
+        if entry.shared is not None:
+            entry.shared.holders += 1
+        self.entries[position] = entry
+        self.ids[entry.id] = entry
+        self.order.add(position)
+        self.expiry.add((entry.expires_at, position))
+        if delay_expires_at:
+            entry.is_delayed = True
+            entry.delay_expires_at = delay_expires_at
+            self.delayed.add((delay_expires_at, position))
+        else:
+            self.ready.add((entry.priority, position))
+
+    def remove(self, entry: Entry) -> None:
+        """Take an entry out of the queue, whatever its state."""
+        position = entry.position
+        if entry.claim is not None:
+            self.let_go(entry)
+        elif entry.is_parked:
+            self.parked.remove((entry.lease_until, position))
+            entry.is_parked = False
+        elif entry.is_delayed:
+            self.delayed.remove((entry.delay_expires_at, position))
+            entry.is_delayed = False
+        else:
+            self.ready.remove((entry.priority, position))
+        self.leave(entry)
+
+    def take_first(self) -> Entry:
+        """Take the first entry out of the ready index; `hold` it or let it `leave` at once."""
+        self.examined += 1
+        return self.entries[self.ready.pop(0)[1]]
+
+    def leave(self, entry: Entry) -> None:
+        """Let an entry that is in no state's index leave the queue."""
+        position = entry.position
+        if entry.shared is not None:
+            entry.shared.holders -= 1
+        del self.entries[position]
+        del self.ids[entry.id]
+        self.order.remove(position)
+        self.expiry.remove((entry.expires_at, position))
+
+    def live(self, message_id: str, now: int) -> Entry | None:
+        """The entry with this id, unless it has expired."""
+        entry = self.ids.get(message_id)
+        return None if entry is None or entry.expires_at <= now else entry
+
+    def hold(self, entry: Entry, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
+        """Let `claim` hold an entry that `take_first` took."""
+        entry.claim = entry.last_claim = claim
+        entry.last_ended = None
+        entry.claim_count += 1
+        entry.claimed_at = now
+        claim.held[entry.position] = entry
+        entry.lease_until = now + ttl_ms
+        self.leases.add((entry.lease_until, entry.position))
+        self._outlive(entry, now, ttl_ms, grace_ms)
+
+    def extend(self, entry: Entry, now: int, ttl_ms: int, grace_ms: int) -> None:
+        """Let the lease of a held entry end `ttl_ms` from now."""
+        self.leases.remove((entry.lease_until, entry.position))
+        entry.lease_until = now + ttl_ms
+        self.leases.add((entry.lease_until, entry.position))
+        self._outlive(entry, now, ttl_ms, grace_ms)
+
+    def let_go(self, entry: Entry) -> None:
+        """Take a held entry out of its claim, which ends with its last one; it is in no index."""
+        claim = entry.claim
+        if claim is not None:
+            self.leases.remove((entry.lease_until, entry.position))
+            entry.claim = None
+            del claim.held[entry.position]
+            if not claim.held:
+                del self.claims[claim.id]
+
+    def offer(self, entry: Entry) -> None:
+        """Make an entry ready that is in no state's index."""
+        self.ready.add((entry.priority, entry.position))
+
+    def park(self, entry: Entry, until: int, now: int, margin_ms: int) -> None:
+        """Let an entry that is in no state's index wait; it lives `margin_ms` longer at least."""
+        entry.is_parked = True
+        entry.lease_until = until
+        self.parked.add((until, entry.position))
+        self._outlive(entry, now, until - now, margin_ms)
+
+    def set_ttl(self, entry: Entry, ttl_ms: int, now: int) -> None:
+        """Let an entry live `ttl_ms` from now."""
+        self.expiry.remove((entry.expires_at, entry.position))
+        entry.ttl_ms, entry.expires_at = ttl_ms, now + ttl_ms
+        self.expiry.add((entry.expires_at, entry.position))
+
+    def set_delay(self, entry: Entry, delay_expires_at: int) -> None:
+        """Let a delayed entry wait until another instant."""
+        self.delayed.remove((entry.delay_expires_at, entry.position))
+        entry.delay_expires_at = delay_expires_at
+        self.delayed.add((delay_expires_at, entry.position))
+
+    def expire(self, now: int, limit: int) -> int:
+        """Remove up to `limit` entries whose deadline has come; answer how many."""
+        count = 0
+        while count < limit and self.expiry and self.expiry[0][0] <= now:
+            self.remove(self.entries[self.expiry[0][1]])
+            count += 1
+        self.examined += count
+        return count
+
+    def lapsed(self, now: int, limit: int) -> list[Entry]:
+        """Up to `limit` held entries whose lease has ended, the oldest first."""
+        found: list[Entry] = []
+        for until, position in islice(self.leases, limit):
+            if until > now:
+                break
+            found.append(self.entries[position])
+        self.examined += len(found)
+        return found
+
+    def promote(self, now: int, limit: int) -> int:
+        """Make up to `limit` entries ready whose delay is over; answer how many."""
+        count = 0
+        while count < limit and self.delayed and self.delayed[0][0] <= now:
+            entry = self.entries[self.delayed.pop(0)[1]]
+            entry.is_delayed = False
+            self.offer(entry)
+            count += 1
+        self.examined += count
+        return count
+
+    def unpark(self, now: int, limit: int) -> int:
+        """Make up to `limit` entries ready whose parking is over; answer how many."""
+        count = 0
+        while count < limit and self.parked and self.parked[0][0] <= now:
+            entry = self.entries[self.parked.pop(0)[1]]
+            entry.is_parked = False
+            self.offer(entry)
+            count += 1
+        self.examined += count
+        return count
+
+    def expose(self, now: int, limit: int) -> int:
+        """Make up to `limit` delayed entries ready, whatever their delay; answer how many."""
+        count = 0
+        while count < limit and self.delayed:
+            until, position = self.delayed.pop(0)
+            entry = self.entries[position]
+            entry.delay_expires_at = min(until, now)
+            entry.is_delayed = False
+            self.offer(entry)
+            count += 1
+        self.examined += count
+        return count
+
+    def forget_keys(self, now: int, limit: int) -> int:
+        """Forget up to `limit` idempotency keys whose window is over; answer how many."""
+        count = 0
+        for keys in (self.message_keys, self.batch_keys):
+            while keys and count < limit:
+                key = next(iter(keys))
+                if keys[key].until > now:
+                    break
+                del keys[key]
+                count += 1
+        return count
+
+    def key_ends(self) -> list[int]:
+        """When the oldest key of each kind is forgotten."""
+        kinds = (self.message_keys, self.batch_keys)
+        return [next(iter(keys.values())).until for keys in kinds if keys]
+
+    def returns_at(self) -> int | None:
+        """The next instant at which a lease or a parking ends."""
+        return min((index[0][0] for index in (self.leases, self.parked) if index), default=None)
+
+    def ripens_at(self) -> int | None:
+        """The next instant at which something becomes ready by time."""
+        instants = [self.delayed[0][0]] if self.delayed else []
+        back = self.returns_at()
+        return min(instants if back is None else [*instants, back], default=None)
+
+    def due_at(self) -> int | None:
+        """The next instant at which there is something to sweep; None when there is nothing."""
+        instants = self.key_ends()
+        if self.expiry:
+            instants.append(self.expiry[0][0])
+        ripe = self.ripens_at()
+        if ripe is not None:
+            instants.append(ripe)
+        return min(instants, default=None)
+
+    def counts(self, now: int) -> tuple[int, int, int]:
+        """How many entries are ready, delayed (or parked) and claimed, once none has expired."""
+        due = self.delayed.bisect_right((now, _LAST))
+        back = self.parked.bisect_right((now, _LAST))
+        lapsed = self.leases.bisect_right((now, _LAST))
+        waiting = len(self.delayed) - due + len(self.parked) - back
+        return len(self.ready) + due + back + lapsed, waiting, len(self.leases) - lapsed
+
+    def _outlive(self, entry: Entry, now: int, ttl_ms: int, margin_ms: int) -> None:
+        """Let an entry that would end before now + `ttl_ms` end `margin_ms` after it."""
+        if entry.expires_at < now + ttl_ms:
+            self.set_ttl(entry, ttl_ms + margin_ms, now)
