@@ -21,7 +21,7 @@ from tests.services.process import missing
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import Capability, StoreOptions
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import Listener, ManagementStore, MessageStore
 from zaqar_lite.storage.registry import create_stores
 
 MakeUri = Callable[[pytest.FixtureRequest, Path], str]
@@ -100,8 +100,13 @@ class Stores:
         clock: Clock,
         options: StoreOptions,
         opened: list["Stores"],
+        *,
+        listener: Listener | None = None,
     ) -> Self:
-        """Open a driver's stores; without its library the test skips, or fails in CI."""
+        """Open a driver's stores; without its library the test skips, or fails in CI.
+
+        `listener` hears what becomes ready; where the driver tells nothing the test skips.
+        """
         try:
             messages, management = create_stores(uri, clock=clock, options=options)
         except ConfigurationError as exc:
@@ -109,6 +114,9 @@ class Stores:
                 missing(f"the library of the {case.name} store", str(exc))
             raise
         stores = cls(case, uri, clock, options, messages, management, opened)
+        if listener is not None:
+            stores.need(Capability.SETTLE)
+            messages.listen(listener)
         opened.append(stores)
         await messages.open()
         await management.open()

@@ -3,12 +3,17 @@
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tests.contract.stores import Stores
+from zaqar_lite.domain.attempts import Attempt, Backoff
+from zaqar_lite.domain.errors import NotFound
 from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import (
     DEFAULT_PRIORITY,
+    NO_LIMIT,
+    Act,
     Claim,
     Claimed,
     Copy,
@@ -17,12 +22,18 @@ from zaqar_lite.domain.models import (
     IdempotencyKey,
     Message,
     NewMessage,
+    Outcome,
     Page,
     Posted,
     QueueRef,
     Refusal,
+    Retries,
+    Settled,
+    Settlement,
     Stats,
+    Swept,
 )
+from zaqar_lite.storage.base import NO_RETRIES
 
 SECOND = 1_000
 MINUTE = 60 * SECOND
@@ -72,6 +83,49 @@ def new(
     )
 
 
+def given(**arguments: Any) -> dict[str, Any]:
+    """Those arguments that say something: a driver may not take the newest ones yet."""
+    return {name: value for name, value in arguments.items() if value}
+
+
+def ack(message_id: str) -> Settlement:
+    """Delete a message."""
+    return Settlement(message_id, Act.ACK)
+
+
+def give_back(message_id: str, delay: int | None = None) -> Settlement:
+    """Release a message that has not failed."""
+    return Settlement(message_id, Act.RELEASE, delay_ms=delay)
+
+
+def fail(
+    message_id: str,
+    delay: int | None = None,
+    *,
+    reason: str | None = None,
+    detail: str | None = None,
+) -> Settlement:
+    """Release a message that has failed."""
+    return Settlement(
+        message_id, Act.RELEASE, delay_ms=delay, failed=True, reason=reason, detail=detail
+    )
+
+
+def extend(message_id: str, ttl: int, grace: int = MINUTE) -> Settlement:
+    """Hold a message from now for `ttl`."""
+    return Settlement(message_id, Act.EXTEND, ttl_ms=ttl, grace_ms=grace)
+
+
+def bury(message_id: str, *, reason: str | None = None, detail: str | None = None) -> Settlement:
+    """Send a message to the dead letters."""
+    return Settlement(message_id, Act.DEAD, reason=reason, detail=detail)
+
+
+def backoff(*delays: int, jitter: float = 0.0) -> Backoff:
+    """A back-off with these delays."""
+    return Backoff(delays, jitter)
+
+
 @dataclass(frozen=True)
 class QueueUnderTest:
     """One queue of one pair of stores; durations in milliseconds."""
@@ -87,9 +141,11 @@ class QueueUnderTest:
         """Another queue of the project."""
         return QueueUnderTest(self.stores, QueueRef(self.ref.project, name))
 
-    def as_dead_letter_queue(self, max_claims: int, ttl: int | None = None) -> DeadLetter:
+    def as_dead_letter_queue(
+        self, max_claims: int = NO_LIMIT, ttl: int | None = None, *, max_failures: int = NO_LIMIT
+    ) -> DeadLetter:
         """The policy of a queue whose dead letters go here."""
-        return DeadLetter(self.ref, max_claims, ttl)
+        return DeadLetter(self.ref, max_claims, ttl, max_failures)
 
     def advance(self, milliseconds: int) -> None:
         """Let time pass."""
@@ -138,6 +194,7 @@ class QueueUnderTest:
         claimed: bool = True,
         delayed: bool = True,
         version: int | None = None,
+        details: bool = False,
     ) -> Page:
         """One page of the listing."""
         return await self.stores.messages.list_messages(
@@ -149,6 +206,7 @@ class QueueUnderTest:
             include_claimed=claimed,
             include_delayed=delayed,
             version=version,
+            **given(details=details),
         )
 
     async def listed(
@@ -159,12 +217,18 @@ class QueueUnderTest:
         claimed: bool = True,
         delayed: bool = True,
         after: Marker | int | None = None,
+        details: bool = False,
     ) -> list[Message]:
         """All messages of the listing, page by page."""
         found: list[Message] = []
         while True:
             page = await self.page(
-                after=after, limit=limit, exclude=exclude, claimed=claimed, delayed=delayed
+                after=after,
+                limit=limit,
+                exclude=exclude,
+                claimed=claimed,
+                delayed=delayed,
+                details=details,
             )
             if not page.messages:
                 return found
@@ -175,14 +239,20 @@ class QueueUnderTest:
         """The texts of all live messages, in order."""
         return texts(await self.listed())
 
-    async def get(self, *message_ids: str) -> Sequence[Message]:
+    async def get(self, *message_ids: str, details: bool = False) -> Sequence[Message]:
         """Fetch messages by id."""
-        return await self.stores.messages.get_messages(self.ref, message_ids)
+        return await self.stores.messages.get_messages(
+            self.ref, message_ids, **given(details=details)
+        )
 
-    async def get_one(self, message_id: str) -> Message:
+    async def get_one(self, message_id: str, *, details: bool = False) -> Message:
         """Fetch a message that is there."""
-        (message,) = await self.get(message_id)
+        (message,) = await self.get(message_id, details=details)
         return message
+
+    async def attempts(self, message_id: str) -> Sequence[Attempt]:
+        """The history of a message that is there."""
+        return (await self.get_one(message_id, details=True)).attempts
 
     async def claim(
         self,
@@ -194,6 +264,8 @@ class QueueUnderTest:
         mode: DelayMode = DelayMode.IGNORE,
         dead_letter: DeadLetter | None = None,
         version: int | None = None,
+        backoff: Backoff | None = None,
+        details: bool = False,
     ) -> Claimed:
         """Claim messages."""
         return await self.stores.messages.claim(
@@ -205,13 +277,19 @@ class QueueUnderTest:
             delay_mode=mode,
             dead_letter=dead_letter,
             version=version,
+            **given(backoff=backoff, details=details),
         )
 
     async def claim_id(
-        self, limit: int = 10, *, ttl: int = 10 * MINUTE, grace: int = MINUTE
+        self,
+        limit: int = 10,
+        *,
+        ttl: int = 10 * MINUTE,
+        grace: int = MINUTE,
+        client: str = "consumer",
     ) -> str:
         """Claim messages that must be there; answer the claim's id."""
-        claimed = await self.claim(limit, ttl=ttl, grace=grace)
+        claimed = await self.claim(limit, ttl=ttl, grace=grace, client=client)
         assert claimed.claim_id is not None
         return claimed.claim_id
 
@@ -222,23 +300,64 @@ class QueueUnderTest:
         mode: DelayMode = DelayMode.IGNORE,
         dead_letter: DeadLetter | None = None,
         version: int | None = None,
+        backoff: Backoff | None = None,
     ) -> Claimed:
         """Pop messages."""
         return await self.stores.messages.pop(
-            self.ref, limit=limit, delay_mode=mode, dead_letter=dead_letter, version=version
+            self.ref,
+            limit=limit,
+            delay_mode=mode,
+            dead_letter=dead_letter,
+            version=version,
+            **given(backoff=backoff),
         )
 
-    async def get_claim(self, claim_id: str) -> Claim:
+    async def get_claim(self, claim_id: str, *, details: bool = False) -> Claim:
         """Read a claim."""
-        return await self.stores.messages.get_claim(self.ref, claim_id)
+        return await self.stores.messages.get_claim(self.ref, claim_id, **given(details=details))
+
+    async def is_over(self, claim_id: str) -> bool:
+        """Whether there is no such claim (any more)."""
+        try:
+            await self.get_claim(claim_id)
+        except NotFound:
+            return True
+        return False
+
+    async def held(self, claim_id: str) -> list[str]:
+        """The texts of what a live claim holds."""
+        return texts((await self.get_claim(claim_id)).messages)
 
     async def renew(self, claim_id: str, *, ttl: int = 10 * MINUTE, grace: int = MINUTE) -> None:
         """Renew a claim."""
         await self.stores.messages.renew(self.ref, claim_id, ttl_ms=ttl, grace_ms=grace)
 
-    async def release(self, claim_id: str) -> None:
+    async def release(self, claim_id: str, *, delay: int = 0) -> None:
         """Release a claim."""
-        await self.stores.messages.release(self.ref, claim_id)
+        await self.stores.messages.release(self.ref, claim_id, **given(delay_ms=delay))
+
+    async def settle(
+        self,
+        claim_id: str,
+        *settlements: Settlement,
+        retries: Retries = NO_RETRIES,
+        version: int | None = None,
+    ) -> Settled:
+        """Settle messages of a claim."""
+        return await self.stores.messages.settle(
+            self.ref, claim_id, settlements, retries=retries, version=version
+        )
+
+    async def outcomes(
+        self, claim_id: str, *settlements: Settlement, retries: Retries = NO_RETRIES
+    ) -> list[Outcome]:
+        """Settle messages of a claim; answer what became of each settlement."""
+        settled = await self.settle(claim_id, *settlements, retries=retries)
+        return list(settled.outcomes)
+
+    async def next_due(self) -> int | None:
+        """When a message next becomes ready by time."""
+        return await self.stores.messages.next_due(self.ref)
 
     async def delete(
         self, *message_ids: str, claims: Collection[str] | None = None
@@ -286,9 +405,18 @@ class QueueUnderTest:
         """Remove the queue."""
         await self.stores.messages.drop(self.ref)
 
-    async def sweep(self) -> None:
-        """Sweep until nothing is left to do."""
+    async def sweep(self, retries: Mapping[QueueRef, Retries] | None = None) -> list[Swept]:
+        """Sweep until nothing is left to do; answer what each step did."""
+
+        async def retries_of(ref: QueueRef) -> Retries:
+            return (retries or {}).get(ref, NO_RETRIES)
+
+        done: list[Swept] = []
         for _ in range(100):
-            if not (await self.stores.messages.sweep(1_000)).total:
-                return
+            # A driver without SETTLE may not take the second argument yet.
+            more = () if retries is None else (retries_of,)
+            swept = await self.stores.messages.sweep(1_000, *more)
+            if not swept.total:
+                return done
+            done.append(swept)
         raise AssertionError("sweeping does not come to an end")

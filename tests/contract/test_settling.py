@@ -1,0 +1,621 @@
+"""Settling: each message of a claim for itself, and what a late or repeated word is worth."""
+
+import asyncio
+
+import pytest
+
+from tests.contract.stores import Stores
+from tests.contract.subject import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    QueueUnderTest,
+    ack,
+    bury,
+    extend,
+    fail,
+    give_back,
+    ids,
+    texts,
+)
+from zaqar_lite.domain.attempts import REJECTED
+from zaqar_lite.domain.errors import NotFound, QueueChanged
+from zaqar_lite.domain.models import (
+    Capability,
+    DelayMode,
+    Outcome,
+    QueueRecord,
+    Refusal,
+    RefusalReason,
+    Retries,
+    Settlement,
+)
+
+pytestmark = pytest.mark.anyio
+
+DONE, NOT_FOUND, LAPSED = Outcome.DONE, Outcome.NOT_FOUND, Outcome.LAPSED
+HELD, NO_TARGET = Outcome.HELD, Outcome.NO_TARGET
+
+
+@pytest.fixture(autouse=True)
+def settles(stores: Stores) -> None:
+    stores.need(Capability.SETTLE)
+
+
+def every_act(message_id: str) -> list[Settlement]:
+    return [ack(message_id), give_back(message_id), extend(message_id, HOUR), bury(message_id)]
+
+
+def letters_to(target: QueueUnderTest) -> Retries:
+    return Retries(target.as_dead_letter_queue())
+
+
+async def test_nothing_to_settle_is_no_error(queue: QueueUnderTest) -> None:
+    settled = await queue.settle("0" * 32)
+    assert (list(settled.outcomes), settled.moved) == ([], 0)
+
+
+# What each act does.
+
+
+async def test_an_acknowledged_message_is_deleted_and_the_others_stay(
+    queue: QueueUnderTest,
+) -> None:
+    message_ids = await queue.post(*"abc")
+    claim_id = await queue.claim_id()
+    assert await queue.outcomes(claim_id, ack(message_ids[1])) == [DONE]
+    assert await queue.bodies() == ["a", "c"]
+    assert await queue.held(claim_id) == ["a", "c"]
+    assert await queue.counts() == (0, 0, 2)
+
+
+async def test_a_released_message_is_ready_at_once_at_its_own_place(
+    queue: QueueUnderTest,
+) -> None:
+    message_ids = await queue.post(*"abcd")
+    claim_id = await queue.claim_id(3)
+    assert await queue.outcomes(claim_id, give_back(message_ids[1])) == [DONE]
+    assert await queue.held(claim_id) == ["a", "c"]
+    assert await queue.counts() == (2, 0, 2)
+    message = await queue.get_one(message_ids[1])
+    assert (message.claim_id, message.parked_until) == (None, None)
+    assert (message.claim_count, message.failure_count) == (1, 0)
+    assert texts((await queue.claim()).messages) == ["b", "d"]
+
+
+async def test_a_message_released_as_failed_is_ready_and_its_failures_grow(
+    queue: QueueUnderTest,
+) -> None:
+    (message_id,) = await queue.post("a")
+    for failures in (1, 2, 3):
+        claim_id = await queue.claim_id()
+        assert await queue.outcomes(claim_id, fail(message_id, reason="http_503")) == [DONE]
+        message = await queue.get_one(message_id)
+        assert (message.failure_count, message.claim_count) == (failures, failures)
+        assert (message.claim_id, message.parked_until) == (None, None)
+        assert await queue.counts() == (1, 0, 0)
+
+
+async def test_a_message_released_with_a_delay_waits_for_it(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"ab")
+    claim_id = await queue.claim_id()
+    assert await queue.outcomes(claim_id, give_back(message_ids[0], 10 * MINUTE)) == [DONE]
+    assert await queue.held(claim_id) == ["b"]
+    assert await queue.counts() == (0, 1, 1)
+    queue.advance(9 * MINUTE)
+    assert (await queue.claim()).claim_id is None
+    queue.advance(MINUTE)
+    assert (await queue.claim()).messages[0].id == message_ids[0]
+
+
+async def test_an_extended_message_outlives_its_claim_mates(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"abc")
+    claim_id = await queue.claim_id(ttl=10 * MINUTE)
+    assert await queue.outcomes(claim_id, extend(message_ids[1], 20 * MINUTE)) == [DONE]
+    assert await queue.held(claim_id) == ["a", "b", "c"]
+    queue.advance(11 * MINUTE)
+    assert await queue.held(claim_id) == ["b"]
+    assert await queue.counts() == (2, 0, 1)
+    second = await queue.claim(ttl=HOUR)
+    assert texts(second.messages) == ["a", "c"]
+    queue.advance(8 * MINUTE)
+    assert await queue.held(claim_id) == ["b"]
+    queue.advance(2 * MINUTE)
+    assert await queue.is_over(claim_id)
+    assert texts((await queue.claim()).messages) == ["b"]
+
+
+async def test_a_lease_can_be_cut_short(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"ab")
+    claim_id = await queue.claim_id(ttl=30 * MINUTE)
+    assert await queue.outcomes(claim_id, extend(message_ids[0], 5 * MINUTE)) == [DONE]
+    queue.advance(4 * MINUTE)
+    assert await queue.held(claim_id) == ["a", "b"]
+    queue.advance(2 * MINUTE)
+    assert await queue.held(claim_id) == ["b"]
+    assert await queue.counts() == (1, 0, 1)
+    assert texts((await queue.claim()).messages) == ["a"]
+
+
+async def test_the_last_word_on_a_lease_holds(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    for ttl in (40, 10, 20):
+        assert await queue.outcomes(claim_id, extend(message_id, ttl * MINUTE)) == [DONE]
+    queue.advance(19 * MINUTE)
+    assert await queue.held(claim_id) == ["a"]
+    queue.advance(2 * MINUTE)
+    assert await queue.is_over(claim_id)
+
+
+async def test_an_extended_message_does_not_expire_under_its_lease(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"ab", ttl=10 * MINUTE)
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    assert await queue.outcomes(
+        claim_id, extend(message_ids[0], 30 * MINUTE, grace=10 * MINUTE)
+    ) == [DONE]
+    message = await queue.get_one(message_ids[0])
+    assert message.ttl_ms == 40 * MINUTE
+    assert abs(message.expires_at - message.now - 40 * MINUTE) < MINUTE
+    assert (await queue.get_one(message_ids[1])).ttl_ms == 10 * MINUTE
+    queue.advance(29 * MINUTE)
+    assert await queue.held(claim_id) == ["a"]
+    queue.advance(10 * MINUTE)
+    assert await queue.bodies() == ["a"]
+    queue.advance(2 * MINUTE)
+    assert await queue.bodies() == []
+
+
+async def test_extending_raises_no_ttl_that_lasts(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", ttl=HOUR)
+    before = await queue.get_one(message_id)
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    await queue.outcomes(claim_id, extend(message_id, 50 * MINUTE, grace=30 * MINUTE))
+    after = await queue.get_one(message_id)
+    assert (after.ttl_ms, after.expires_at) == (before.ttl_ms, before.expires_at)
+    assert (after.claim_count, after.failure_count) == (1, 0)
+
+
+async def test_extending_changes_neither_the_age_nor_the_ttl_of_the_claim(
+    queue: QueueUnderTest,
+) -> None:
+    """They tell of the claim when it was made or renewed; each lease is its message's own."""
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id(ttl=10 * MINUTE)
+    queue.advance(5 * MINUTE)
+    await queue.outcomes(claim_id, extend(message_id, 30 * MINUTE))
+    claim = await queue.get_claim(claim_id)
+    assert claim.ttl_ms == 10 * MINUTE
+    assert 5 * MINUTE <= claim.age_ms < 6 * MINUTE
+
+
+async def test_a_rejected_message_is_a_dead_letter_at_once(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    message_ids = await queue.post(*"ab")
+    claimed = await queue.claim(client="worker-7")
+    claim_id = claimed.claim_id or ""
+    settled = await queue.settle(
+        claim_id, bury(message_ids[0], reason="malformed"), retries=letters_to(other)
+    )
+    assert (list(settled.outcomes), settled.moved) == ([DONE], 1)
+    assert not await queue.get(message_ids[0])
+    assert await queue.held(claim_id) == ["b"]
+    letter = await other.get_one(message_ids[0])
+    assert (letter.claim_id, letter.claim_count, letter.failure_count) == (None, 1, 0)
+    assert letter.origin is not None
+    assert letter.origin.reason == "malformed"
+    assert letter.origin.source == queue.ref.name
+    assert letter.origin.claim_count == 1
+    assert (letter.origin.last_claim_id, letter.origin.last_client_id) == (claim_id, "worker-7")
+    assert await other.counts() == (1, 0, 0)
+    assert ids((await other.claim()).messages) == [message_ids[0]]
+
+
+async def test_a_message_rejected_without_a_reason_has_one_of_ours(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a")
+    await queue.outcomes(await queue.claim_id(), bury(message_id), retries=letters_to(other))
+    letter = await other.get_one(message_id)
+    assert letter.origin is not None
+    assert letter.origin.reason == REJECTED
+
+
+async def test_a_rejected_message_gets_the_ttl_of_the_policy(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a", ttl=10 * MINUTE)
+    retries = Retries(other.as_dead_letter_queue(ttl=50 * MINUTE))
+    await queue.outcomes(await queue.claim_id(ttl=5 * MINUTE), bury(message_id), retries=retries)
+    letter = await other.get_one(message_id)
+    assert letter.origin is not None
+    assert (letter.ttl_ms, letter.expires_at - letter.origin.moved_at) == (50 * MINUTE,) * 2
+
+
+async def test_nothing_is_rejected_where_there_is_no_place_for_it(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id(ttl=10 * MINUTE)
+    before = await queue.get_one(message_id, details=True)
+    settled = await queue.settle(claim_id, bury(message_id, reason="malformed"))
+    assert (list(settled.outcomes), settled.moved) == ([NO_TARGET], 0)
+    after = await queue.get_one(message_id, details=True)
+    after.now = before.now
+    assert after == before
+    assert await queue.held(claim_id) == ["a"]
+    # It is not settled: the consumer may still choose another act.
+    assert await queue.outcomes(claim_id, ack(message_id)) == [DONE]
+
+
+async def test_one_call_settles_each_message_in_its_own_way(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    message_ids = await queue.post(*"abcdefg")
+    claim_id = await queue.claim_id(6, ttl=10 * MINUTE)
+    settled = await queue.settle(
+        claim_id,
+        bury(message_ids[4]),
+        give_back(message_ids[1], 5 * MINUTE),
+        ack(message_ids[6]),
+        ack(message_ids[0]),
+        extend(message_ids[3], 30 * MINUTE),
+        ack("f" * 32),
+        fail(message_ids[2]),
+        retries=letters_to(other),
+    )
+    assert list(settled.outcomes) == [DONE, DONE, LAPSED, DONE, DONE, NOT_FOUND, DONE]
+    assert settled.moved == 1
+    assert await other.bodies() == ["e"]
+    assert await queue.bodies() == ["b", "c", "d", "f", "g"]
+    assert await queue.held(claim_id) == ["d", "f"]
+    assert await queue.counts() == (2, 1, 2)
+    assert texts((await queue.claim()).messages) == ["c", "g"]
+
+
+async def test_many_messages_are_settled_in_one_call(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*map(str, range(100)))
+    claim_id = await queue.claim_id(100)
+    settlements = [
+        ack(message_id) if number % 2 else fail(message_id, 10 * MINUTE)
+        for number, message_id in enumerate(message_ids)
+    ]
+    assert await queue.outcomes(claim_id, *settlements) == [DONE] * 100
+    assert await queue.counts() == (0, 50, 0)
+    assert await queue.is_over(claim_id)
+
+
+async def test_messages_of_a_delayed_queue_are_settled_too(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"ab", delay=10 * MINUTE)
+    queue.advance(11 * MINUTE)
+    claimed = await queue.claim(mode=DelayMode.HONOUR)
+    assert await queue.outcomes(
+        claimed.claim_id or "", give_back(message_ids[0]), ack(message_ids[1])
+    ) == [DONE, DONE]
+    assert await queue.counts() == (1, 0, 0)
+    assert texts((await queue.claim(mode=DelayMode.HONOUR)).messages) == ["a"]
+
+
+# What a claim is, when its messages have leases of their own.
+
+
+async def test_a_claim_ends_with_its_last_message(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    for last in (ack, give_back, fail, bury, lambda each: give_back(each, 5 * MINUTE)):
+        await queue.purge()
+        message_ids = await queue.post(*"ab")
+        claim_id = await queue.claim_id()
+        await queue.outcomes(claim_id, ack(message_ids[0]))
+        assert await queue.held(claim_id) == ["b"]
+        assert await queue.outcomes(claim_id, last(message_ids[1]), retries=letters_to(other)) == [
+            DONE
+        ]
+        assert await queue.is_over(claim_id)
+        with pytest.raises(NotFound):
+            await queue.renew(claim_id)
+
+
+async def test_renewing_renews_every_lease(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"abc")
+    claim_id = await queue.claim_id(ttl=10 * MINUTE)
+    await queue.outcomes(
+        claim_id, extend(message_ids[0], 2 * MINUTE), extend(message_ids[1], 40 * MINUTE)
+    )
+    queue.advance(MINUTE)
+    await queue.renew(claim_id, ttl=20 * MINUTE)
+    queue.advance(19 * MINUTE)
+    assert await queue.held(claim_id) == ["a", "b", "c"]
+    claim = await queue.get_claim(claim_id)
+    assert claim.ttl_ms == 20 * MINUTE
+    queue.advance(2 * MINUTE)
+    assert await queue.is_over(claim_id)
+    assert await queue.counts() == (3, 0, 0)
+
+
+async def test_renewing_does_not_bring_back_a_lease_that_has_lapsed(
+    queue: QueueUnderTest,
+) -> None:
+    message_ids = await queue.post(*"ab")
+    claim_id = await queue.claim_id(ttl=10 * MINUTE)
+    await queue.outcomes(claim_id, extend(message_ids[1], 30 * MINUTE))
+    queue.advance(11 * MINUTE)
+    await queue.renew(claim_id, ttl=HOUR)
+    assert await queue.held(claim_id) == ["b"]
+    assert await queue.counts() == (1, 0, 1)
+    assert texts((await queue.claim()).messages) == ["a"]
+
+
+async def test_releasing_a_claim_frees_only_what_it_still_holds(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"abcd")
+    first = await queue.claim_id(3)
+    await queue.outcomes(first, give_back(message_ids[0], 10 * MINUTE), give_back(message_ids[1]))
+    second = await queue.claim_id(1)
+    assert await queue.held(second) == ["b"]
+    await queue.release(first)
+    assert await queue.held(second) == ["b"]
+    assert await queue.counts() == (2, 1, 1)
+    assert texts((await queue.claim()).messages) == ["c", "d"]
+
+
+async def test_a_delete_with_the_claim_takes_only_what_it_still_holds(
+    queue: QueueUnderTest,
+) -> None:
+    message_ids = await queue.post(*"abc")
+    claim_id = await queue.claim_id(ttl=10 * MINUTE)
+    await queue.outcomes(claim_id, give_back(message_ids[0]), extend(message_ids[1], 30 * MINUTE))
+    assert await queue.delete(message_ids[0], claims=[claim_id]) == [
+        Refusal(message_ids[0], RefusalReason.NOT_CLAIMED)
+    ]
+    queue.advance(11 * MINUTE)
+    assert await queue.delete(message_ids[2], claims=[claim_id]) == [
+        Refusal(message_ids[2], RefusalReason.NOT_CLAIMED)
+    ]
+    assert not await queue.delete(message_ids[1], claims=[claim_id])
+    assert await queue.bodies() == ["a", "c"]
+
+
+# The same word again, another word, and a word that comes too late.
+
+
+async def test_the_same_release_again_is_done_and_changes_nothing(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"ab")
+    claim_id = await queue.claim_id()
+    assert await queue.outcomes(claim_id, fail(message_ids[0], reason="first")) == [DONE]
+    for again in (
+        fail(message_ids[0], reason="second"),
+        give_back(message_ids[0]),
+        fail(message_ids[0], 10 * MINUTE),
+    ):
+        assert await queue.outcomes(claim_id, again) == [DONE]
+    message = await queue.get_one(message_ids[0], details=True)
+    assert (message.failure_count, message.parked_until) == (1, None)
+    assert [attempt.reason for attempt in message.attempts] == ["first"]
+    assert await queue.counts() == (1, 0, 1)
+
+
+async def test_the_same_release_again_does_not_lengthen_the_delay(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id()
+    await queue.outcomes(claim_id, give_back(message_id, 10 * MINUTE))
+    before = (await queue.get_one(message_id)).parked_until
+    queue.advance(5 * MINUTE)
+    for again in (give_back(message_id, 10 * MINUTE), give_back(message_id), fail(message_id)):
+        assert await queue.outcomes(claim_id, again) == [DONE]
+    message = await queue.get_one(message_id)
+    assert (message.parked_until, message.failure_count) == (before, 0)
+    queue.advance(6 * MINUTE)
+    # The claim has long ended, and the message waits for nothing any more.
+    assert await queue.outcomes(claim_id, give_back(message_id, 10 * MINUTE)) == [DONE]
+    assert texts((await queue.claim()).messages) == ["a"]
+
+
+async def test_another_act_after_a_release_comes_too_late(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    for release in (give_back, fail, lambda each: give_back(each, 30 * MINUTE)):
+        await queue.purge()
+        message_ids = await queue.post(*"ab")
+        claim_id = await queue.claim_id()
+        await queue.outcomes(claim_id, release(message_ids[0]))
+        before = await queue.counts()
+        for late in (ack(message_ids[0]), extend(message_ids[0], HOUR), bury(message_ids[0])):
+            assert await queue.outcomes(claim_id, late, retries=letters_to(other)) == [LAPSED]
+        assert await queue.counts() == before
+        assert await queue.bodies() == ["a", "b"]
+        assert await other.bodies() == []
+
+
+async def test_a_release_of_the_claim_is_a_release_of_each_message(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id()
+    await queue.release(claim_id)
+    assert await queue.outcomes(
+        claim_id, ack(message_id), give_back(message_id), extend(message_id, HOUR)
+    ) == [LAPSED, DONE, LAPSED]
+    assert await queue.counts() == (1, 0, 0)
+
+
+async def test_what_is_no_longer_in_the_queue_is_not_found(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    message_ids = await queue.post(*"abc")
+    claim_id = await queue.claim_id()
+    await queue.outcomes(
+        claim_id, ack(message_ids[0]), bury(message_ids[1]), retries=letters_to(other)
+    )
+    await queue.delete(message_ids[2])
+    for message_id in message_ids:
+        assert (
+            await queue.outcomes(claim_id, *every_act(message_id), retries=letters_to(other))
+            == [NOT_FOUND] * 4
+        )
+    assert await other.bodies() == ["b"]
+
+
+async def test_an_expired_message_is_not_found(queue: QueueUnderTest) -> None:
+    (message_id, _) = await queue.post("a", "b", ttl=10 * MINUTE)
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    queue.advance(11 * MINUTE)
+    assert await queue.outcomes(claim_id, *every_act(message_id)) == [NOT_FOUND] * 4
+
+
+async def test_a_message_of_another_queue_is_not_found(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id()
+    await other.post("b")
+    assert await other.outcomes(claim_id, *every_act(message_id)) == [NOT_FOUND] * 4
+    assert await queue.held(claim_id) == ["a"]
+
+
+@pytest.mark.parametrize("message_id", ["", "x", "0" * 31, "F" * 32, "é" * 32, "0" * 32, "a:b"])
+async def test_an_id_that_is_none_is_not_found(queue: QueueUnderTest, message_id: str) -> None:
+    await queue.post("a")
+    claim_id = await queue.claim_id()
+    assert await queue.outcomes(claim_id, *every_act(message_id)) == [NOT_FOUND] * 4
+    assert await queue.held(claim_id) == ["a"]
+
+
+@pytest.mark.parametrize("claim_id", ["", "x", "0" * 32, "é" * 32, "a:b"])
+async def test_a_claim_that_never_was_holds_nothing(queue: QueueUnderTest, claim_id: str) -> None:
+    (held, ready) = await queue.post("a", "b")
+    holder = await queue.claim_id(1)
+    assert await queue.outcomes(claim_id, *every_act(held)) == [HELD] * 4
+    assert await queue.outcomes(claim_id, *every_act(ready)) == [LAPSED] * 4
+    assert await queue.held(holder) == ["a"]
+    assert await queue.counts() == (1, 0, 1)
+
+
+async def test_a_lapsed_lease_gives_no_right_any_more(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    queue.advance(6 * MINUTE)
+    for swept in (False, True):
+        if swept:
+            await queue.sweep({})
+        late = every_act(message_id)
+        assert await queue.outcomes(claim_id, *late, retries=letters_to(other)) == [LAPSED] * 4
+        assert await queue.counts() == (1, 0, 0)
+    assert (await queue.claim()).messages[0].failure_count == 1
+
+
+async def test_a_lapsed_lease_gives_no_right_while_its_claim_lives_on(
+    queue: QueueUnderTest,
+) -> None:
+    message_ids = await queue.post(*"ab")
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    await queue.outcomes(claim_id, extend(message_ids[1], HOUR))
+    queue.advance(6 * MINUTE)
+    assert await queue.outcomes(claim_id, ack(message_ids[0]), ack(message_ids[1])) == [
+        LAPSED,
+        DONE,
+    ]
+    assert await queue.bodies() == ["a"]
+
+
+async def test_what_another_claim_holds_is_left_to_it(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    message_ids = await queue.post(*"ab")
+    first = await queue.claim_id(ttl=5 * MINUTE)
+    await queue.outcomes(first, give_back(message_ids[0]))
+    queue.advance(6 * MINUTE)
+    second = await queue.claim_id()
+    assert await queue.held(second) == ["a", "b"]
+    for message_id in message_ids:
+        settled = await queue.settle(first, *every_act(message_id), retries=letters_to(other))
+        assert (list(settled.outcomes), settled.moved) == ([HELD] * 4, 0)
+    assert await queue.held(second) == ["a", "b"]
+    # When the second claim is over, the first one has no more right than before.
+    await queue.release(second)
+    assert await queue.outcomes(first, *every_act(message_ids[0])) == [LAPSED] * 4
+
+
+async def test_a_message_named_twice_is_settled_once(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    a, b, c, d, e = await queue.post(*"abcde")
+    claim_id = await queue.claim_id(ttl=10 * MINUTE)
+    settled = await queue.settle(
+        claim_id,
+        *(ack(a), ack(a), give_back(a)),
+        *(fail(b), fail(b), ack(b)),
+        *(extend(c, HOUR), extend(c, 20 * MINUTE)),
+        *(extend(d, HOUR), fail(d)),
+        *(bury(e), bury(e)),
+        retries=letters_to(other),
+    )
+    assert list(settled.outcomes) == [
+        *(DONE, NOT_FOUND, NOT_FOUND),
+        *(DONE, DONE, LAPSED),
+        *(DONE, DONE),
+        *(DONE, DONE),
+        *(DONE, NOT_FOUND),
+    ]
+    assert settled.moved == 1
+    assert [(await queue.get_one(each)).failure_count for each in (b, c, d)] == [1, 0, 1]
+    assert [len(await queue.attempts(each)) for each in (b, c, d)] == [1, 0, 1]
+    assert await other.bodies() == ["e"]
+    assert await queue.held(claim_id) == ["c"]
+    queue.advance(21 * MINUTE)
+    assert await queue.is_over(claim_id)
+
+
+async def test_racing_settlements_of_one_message_agree(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    message_ids = await queue.post(*map(str, range(6)))
+    claim_id = await queue.claim_id(6)
+    peers = [queue.at(stores) for stores in await queue.stores.peers(3)]
+    answers = await asyncio.gather(
+        *[peer.outcomes(claim_id, *map(fail, message_ids)) for peer in peers * 2],
+        *[peer.outcomes(claim_id, *map(ack, message_ids)) for peer in peers],
+        *[
+            peer.outcomes(claim_id, *map(bury, message_ids), retries=letters_to(other))
+            for peer in peers
+        ],
+    )
+    for number, message_id in enumerate(message_ids):
+        outcomes = [answer[number] for answer in answers]
+        if await queue.get(message_id):  # a release was first
+            assert outcomes == [DONE] * 6 + [LAPSED] * 6
+            assert (await queue.get_one(message_id)).failure_count == 1
+        elif await other.get(message_id):
+            assert outcomes[9:].count(DONE) == outcomes.count(DONE) == 1
+            assert outcomes.count(NOT_FOUND) == 11
+        else:
+            assert outcomes[6:9].count(DONE) == outcomes.count(DONE) == 1
+            assert outcomes.count(NOT_FOUND) == 11
+
+
+# Versions.
+
+
+async def test_a_stale_version_settles_nothing(queue: QueueUnderTest) -> None:
+    management = queue.stores.management
+    record, _ = await management.create_queue(queue.ref, {}, max_queues=100)
+    message_ids = await queue.post(*"ab")
+    claim_id = await queue.claim_id()
+    newer = await management.update_queue(QueueRecord(queue.ref, {"a": 1}, record.version))
+    for stale in (record.version, 0):
+        with pytest.raises(QueueChanged):
+            await queue.settle(claim_id, *map(ack, message_ids), version=stale)
+    assert await queue.held(claim_id) == ["a", "b"]
+    settled = await queue.settle(claim_id, ack(message_ids[0]), version=newer.version)
+    assert list(settled.outcomes) == [DONE]
+    settled = await queue.settle(claim_id, ack(message_ids[1]))
+    assert list(settled.outcomes) == [DONE]
+
+
+async def test_a_lease_ends_when_it_was_said(queue: QueueUnderTest) -> None:
+    """Without a sweep, and not a moment's guess later: the deadline decides."""
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id(ttl=10 * MINUTE)
+    await queue.outcomes(claim_id, extend(message_id, 2 * MINUTE))
+    assert await queue.next_due() in range(MINUTE, 2 * MINUTE + 1)
+    queue.advance(2 * MINUTE + SECOND)
+    assert await queue.counts() == (1, 0, 0)
+    assert texts((await queue.claim()).messages) == ["a"]
