@@ -348,7 +348,7 @@ class MessageStore(Store):
           (`DeadLetter.spent`) the message is moved to the dead letters instead; without a delay
           of its own the back-off's holds.
         * EXTEND lets its lease end `ttl_ms` from now, sooner or later than before; the claim lives
-          until the last of its messages' leases ends.
+          until the last of its messages' leases ends. Age and ttl of the claim stay as they are.
         * DEAD moves it to the dead letters with `reason` (REJECTED when there is none).
 
         A message keeps its last claim id and how that hand-out ended: the same act again under

@@ -109,7 +109,6 @@ class Claiming:
                 queue.remove(entry)
             case Act.EXTEND:
                 queue.extend(entry, now, settlement.ttl_ms, settlement.grace_ms)
-                holder.ttl_ms = max(holder.ttl_ms, now + settlement.ttl_ms - holder.started_at)
             case Act.DEAD:
                 if retries.dead_letter is None:
                     return Outcome.NO_TARGET, 0
