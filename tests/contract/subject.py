@@ -3,7 +3,6 @@
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tests.contract.stores import Stores
 from zaqar_lite.domain.attempts import Attempt, Backoff
@@ -13,12 +12,14 @@ from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import (
     DEFAULT_PRIORITY,
     NO_LIMIT,
+    NO_RETRIES,
     Act,
     Claim,
     Claimed,
     Copy,
     DeadLetter,
     DelayMode,
+    Edit,
     IdempotencyKey,
     Message,
     NewMessage,
@@ -28,12 +29,13 @@ from zaqar_lite.domain.models import (
     QueueRef,
     Refusal,
     Retries,
+    Selection,
     Settled,
     Settlement,
     Stats,
     Swept,
+    Take,
 )
-from zaqar_lite.storage.base import NO_RETRIES
 
 SECOND = 1_000
 MINUTE = 60 * SECOND
@@ -81,11 +83,6 @@ def new(
         priority,
         copies,
     )
-
-
-def given(**arguments: Any) -> dict[str, Any]:
-    """Those arguments that say something: a driver may not take the newest ones yet."""
-    return {name: value for name, value in arguments.items() if value}
 
 
 def ack(message_id: str) -> Settlement:
@@ -199,14 +196,16 @@ class QueueUnderTest:
         """One page of the listing."""
         return await self.stores.messages.list_messages(
             self.ref,
-            marker=Marker(after) if isinstance(after, int) else after,
-            until=Marker(until) if isinstance(until, int) else until,
-            limit=limit,
-            exclude_client_id=exclude,
-            include_claimed=claimed,
-            include_delayed=delayed,
-            version=version,
-            **given(details=details),
+            Selection(
+                limit,
+                Marker(after) if isinstance(after, int) else after,
+                Marker(until) if isinstance(until, int) else until,
+                exclude_client_id=exclude,
+                include_claimed=claimed,
+                include_delayed=delayed,
+                version=version,
+                details=details,
+            ),
         )
 
     async def listed(
@@ -241,9 +240,7 @@ class QueueUnderTest:
 
     async def get(self, *message_ids: str, details: bool = False) -> Sequence[Message]:
         """Fetch messages by id."""
-        return await self.stores.messages.get_messages(
-            self.ref, message_ids, **given(details=details)
-        )
+        return await self.stores.messages.get_messages(self.ref, message_ids, details=details)
 
     async def get_one(self, message_id: str, *, details: bool = False) -> Message:
         """Fetch a message that is there."""
@@ -270,14 +267,16 @@ class QueueUnderTest:
         """Claim messages."""
         return await self.stores.messages.claim(
             self.ref,
-            limit=limit,
-            ttl_ms=ttl,
-            grace_ms=grace,
-            client_id=client,
-            delay_mode=mode,
-            dead_letter=dead_letter,
-            version=version,
-            **given(backoff=backoff, details=details),
+            Take(
+                limit,
+                version,
+                mode,
+                ttl_ms=ttl,
+                grace_ms=grace,
+                client_id=client,
+                retries=Retries(dead_letter, backoff),
+                details=details,
+            ),
         )
 
     async def claim_id(
@@ -304,17 +303,12 @@ class QueueUnderTest:
     ) -> Claimed:
         """Pop messages."""
         return await self.stores.messages.pop(
-            self.ref,
-            limit=limit,
-            delay_mode=mode,
-            dead_letter=dead_letter,
-            version=version,
-            **given(backoff=backoff),
+            self.ref, Take(limit, version, mode, retries=Retries(dead_letter, backoff))
         )
 
     async def get_claim(self, claim_id: str, *, details: bool = False) -> Claim:
         """Read a claim."""
-        return await self.stores.messages.get_claim(self.ref, claim_id, **given(details=details))
+        return await self.stores.messages.get_claim(self.ref, claim_id, details=details)
 
     async def is_over(self, claim_id: str) -> bool:
         """Whether there is no such claim (any more)."""
@@ -334,7 +328,7 @@ class QueueUnderTest:
 
     async def release(self, claim_id: str, *, delay: int = 0) -> None:
         """Release a claim."""
-        await self.stores.messages.release(self.ref, claim_id, **given(delay_ms=delay))
+        await self.stores.messages.release(self.ref, claim_id, delay_ms=delay)
 
     async def settle(
         self,
@@ -377,11 +371,13 @@ class QueueUnderTest:
         """Edit a message."""
         return await self.stores.messages.edit(
             self.ref,
-            message_id,
-            body=None if text is None else encode(text),
-            ttl_ms=ttl,
-            delay_ms=delay,
-            version=version,
+            Edit(
+                message_id,
+                body=None if text is None else encode(text),
+                ttl_ms=ttl,
+                delay_ms=delay,
+                version=version,
+            ),
         )
 
     async def stats(self) -> Stats:

@@ -10,7 +10,13 @@ import sys
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptions
+from zaqar_lite.domain.models import (
+    DelayMode,
+    NewMessage,
+    QueueRef,
+    StoreOptions,
+    Take,
+)
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.registry import create_stores
 
@@ -36,12 +42,14 @@ async def claim(store: MessageStore, queue: QueueRef) -> list[str]:
         ending = end.done()
         claimed = await store.claim(
             queue,
-            limit=3,
-            ttl_ms=HOUR,
-            grace_ms=HOUR,
-            client_id="consumer",
-            delay_mode=DelayMode.IGNORE,
-            version=None,
+            Take(
+                limit=3,
+                ttl_ms=HOUR,
+                grace_ms=HOUR,
+                client_id="consumer",
+                delay_mode=DelayMode.IGNORE,
+                version=None,
+            ),
         )
         found += [message.id for message in claimed.messages]
         if ending and not claimed.messages:

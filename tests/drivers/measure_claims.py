@@ -12,7 +12,13 @@ import time
 
 from tests import services
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptions
+from zaqar_lite.domain.models import (
+    DelayMode,
+    NewMessage,
+    QueueRef,
+    StoreOptions,
+    Take,
+)
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.registry import create_stores
 
@@ -31,12 +37,14 @@ async def claim(store: MessageStore, queue: QueueRef, limit: int) -> str:
     """Claim messages that are there."""
     claimed = await store.claim(
         queue,
-        limit=limit,
-        ttl_ms=HOUR,
-        grace_ms=60_000,
-        client_id="claimer",
-        delay_mode=DelayMode.HONOUR,
-        version=None,
+        Take(
+            limit=limit,
+            ttl_ms=HOUR,
+            grace_ms=60_000,
+            client_id="claimer",
+            delay_mode=DelayMode.HONOUR,
+            version=None,
+        ),
     )
     assert claimed.claim_id is not None
     assert len(claimed.messages) == limit

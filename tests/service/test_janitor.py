@@ -11,6 +11,7 @@ from zaqar_lite.domain.models import NewMessage, QueueRef, StoreOptions, Swept
 from zaqar_lite.service.janitor import Janitor
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
+from zaqar_lite.storage.base import RetriesOf, no_retries
 from zaqar_lite.storage.memory.management import MemoryManagementStore
 from zaqar_lite.storage.memory.messages import MemoryMessageStore
 from zaqar_lite.storage.memory.state import State
@@ -29,8 +30,8 @@ class Watched(MemoryMessageStore):
         self.swept: list[int] = []
         self.found_nothing = asyncio.Event()
 
-    async def sweep(self, limit: int) -> Swept:
-        swept = await super().sweep(limit)
+    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
+        swept = await super().sweep(limit, retries_of)
         self.swept.append(swept.total)
         if not swept.total:
             self.found_nothing.set()

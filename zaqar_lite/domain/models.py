@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS, MAX_FAILURES, Attempt, Backoff
+from zaqar_lite.domain.ids import Marker
 
 DEFAULT_PRIORITY = 100
 NO_LIMIT = 1 << 31
@@ -115,6 +116,57 @@ class Retries(NamedTuple):
 
     dead_letter: DeadLetter | None = None
     backoff: Backoff | None = None
+
+
+NO_RETRIES = Retries()
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """What a claim or a pop asks for.
+
+    `ttl_ms` is that of the lease; `grace_ms` how much longer its messages live at least. A pop
+    reads neither, nor `client_id`. `version` is the queue record's that decided it. `details`
+    fills the messages' attempts.
+    """
+
+    limit: int
+    version: int | None
+    delay_mode: DelayMode
+    ttl_ms: int = 0
+    grace_ms: int = 0
+    client_id: str = ""
+    retries: Retries = NO_RETRIES
+    details: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a listing asks for: up to `limit` messages after `marker`, up to and with `until`.
+
+    `exclude_client_id` leaves out what that client posted (echo off). `version` is the queue
+    record's that decided it. `details` fills the messages' attempts.
+    """
+
+    limit: int
+    marker: Marker | None = None
+    until: Marker | None = None
+    exclude_client_id: str | None = None
+    include_claimed: bool = False
+    include_delayed: bool = False
+    version: int | None = None
+    details: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of a delayed message; the durations count from now, what is None stays."""
+
+    message_id: str
+    body: bytes | None = None
+    ttl_ms: int | None = None
+    delay_ms: int | None = None
+    version: int | None = None
 
 
 class Act(Enum):

@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import is_claim_id
 from zaqar_lite.domain.limits import MIN_CLAIM_GRACE, MIN_CLAIM_TTL, Limits
-from zaqar_lite.domain.models import Claim, Claimed, Message, QueueRef
+from zaqar_lite.domain.models import (
+    Claim,
+    Claimed,
+    Message,
+    QueueRef,
+    Retries,
+    Take,
+)
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import MessageStore
@@ -56,13 +63,15 @@ class Claims:
         async def act(policy: Policy) -> Claimed:
             claimed = await self._messages.claim(
                 queue,
-                limit=limit,
-                ttl_ms=ttl * 1000,
-                grace_ms=grace * 1000,
-                client_id=client_id,
-                delay_mode=policy.delay_mode,
-                dead_letter=policy.dead_letter,
-                version=policy.version,
+                Take(
+                    limit=limit,
+                    ttl_ms=ttl * 1000,
+                    grace_ms=grace * 1000,
+                    client_id=client_id,
+                    delay_mode=policy.delay_mode,
+                    retries=Retries(policy.dead_letter),
+                    version=policy.version,
+                ),
             )
             if claimed.moved:
                 await self._queues.ensure_dead_letter_queue(policy.letters_in)

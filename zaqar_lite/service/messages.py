@@ -11,6 +11,7 @@ from zaqar_lite.domain.limits import MAX_IDEMPOTENCY_KEY, MIN_MESSAGE_TTL, Limit
 from zaqar_lite.domain.models import (
     Claimed,
     DelayMode,
+    Edit,
     IdempotencyKey,
     Message,
     NewMessage,
@@ -18,6 +19,9 @@ from zaqar_lite.domain.models import (
     Posted,
     QueueRef,
     RefusalReason,
+    Retries,
+    Selection,
+    Take,
 )
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.queues import Queues
@@ -129,13 +133,15 @@ class Messages:
                 return Page((), None), delayed
             page = await self._messages.list_messages(
                 queue,
-                marker=after,
-                until=bound,
-                limit=limit,
-                exclude_client_id=exclude_client_id,
-                include_claimed=include_claimed,
-                include_delayed=delayed,
-                version=policy.version,
+                Selection(
+                    marker=after,
+                    until=bound,
+                    limit=limit,
+                    exclude_client_id=exclude_client_id,
+                    include_claimed=include_claimed,
+                    include_delayed=delayed,
+                    version=policy.version,
+                ),
             )
             return page, delayed
 
@@ -185,11 +191,13 @@ class Messages:
                 raise Conflict("Only a message of a delayed queue can be edited.")
             return await self._messages.edit(
                 queue,
-                message_id,
-                body=body,
-                ttl_ms=None if ttl is None else ttl * 1000,
-                delay_ms=None if delay is None else delay * 1000,
-                version=policy.version,
+                Edit(
+                    message_id,
+                    body=body,
+                    ttl_ms=None if ttl is None else ttl * 1000,
+                    delay_ms=None if delay is None else delay * 1000,
+                    version=policy.version,
+                ),
             )
 
         return await self._policies.decide(queue, act)
@@ -248,10 +256,12 @@ class Messages:
         async def act(policy: Policy) -> Claimed:
             popped = await self._messages.pop(
                 queue,
-                limit=limit,
-                delay_mode=policy.delay_mode,
-                dead_letter=policy.dead_letter,
-                version=policy.version,
+                Take(
+                    limit=limit,
+                    delay_mode=policy.delay_mode,
+                    retries=Retries(policy.dead_letter),
+                    version=policy.version,
+                ),
             )
             if popped.moved:
                 await self._queues.ensure_dead_letter_queue(policy.letters_in)

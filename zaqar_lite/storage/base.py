@@ -50,15 +50,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from zaqar_lite.domain.attempts import Backoff
 from zaqar_lite.domain.errors import Unsupported
-from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import (
+    NO_RETRIES,
     Capability,
     Claim,
     Claimed,
-    DeadLetter,
-    DelayMode,
+    Edit,
     HistoryPage,
     HistoryState,
     IdempotencyKey,
@@ -71,15 +69,16 @@ from zaqar_lite.domain.models import (
     Record,
     Refusal,
     Retries,
+    Selection,
     Settled,
     Settlement,
     Stats,
     Swept,
+    Take,
 )
 
 Listener = Callable[[QueueRef, int], None]
 RetriesOf = Callable[[QueueRef], Awaitable[Retries]]
-NO_RETRIES = Retries()
 
 
 async def no_retries(_: QueueRef) -> Retries:
@@ -178,22 +177,9 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def list_messages(
-        self,
-        queue: QueueRef,
-        *,
-        marker: Marker | None = None,
-        until: Marker | None = None,
-        limit: int,
-        exclude_client_id: str | None = None,
-        include_claimed: bool = False,
-        include_delayed: bool = False,
-        version: int | None = None,
-        details: bool = False,
-    ) -> Page:
-        """List up to `limit` live messages after `marker`, up to and including `until`.
+    async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
+        """List the live messages of a selection, in order of position.
 
-        In order of position. `exclude_client_id` leaves out what that client posted (echo off).
         One step examines at most MAX_EXAMINED entries, and the driver repeats until the page has
         a message or the queue ends, because an empty page means the end to clients.
         """
@@ -208,16 +194,7 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def edit(
-        self,
-        queue: QueueRef,
-        message_id: str,
-        *,
-        body: bytes | None = None,
-        ttl_ms: int | None = None,
-        delay_ms: int | None = None,
-        version: int | None = None,
-    ) -> Message:
+    async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change body, ttl or delay of a message that is still delayed; id and position stay.
 
         `ttl_ms` and `delay_ms` count from now; what is None stays as it is. `delay_ms` of 0 makes
@@ -246,16 +223,7 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def pop(
-        self,
-        queue: QueueRef,
-        *,
-        limit: int,
-        delay_mode: DelayMode,
-        dead_letter: DeadLetter | None = None,
-        version: int | None,
-        backoff: Backoff | None = None,
-    ) -> Claimed:
+    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
         """Remove and hand out up to `limit` ready messages in one step, in the order of claims.
 
         No message goes to two callers. Exhausted messages are moved as by `claim`. Popped
@@ -263,20 +231,7 @@ class MessageStore(Store):
         """
 
     @abstractmethod
-    async def claim(
-        self,
-        queue: QueueRef,
-        *,
-        limit: int,
-        ttl_ms: int,
-        grace_ms: int,
-        client_id: str,
-        delay_mode: DelayMode,
-        dead_letter: DeadLetter | None = None,
-        version: int | None,
-        backoff: Backoff | None = None,
-        details: bool = False,
-    ) -> Claimed:
+    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
         """Hand out up to `limit` ready messages under one new claim that lives for `ttl_ms`.
 
         * No message is held by two live claims.
@@ -285,15 +240,15 @@ class MessageStore(Store):
           and expires `grace_ms` after the claim.
         * delay_mode: IGNORE neither reads nor tests `d`; HONOUR promotes what is due first;
           EXPOSE also takes delayed messages, without comparing `d`.
-        * dead_letter: a message with `claim_count >= max_claims` is moved instead: same id, age,
-          count, priority, headers and body, a new position, unclaimed and ready at once in the
-          target, with its `Origin`. The move has happened before the answer leaves: atomically
-          where the backend can, else crash-safe (repeatable; in between it is visible in neither
-          queue, claimable in neither, never lost). Moved messages do not use up `limit`, and
-          `max_messages` of the target does not stop them. A delay that is over does not delay
-          them anew.
-        * `dead_letter` and `backoff` also decide what becomes of the lapsed leases it meets.
-        * `details` fills the messages' attempts; who does not ask pays nothing.
+        * `retries.dead_letter`: a message with `claim_count >= max_claims` is moved instead: same
+          id, age, counts, attempts, priority, headers and body, a new position, unclaimed and
+          ready at once in the target, with its `Origin`. The move has happened before the answer
+          leaves: atomically where the backend can, else crash-safe (repeatable; in between it is
+          visible in neither queue, claimable in neither, never lost). Moved messages do not use
+          up `limit`, and `max_messages` of the target does not stop them. A delay that is over
+          does not delay them anew.
+        * `retries` also decides what becomes of the lapsed leases it meets.
+        * It examines at most about MAX_EXAMINED entries; `more` says that this ended it early.
 
         Raises:
             QueueChanged: the record is not at `version`.

@@ -3,7 +3,15 @@
 import pytest
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import DeadLetter, DelayMode, NewMessage, QueueRef
+from zaqar_lite.domain.models import (
+    DeadLetter,
+    DelayMode,
+    NewMessage,
+    QueueRef,
+    Retries,
+    Selection,
+    Take,
+)
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.memory.messages import MemoryMessageStore
 
@@ -35,13 +43,15 @@ async def claim(
     before = store.examined
     claimed = await store.claim(
         queue,
-        limit=limit,
-        ttl_ms=MINUTE,
-        grace_ms=MINUTE,
-        client_id="c",
-        delay_mode=mode,
-        dead_letter=letters,
-        version=None,
+        Take(
+            limit=limit,
+            ttl_ms=MINUTE,
+            grace_ms=MINUTE,
+            client_id="c",
+            delay_mode=mode,
+            retries=Retries(letters),
+            version=None,
+        ),
     )
     return len(claimed.messages), store.examined - before, claimed.more
 
@@ -90,7 +100,7 @@ async def test_a_reading_behind_a_crowd_is_bounded_in_each_step(
     stats = await store.stats(queue)
     assert stats.ready == (1 if crowd == "expired" else CROWD + 1)
     assert stats.oldest is not None
-    page = await store.list_messages(queue, limit=1)
+    page = await store.list_messages(queue, Selection(limit=1))
     assert len(page.messages) == 1
 
 

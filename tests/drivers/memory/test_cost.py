@@ -11,7 +11,13 @@ import pytest
 
 import zaqar_lite.storage.memory as driver
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef
+from zaqar_lite.domain.models import (
+    DelayMode,
+    NewMessage,
+    QueueRef,
+    Selection,
+    Take,
+)
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.memory.messages import MemoryMessageStore
 
@@ -37,12 +43,14 @@ async def claim_all(store: MemoryMessageStore, queue: QueueRef) -> None:
     while (
         await store.claim(
             queue,
-            limit=1_000,
-            ttl_ms=HOUR,
-            grace_ms=0,
-            client_id="c",
-            delay_mode=DelayMode.IGNORE,
-            version=None,
+            Take(
+                limit=1_000,
+                ttl_ms=HOUR,
+                grace_ms=0,
+                client_id="c",
+                delay_mode=DelayMode.IGNORE,
+                version=None,
+            ),
         )
     ).messages:
         pass
@@ -52,12 +60,14 @@ async def examined_by_a_claim(store: MemoryMessageStore, queue: QueueRef, mode: 
     before = store.examined
     claimed = await store.claim(
         queue,
-        limit=20,
-        ttl_ms=HOUR,
-        grace_ms=HOUR,
-        client_id="consumer",
-        delay_mode=mode,
-        version=None,
+        Take(
+            limit=20,
+            ttl_ms=HOUR,
+            grace_ms=HOUR,
+            client_id="consumer",
+            delay_mode=mode,
+            version=None,
+        ),
     )
     assert len(claimed.messages) == 20
     return store.examined - before
@@ -102,7 +112,7 @@ async def test_a_listing_looks_at_a_page_not_at_the_queue(
 ) -> None:
     await post(store, queue, CROWD)
     before = store.examined
-    page = await store.list_messages(queue, limit=20)
+    page = await store.list_messages(queue, Selection(limit=20))
     assert len(page.messages) == 20
     assert store.examined - before == 20
 
@@ -113,7 +123,7 @@ async def test_a_listing_passes_a_crowd_in_bounded_steps(
     await post(store, queue, CROWD, delay_ms=HOUR)
     await post(store, queue, 20)
     before = store.examined
-    page = await store.list_messages(queue, limit=20)
+    page = await store.list_messages(queue, Selection(limit=20))
     assert 1 <= len(page.messages) <= 20
     assert store.examined - before <= CROWD + MAX_EXAMINED
 
@@ -165,19 +175,21 @@ async def claim_and_pop(
     for _ in range(2):
         claimed = await store.claim(
             queue,
-            limit=20,
-            ttl_ms=2 * HOUR,
-            grace_ms=HOUR,
-            client_id="consumer",
-            delay_mode=mode,
-            version=None,
+            Take(
+                limit=20,
+                ttl_ms=2 * HOUR,
+                grace_ms=HOUR,
+                client_id="consumer",
+                delay_mode=mode,
+                version=None,
+            ),
         )
         assert [message.position for message in claimed.messages] == sorted(
             message.position for message in claimed.messages
         )
         assert len(claimed.messages) == 20
         clock.advance(3 * HOUR)
-    popped = await store.pop(queue, limit=60, delay_mode=mode, version=None)
+    popped = await store.pop(queue, Take(limit=60, delay_mode=mode, version=None))
     assert len(popped.messages) == 60
 
 

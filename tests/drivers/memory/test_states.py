@@ -5,7 +5,17 @@ import pytest
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, NotFound, Unsupported
 from zaqar_lite.domain.idempotency import identify
-from zaqar_lite.domain.models import DeadLetter, DelayMode, NewMessage, QueueRef, StoreOptions
+from zaqar_lite.domain.models import (
+    DeadLetter,
+    DelayMode,
+    Edit,
+    NewMessage,
+    QueueRef,
+    Retries,
+    Selection,
+    StoreOptions,
+    Take,
+)
 from zaqar_lite.storage.memory import create
 from zaqar_lite.storage.memory.messages import MemoryMessageStore
 
@@ -31,13 +41,15 @@ async def claim(
 ) -> str | None:
     claimed = await store.claim(
         queue,
-        limit=20,
-        ttl_ms=ttl_ms,
-        grace_ms=grace_ms,
-        client_id="consumer",
-        delay_mode=mode,
-        dead_letter=dead_letter,
-        version=None,
+        Take(
+            limit=20,
+            ttl_ms=ttl_ms,
+            grace_ms=grace_ms,
+            client_id="consumer",
+            delay_mode=mode,
+            retries=Retries(dead_letter),
+            version=None,
+        ),
     )
     return claimed.claim_id
 
@@ -119,8 +131,8 @@ async def test_reading_a_queue_that_is_not_there_keeps_nothing_of_it(
     store: MemoryMessageStore, queue: QueueRef
 ) -> None:
     await claim(store, queue)
-    await store.pop(queue, limit=1, delay_mode=DelayMode.HONOUR, version=None)
-    await store.list_messages(queue, limit=1)
+    await store.pop(queue, Take(limit=1, delay_mode=DelayMode.HONOUR, version=None))
+    await store.list_messages(queue, Selection(limit=1))
     await store.get_messages(queue, ["0" * 32])
     await store.delete(queue, ["0" * 32], claim_ids=None)
     await store.stats(queue)
@@ -128,7 +140,7 @@ async def test_reading_a_queue_that_is_not_there_keeps_nothing_of_it(
     await store.expose(queue, 3)
     await store.release(queue, "0" * 32)
     with pytest.raises(NotFound):
-        await store.edit(queue, "0" * 32, body=b"2")
+        await store.edit(queue, Edit("0" * 32, body=b"2"))
     assert store._state.queues == {}
 
 

@@ -17,7 +17,13 @@ from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer, free_port, start_mongo
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptions
+from zaqar_lite.domain.models import (
+    DelayMode,
+    NewMessage,
+    QueueRef,
+    Selection,
+    StoreOptions,
+)
 from zaqar_lite.storage.mongodb import create
 
 pytestmark = [
@@ -263,8 +269,8 @@ async def test_a_server_that_was_killed_comes_back_with_what_was_answered() -> N
             with pytest.raises(Unavailable):
                 await store.post(ref, [message], client_id="c", version=None)
             server.start()
-            page = await store.list_messages(ref, limit=10)
+            page = await store.list_messages(ref, Selection(limit=10))
             assert ids(page.messages) == [kept.id]
             (posted,) = await store.post(ref, [message], client_id="c", version=None)
-            page = await store.list_messages(ref, limit=10)
+            page = await store.list_messages(ref, Selection(limit=10))
             assert ids(page.messages) == [kept.id, posted.id]

@@ -7,7 +7,13 @@ import asyncio
 import sys
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptions
+from zaqar_lite.domain.models import (
+    DelayMode,
+    NewMessage,
+    QueueRef,
+    StoreOptions,
+    Take,
+)
 from zaqar_lite.storage.registry import create_stores
 
 QUEUE = QueueRef("project", "queue")
@@ -31,12 +37,14 @@ async def main(uri: str, database: str, what: str, count: int) -> None:
         while True:
             claimed = await store.claim(
                 QUEUE,
-                limit=count,
-                ttl_ms=600_000,
-                grace_ms=60_000,
-                client_id=what,
-                delay_mode=DelayMode.IGNORE,
-                version=None,
+                Take(
+                    limit=count,
+                    ttl_ms=600_000,
+                    grace_ms=60_000,
+                    client_id=what,
+                    delay_mode=DelayMode.IGNORE,
+                    version=None,
+                ),
             )
             if claimed.claim_id is None:
                 return

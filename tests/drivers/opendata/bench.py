@@ -16,7 +16,13 @@ import time
 from pathlib import Path
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptions
+from zaqar_lite.domain.models import (
+    DelayMode,
+    NewMessage,
+    QueueRef,
+    StoreOptions,
+    Take,
+)
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.registry import create_stores
@@ -58,12 +64,14 @@ async def claims(store: MessageStore, consumers: int, seconds: float) -> float:
         while time.perf_counter() < ends:
             claimed = await store.claim(
                 QUEUE,
-                limit=20,
-                ttl_ms=60_000,
-                grace_ms=60_000,
-                client_id="consumer",
-                delay_mode=DelayMode.IGNORE,
-                version=None,
+                Take(
+                    limit=20,
+                    ttl_ms=60_000,
+                    grace_ms=60_000,
+                    client_id="consumer",
+                    delay_mode=DelayMode.IGNORE,
+                    version=None,
+                ),
             )
             if claimed.claim_id is None:
                 return
@@ -101,9 +109,16 @@ class Claims:
         """Measure one claim of twenty."""
         examined, started = self.store.examined, time.perf_counter()
         claimed = await self.store.claim(
-            QUEUE, limit=20, ttl_ms=60_000, grace_ms=60_000, client_id="c",
-            delay_mode=DelayMode.HONOUR, version=None,
-        )  # fmt: skip
+            QUEUE,
+            Take(
+                limit=20,
+                ttl_ms=60_000,
+                grace_ms=60_000,
+                client_id="c",
+                delay_mode=DelayMode.HONOUR,
+                version=None,
+            ),
+        )
         self.times.append(time.perf_counter() - started)
         self.examined.append(self.store.examined - examined)
         ids = [held.id for held in claimed.messages]

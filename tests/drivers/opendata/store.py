@@ -15,7 +15,10 @@ from zaqar_lite.domain.models import (
     Message,
     NewMessage,
     QueueRef,
+    Retries,
+    Selection,
     StoreOptions,
+    Take,
 )
 from zaqar_lite.storage.opendata import create
 from zaqar_lite.storage.opendata.database import Database
@@ -83,9 +86,17 @@ class Store:
         letters: DeadLetter | None = None,
     ) -> Claimed:
         return await self.messages.claim(
-            queue, limit=limit, ttl_ms=MINUTE, grace_ms=MINUTE, client_id=client,
-            delay_mode=DelayMode.HONOUR, dead_letter=letters, version=None,
-        )  # fmt: skip
+            queue,
+            Take(
+                limit=limit,
+                ttl_ms=MINUTE,
+                grace_ms=MINUTE,
+                client_id=client,
+                delay_mode=DelayMode.HONOUR,
+                retries=Retries(letters),
+                version=None,
+            ),
+        )
 
     async def acknowledge(self, queue: QueueRef = QUEUE, *, client: str = "worker") -> int:
         claimed = await self.claim(queue=queue, client=client)
@@ -140,7 +151,7 @@ async def listed(store: Store, queue: QueueRef = QUEUE) -> list[str]:
     marker = None
     while True:
         page = await store.messages.list_messages(
-            queue, marker=marker, limit=1_000, include_claimed=True, include_delayed=True
+            queue, Selection(marker=marker, limit=1_000, include_claimed=True, include_delayed=True)
         )
         if not page.messages:
             return found

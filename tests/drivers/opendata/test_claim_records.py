@@ -5,7 +5,11 @@ import pytest
 from tests.drivers.opendata.store import MINUTE, QUEUE, Store
 from zaqar_lite.domain.errors import NotFound
 from zaqar_lite.domain.ids import new_claim_id
-from zaqar_lite.domain.models import DelayMode
+from zaqar_lite.domain.models import (
+    DelayMode,
+    Retries,
+    Take,
+)
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import ClaimRecord, encode_claim
@@ -47,7 +51,7 @@ async def test_claims_that_an_earlier_version_left_are_over(store: Store) -> Non
 async def test_popping_makes_no_claim(store: Store) -> None:
     await store.post("popped")
     popped = await store.messages.pop(
-        QUEUE, limit=1, delay_mode=DelayMode.IGNORE, dead_letter=None, version=None
+        QUEUE, Take(limit=1, delay_mode=DelayMode.IGNORE, retries=Retries(None), version=None)
     )
     assert len(popped.messages) == 1
     assert not await store.records(RecordType.CLAIM)

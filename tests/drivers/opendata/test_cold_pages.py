@@ -12,7 +12,15 @@ import pytest
 
 from tests.drivers.opendata.contract_hooks import check_database
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import DelayMode, Message, NewMessage, QueueRef, StoreOptions
+from zaqar_lite.domain.models import (
+    DelayMode,
+    Message,
+    NewMessage,
+    QueueRef,
+    Selection,
+    StoreOptions,
+    Take,
+)
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata import claiming, due, entries, listing, paging, queue
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
@@ -55,14 +63,23 @@ async def post(store: MessageStore, texts: list[str], *, delay: int = 0, ttl: in
 
 async def claim(store: MessageStore, limit: int) -> tuple[str | None, list[Message]]:
     claimed = await store.claim(
-        QUEUE, limit=limit, ttl_ms=60_000, grace_ms=60_000, client_id="c",
-        delay_mode=DelayMode.HONOUR, version=None,
-    )  # fmt: skip
+        QUEUE,
+        Take(
+            limit=limit,
+            ttl_ms=60_000,
+            grace_ms=60_000,
+            client_id="c",
+            delay_mode=DelayMode.HONOUR,
+            version=None,
+        ),
+    )
     return claimed.claim_id, list(claimed.messages)
 
 
 async def listed(store: MessageStore) -> list[Message]:
-    page = await store.list_messages(QUEUE, limit=1_000, include_claimed=True, include_delayed=True)
+    page = await store.list_messages(
+        QUEUE, Selection(limit=1_000, include_claimed=True, include_delayed=True)
+    )
     return list(page.messages)
 
 

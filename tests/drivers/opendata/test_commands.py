@@ -22,7 +22,10 @@ from zaqar_lite.domain.models import (
     Message,
     NewMessage,
     QueueRef,
+    Retries,
+    Selection,
     StoreOptions,
+    Take,
 )
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 from zaqar_lite.storage.opendata.format import keys
@@ -54,10 +57,10 @@ async def fill(messages: MessageStore, management: ManagementStore) -> None:
     await management.create_queue(QUEUE, METADATA, max_queues=9)
 
     async def claim(**more: DeadLetter) -> None:
-        claimed = await messages.claim(
-            QUEUE, limit=1, ttl_ms=60_000, grace_ms=60_000, client_id="worker",
-            delay_mode=DelayMode.HONOUR, version=None, **more,
-        )  # fmt: skip
+        take = Take(
+            1, None, DelayMode.HONOUR, 60_000, 60_000, "worker", Retries(more.get("dead_letter"))
+        )
+        claimed = await messages.claim(QUEUE, take)
         if not more:
             await messages.release(QUEUE, claimed.claim_id or "")
 
@@ -166,7 +169,7 @@ async def contents(
     found: list[Message] = []
     for ref in (QUEUE, LETTERS):
         page = await messages.list_messages(
-            ref, limit=20, include_claimed=True, include_delayed=True
+            ref, Selection(limit=20, include_claimed=True, include_delayed=True)
         )
         found += page.messages
     record = await management.get_queue(QUEUE)

@@ -22,7 +22,14 @@ from tests.services.process import missing
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptions
+from zaqar_lite.domain.models import (
+    DelayMode,
+    NewMessage,
+    QueueRef,
+    Selection,
+    StoreOptions,
+    Take,
+)
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import keys
@@ -174,7 +181,7 @@ async def bodies(store: MessageStore) -> list[str]:
     marker = None
     while True:
         page = await store.list_messages(
-            QUEUE, marker=marker, limit=100, include_claimed=True, include_delayed=True
+            QUEUE, Selection(marker=marker, limit=100, include_claimed=True, include_delayed=True)
         )
         if not page.messages:
             return found
@@ -361,9 +368,16 @@ async def test_a_damaged_payload_is_named_and_the_rest_is_served(
     async with stores(uri) as store:
         assert await bodies(store) == [*texts[:2], *texts[3:]]
         claimed = await store.claim(
-            QUEUE, limit=10, ttl_ms=60_000, grace_ms=0, client_id="c",
-            delay_mode=DelayMode.IGNORE, version=None,
-        )  # fmt: skip
+            QUEUE,
+            Take(
+                limit=10,
+                ttl_ms=60_000,
+                grace_ms=0,
+                client_id="c",
+                delay_mode=DelayMode.IGNORE,
+                version=None,
+            ),
+        )
         assert [json.loads(message.body) for message in claimed.messages] == [
             *texts[:2], *texts[3:],
         ]  # fmt: skip
@@ -428,9 +442,9 @@ async def test_damaged_metadata_is_named_and_the_rest_is_listed_to_other_clients
     texts = await written(uri, 5)
     flip(tmp_path / "data", keys.log_prefix(1), which=2)
     async with stores(uri) as store, asyncio.timeout(10):
-        page = await store.list_messages(QUEUE, limit=10, exclude_client_id="another")
+        page = await store.list_messages(QUEUE, Selection(limit=10, exclude_client_id="another"))
         assert [json.loads(message.body) for message in page.messages] == [*texts[:2], *texts[3:]]
-        mine = await store.list_messages(QUEUE, limit=10, exclude_client_id="c")
+        mine = await store.list_messages(QUEUE, Selection(limit=10, exclude_client_id="c"))
         assert not mine.messages
     assert "metadata" in caplog.text
 
@@ -562,9 +576,16 @@ async def test_a_clock_that_stepped_back_neither_cuts_leases_nor_hands_out_early
 
 async def claim(store: MessageStore) -> list[str]:
     claimed = await store.claim(
-        QUEUE, limit=10, ttl_ms=60_000, grace_ms=60_000, client_id="c",
-        delay_mode=DelayMode.HONOUR, version=None,
-    )  # fmt: skip
+        QUEUE,
+        Take(
+            limit=10,
+            ttl_ms=60_000,
+            grace_ms=60_000,
+            client_id="c",
+            delay_mode=DelayMode.HONOUR,
+            version=None,
+        ),
+    )
     return [json.loads(message.body) for message in claimed.messages]
 
 

@@ -13,7 +13,11 @@ import pytest
 
 from tests.drivers.opendata.store import HOUR, QUEUE, Store
 from zaqar_lite.cli import main
-from zaqar_lite.domain.models import NewMessage, QueueRef
+from zaqar_lite.domain.models import (
+    NewMessage,
+    QueueRef,
+    Selection,
+)
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.encoding import after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
@@ -161,7 +165,7 @@ def test_what_looks_like_the_end_of_a_line_moves_to_another_store(
 
     async def contents() -> list[object]:
         await other.messages.open()
-        page = await other.messages.list_messages(QUEUE, limit=9)
+        page = await other.messages.list_messages(QUEUE, Selection(limit=9))
         record = await other.management.get_queue(QUEUE)
         await other.messages.close()
         return [record and record.metadata, *[(m.body, m.headers) for m in page.messages]]

@@ -7,7 +7,16 @@ import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, NotFound
-from zaqar_lite.domain.models import Claimed, DelayMode, NewMessage, QueueRef, StoreOptions
+from zaqar_lite.domain.models import (
+    Claimed,
+    DelayMode,
+    Edit,
+    NewMessage,
+    QueueRef,
+    Selection,
+    StoreOptions,
+    Take,
+)
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.registry import create_stores
 
@@ -32,12 +41,19 @@ class Frozen:
 
     async def claim(self, ttl: int = TTL) -> Claimed:
         return await self.store.claim(
-            QUEUE, limit=5, ttl_ms=ttl, grace_ms=0, client_id="c",
-            delay_mode=DelayMode.HONOUR, version=None,
-        )  # fmt: skip
+            QUEUE,
+            Take(
+                limit=5,
+                ttl_ms=ttl,
+                grace_ms=0,
+                client_id="c",
+                delay_mode=DelayMode.HONOUR,
+                version=None,
+            ),
+        )
 
     async def listed(self, *, delayed: bool = False) -> int:
-        page = await self.store.list_messages(QUEUE, limit=5, include_delayed=delayed)
+        page = await self.store.list_messages(QUEUE, Selection(limit=5, include_delayed=delayed))
         return len(page.messages)
 
 
@@ -58,7 +74,7 @@ async def test_a_delay_is_over_at_its_instant_and_not_before(frozen: Frozen) -> 
     frozen.clock.advance(1)
     assert await frozen.listed() == 1
     with pytest.raises(Conflict):
-        await frozen.store.edit(QUEUE, message_id, body=b'"y"')
+        await frozen.store.edit(QUEUE, Edit(message_id, body=b'"y"'))
     assert (await frozen.store.stats(QUEUE)).ready == 1
     assert len((await frozen.claim()).messages) == 1
 

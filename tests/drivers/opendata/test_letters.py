@@ -7,7 +7,15 @@ import pytest
 
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store
-from zaqar_lite.domain.models import Copy, DeadLetter, HistoryState, Message, NewMessage, QueueRef
+from zaqar_lite.domain.models import (
+    Copy,
+    DeadLetter,
+    HistoryState,
+    Message,
+    NewMessage,
+    QueueRef,
+    Selection,
+)
 
 pytestmark = pytest.mark.anyio
 LETTERS = QueueRef("project", "letters")
@@ -34,7 +42,7 @@ async def two(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[S
 
 async def letters(store: Store) -> list[Message]:
     page = await store.messages.list_messages(
-        LETTERS, limit=10, include_claimed=True, include_delayed=True
+        LETTERS, Selection(limit=10, include_claimed=True, include_delayed=True)
     )
     return list(page.messages)
 

@@ -20,7 +20,14 @@ from tests.drivers.opendata.store import (
 )
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.domain.models import Copy, DeadLetter, DelayMode, NewMessage, QueueRef
+from zaqar_lite.domain.models import (
+    Copy,
+    DeadLetter,
+    DelayMode,
+    NewMessage,
+    QueueRef,
+    Take,
+)
 from zaqar_lite.storage.opendata.checking import check
 from zaqar_lite.storage.opendata.engine import Batch, Damage
 from zaqar_lite.storage.opendata.format import keys
@@ -150,7 +157,9 @@ async def test_a_message_set_aside_is_not_ready_when_its_claim_ends(filled: Stor
     await listed(filled)
     await filled.messages.release(QUEUE, taken.claim_id or "")
     assert (await filled.messages.stats(QUEUE)).ready == 699
-    popped = await filled.messages.pop(QUEUE, limit=10, delay_mode=DelayMode.HONOUR, version=None)
+    popped = await filled.messages.pop(
+        QUEUE, Take(limit=10, delay_mode=DelayMode.HONOUR, version=None)
+    )
     assert texts(popped) == numbers(1, 11)
 
 

@@ -8,7 +8,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store, texts
-from zaqar_lite.domain.models import Copy, DeadLetter, HistoryState, NewMessage
+from zaqar_lite.domain.models import (
+    Copy,
+    DeadLetter,
+    HistoryState,
+    NewMessage,
+    Selection,
+)
 from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.engine import Stored
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE
@@ -68,7 +74,9 @@ async def test_a_page_reads_no_more_of_the_log_than_it_shows(store: Store) -> No
 
     store.db.engine.get = counted  # type: ignore[assignment, method-assign]
     before = store.messages.examined
-    page = await store.messages.list_messages(QUEUE, limit=20, exclude_client_id="another")
+    page = await store.messages.list_messages(
+        QUEUE, Selection(limit=20, exclude_client_id="another")
+    )
     assert [message.id for message in page.messages] == ids[:20]
     assert store.messages.examined - before <= 40
     assert len(read) <= 60  # 20 bodies, and who posted what
@@ -96,10 +104,10 @@ async def test_counting_what_is_due_takes_many_steps(store: Store) -> None:
 
 async def test_a_listing_shows_what_is_due_without_opening_it(store: Store) -> None:
     await post_many(store, MANY, delay=HOUR)
-    assert not (await store.messages.list_messages(QUEUE, limit=10)).messages
+    assert not (await store.messages.list_messages(QUEUE, Selection(limit=10))).messages
     store.clock.advance(HOUR)
     before = store.messages.examined
-    assert len((await store.messages.list_messages(QUEUE, limit=10)).messages) == 10
+    assert len((await store.messages.list_messages(QUEUE, Selection(limit=10))).messages) == 10
     assert store.messages.examined - before <= 1_000
 
 

@@ -12,6 +12,7 @@ from zaqar_lite.domain.models import (
     DeadLetter,
     HistoryState,
     NewMessage,
+    Selection,
 )
 from zaqar_lite.storage.opendata.checkpoint import GARBAGE_STEP
 from zaqar_lite.storage.opendata.engine import Batch
@@ -259,7 +260,7 @@ async def test_stragglers_do_not_keep_a_page_each(store: Store) -> None:
     assert len(await store.records(RecordType.ACTIVE)) > 10
     await store.sweep()
     assert len(await store.records(RecordType.ACTIVE)) < 5
-    page = await store.messages.list_messages(QUEUE, limit=100)
+    page = await store.messages.list_messages(QUEUE, Selection(limit=100))
     assert [message.id for message in page.messages] == kept
 
 
@@ -329,7 +330,7 @@ async def test_what_a_reader_sees_is_durable(store: Store, monkeypatch: pytest.M
     monkeypatch.setattr(store.db.engine, "commit", slow)
     posting = asyncio.create_task(store.post("slow"))
     await asyncio.sleep(0.02)
-    reading = asyncio.create_task(store.messages.list_messages(QUEUE, limit=10))
+    reading = asyncio.create_task(store.messages.list_messages(QUEUE, Selection(limit=10)))
     await asyncio.sleep(0.02)
     assert not reading.done()
     release.set()

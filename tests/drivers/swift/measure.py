@@ -26,7 +26,14 @@ import swiftclient
 from tests import services
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.ids import new_message_id
-from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptions
+from zaqar_lite.domain.models import (
+    DelayMode,
+    NewMessage,
+    QueueRef,
+    Selection,
+    StoreOptions,
+    Take,
+)
 from zaqar_lite.storage.swift import create, layout
 from zaqar_lite.storage.swift.layout import Content, State
 from zaqar_lite.storage.swift.messages import SwiftMessageStore
@@ -62,19 +69,21 @@ class Driver:
 
     async def list(self) -> None:
         """List the first page."""
-        page = await self.store.list_messages(self.queue, limit=COUNT)
+        page = await self.store.list_messages(self.queue, Selection(limit=COUNT))
         assert len(page.messages) == COUNT
 
     async def claim(self) -> None:
         """Claim the first messages."""
         claimed = await self.store.claim(
             self.queue,
-            limit=COUNT,
-            ttl_ms=600_000,
-            grace_ms=60_000,
-            client_id="c",
-            delay_mode=DelayMode.IGNORE,
-            version=None,
+            Take(
+                limit=COUNT,
+                ttl_ms=600_000,
+                grace_ms=60_000,
+                client_id="c",
+                delay_mode=DelayMode.IGNORE,
+                version=None,
+            ),
         )
         assert len(claimed.messages) == COUNT
         self.claim_id = claimed.claim_id or ""

@@ -16,6 +16,7 @@ from zaqar_lite.domain.models import (
     QueueRef,
     Retries,
     Settlement,
+    Take,
 )
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.memory.entries import Entry
@@ -51,15 +52,13 @@ class Claiming:
         self._clock = clock
         self._announce = announce
 
-    def take(
-        self, step: Step, *, limit: int, delay_mode: DelayMode
-    ) -> tuple[list[Entry], int, bool]:
+    def take(self, step: Step, take: Take) -> tuple[list[Entry], int, bool]:
         """Take up to `limit` ready entries, examining a bounded number.
 
         Answers them, how many dead letters were moved, and whether more may be ready.
         """
         _, queue, now, retries = step
-        letter = retries.dead_letter
+        limit, delay_mode, letter = take.limit, take.delay_mode, retries.dead_letter
         moved = self.end_lapsed(step, _SHARE)
         queue.unpark(now, _SHARE)
         if delay_mode is DelayMode.HONOUR:

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
-from zaqar_lite.domain.attempts import Backoff
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     Conflict,
@@ -15,11 +14,12 @@ from zaqar_lite.domain.errors import (
 )
 from zaqar_lite.domain.ids import Marker, new_claim_id
 from zaqar_lite.domain.models import (
+    NO_RETRIES,
     Capability,
     Claim,
     Claimed,
-    DeadLetter,
     DelayMode,
+    Edit,
     IdempotencyKey,
     Message,
     NewMessage,
@@ -30,15 +30,16 @@ from zaqar_lite.domain.models import (
     Refusal,
     RefusalReason,
     Retries,
+    Selection,
     Settled,
     Settlement,
     Stats,
     StoreOptions,
     Swept,
+    Take,
 )
 from zaqar_lite.storage.base import (
     MAX_EXAMINED,
-    NO_RETRIES,
     Listener,
     MessageStore,
     RetriesOf,
@@ -107,25 +108,13 @@ class MemoryMessageStore(MessageStore):
         self._state.check_version(queue, version)
         return self._posting.post(queue, messages, client_id, batch_key)
 
-    async def list_messages(
-        self,
-        queue: QueueRef,
-        *,
-        marker: Marker | None = None,
-        until: Marker | None = None,
-        limit: int,
-        exclude_client_id: str | None = None,
-        include_claimed: bool = False,
-        include_delayed: bool = False,
-        version: int | None = None,
-        details: bool = False,
-    ) -> Page:
+    async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
-        self._state.check_version(queue, version)
+        self._state.check_version(queue, selection.version)
         there = self._state.queues.get(queue)
         if there is None:
             return Page((), None)
-        after, last = _resolve(marker, there), _resolve(until, there)
+        after, last = _resolve(selection.marker, there), _resolve(selection.until, there)
         page = Page((), None)
         while there is not None:
             now = self._clock.now_ms()
@@ -138,12 +127,15 @@ class MemoryMessageStore(MessageStore):
                 page.marker = after = position
                 if (
                     entry.expires_at > now
-                    and (include_claimed or not (entry.holder(now) or entry.parked(now)))
-                    and (include_delayed or not entry.waits(now))
-                    and (exclude_client_id is None or entry.client_id != exclude_client_id)
+                    and (selection.include_claimed or not (entry.holder(now) or entry.parked(now)))
+                    and (selection.include_delayed or not entry.waits(now))
+                    and (
+                        selection.exclude_client_id is None
+                        or entry.client_id != selection.exclude_client_id
+                    )
                 ):
-                    found.append(entry.full_view(now, details=details))
-                    if len(found) == limit:
+                    found.append(entry.full_view(now, details=selection.details))
+                    if len(found) == selection.limit:
                         break
             there.examined += examined
             if found or examined < MAX_EXAMINED:
@@ -164,17 +156,10 @@ class MemoryMessageStore(MessageStore):
         found = [there.live(key, now) for key in dict.fromkeys(ids)]
         return [entry.full_view(now, details=details) for entry in found if entry is not None]
 
-    async def edit(
-        self,
-        queue: QueueRef,
-        message_id: str,
-        *,
-        body: bytes | None = None,
-        ttl_ms: int | None = None,
-        delay_ms: int | None = None,
-        version: int | None = None,
-    ) -> Message:
+    async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change a delayed message; see the seam."""
+        message_id, body, version = edit.message_id, edit.body, edit.version
+        ttl_ms, delay_ms = edit.ttl_ms, edit.delay_ms
         self._state.check_version(queue, version)
         now = self._clock.now_ms()
         there = self._state.queues.get(queue, Queue())
@@ -228,63 +213,35 @@ class MemoryMessageStore(MessageStore):
         self._state.close(queue, there)
         return ()
 
-    async def pop(
-        self,
-        queue: QueueRef,
-        *,
-        limit: int,
-        delay_mode: DelayMode,
-        dead_letter: DeadLetter | None = None,
-        version: int | None,
-        backoff: Backoff | None = None,
-    ) -> Claimed:
+    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
         """Remove and hand out ready messages; see the seam."""
-        self._state.check_version(queue, version)
-        retries = _retries(dead_letter, backoff)
-        there = self._state.queues.get(queue)
+        there = self._for(queue, take)
         if there is None:
             return Claimed(None)
-        now = self._clock.now_ms()
-        step = Step(queue, there, now, retries)
-        taken, moved, more = self._claiming.take(step, limit=limit, delay_mode=delay_mode)
+        step = Step(queue, there, self._clock.now_ms(), take.retries)
+        taken, moved, more = self._claiming.take(step, take)
         for entry in taken:
             there.leave(entry)
         self._state.close(queue, there)
-        return Claimed(None, _views(taken, now, delay_mode), moved, more)
+        return Claimed(None, _views(taken, step.now, take), moved, more)
 
-    async def claim(
-        self,
-        queue: QueueRef,
-        *,
-        limit: int,
-        ttl_ms: int,
-        grace_ms: int,
-        client_id: str,
-        delay_mode: DelayMode,
-        dead_letter: DeadLetter | None = None,
-        version: int | None,
-        backoff: Backoff | None = None,
-        details: bool = False,
-    ) -> Claimed:
+    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
         """Hand out ready messages under a new claim; see the seam."""
-        self._state.check_version(queue, version)
-        retries = _retries(dead_letter, backoff)
-        there = self._state.queues.get(queue)
+        there = self._for(queue, take)
         if there is None:
             return Claimed(None)
         now = self._clock.now_ms()
-        step = Step(queue, there, now, retries)
-        taken, moved, more = self._claiming.take(step, limit=limit, delay_mode=delay_mode)
+        taken, moved, more = self._claiming.take(Step(queue, there, now, take.retries), take)
         if not taken:
             self._state.close(queue, there)
             return Claimed(None, (), moved, more)
-        claim = entries.Claim(new_claim_id(), client_id)
-        claim.started_at, claim.ttl_ms = now, ttl_ms
+        claim = entries.Claim(new_claim_id(), take.client_id)
+        claim.started_at, claim.ttl_ms = now, take.ttl_ms
         there.claims[claim.id] = claim
         for entry in taken:
-            there.hold(entry, claim, now, ttl_ms, grace_ms)
-        self._state.note(queue, there, now + ttl_ms)
-        return Claimed(claim.id, _views(taken, now, delay_mode, details=details), moved, more)
+            there.hold(entry, claim, now, take.ttl_ms, take.grace_ms)
+        self._state.note(queue, there, now + take.ttl_ms)
+        return Claimed(claim.id, _views(taken, now, take), moved, more)
 
     async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         """Read a live claim; see the seam."""
@@ -326,8 +283,6 @@ class MemoryMessageStore(MessageStore):
         there = self._state.queues.get(queue)
         if there is None:
             return Settled([Outcome.NOT_FOUND] * len(settlements))
-        letter = retries.dead_letter
-        _retries(letter, None)
         step = Step(queue, there, self._clock.now_ms(), retries)
         settled = [self._claiming.settle(step, claim_id, one) for one in settlements]
         ripe = there.ripens_at()
@@ -419,6 +374,14 @@ class MemoryMessageStore(MessageStore):
         if self._watched[queue] <= 0:
             del self._watched[queue]
 
+    def _for(self, ref: QueueRef, take: Take) -> Queue | None:
+        """The queue to take from, when its record is still the one that the caller saw."""
+        self._state.check_version(ref, take.version)
+        letter = take.retries.dead_letter
+        if letter is not None and letter.target is None:
+            raise Unsupported("The memory store keeps no failed messages; the embedded one does.")
+        return self._state.queues.get(ref)
+
     def _announce(self, queue: QueueRef, count: int) -> None:
         if count and self._listener is not None and queue in self._watched:
             self._listener(queue, count)
@@ -486,21 +449,8 @@ def _refusal(entry: Entry, claim_ids: Collection[str], now: int) -> RefusalReaso
     return RefusalReason.NOT_CLAIMED if claim_ids else None
 
 
-def _retries(dead_letter: DeadLetter | None, backoff: Backoff | None) -> Retries:
-    """What becomes of failed messages.
-
-    Raises:
-        Unsupported: they are to go to a failed list.
-    """
-    if dead_letter is not None and dead_letter.target is None:
-        raise Unsupported("The memory store keeps no failed messages; the embedded one does.")
-    return Retries(dead_letter, backoff)
-
-
-def _views(
-    entries: Iterable[Entry], now: int, delay_mode: DelayMode, *, details: bool = False
-) -> list[Message]:
+def _views(taken: Iterable[Entry], now: int, take: Take) -> list[Message]:
     """Show what was handed out; on a normal queue no line reads a delay."""
-    if delay_mode is DelayMode.IGNORE and not details:
-        return [entry.view(now) for entry in entries]
-    return [entry.full_view(now, details=details) for entry in entries]
+    if take.delay_mode is DelayMode.IGNORE and not take.details:
+        return [entry.view(now) for entry in taken]
+    return [entry.full_view(now, details=take.details) for entry in taken]

@@ -8,13 +8,12 @@ from bson.datetime_ms import DatetimeMS
 from pymongo import DeleteMany, ReturnDocument, UpdateMany, UpdateOne
 
 from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
-from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id
+from zaqar_lite.domain.ids import is_claim_id, is_message_id
 from zaqar_lite.domain.models import (
     Capability,
     Claim,
     Claimed,
-    DeadLetter,
-    DelayMode,
+    Edit,
     Message,
     NewMessage,
     Page,
@@ -22,11 +21,13 @@ from zaqar_lite.domain.models import (
     QueueRef,
     Refusal,
     RefusalReason,
+    Selection,
     Stats,
     StoreOptions,
     Swept,
+    Take,
 )
-from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.base import MessageStore, RetriesOf, no_retries
 from zaqar_lite.storage.mongodb.claiming import Claiming, Terms, raised_ttl
 from zaqar_lite.storage.mongodb.connection import Connection, read_all
 from zaqar_lite.storage.mongodb.documents import to_message
@@ -95,19 +96,11 @@ class MongoMessageStore(MessageStore):
                 queue, messages, client_id=client_id, batch_key=batch_key, version=version
             )
 
-    async def list_messages(
-        self,
-        queue: QueueRef,
-        *,
-        marker: Marker | None = None,
-        until: Marker | None = None,
-        limit: int,
-        exclude_client_id: str | None = None,
-        include_claimed: bool = False,
-        include_delayed: bool = False,
-        version: int | None = None,
-    ) -> Page:
+    async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """List messages; see the seam."""
+        marker, until, limit = selection.marker, selection.until, selection.limit
+        exclude_client_id, version = selection.exclude_client_id, selection.version
+        include_claimed, include_delayed = selection.include_claimed, selection.include_delayed
         states = [READY, *[DELAYED] * include_delayed, *[CLAIMED] * include_claimed]
         with translated():
             return await self._listing.page(
@@ -120,22 +113,17 @@ class MongoMessageStore(MessageStore):
                 version=version,
             )
 
-    async def get_messages(self, queue: QueueRef, ids: Collection[str]) -> Sequence[Message]:
+    async def get_messages(
+        self, queue: QueueRef, ids: Collection[str], *, details: bool = False
+    ) -> Sequence[Message]:
         """Fetch messages by id; see the seam."""
         with translated():
             return await self._listing.get(queue, ids)
 
-    async def edit(
-        self,
-        queue: QueueRef,
-        message_id: str,
-        *,
-        body: bytes | None = None,
-        ttl_ms: int | None = None,
-        delay_ms: int | None = None,
-        version: int | None = None,
-    ) -> Message:
+    async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change a delayed message in one guarded update; see the seam."""
+        message_id, body, version = edit.message_id, edit.body, edit.version
+        ttl_ms, delay_ms = edit.ttl_ms, edit.delay_ms
         with translated():
             for _ in range(_ROUNDS):
                 state = await self._queues.read(queue, version)
@@ -222,16 +210,10 @@ class MongoMessageStore(MessageStore):
             # Somebody deleted, claimed or freed one in between: look again at what is left.
         return refused
 
-    async def pop(
-        self,
-        queue: QueueRef,
-        *,
-        limit: int,
-        delay_mode: DelayMode,
-        dead_letter: DeadLetter | None = None,
-        version: int | None,
-    ) -> Claimed:
+    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
         """Remove and hand out ready messages; see the seam."""
+        limit, delay_mode, version = take.limit, take.delay_mode, take.version
+        dead_letter = take.retries.dead_letter
         with translated():
             return await self._claiming.take(
                 queue,
@@ -242,19 +224,10 @@ class MongoMessageStore(MessageStore):
                 version=version,
             )
 
-    async def claim(
-        self,
-        queue: QueueRef,
-        *,
-        limit: int,
-        ttl_ms: int,
-        grace_ms: int,
-        client_id: str,
-        delay_mode: DelayMode,
-        dead_letter: DeadLetter | None = None,
-        version: int | None,
-    ) -> Claimed:
+    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
         """Hand out ready messages under a new claim; see the seam."""
+        limit, ttl_ms, grace_ms, client_id = take.limit, take.ttl_ms, take.grace_ms, take.client_id
+        delay_mode, dead_letter, version = take.delay_mode, take.retries.dead_letter, take.version
         with translated():
             return await self._claiming.take(
                 queue,
@@ -265,7 +238,7 @@ class MongoMessageStore(MessageStore):
                 version=version,
             )
 
-    async def get_claim(self, queue: QueueRef, claim_id: str) -> Claim:
+    async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         """Read a claim's record and what it holds, by one index; see the seam."""
         with translated():
             found = await self._held(queue, claim_id)
@@ -313,7 +286,7 @@ class MongoMessageStore(MessageStore):
             ]
             await repeated(lambda: self._connection.messages.bulk_write(updates, ordered=True))
 
-    async def release(self, queue: QueueRef, claim_id: str) -> None:
+    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
         """Free what a claim still holds, and end its record; see the seam."""
         if not is_claim_id(claim_id):
             return
@@ -380,7 +353,7 @@ class MongoMessageStore(MessageStore):
         with translated():
             return await self._sweeping.expose(queue, limit)
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
         """Tidy up in bounded steps; see the seam."""
         with translated():
             return await self._sweeping.sweep(limit)

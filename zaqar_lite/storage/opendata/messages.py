@@ -3,13 +3,13 @@
 from collections.abc import Collection, Sequence
 
 from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
-from zaqar_lite.domain.ids import Marker, new_claim_id
+from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import (
     Capability,
     Claim,
     Claimed,
-    DeadLetter,
     DelayMode,
+    Edit,
     HistoryPage,
     HistoryState,
     IdempotencyKey,
@@ -19,12 +19,14 @@ from zaqar_lite.domain.models import (
     Posted,
     QueueRef,
     Refusal,
+    Selection,
     Stats,
     Swept,
+    Take,
 )
-from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.base import MessageStore, RetriesOf, no_retries
 from zaqar_lite.storage.opendata import claiming, entries, listing, past, posting, sweeping
-from zaqar_lite.storage.opendata.claiming import live_claim, refusal, take
+from zaqar_lite.storage.opendata.claiming import live_claim, refusal
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import expose, open_page
 from zaqar_lite.storage.opendata.listing import cold_named, named, read
@@ -91,19 +93,11 @@ class OpenDataMessageStore(MessageStore):
             cool(db, there, all_pages=False)
         return posted
 
-    async def list_messages(
-        self,
-        queue: QueueRef,
-        *,
-        marker: Marker | None = None,
-        until: Marker | None = None,
-        limit: int,
-        exclude_client_id: str | None = None,
-        include_claimed: bool = False,
-        include_delayed: bool = False,
-        version: int | None = None,
-    ) -> Page:
+    async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """List messages; see the seam."""
+        marker, until, limit = selection.marker, selection.until, selection.limit
+        exclude_client_id, version = selection.exclude_client_id, selection.version
+        include_claimed, include_delayed = selection.include_claimed, selection.include_delayed
         return await listing.list_messages(
             self._db,
             queue,
@@ -116,23 +110,18 @@ class OpenDataMessageStore(MessageStore):
             version=version,
         )
 
-    async def get_messages(self, queue: QueueRef, ids: Collection[str]) -> Sequence[Message]:
+    async def get_messages(
+        self, queue: QueueRef, ids: Collection[str], *, details: bool = False
+    ) -> Sequence[Message]:
         """Fetch messages by id; see the seam."""
         db = self._db
         there, now = await prepared(db, queue, None, cold_named(db, ids), reads=True)
         return () if there is None else await read(db, there, named(db, there, ids), now)
 
-    async def edit(
-        self,
-        queue: QueueRef,
-        message_id: str,
-        *,
-        body: bytes | None = None,
-        ttl_ms: int | None = None,
-        delay_ms: int | None = None,
-        version: int | None = None,
-    ) -> Message:
+    async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change a delayed message; see the seam."""
+        message_id, body, version = edit.message_id, edit.body, edit.version
+        ttl_ms, delay_ms = edit.ttl_ms, edit.delay_ms
         db = self._db
         there, now = await prepared(db, queue, version, cold_named(db, (message_id,)))
         found = () if there is None else named(db, there, (message_id,))
@@ -197,16 +186,10 @@ class OpenDataMessageStore(MessageStore):
             await db.committer.visible(there.epoch)
         return ()
 
-    async def pop(
-        self,
-        queue: QueueRef,
-        *,
-        limit: int,
-        delay_mode: DelayMode,
-        dead_letter: DeadLetter | None = None,
-        version: int | None,
-    ) -> Claimed:
+    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
         """Remove and hand out ready messages; see the seam."""
+        limit, delay_mode, version = take.limit, take.delay_mode, take.version
+        dead_letter = take.retries.dead_letter
         return await claiming.pop(
             self._db,
             queue,
@@ -216,21 +199,12 @@ class OpenDataMessageStore(MessageStore):
             version=version,
         )
 
-    async def claim(
-        self,
-        queue: QueueRef,
-        *,
-        limit: int,
-        ttl_ms: int,
-        grace_ms: int,
-        client_id: str,
-        delay_mode: DelayMode,
-        dead_letter: DeadLetter | None = None,
-        version: int | None,
-    ) -> Claimed:
+    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
         """Hand out ready messages under a new claim; see the seam."""
+        limit, ttl_ms, grace_ms, client_id = take.limit, take.ttl_ms, take.grace_ms, take.client_id
+        delay_mode, dead_letter, version = take.delay_mode, take.retries.dead_letter, take.version
         db = self._db
-        there, now, taken, moved = await take(
+        there, now, taken, moved = await claiming.take(
             db, queue, version, limit, delay_mode=delay_mode, dead_letter=dead_letter
         )
         if there is None or not taken:
@@ -251,7 +225,7 @@ class OpenDataMessageStore(MessageStore):
             await durable
         return Claimed(held.id, messages, moved)
 
-    async def get_claim(self, queue: QueueRef, claim_id: str) -> Claim:
+    async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         """Read a live claim; see the seam."""
         there, now = await prepared(self._db, queue, None, nothing, reads=True)
         there, claim = live_claim(there, claim_id)
@@ -269,7 +243,7 @@ class OpenDataMessageStore(MessageStore):
         db.changed(there)
         await db.committer.durable()
 
-    async def release(self, queue: QueueRef, claim_id: str) -> None:
+    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
         """End a claim; see the seam."""
         db = self._db
         there, _ = await prepared(db, queue, None, nothing)
@@ -326,7 +300,7 @@ class OpenDataMessageStore(MessageStore):
             await db.committer.durable()
         return exposed
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
         """Bring queues up to now and tidy the store; see the seam."""
         return await sweeping.sweep(self._db, limit)
 

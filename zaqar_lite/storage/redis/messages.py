@@ -19,6 +19,7 @@ from zaqar_lite.domain.models import (
     Claimed,
     DeadLetter,
     DelayMode,
+    Edit,
     Message,
     NewMessage,
     Page,
@@ -26,11 +27,13 @@ from zaqar_lite.domain.models import (
     QueueRef,
     Refusal,
     RefusalReason,
+    Selection,
     Stats,
     StoreOptions,
     Swept,
+    Take,
 )
-from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
+from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore, RetriesOf, no_retries
 from zaqar_lite.storage.redis.codec import (
     new_randomness,
     pack_client,
@@ -135,19 +138,11 @@ class RedisMessageStore(MessageStore):
             "idempotency keys."
         )
 
-    async def list_messages(
-        self,
-        queue: QueueRef,
-        *,
-        marker: Marker | None = None,
-        until: Marker | None = None,
-        limit: int,
-        exclude_client_id: str | None = None,
-        include_claimed: bool = False,
-        include_delayed: bool = False,
-        version: int | None = None,
-    ) -> Page:
+    async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
+        marker, until, limit = selection.marker, selection.until, selection.limit
+        exclude_client_id, version = selection.exclude_client_id, selection.version
+        include_claimed, include_delayed = selection.include_claimed, selection.include_delayed
         after = _marker(marker)
         client = b"" if exclude_client_id is None else pack_client(exclude_client_id)
         last: int | None = None
@@ -171,7 +166,9 @@ class RedisMessageStore(MessageStore):
             if at_end or len(reply) > 5:
                 return Page(read_messages(reply, 5, now), last)
 
-    async def get_messages(self, queue: QueueRef, ids: Collection[str]) -> Sequence[Message]:
+    async def get_messages(
+        self, queue: QueueRef, ids: Collection[str], *, details: bool = False
+    ) -> Sequence[Message]:
         """Fetch messages by id; see the seam."""
         wanted = _ids(ids)
         if not wanted:
@@ -179,17 +176,10 @@ class RedisMessageStore(MessageStore):
         reply = await self._run_on(queue, "get", *wanted, repeatable=True)
         return read_messages(reply, 2, reply[1])
 
-    async def edit(
-        self,
-        queue: QueueRef,
-        message_id: str,
-        *,
-        body: bytes | None = None,
-        ttl_ms: int | None = None,
-        delay_ms: int | None = None,
-        version: int | None = None,
-    ) -> Message:
+    async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change a delayed message; see the seam."""
+        message_id, body, version = edit.message_id, edit.body, edit.version
+        ttl_ms, delay_ms = edit.ttl_ms, edit.delay_ms
         if not is_message_id(message_id):
             raise NotFound(f"Message {message_id} does not exist.")
         status, *rest = await self._run_on(
@@ -241,34 +231,19 @@ class RedisMessageStore(MessageStore):
             for message_id, reason in zip(refused[::2], refused[1::2], strict=True)
         ]
 
-    async def pop(
-        self,
-        queue: QueueRef,
-        *,
-        limit: int,
-        delay_mode: DelayMode,
-        dead_letter: DeadLetter | None = None,
-        version: int | None,
-    ) -> Claimed:
+    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
         """Remove and hand out ready messages; see the seam."""
+        limit, delay_mode, version = take.limit, take.delay_mode, take.version
+        dead_letter = take.retries.dead_letter
         messages, moved = await self._take(
             queue, "pop", _NO_CLAIM, limit, ("", "", ""), delay_mode, dead_letter, version
         )
         return Claimed(None, messages, moved)
 
-    async def claim(
-        self,
-        queue: QueueRef,
-        *,
-        limit: int,
-        ttl_ms: int,
-        grace_ms: int,
-        client_id: str,
-        delay_mode: DelayMode,
-        dead_letter: DeadLetter | None = None,
-        version: int | None,
-    ) -> Claimed:
+    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
         """Hand out ready messages under a new claim; see the seam."""
+        limit, ttl_ms, grace_ms, client_id = take.limit, take.ttl_ms, take.grace_ms, take.client_id
+        delay_mode, dead_letter, version = take.delay_mode, take.retries.dead_letter, take.version
         claim_id = new_claim_id()
         messages, moved = await self._take(
             queue,
@@ -338,7 +313,7 @@ class RedisMessageStore(MessageStore):
             elif status == b"ok":
                 return taken, moved_in_all
 
-    async def get_claim(self, queue: QueueRef, claim_id: str) -> Claim:
+    async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         """Read a live claim; see the seam."""
         if not is_claim_id(claim_id):
             raise NotFound(f"Claim {claim_id} does not exist or has expired.")
@@ -358,7 +333,7 @@ class RedisMessageStore(MessageStore):
         if reply[1]:
             await self._sweeper.register(keys_of(queue), int(reply[1]))
 
-    async def release(self, queue: QueueRef, claim_id: str) -> None:
+    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
         """End a claim; see the seam."""
         if is_claim_id(claim_id):
             await self._run_on(queue, "release", bytes.fromhex(claim_id), repeatable=True)
@@ -394,7 +369,7 @@ class RedisMessageStore(MessageStore):
                 break
         return done
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
         """Tidy up what is due in any queue; see the seam."""
         await self._indexes.heal(limit)
         return await self._sweeper.sweep(limit)

@@ -2,23 +2,23 @@
 
 from collections.abc import Collection, Sequence
 
-from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import (
     Capability,
     Claim,
     Claimed,
-    DeadLetter,
-    DelayMode,
+    Edit,
     Message,
     NewMessage,
     Page,
     Posted,
     QueueRef,
     Refusal,
+    Selection,
     Stats,
     Swept,
+    Take,
 )
-from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.base import MessageStore, RetriesOf, no_retries
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
 from zaqar_lite.storage.swift.changing import Changing
@@ -70,19 +70,11 @@ class SwiftMessageStore(MessageStore):
         """Store messages; see the seam."""
         return await self._posting.post(Post(queue, messages, client_id, batch_key, version))
 
-    async def list_messages(
-        self,
-        queue: QueueRef,
-        *,
-        marker: Marker | None = None,
-        until: Marker | None = None,
-        limit: int,
-        exclude_client_id: str | None = None,
-        include_claimed: bool = False,
-        include_delayed: bool = False,
-        version: int | None = None,
-    ) -> Page:
+    async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """List messages; see the seam."""
+        marker, until, limit = selection.marker, selection.until, selection.limit
+        exclude_client_id, version = selection.exclude_client_id, selection.version
+        include_claimed, include_delayed = selection.include_claimed, selection.include_delayed
         unwanted = None if exclude_client_id is None else layout.client_digest(exclude_client_id)
 
         def wanted(state: State, now: int) -> bool:
@@ -97,21 +89,16 @@ class SwiftMessageStore(MessageStore):
             queue, marker=marker, until=until, limit=limit, wanted=wanted, version=version
         )
 
-    async def get_messages(self, queue: QueueRef, ids: Collection[str]) -> Sequence[Message]:
+    async def get_messages(
+        self, queue: QueueRef, ids: Collection[str], *, details: bool = False
+    ) -> Sequence[Message]:
         """Fetch messages by id; see the seam."""
         return await self._reading.get_messages(queue, ids)
 
-    async def edit(
-        self,
-        queue: QueueRef,
-        message_id: str,
-        *,
-        body: bytes | None = None,
-        ttl_ms: int | None = None,
-        delay_ms: int | None = None,
-        version: int | None = None,
-    ) -> Message:
+    async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change a delayed message; see the seam."""
+        message_id, body, version = edit.message_id, edit.body, edit.version
+        ttl_ms, delay_ms = edit.ttl_ms, edit.delay_ms
         return await self._changing.edit(
             queue, message_id, body=body, ttl_ms=ttl_ms, delay_ms=delay_ms, version=version
         )
@@ -122,35 +109,20 @@ class SwiftMessageStore(MessageStore):
         """Delete messages, all or none; see the seam."""
         return await self._changing.delete(queue, ids, claim_ids)
 
-    async def pop(
-        self,
-        queue: QueueRef,
-        *,
-        limit: int,
-        delay_mode: DelayMode,
-        dead_letter: DeadLetter | None = None,
-        version: int | None,
-    ) -> Claimed:
+    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
         """Remove and hand out ready messages; see the seam."""
+        limit, delay_mode, version = take.limit, take.delay_mode, take.version
+        dead_letter = take.retries.dead_letter
         return await self._claiming.pop(Wish(queue, limit, delay_mode, dead_letter, version))
 
-    async def claim(
-        self,
-        queue: QueueRef,
-        *,
-        limit: int,
-        ttl_ms: int,
-        grace_ms: int,
-        client_id: str,
-        delay_mode: DelayMode,
-        dead_letter: DeadLetter | None = None,
-        version: int | None,
-    ) -> Claimed:
+    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
         """Hand out ready messages under a new claim; see the seam."""
+        limit, ttl_ms, grace_ms, client_id = take.limit, take.ttl_ms, take.grace_ms, take.client_id
+        delay_mode, dead_letter, version = take.delay_mode, take.retries.dead_letter, take.version
         wish = Wish(queue, limit, delay_mode, dead_letter, version)
         return await self._claiming.claim(wish, Terms(client_id, ttl_ms, grace_ms))
 
-    async def get_claim(self, queue: QueueRef, claim_id: str) -> Claim:
+    async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         """Read a live claim; see the seam."""
         return await self._claiming.get_claim(queue, claim_id)
 
@@ -158,7 +130,7 @@ class SwiftMessageStore(MessageStore):
         """Let a live claim live on; see the seam."""
         await self._claiming.renew(queue, claim_id, ttl_ms, grace_ms)
 
-    async def release(self, queue: QueueRef, claim_id: str) -> None:
+    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
         """End a claim; see the seam."""
         await self._claiming.release(queue, claim_id)
 
@@ -182,6 +154,6 @@ class SwiftMessageStore(MessageStore):
         """Make delayed messages ready; see the seam."""
         return await self._changing.expose(queue, limit)
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
         """Tidy up; see the seam."""
         return await self._sweeping.sweep(limit)
