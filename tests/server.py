@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -19,7 +19,8 @@ class ServerProcess:
     """`zaqar-lite serve` on a free loopback port, in a temporary working directory.
 
     `options` are further words of the command line. The environment is the caller's without its
-    ZAQAR_ variables, plus `env`. It is a context manager; leaving it ends the server politely.
+    ZAQAR_ variables, plus `env`; `wrapper` are words before the command. It is a context manager;
+    leaving it ends the server politely.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class ServerProcess:
         *options: str,
         env: Mapping[str, str] | None = None,
         port: int | None = None,
+        wrapper: Sequence[str] = (),
     ) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -37,7 +39,7 @@ class ServerProcess:
         }
         self._process = Process(
             [
-                *(sys.executable, "-m", "zaqar_lite.cli", "serve"),
+                *(*wrapper, sys.executable, "-m", "zaqar_lite.cli", "serve"),
                 *("--port", str(self.port), "--store", store, *options),
             ],
             log=self._home / "log",

@@ -129,7 +129,7 @@ def bounded() -> Iterator[ServerProcess]:
 @pytest.mark.parametrize("endless", [b"X-%d: " + b"x" * 1000 + b"\r\n", b"%d" + b"y" * 1000])
 def test_a_head_without_end_is_refused(bounded: ServerProcess, endless: bytes) -> None:
     with socket.create_connection(("127.0.0.1", bounded.port), 30) as connection:
-        connection.sendall(b"GET /v2/queues HTTP/1.1\r\nHost: x\r\nX: ")
+        connection.sendall(b"GET /v2/queues HTTP/1.1\r\nHost: localhost\r\nX: ")
         with contextlib.suppress(ConnectionError):
             for number in range(1000):  # 1 MB, of which 64 KiB are taken
                 connection.sendall(endless % number)
@@ -143,7 +143,8 @@ def test_a_head_without_end_is_refused(bounded: ServerProcess, endless: bytes) -
 def test_what_follows_an_answered_request_is_bounded(bounded: ServerProcess) -> None:
     with socket.create_connection(("127.0.0.1", bounded.port), 30) as connection:
         connection.sendall(
-            b"POST /v2/queues/q/messages HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"POST /v2/queues/q/messages HTTP/1.1\r\nHost: localhost\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
         )
         assert connection.recv(65_536).startswith(b"HTTP/1.1 400 ")
         chunks = (b"400\r\n" + b"z" * 1024 + b"\r\n") * 20_000
@@ -157,7 +158,8 @@ def test_what_follows_an_answered_request_is_bounded(bounded: ServerProcess) -> 
     [
         b"",
         b"GET /v2/queues HTTP/1.1\r\nHost:",
-        b"POST /v2/queues/q/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"POST /v2/queues/q/messages HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\n"
         b"Client-ID: %s\r\nX-Project-ID: demo\r\nContent-Length: 27\r\n\r\n"
         b'{"messages": ' % HEADERS["Client-ID"].encode(),
     ],
@@ -174,7 +176,7 @@ def test_an_incomplete_request_is_given_up(bounded: ServerProcess, begun: bytes)
 
 def test_a_slow_request_that_goes_on_is_served(bounded: ServerProcess) -> None:
     head = (
-        b"POST /v2/queues/slow/messages HTTP/1.1\r\nHost: x\r\nClient-ID: %s\r\n"
+        b"POST /v2/queues/slow/messages HTTP/1.1\r\nHost: localhost\r\nClient-ID: %s\r\n"
         b"X-Project-ID: slow\r\nContent-Length: 27\r\n\r\n" % HEADERS["Client-ID"].encode()
     )
     body = b'{"messages": [{"body": 1}]}'
@@ -196,7 +198,7 @@ def test_finishes_what_is_under_way_and_exits_0() -> None:
         def slow_post() -> None:
             with socket.create_connection(("127.0.0.1", server.port)) as connection:
                 head = (
-                    "POST /v2/queues/q/messages HTTP/1.1\r\nHost: x\r\n"
+                    "POST /v2/queues/q/messages HTTP/1.1\r\nHost: localhost\r\n"
                     f"Client-ID: {HEADERS['Client-ID']}\r\nX-Project-ID: demo\r\n"
                     f"Content-Length: {len(content)}\r\n\r\n"
                 ).encode()

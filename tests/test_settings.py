@@ -62,6 +62,7 @@ def test_every_limit_is_a_setting_with_the_same_default() -> None:
             {"ZAQAR_HOST": "::", "ZAQAR_TRUST_HEADERS": "1", "ZAQAR_CLOCK_OFFSET_FILE": "/x"},
             ["clock_offset_file"],
         ),
+        ({"ZAQAR_SIGNED_URL_SECRET_KEY": "k" * 31}, ["signed_url_secret_key", "31", "32"]),
         ({"ZAQAR_CONFIG": "/does/not/exist"}, ["/does/not/exist"]),
     ],
 )
@@ -97,5 +98,46 @@ def test_knows_a_loopback_address(host: str, loopback: bool) -> None:
 
 
 def test_does_not_show_the_secret_key() -> None:
-    settings = load(environment={"ZAQAR_SIGNED_URL_SECRET_KEY": "hush"})
+    settings = load(environment={"ZAQAR_SIGNED_URL_SECRET_KEY": "hush" * 8})
     assert "hush" not in repr(settings)
+    with pytest.raises(ConfigurationError) as caught:
+        load(environment={"ZAQAR_SIGNED_URL_SECRET_KEY": "hush"})
+    assert "hush" not in str(caught.value)
+
+
+NUMBERS = [
+    name
+    for name, field in Settings.model_fields.items()
+    if field.annotation in (int, float) and name != "port"
+]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_every_number_has_an_upper_bound_that_is_told(name: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(environment={f"ZAQAR_{name.upper()}": "1000000000000"})
+    assert name in str(caught.value)
+    assert "less than or equal to" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("max_messages_per_page", 1_000),
+        ("max_messages_per_claim_or_pop", 1_000),
+        ("max_queues_per_page", 1_000),
+        ("max_messages_post_size", 1_048_576),
+    ],
+)
+def test_what_one_request_may_take_is_what_the_stores_can_carry(name: str, most: int) -> None:
+    assert getattr(load(environment={}, overrides={name: most}), name) == most
+    with pytest.raises(ConfigurationError, match=f"{name} .* {most}"):
+        load(environment={}, overrides={name: most + 1})
+
+
+def test_the_largest_limits_fit_together() -> None:
+    largest = {
+        name: next(m.le for m in Settings.model_fields[name].metadata if hasattr(m, "le"))
+        for name in NUMBERS
+    }
+    assert load(environment={}, overrides=largest).max_message_ttl == largest["max_message_ttl"]

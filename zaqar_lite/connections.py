@@ -1,64 +1,176 @@
-"""What one connection may cost: bytes that belong to no request yet, and the time one may take.
+"""What one connection may cost, and that what is written on it answers what was asked.
 
-uvicorn's httptools protocol keeps the head of a request for as long as it grows, and waits for the
-rest of a request for ever. Answers to requests as such are given by `zaqar_lite.api`.
+uvicorn's httptools protocol keeps the head of a request for as long as it grows, waits for the rest
+of a request and for a reader for ever, and reads on behind a request that was answered early.
+Answers to requests as such are given by `zaqar_lite.api`.
 """
 
 import asyncio
+import logging
+import resource
+from functools import partial
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-_TOO_LARGE = (
-    b'{"title":"Request header too large",'
-    b'"description":"The head of a request, and what follows an answered one, are bounded."}'
+from zaqar_lite.settings import Settings
+
+logger = logging.getLogger("zaqar_lite")
+_DISCARDED_BYTES = 8 * 1024 * 1024
+_DISCARDED_SECONDS = 2.0
+_SPARE = 128
+"""Connections over the bound that are told so; those beyond are closed without a word."""
+
+_RESERVED_FILES = 2 * _SPARE
+"""Open files that are no connection of a client: the store's, the listener, and the spare ones."""
+
+
+def _refusal(status: bytes, title: bytes, description: bytes, more: bytes = b"") -> bytes:
+    body = b'{"title":"%b","description":"%b"}' % (title, description)
+    head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\n%bconnection: close\r\n" % (
+        status,
+        more,
+    )
+    return b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body)
+
+
+_TOO_LARGE = _refusal(
+    b"431 Request Header Fields Too Large",
+    b"Request header too large",
+    b"The head of a request is bounded.",
 )
-_REFUSAL = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
-    b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_TOO_LARGE), _TOO_LARGE)
+_NO_HTTP = _refusal(b"400 Bad Request", b"Bad request", b"This is no HTTP/1.1.")
+_FULL = _refusal(
+    b"503 Service Unavailable",
+    b"Service temporarily unavailable",
+    b"The server has too many connections. Please try again in a few seconds.",
+    b"retry-after: 1\r\n",
 )
+
+
+def bound(settings: Settings) -> None:
+    """Bound the connections of this process as the settings say, and let it open as many files."""
+    BoundedProtocol.max_head = settings.max_request_head
+    BoundedProtocol.silence = settings.request_timeout
+    BoundedProtocol.longest = settings.request_total_timeout
+    BoundedProtocol.max_connections = _allow_files(settings.max_connections)
+
+
+def _allow_files(connections: int) -> int:
+    """Raise the limit of open files where it is too low; answer how many connections fit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _RESERVED_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return connections
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    fitting = max(allowed - _RESERVED_FILES, 1)
+    if fitting < connections:
+        logger.warning(
+            "%d connections at most, not max_connections (%d): this process may open %d files "
+            "(ulimit -n)",
+            fitting,
+            connections,
+            allowed,
+        )
+        return fitting
+    return connections
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection that is closed over `max_head` bytes, or after `request_timeout` seconds.
+    """A connection whose requests and answers are bounded in bytes and in time.
 
-    Counted are the bytes of a head that has not ended, and those of a body that nobody reads since
-    its request was answered. The time is that without a byte while a request is incomplete.
+    * A head may have `max_head` bytes; a client may be silent in mid-request for `silence` seconds,
+      take as long to read a byte of an answer, and have `longest` seconds to send a request.
+    * A request that is answered before all of it has come is the last one: what follows can't be
+      told apart from its rest. The answer says so, 8 MiB or 2 s of input are passed over (closing
+      at once would be a reset, which takes the answer from its reader), and nothing else is
+      written.
     """
 
     max_head = 262_144
-    request_timeout = 60.0
+    silence = 60.0
+    longest = 300.0
+    max_connections = 4_096
+    _full = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - uvicorn's own
         super().__init__(*arguments, **options)
-        self._uncounted = 0
-        self._heard_at = 0.0
+        self._head_bytes = 0
+        self._heard_at = self._begun_at = self._read_at = 0.0
+        self._unread_bytes = 0
+        self._last: RequestResponseCycle | None = None
+        self._closes = False
+        self._discarded: int | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to watch the connection."""
+        """Begin to watch the connection, or turn it away where there are too many."""
         super().connection_made(transport)
         self._heard_at = self.loop.time()
-        self._watch(self.request_timeout)
+        self._watch(self.silence)
+        if len(self.connections) > self.max_connections:
+            self._turn_away()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End watching."""
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
+        if len(self.connections) < self.max_connections * 9 // 10:
+            BoundedProtocol._full = False
 
     def data_received(self, data: bytes) -> None:
-        """Pass data on; close the connection when too much of it belongs to no request."""
+        """Pass data on, unless it belongs to no request."""
+        if self._discarded is not None:
+            self._discarded += len(data)
+            if self._discarded > _DISCARDED_BYTES:
+                self.transport.close()
+            return
         self._heard_at = self.loop.time()
         super().data_received(data)
-        if self._reads_head or self._is_unread:
-            self._uncounted += len(data)
-            if self._uncounted > self.max_head and not self.transport.is_closing():
-                if self._is_answered:  # nothing else is being written
-                    self.transport.write(_REFUSAL)
-                self.transport.close()
-        elif self._uncounted:
-            self._uncounted = 0
+        if self._reads_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self.max_head:
+                self._end_with(_TOO_LARGE)
+        elif self._head_bytes:
+            self._head_bytes = 0
+
+    def on_message_begin(self) -> None:
+        """Take the time of a request's first byte."""
+        super().on_message_begin()
+        self._begun_at = self._heard_at
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP."""
+        self._end_with(_NO_HTTP)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401
+        super()._start_asgi_task(cycle, partial(self._serve, cycle, app))
+
+    async def _serve(
+        self,
+        cycle: RequestResponseCycle,
+        app: Any,  # noqa: ANN401 - an ASGI application
+        scope: Any,  # noqa: ANN401
+        receive: Any,  # noqa: ANN401
+        send: Any,  # noqa: ANN401 - `cycle.send`
+    ) -> None:
+        await app(scope, receive, partial(self._send, cycle))
+
+    async def _send(self, cycle: RequestResponseCycle, message: Any) -> None:  # noqa: ANN401
+        """Send a part of an answer; end the connection behind one that came early."""
+        if message["type"] == "http.response.start":
+            if cycle.more_body or cycle is self._last:
+                self._closes = True
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
+            await cycle.send(message)
+            if self._closes:
+                cycle.keep_alive = True  # or it would close at once, with input that was not read
+            return
+        await cycle.send(message)
+        if self._closes and cycle.response_complete:
+            self._discard()
 
     # uvicorn's annotations leave out that there is no scope and no cycle at first.
 
@@ -76,17 +188,76 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._current is None or self.cycle.response_complete
 
     @property
-    def _is_unread(self) -> bool:
-        return self._current is not None and self.cycle.response_complete and self.cycle.more_body
+    def _is_incomplete(self) -> bool:
+        """Whether a request has begun to come and not ended."""
+        return self._reads_head or (not self._is_answered and self.cycle.more_body)
+
+    def _end_with(self, answer: bytes) -> None:
+        """Write `answer` to what is no request, and close; requests before it keep their own."""
+        if self._is_answered:
+            self.transport.write(answer)
+            self._discard()
+        elif self._reads_head or not self.cycle.more_body:
+            self._last = self.cycle
+            self.flow.pause_reading()
+        else:  # the body of the request that is being read
+            begun = self.cycle.response_started
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if not begun:
+                self.transport.write(answer)
+            self._discard()
+
+    def _turn_away(self) -> None:
+        if not self._full:
+            BoundedProtocol._full = True
+            logger.warning(
+                "all %d connections are taken (max_connections): further clients are told 503",
+                self.max_connections,
+            )
+        if len(self.connections) > self.max_connections + _SPARE:
+            self.transport.abort()
+        else:
+            self.transport.write(_FULL)
+            self._discard()
+
+    def _discard(self) -> None:
+        """Write nothing more; pass over what still comes, then close."""
+        if self.transport.is_closing() or self._discarded is not None:
+            return
+        self._discarded = 0
+        self._unset_keepalive_if_required()
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._watch(_DISCARDED_SECONDS)
 
     def _watch(self, seconds: float) -> None:
         self._timer = self.loop.call_later(seconds, self._check)
 
     def _check(self) -> None:
-        """Close the connection unless it was heard of, or it is our answer that takes its time."""
-        is_ours = not self._is_answered and not self.cycle.more_body
-        silent = self.loop.time() - self._heard_at
-        if is_ours or silent < self.request_timeout:
-            self._watch(self.request_timeout if is_ours else self.request_timeout - silent)
-        else:
+        """Close a connection whose client is too slow; look again when it could be."""
+        now = self.loop.time()
+        if self._is_stuck(now):
+            self.transport.abort()
+            return
+        left = self.silence
+        if self._discarded is not None:
             self.transport.close()
+        elif self._is_answered or self.cycle.more_body:  # else it is we who take our time
+            left = self._heard_at + self.silence - now
+            if self._is_incomplete:
+                left = min(left, self._begun_at + self.longest - now)
+            if left <= 0:
+                self.transport.close()
+                left = self.silence
+        self._watch(min(left, self.longest))
+
+    def _is_stuck(self, now: float) -> bool:
+        """Whether nothing was read, of an answer that waits for its reader, for `silence`."""
+        waiting = self.transport.get_write_buffer_size()
+        if waiting and waiting >= self._unread_bytes > 0:
+            return now - self._read_at >= self.silence
+        self._unread_bytes, self._read_at = waiting, now
+        return False

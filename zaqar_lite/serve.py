@@ -19,7 +19,7 @@ from types import FrameType
 import uvicorn
 
 from zaqar_lite import logs
-from zaqar_lite.connections import BoundedProtocol
+from zaqar_lite.connections import BoundedProtocol, bound
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.main import create_app
 from zaqar_lite.settings import Settings, load
@@ -132,7 +132,7 @@ class _Server(uvicorn.Server):
 
 
 def _config(settings: Settings, app: object) -> uvicorn.Config:
-    _bound_connections(settings)
+    bound(settings)
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         loop="uvloop",
@@ -172,11 +172,6 @@ def _calm_garbage_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(2_000, 10, 50)
-
-
-def _bound_connections(settings: Settings) -> None:
-    BoundedProtocol.max_head = settings.max_request_head
-    BoundedProtocol.request_timeout = settings.request_timeout
 
 
 def _listen(settings: Settings) -> socket.socket:

@@ -26,6 +26,8 @@ _OF_KUBERNETES = re.compile(
 )
 """What Kubernetes sets in every pod for a service named `zaqar` or `zaqar-...`."""
 _ADDRESS_OF_KUBERNETES = re.compile(r"(?:tcp|udp|sctp)://")
+_SHORTEST_KEY = 32
+_TEN_YEARS = 315_360_000
 
 
 class Settings(BaseModel):
@@ -48,58 +50,106 @@ class Settings(BaseModel):
     trust_headers: bool = Field(
         False, description="Accept unauthenticated clients on an address that is not loopback."
     )
+    allowed_hosts: str = Field(
+        "",
+        description="Names that Host may say on loopback beside its own; comma list, or *.",
+    )
     access_log: bool = Field(False, description="Log a line for each request.")
     enable_checksum: bool = Field(False, description="Show an MD5 checksum with each message.")
     signed_url_secret_key: str | None = Field(
-        None, repr=False, description="Key that signs pre-signed URLs; none can be made without."
+        None,
+        repr=False,
+        description="Key of 32 bytes or more that signs pre-signed URLs; none can be made without.",
     )
-    signed_url_max_expires: int = Field(604_800, ge=1, description="Longest life of a signed URL.")
+    signed_url_max_expires: int = Field(
+        604_800, ge=1, le=_TEN_YEARS, description="Longest life of a signed URL."
+    )
     client_id_uuid_safe: Literal["strict", "off"] = Field(
         "strict", description="Whether a Client-ID must be a UUID."
     )
-    min_length_client_id: int = Field(10, ge=1, description="Shortest Client-ID when off.")
-    max_length_client_id: int = Field(36, ge=1, description="Longest Client-ID when off.")
+    min_length_client_id: int = Field(10, ge=1, le=255, description="Shortest Client-ID when off.")
+    max_length_client_id: int = Field(36, ge=1, le=255, description="Longest Client-ID when off.")
     sweep_interval: float = Field(
-        1.0, gt=0, description="How long the sweep rests once nothing is left to do."
+        1.0, gt=0, le=3_600, description="How long the sweep rests once nothing is left to do."
     )
-    shutdown_timeout: int = Field(25, ge=1, description="How long a stop waits for requests.")
+    shutdown_timeout: int = Field(
+        25, ge=1, le=3_600, description="How long a stop waits for requests."
+    )
     request_timeout: float = Field(
-        60.0, gt=0, description="Silence after which an incomplete request is given up."
+        60.0, gt=0, le=3_600, description="Silence after which a request, or a reader, is given up."
+    )
+    request_total_timeout: float = Field(
+        300.0, gt=0, le=86_400, description="Time in which all of a request must have come."
     )
     max_request_head: int = Field(
-        262_144, ge=65_536, description="Bytes of a request before its body; 431 above."
+        262_144,
+        ge=65_536,
+        le=1_048_576,
+        description="Bytes of a request before its body; 431 above.",
+    )
+    max_connections: int = Field(
+        4_096, ge=1, le=1_000_000, description="Connections to one process; 503 above."
     )
     clock_offset_file: Path | None = Field(
         None, description="File with milliseconds to add to the clock; for tests, loopback only."
     )
-    idempotency_window: int = Field(600, ge=1, description="How long a key is remembered.")
+    idempotency_window: int = Field(
+        600, ge=1, le=1_209_600, description="How long a key is remembered."
+    )
     max_idempotency_keys: int = Field(
-        6_000_000, ge=1, description="Remembered keys per queue; 503 above."
+        6_000_000, ge=1, le=100_000_000, description="Remembered keys per queue; 503 above."
     )
     max_messages_per_queue: int = Field(
-        10_000_000, ge=1, description="Messages waiting in a queue; 503 above."
+        10_000_000, ge=1, le=1_000_000_000, description="Messages waiting in a queue; 503 above."
     )
-    max_queues_per_project: int = Field(100_000, ge=1, description="Queues per project.")
-    max_message_headers: int = Field(32, ge=0, description="Headers of one message.")
-    max_message_headers_size: int = Field(8_192, ge=0, description="Bytes of a message's headers.")
-    max_ranges: int = Field(1_000, ge=1, description="Most ranges that a queue is cut into.")
-    max_filters_per_project: int = Field(100, ge=0, description="Queues with a filter.")
+    max_queues_per_project: int = Field(
+        100_000, ge=1, le=10_000_000, description="Queues per project."
+    )
+    max_message_headers: int = Field(32, ge=0, le=1_000, description="Headers of one message.")
+    max_message_headers_size: int = Field(
+        8_192, ge=0, le=65_536, description="Bytes of a message's headers."
+    )
+    max_ranges: int = Field(
+        1_000, ge=1, le=10_000, description="Most ranges that a queue is cut into."
+    )
+    max_filters_per_project: int = Field(100, ge=0, le=1_000, description="Queues with a filter.")
     max_copies_per_post: int = Field(
-        2_000, ge=0, description="Copies that the filters of a project make of one post; 400 above."
+        2_000,
+        ge=0,
+        le=100_000,
+        description="Copies that the filters of a project make of one post; 400 above.",
     )
-    default_message_ttl: int = Field(3600, ge=60, description="Ttl of a message without one.")
-    default_message_delay: int = Field(0, ge=0, description="Shown as a queue's default delay.")
-    default_claim_ttl: int = Field(300, ge=60, description="Ttl of a claim without one.")
-    default_claim_grace: int = Field(60, ge=60, description="Grace of a claim without one.")
-    max_queues_per_page: int = Field(20, ge=1, description="Most queues on a page.")
-    max_messages_per_page: int = Field(20, ge=1, description="Most messages on a page.")
-    max_messages_per_claim_or_pop: int = Field(20, ge=1, description="Most messages of a claim.")
-    max_queue_metadata: int = Field(65_536, ge=1, description="Bytes of a queue's metadata.")
-    max_messages_post_size: int = Field(262_144, ge=1, description="Bytes of a post.")
-    max_message_ttl: int = Field(1_209_600, ge=60, description="Longest ttl of a message.")
-    max_message_delay: int = Field(900, ge=0, description="Longest delay of a message.")
-    max_claim_ttl: int = Field(43_200, ge=60, description="Longest ttl of a claim.")
-    max_claim_grace: int = Field(43_200, ge=60, description="Longest grace of a claim.")
+    default_message_ttl: int = Field(
+        3600, ge=60, le=_TEN_YEARS, description="Ttl of a message without one."
+    )
+    default_message_delay: int = Field(
+        0, ge=0, le=_TEN_YEARS, description="Shown as a queue's default delay."
+    )
+    default_claim_ttl: int = Field(
+        300, ge=60, le=_TEN_YEARS, description="Ttl of a claim without one."
+    )
+    default_claim_grace: int = Field(
+        60, ge=60, le=_TEN_YEARS, description="Grace of a claim without one."
+    )
+    max_queues_per_page: int = Field(20, ge=1, le=1_000, description="Most queues on a page.")
+    max_messages_per_page: int = Field(20, ge=1, le=1_000, description="Most messages on a page.")
+    max_messages_per_claim_or_pop: int = Field(
+        20, ge=1, le=1_000, description="Most messages of a claim."
+    )
+    max_queue_metadata: int = Field(
+        65_536, ge=1, le=262_144, description="Bytes of a queue's metadata."
+    )
+    max_messages_post_size: int = Field(262_144, ge=1, le=1_048_576, description="Bytes of a post.")
+    max_message_ttl: int = Field(
+        1_209_600, ge=60, le=_TEN_YEARS, description="Longest ttl of a message."
+    )
+    max_message_delay: int = Field(
+        900, ge=0, le=_TEN_YEARS, description="Longest delay of a message."
+    )
+    max_claim_ttl: int = Field(43_200, ge=60, le=_TEN_YEARS, description="Longest ttl of a claim.")
+    max_claim_grace: int = Field(
+        43_200, ge=60, le=_TEN_YEARS, description="Longest grace of a claim."
+    )
     message_delete_with_claim_id: bool = Field(
         False, description="Whether a bulk delete needs claim ids."
     )
@@ -107,6 +157,16 @@ class Settings(BaseModel):
     def limits(self) -> Limits:
         """The limits as the domain's value: every field of it is a setting of the same name."""
         return Limits(**{field.name: getattr(self, field.name) for field in fields(Limits)})
+
+    @property
+    def hosts(self) -> frozenset[str] | None:
+        """The names that a request's Host may say beside those of loopback; None means any.
+
+        Where nobody authenticates, a page of another site could otherwise have its own name
+        resolved to this machine and use the API as if it came from here.
+        """
+        names = frozenset(name.strip().lower() for name in self.allowed_hosts.split(",")) - {""}
+        return names if self.is_loopback and "*" not in names else None
 
     @property
     def is_loopback(self) -> bool:
@@ -193,6 +253,12 @@ def _check_together(settings: Settings) -> None:
             raise ConfigurationError(
                 f"{smaller} ({low}) must not be above {larger} ({high}): change one of them."
             )
+    key = settings.signed_url_secret_key
+    if key is not None and len(key.encode()) < _SHORTEST_KEY:
+        raise ConfigurationError(
+            f"signed_url_secret_key has {len(key.encode())} bytes; with fewer than {_SHORTEST_KEY} "
+            "the signatures can be guessed. Make one: openssl rand -hex 32."
+        )
     if settings.is_loopback:
         return
     if not settings.trust_headers:

@@ -1,0 +1,243 @@
+"""What happens on one connection: every answer is its request's, and nobody waits for ever."""
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.api.sockets import Raw, established, request
+from tests.server import ServerProcess
+
+POST = "/v2/queues/q/messages"
+MESSAGE = b'{"messages": [{"body": 1}]}'
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    """A server with its defaults."""
+    with ServerProcess("memory://") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[ServerProcess]:
+    """A server that gives its clients little time."""
+    bounds = {
+        "ZAQAR_REQUEST_TIMEOUT": "1",
+        "ZAQAR_REQUEST_TOTAL_TIMEOUT": "3",
+        "ZAQAR_MAX_REQUEST_HEAD": "65536",
+    }
+    with ServerProcess("memory://", env=bounds) as started:
+        yield started
+
+
+@pytest.mark.parametrize("size", [262_145, 2_000_000, 7_000_000])
+def test_a_body_that_is_too_large_is_refused_and_the_connection_ends(
+    server: ServerProcess, size: int
+) -> None:
+    """The request that follows on the connection gets no answer, neither its own nor another's."""
+    with Raw(server) as raw:
+        raw.send(request("POST", POST, length=size))
+        refused = raw.answer()
+        assert (refused.status, refused.json()["title"]) == (400, "Invalid API request")
+        assert refused.headers["connection"] == "close"
+        with contextlib.suppress(ConnectionError):
+            raw.send(b"x" * size + request("GET", "/v2/queues"))
+        assert raw.rest() == b""
+
+
+def test_an_early_refusal_reaches_who_sends_all_before_it_reads(server: ServerProcess) -> None:
+    with Raw(server) as raw:
+        raw.send(request("POST", POST, b"x" * 6_000_000) + request("GET", "/v2/queues"))
+        assert raw.answer().status == 400
+        assert raw.rest() == b""
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/nope", {}),
+        (POST, {"Client_ID": "none"}),
+        (POST, {"Content_Type": "application/x-www-form-urlencoded"}),
+        ("/v2/queues/a@b/messages", {}),
+        ("/v2/queues/q/claims?limit=0&details=x", {}),
+    ],
+)
+def test_a_refusal_before_the_body_has_come_is_the_last_answer(
+    server: ServerProcess, path: str, headers: dict[str, str]
+) -> None:
+    with Raw(server) as raw:
+        raw.send(request("POST", path, length=len(MESSAGE), **headers))
+        refused = raw.answer()
+        assert 400 <= refused.status < 500
+        assert refused.headers["connection"] == "close"
+        raw.send(MESSAGE + request("GET", "/v2/queues"))
+        assert raw.rest() == b""
+
+
+def test_a_refusal_of_a_request_that_has_come_leaves_the_connection(server: ServerProcess) -> None:
+    with Raw(server) as raw:
+        for _ in range(3):
+            refused = raw.call("POST", "/v2/queues/a@b/messages", MESSAGE)
+            assert refused.status == 400
+            assert "connection" not in refused.headers
+            assert raw.call("GET", "/v2/queues").status == 200
+
+
+def test_requests_sent_at_once_are_answered_in_their_order(server: ServerProcess) -> None:
+    """Up to the one that is refused early; what follows it is none."""
+    with Raw(server) as raw:
+        raw.send(
+            request("GET", "/v2/ping")
+            + request("GET", "/nope")
+            + request("POST", POST, length=9_000_000)
+            + request("GET", "/v2/queues")
+        )
+        assert [raw.answer().status for _ in range(3)] == [204, 404, 400]
+        assert raw.rest() == b""
+
+
+def test_what_is_no_http_does_not_answer_the_request_before_it(server: ServerProcess) -> None:
+    with Raw(server) as raw:
+        raw.send(request("GET", "/v2/health") + b"nonsense\r\n\r\n" * 10)
+        answer = raw.answer()
+        assert (answer.status, answer.json()["title"]) == (404, "404 Not Found")
+        rest = raw.rest()
+        assert rest == b"" or rest.startswith(b"HTTP/1.1 400 ")
+        assert b"HTTP/1.1" not in rest[1:]
+
+
+def test_what_is_no_http_is_refused_in_the_form_of_errors(server: ServerProcess) -> None:
+    with Raw(server) as raw:
+        raw.send(b"NONSENSE\r\n\r\n")
+        refused = raw.answer()
+        assert (refused.status, refused.headers["connection"]) == (400, "close")
+        assert refused.json()["title"]
+        assert raw.rest() == b""
+
+
+def test_a_broken_chunk_ends_the_connection_without_a_second_answer(server: ServerProcess) -> None:
+    with Raw(server) as raw:
+        raw.send(request("POST", POST, Transfer_Encoding="chunked") + b"zz\r\n")
+        assert raw.answer().status == 400
+        assert raw.rest() == b""
+
+
+def test_a_client_that_waits_for_leave_to_send_sends_nothing_too_large(
+    server: ServerProcess,
+) -> None:
+    with Raw(server) as raw:
+        raw.send(request("POST", POST, length=len(MESSAGE), Expect="100-continue"))
+        assert raw.answer().status == 100
+        raw.send(MESSAGE)
+        assert raw.answer().status == 201
+        raw.send(request("POST", POST, length=262_145, Expect="100-continue"))
+        assert raw.answer().status == 400
+        assert raw.rest() == b""
+
+
+def test_no_more_than_8_mib_are_passed_over(server: ServerProcess) -> None:
+    with Raw(server) as raw:
+        raw.send(request("POST", POST, length=1 << 40))
+        assert raw.answer().status == 400
+        started = time.monotonic()
+        sent = raw.send_until_refused(b"x" * 65_536)
+        assert sent < 32 << 20  # 8 MiB, and what the two kernels hold
+        assert time.monotonic() - started < 20
+
+
+def test_a_client_that_sends_nothing_more_is_waited_for_briefly(server: ServerProcess) -> None:
+    with Raw(server) as raw:
+        raw.send(request("POST", POST, length=1 << 40))
+        assert raw.answer().status == 400
+        started = time.monotonic()
+        # It reads the end at once; that it may not write any longer it learns within 2 s.
+        assert raw.rest() == b""
+        raw.send_until_refused(b"x", pause=0.1)
+        assert time.monotonic() - started < 20
+
+
+def test_a_reader_who_does_not_read_is_dropped(strict: ServerProcess) -> None:
+    """Its answers fill the kernel's buffers first, so it asks for many."""
+    with Raw(strict) as filler:
+        body = b'{"messages": [{"body": "%b"}]}' % (b"x" * 200_000)
+        for _ in range(10):
+            assert filler.call("POST", "/v2/queues/big/messages", body).status == 201
+    readers = [socket.socket() for _ in range(5)]
+    try:
+        for reader in readers:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            reader.settimeout(30)
+            reader.connect(("127.0.0.1", strict.port))
+            for _ in range(40):
+                reader.sendall(request("GET", "/v2/queues/big/messages?echo=true"))
+        deadline = time.monotonic() + 30
+        while left := established(strict.port):
+            assert time.monotonic() < deadline, left
+            time.sleep(0.1)
+    finally:
+        for reader in readers:
+            reader.close()
+
+
+def test_a_reader_who_reads_slowly_gets_all_of_its_answer(strict: ServerProcess) -> None:
+    with Raw(strict) as filler:
+        body = b'{"messages": [{"body": "%b"}]}' % (b"x" * 200_000)
+        for _ in range(10):
+            assert filler.call("POST", "/v2/queues/slow/messages", body).status == 201
+    with Raw(strict) as raw:
+        raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        raw.send(request("GET", "/v2/queues/slow/messages?echo=true"))
+        said = b""
+        started = time.monotonic()
+        while len(said) < 2_000_000:
+            part = raw.socket.recv(100_000)
+            assert part, f"closed after {len(said)} bytes"
+            said += part
+            time.sleep(0.08 if time.monotonic() - started < 5 else 0)
+
+
+@pytest.mark.parametrize(
+    "begun", [b"GET /v2/queues HTTP/1.1\r\nX: ", request("POST", POST, b"{", length=9_000)]
+)
+def test_a_request_that_comes_byte_by_byte_has_an_end(strict: ServerProcess, begun: bytes) -> None:
+    with Raw(strict) as raw:
+        raw.send(begun)
+        started = time.monotonic()
+        raw.send_until_refused(b" ", pause=0.2)
+        assert 2.5 < time.monotonic() - started < 25
+
+
+def test_connections_are_bounded_and_a_full_table_is_logged_once() -> None:
+    with (
+        ServerProcess("memory://", env={"ZAQAR_MAX_CONNECTIONS": "8"}) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        held = [stack.enter_context(Raw(server)) for _ in range(8)]
+        for raw in held:
+            assert raw.call("GET", "/v2/ping").status == 204
+            raw.send(b"GET /v2/ping HTTP/1.1\r\nX: ")
+        for _ in range(4):
+            with Raw(server) as late:
+                refused = late.call("GET", "/v2/queues")
+                assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+                assert refused.json()["title"] == "Service temporarily unavailable"
+                assert late.rest() == b""
+        held[0].socket.close()
+        deadline = time.monotonic() + 20
+        status = 503
+        while status == 503:
+            assert time.monotonic() < deadline
+            with Raw(server) as raw:
+                status = raw.call("GET", "/v2/queues").status
+        assert status == 200
+        assert server.log().count("max_connections") == 1
+
+
+def test_connections_that_the_open_files_cannot_hold_are_told_of() -> None:
+    limited = ["sh", "-c", 'ulimit -n 300 && exec "$@"', "sh"]
+    with ServerProcess("memory://", wrapper=limited) as server:
+        assert "ulimit -n" in server.log()
+        assert "44 connections at most" in server.log()
