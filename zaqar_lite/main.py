@@ -41,6 +41,7 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
             shortest=settings.min_length_client_id,
             longest=settings.max_length_client_id,
         ),
+        hosts=settings.hosts,
         admin_mode=settings.admin_mode,
         checksum=settings.enable_checksum,
         access_log=settings.access_log,

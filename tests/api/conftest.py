@@ -93,7 +93,7 @@ def make_api(tmp_path: Path) -> MakeApi:
             running(app),
             httpx.AsyncClient(
                 transport=httpx.ASGITransport(app),
-                base_url="http://zaqar",
+                base_url="http://localhost",
                 headers={"Client-ID": CLIENT_ID, "X-Project-ID": PROJECT},
             ) as http,
         ):

@@ -1,9 +1,11 @@
 """Whatever is sent, the answer is a clear 4xx in Zaqar's form and nothing is stored."""
 
 import json
+import timeit
 from collections.abc import AsyncIterator
 
 import httpx
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -157,3 +159,56 @@ def test_every_json_value_is_a_body(values: list[object], ascii_only: bool) -> N
     bodies = [json.dumps(value, ensure_ascii=ascii_only).encode() for value in values]
     content = b'{"messages": [' + b",".join(b'{"body":%b}' % body for body in bodies) + b"]}"
     assert [draft.body for draft in documents.parse_messages(content)] == bodies
+
+
+def depth_of(value: object) -> int:
+    """The nesting of a value."""
+    if isinstance(value, dict):
+        return 1 + max(map(depth_of, value.values()), default=0)
+    return 1 + max(map(depth_of, value), default=0) if isinstance(value, list) else 0
+
+
+tricky = st.text(alphabet='[]{}"\\19e.-, ', max_size=30)
+numbers = st.integers(-(1 << 64), 1 << 64) | st.integers(1 << 62, 1 << 65)
+nested = st.recursive(
+    tricky | numbers | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(tricky, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(nested, max_size=4), st.integers(495, 515))
+def test_depth_and_integers_are_told_from_what_is_in_strings(
+    values: list[object], deep: int
+) -> None:
+    tower: object = values
+    for _ in range(deep):
+        tower = [tower, '"]\\']
+    content = json.dumps(tower).encode()
+    large = False
+
+    def seen(digits: str) -> int:
+        nonlocal large
+        large = large or not -(1 << 63) <= int(digits) < 1 << 63
+        return 0
+
+    json.loads(content, parse_int=seen)
+    accepted = True
+    try:
+        documents.parse(content)
+    except HttpError:
+        accepted = False
+    assert accepted is not (large or deep + depth_of(values) > 512)
+
+
+@pytest.mark.parametrize(
+    "unit", [b"[]", b"[" * 400 + b"]" * 400, b'{"a":{}}', b'""', b"1234567890123456789", b"1"]
+)
+def test_the_largest_document_does_not_hold_up_the_others(unit: bytes) -> None:
+    """Compared with parsing it: a step of Python a byte takes fifty times as long."""
+    many = b",".join([unit] * (250_000 // (len(unit) + 1)))
+    content = b'{"messages": [{"body": [1234567890123456789,[],%b]}]}' % many
+    ours = min(timeit.repeat(lambda: documents.parse_messages(content), number=1, repeat=3))
+    parsing = min(timeit.repeat(lambda: orjson.loads(content), number=1, repeat=3))
+    assert ours < max(0.05, 10 * parsing)

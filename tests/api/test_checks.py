@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from tests.api.conftest import Api, MakeApi
+from tests.api.conftest import Api, MakeApi, claim_id_of
 
 pytestmark = pytest.mark.anyio
 
@@ -14,7 +14,7 @@ async def send(api: Api, method: str, path: str, **headers: str) -> httpx.Respon
     """Send exactly these headers."""
     request = api.http.build_request(method, path)
     request.headers = httpx.Headers(
-        {"host": "zaqar", **{name.replace("_", "-"): value for name, value in headers.items()}}
+        {"host": "localhost", **{name.replace("_", "-"): value for name, value in headers.items()}}
     )
     return await api.http.send(request)
 
@@ -76,6 +76,63 @@ async def test_takes_every_form_of_a_uuid(api: Api, client_id: str) -> None:
 async def test_takes_an_accept_header_that_admits_json(api: Api, accept: str) -> None:
     answer = await send(api, "GET", "/v2/queues", client_id=UUID, x_project_id="p", accept=accept)
     assert answer.status_code == 200
+
+
+async def test_the_project_header_wins_over_another_tenant_header(api: Api) -> None:
+    for headers in ({"x_project_id": "p", "x_tenant_id": "t"}, {"x_tenant_id": "t"}):
+        put = await send(api, "PUT", "/v2/queues/q", client_id=UUID, **headers)
+        assert put.status_code == 201
+        listed = await send(api, "GET", "/v2/queues", client_id=UUID, **headers)
+        assert len(listed.json()["queues"]) == 1
+    empty = await send(api, "GET", "/v2/queues", client_id=UUID, x_project_id="", x_tenant_id="t")
+    assert empty.json()["title"] == "Empty project header not allowed"
+
+
+@pytest.mark.parametrize("name", ["X-Project-ID", "X-Tenant-Id"])
+@pytest.mark.parametrize("value", [b"\xff", b"caf\xe9", b"\xed\xa0\x80"])
+async def test_refuses_a_project_that_is_not_utf_8(api: Api, name: str, value: bytes) -> None:
+    """Read as Latin-1 it would be the project of somebody else, who is called so in UTF-8."""
+    del api.http.headers["X-Project-ID"]
+    answer = await api.http.get("/v2/queues", headers=[(name.encode(), value)])
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid header value")
+    answer = await api.http.get("/v2/queues", headers=[(name.encode(), "caf\u00e9".encode())])
+    assert answer.status_code == 200
+
+
+OURS = ["localhost", "LOCALHOST:8888", "localhost.", "127.0.0.1", "127.1.2.3:80", "[::1]:8888"]
+OTHERS = [
+    *("evil.example", "evil.example:8888", "127.0.0.1.evil.example", "localhost.evil.example"),
+    *("10.0.0.1", "127.0.0.1.1", "[::2]", "127.0.0.1@evil.example", "", "localhost:8888:1", "a b"),
+    "\u0661\u0662\u0667.0.0.1",
+]
+
+
+async def test_on_loopback_host_must_be_a_name_of_loopback(api: Api) -> None:
+    """A page of another site can have its name resolved to this machine."""
+    for host in OURS:
+        assert (await api.call("GET", "/v2/queues", Host=host)).status_code == 200, host
+    for host in OTHERS:
+        answer = await api.http.get("/v2/queues", headers=[(b"Host", host.encode())])
+        assert (answer.status_code, answer.json()["title"]) == (400, "Invalid header value"), host
+        assert "allowed_hosts" in answer.json()["description"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "status"),
+    [
+        ({"allowed_hosts": "queue.example, evil.example"}, 200),
+        ({"allowed_hosts": "queue.example"}, 400),
+        ({"allowed_hosts": "*"}, 200),
+        ({"trust_headers": True}, 400),
+        ({"host": "0.0.0.0", "trust_headers": True, "clock_offset_file": None}, 200),  # noqa: S104
+    ],
+)
+async def test_host_may_be_a_name_that_is_allowed(
+    make_api: MakeApi, settings: dict[str, object], status: int
+) -> None:
+    async with make_api(**settings) as api:
+        answer = await api.call("GET", "/v2/queues", Host="Evil.example:8888")
+        assert answer.status_code == status
 
 
 async def test_takes_the_tenant_header_for_the_project(api: Api) -> None:
@@ -190,7 +247,9 @@ async def test_refuses_a_number_out_of_range(api: Api, limit: str) -> None:
     assert (answer.status_code, answer.json()["title"]) == (400, "Invalid API request")
 
 
-@pytest.mark.parametrize("name", ["Client-ID", "X-Project-ID", "URL-Paths", "Content-Type"])
+@pytest.mark.parametrize(
+    "name", ["Client-ID", "X-Project-ID", "X-Tenant-Id", "URL-Paths", "Content-Type"]
+)
 async def test_refuses_a_header_that_is_sent_twice_and_could_say_two_things(
     api: Api, name: str
 ) -> None:
@@ -214,3 +273,40 @@ async def test_drops_empty_parameters_and_takes_the_last_of_several(api: Api) ->
     assert len(await api.browse("echo=true&limit=")) == 3
     assert len(await api.browse("echo=false,true&limit=1,2")) == 2
     assert len(await api.browse("echo=true&limit=2&limit=1")) == 1
+
+
+SMALL = ["claims", "purge", "share"]
+
+
+@pytest.mark.parametrize("route", SMALL)
+async def test_a_document_above_4_kib_is_refused_before_it_is_read(api: Api, route: str) -> None:
+    answer = await api.call("POST", route, {"x": "x" * 4_096})
+    assert (answer.status_code, answer.json()["title"]) == (413, "Request body too large")
+    assert "4096 are allowed" in answer.json()["description"]
+    assert (await api.call("POST", route, {"x": "x" * 4_000})).status_code in (200, 204, 400)
+
+
+async def test_a_renewal_above_4_kib_is_refused_and_renews_nothing(api: Api) -> None:
+    await api.post({"body": 1})
+    (message,) = await api.claim(ttl=60)
+    claim = f"claims/{claim_id_of(message)}"
+    answer = await api.call("PATCH", claim, {"ttl": 500, "x": "x" * 4_096})
+    assert (answer.status_code, answer.json()["title"]) == (413, "Request body too large")
+    assert (await api.call("GET", claim)).json()["ttl"] == 60
+
+
+async def test_every_route_has_a_largest_body(make_api: MakeApi) -> None:
+    """Also those that read none, and the limits are those of the settings."""
+    async with make_api(max_queue_metadata=5_000, max_messages_post_size=6_000) as api:
+        for method, path, largest, status, title in (
+            ("PUT", "", 5_000, 400, "Invalid API request"),
+            ("PATCH", "", 5_000, 400, "Invalid request body"),
+            ("POST", "messages", 6_000, 400, "Invalid API request"),
+            ("PATCH", "messages/1", 6_000, 400, "Invalid API request"),
+            ("GET", "", 4_096, 413, "Request body too large"),
+            ("DELETE", "messages/1", 4_096, 413, "Request body too large"),
+            ("GET", "/v2/ping", 4_096, 413, "Request body too large"),
+        ):
+            answer = await api.call(method, path, "x" * (largest - 1))  # and two quotes
+            assert (answer.status_code, answer.json()["title"]) == (status, title), (method, path)
+            assert str(largest) in answer.json()["description"]

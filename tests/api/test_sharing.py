@@ -12,7 +12,7 @@ import pytest
 from tests.api.conftest import CLIENT_ID, PROJECT, Api, MakeApi
 
 pytestmark = pytest.mark.anyio
-SECRET = "secret key"
+SECRET = "a secret key of at least 32 bytes"
 
 
 @pytest.fixture

@@ -41,6 +41,7 @@ class HttpOptions:
     version: str
     limits: Limits
     client_ids: ClientIds
+    hosts: frozenset[str] | None
     admin_mode: bool = False
     checksum: bool = False
     access_log: bool = False
@@ -60,20 +61,14 @@ def build_app(
             *service_routes(
                 ServiceHandlers(services.health, home_document=home), admin=options.admin_mode
             ),
-            *queue_routes(
-                QueueHandlers(
-                    services.queues,
-                    services.sharing,
-                    max_metadata=options.limits.max_queue_metadata,
-                )
-            ),
-            *message_routes(MessageHandlers(services.messages, renderer)),
+            *queue_routes(QueueHandlers(services.queues, services.sharing), options.limits),
+            *message_routes(MessageHandlers(services.messages, renderer), options.limits),
             *claim_routes(ClaimHandlers(services.claims, renderer)),
         )
     )
     return Dispatcher(
         tree,
-        Checks(client_ids=options.client_ids, sharing=services.sharing),
+        Checks(client_ids=options.client_ids, sharing=services.sharing, hosts=options.hosts),
         framework=build_framework(tree, options.limits, version=options.version),
         framework_paths=frozenset((OPENAPI_PATH,)),
         lifespan=lifespan,

@@ -1,9 +1,11 @@
 """The checks that every request passes, in upstream's exact order (zaqar-behaviour 1.2)."""
 
+import ipaddress
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from zaqar_lite.api.http import HttpError, Request
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
@@ -13,12 +15,15 @@ from zaqar_lite.service.sharing import Sharing
 
 _HEX_ID = re.compile(rb"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _REFUSED = re.compile(r"q=0(?:\.0*)?")
+_HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]*)?")
 _MAX_HEADER = 16_384
+_INVALID_HEADER = "Invalid header value"
 _JSON_RANGES = {"*/*": 0, "application/*": 1, "application/json": 2}
 """The media ranges that admit JSON; the higher its number, the more a range has to say."""
 
 _SINGLE = frozenset(
     (
+        b"host",
         *(b"client-id", b"x-project-id", b"x-tenant-id", b"idempotency-key", b"content-type"),
         *(b"url-signature", b"url-paths", b"url-methods", b"url-expires"),
     )
@@ -42,11 +47,46 @@ class ClientIds:
 
 
 class Checks:
-    """Fill in who a request is from, or refuse it."""
+    """Fill in who a request is from, or refuse it.
 
-    def __init__(self, *, client_ids: ClientIds, sharing: Sharing) -> None:
+    `hosts` are the names that Host may say beside those of loopback; None means any.
+    """
+
+    def __init__(
+        self, *, client_ids: ClientIds, sharing: Sharing, hosts: frozenset[str] | None
+    ) -> None:
         self._client_ids = client_ids
         self._sharing = sharing
+        self._is_our_name = None if hosts is None else _our_names(hosts)
+
+    def check_headers(self, request: Request, sent: Sequence[tuple[bytes, bytes]]) -> None:
+        """Refuse headers that are too large, or `sent` twice where the two could say two things.
+
+        A gateway that looks at the first of two project ids while the last one counts would let
+        everybody in everywhere. Nothing else was looked at, but whom the client believes to call.
+
+        Raises:
+            HttpError: 431 or 400.
+        """
+        headers = request.headers
+        if len(sent) != len(headers):
+            _check_repeated(sent)
+        for name, value in headers.items():
+            if len(value) > _MAX_HEADER:
+                raise HttpError(
+                    431,
+                    "Request header too large",
+                    f"The header {name.decode('latin-1')!r} has {len(value)} bytes; {_MAX_HEADER} "
+                    "are allowed.",
+                )
+        host = headers.get(b"host")
+        if host is not None and self._is_our_name is not None and not self._is_our_name(host):
+            raise HttpError(
+                400,
+                _INVALID_HEADER,
+                "The Host header is no name of this server, which is for this machine only: use "
+                "127.0.0.1 or localhost, or add the name to its setting allowed_hosts.",
+            )
 
     def run(self, request: Request, *, names_queue: bool) -> None:
         """Check a request to a known path.
@@ -101,25 +141,25 @@ class Checks:
         return text
 
 
-def check_headers(request: Request, sent: Sequence[tuple[bytes, bytes]]) -> None:
-    """Refuse headers that are too large, or `sent` twice where the two could say two things.
+def _our_names(allowed: frozenset[str]) -> Callable[[bytes], bool]:
+    """A test of Host headers: loopback's names and the allowed ones, with any port."""
 
-    A gateway that looks at the first of two project ids while the last one counts would let
-    everybody in everywhere. Nothing else was looked at.
+    @lru_cache(maxsize=64)
+    def is_ours(host: bytes) -> bool:
+        found = _HOST.fullmatch(host.decode("latin-1").lower())
+        if found is None:
+            return False
+        name = found["name"].removesuffix(".").strip("[]")
+        return name in allowed or name == "localhost" or _is_loopback(name)
 
-    Raises:
-        HttpError: 431 or 400.
-    """
-    if len(sent) != len(request.headers):
-        _check_repeated(sent)
-    for name, value in request.headers.items():
-        if len(value) > _MAX_HEADER:
-            raise HttpError(
-                431,
-                "Request header too large",
-                f"The header {name.decode('latin-1')!r} has {len(value)} bytes; {_MAX_HEADER} "
-                "are allowed.",
-            )
+    return is_ours
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def _check_repeated(sent: Sequence[tuple[bytes, bytes]]) -> None:
@@ -127,7 +167,7 @@ def _check_repeated(sent: Sequence[tuple[bytes, bytes]]) -> None:
     for name, _ in sent:
         if name in _SINGLE and name in seen:
             raise HttpError(
-                400, "Invalid header value", f"The header {name.decode()!r} may be sent only once."
+                400, _INVALID_HEADER, f"The header {name.decode()!r} may be sent only once."
             )
         seen.add(name)
 
@@ -137,7 +177,7 @@ def _check_content(request: Request) -> None:
     length = headers.get(b"content-length")
     if length is not None:
         if not length.isdigit() or len(length) > 18:
-            raise HttpError(400, "Invalid header value", "Content-Length must be a number.")
+            raise HttpError(400, _INVALID_HEADER, "Content-Length must be a number.")
         request.content_length = int(length)
         content_type = headers.get(b"content-type", b"")
         if request.content_length and content_type.lower() == b"application/x-www-form-urlencoded":
@@ -172,12 +212,16 @@ def _check_accept(accept: str) -> None:
 
 
 def _project(headers: dict[bytes, bytes]) -> str:
+    """The project; X-Tenant-Id counts only where there is no X-Project-ID, as upstream has it."""
     value = headers.get(b"x-project-id", headers.get(b"x-tenant-id"))
     if value is None:
         raise HttpError(
             400, "Project-Id Missing", "The header X-PROJECT-ID was missing from the request."
         )
-    project = _text(value)
+    try:
+        project = value.decode()
+    except UnicodeDecodeError:
+        raise HttpError(400, _INVALID_HEADER, "X-Project-ID must be UTF-8.") from None
     if not project:
         raise HttpError(
             400,
@@ -193,7 +237,8 @@ def _check_queue(request: Request) -> None:
         raise HttpError(
             400,
             "Invalid queue identification",
-            "A queue's name has 1 to 64 characters: letters, digits, '_', '-' and '.'.",
+            "A queue's name has 1 to 64 characters: letters, digits, '_', '-' and '.'; it is not "
+            "'.' or '..'.",
         )
     if len(request.project) > MAX_PROJECT_ID:
         raise HttpError(

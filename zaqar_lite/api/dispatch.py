@@ -9,9 +9,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
-from zaqar_lite.api.checks import Checks, check_headers
+from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_response
 from zaqar_lite.api.http import HttpError, Receive, Request, Response, Scope, Send
 from zaqar_lite.api.lifespan import Lifespan, serve_lifespan
@@ -69,7 +69,7 @@ class Dispatcher:
 
     async def _serve(self, request: Request, scope: Scope, send: Send) -> int:
         try:
-            found = self._match(request, scope["headers"])
+            found = self._match(request, scope)
         except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
             response = to_response(
                 exc, invalid_title=INVALID_REQUEST, request_id=request.request_id
@@ -86,8 +86,11 @@ class Dispatcher:
         await write(send, request, response)
         return response.status
 
-    def _match(self, request: Request, sent: Sequence[tuple[bytes, bytes]]) -> Route | Response:
-        check_headers(request, sent)
+    def _match(self, request: Request, scope: Scope) -> Route | Response:
+        self._checks.check_headers(request, scope["headers"])
+        raw_path: bytes = scope.get("raw_path") or b""
+        if b"%" in raw_path and b"%2f" in raw_path.lower():
+            raise HttpError(400, INVALID_REQUEST, "A path may not hold an encoded slash (%2F).")
         found = self._tree.find(request.path)
         if found is None:
             raise HttpError(404, "404 Not Found")
@@ -103,6 +106,7 @@ class Dispatcher:
             self._checks.run(request, names_queue=request.path.startswith("/v2/queues/"))
         if route is None:
             raise HttpError(405, "405 Method Not Allowed", headers=((b"allow", node.allow()),))
+        route.check_size(request.content_length)
         if route.needs_store:
             self._check_store()
         return route

@@ -29,6 +29,7 @@ _MEANINGS = {
     405: "The path does not have this method",
     406: "The Accept header excludes application/json",
     409: "It exists in a state that excludes the request",
+    413: "The body is larger than this route takes",
     415: "The Content-Type is not that of a metadata patch",
     431: "A header is too large",
     503: "The store cannot serve now; try again after Retry-After seconds",

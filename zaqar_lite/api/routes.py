@@ -8,13 +8,15 @@ middleware; the others pass through FastAPI.
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from zaqar_lite.api.http import Request, Response
+from zaqar_lite.api.http import HttpError, Request, Response
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 INVALID_REQUEST = "Invalid API request"
 INVALID_BODY = "Invalid request body"
 UNABLE_TO_DELETE = "Unable to delete"
+SMALL_BODY = 4_096
+"""Bytes: what a document that is neither messages nor metadata may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Route:
     answers that the route itself gives; those of the checks come on top. `body` names the schema
     of the request's document in `api/schemas.py`, a parameter's `schema` one there too. A route
     that `needs_store` is 503 until the stores are open.
+    `largest_body` is refused before it is read: with 413, or with 400 and `too_large_title` where
+    upstream has that.
     """
 
     method: str
@@ -50,6 +54,21 @@ class Route:
     public: bool = False
     needs_store: bool = True
     invalid_title: str = INVALID_REQUEST
+    largest_body: int = SMALL_BODY
+    too_large_title: str | None = None
+
+    def check_size(self, size: int) -> None:
+        """Refuse a body of `size` bytes.
+
+        Raises:
+            HttpError: it is larger than this route takes.
+        """
+        if size <= self.largest_body:
+            return
+        description = f"The body has {size} bytes; {self.largest_body} are allowed."
+        if self.too_large_title is None:
+            raise HttpError(413, "Request body too large", description)
+        raise HttpError(400, self.too_large_title, description)
 
 
 @dataclass(slots=True)

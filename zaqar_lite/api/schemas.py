@@ -182,7 +182,11 @@ def _parameters(limits: Limits) -> dict[str, Schema]:
         "Text": _TEXT,
         "Flag": {"type": "boolean"},
         "Key": {"type": "string", "pattern": "^[ -~]{1,128}$"},
-        "QueueName": {"type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,64}$"},
+        "QueueName": {
+            "type": "string",
+            "pattern": "^[a-zA-Z0-9_.-]{1,64}$",
+            "not": {"enum": [".", ".."]},
+        },
         "HistoryState": {"enum": ["done", "failed"]},
         "PageLimit": _whole(limits.max_messages_per_page),
         "QueueLimit": _whole(limits.max_queues_per_page),

@@ -1,10 +1,17 @@
 """The routes of v2, in the order of the home document's resources."""
 
-from zaqar_lite.api.routes import INVALID_BODY, UNABLE_TO_DELETE, Parameter, Route
+from zaqar_lite.api.routes import (
+    INVALID_BODY,
+    INVALID_REQUEST,
+    UNABLE_TO_DELETE,
+    Parameter,
+    Route,
+)
 from zaqar_lite.api.v2.claims import ClaimHandlers
 from zaqar_lite.api.v2.messages import MessageHandlers
 from zaqar_lite.api.v2.queues import QueueHandlers
 from zaqar_lite.api.v2.service import ServiceHandlers
+from zaqar_lite.domain.limits import Limits
 
 _DETAILS = Parameter("details", "Flag", "Add what Zaqar's own keys leave out.")
 _MARKER = Parameter("marker", "Text", "Where the page before ended; opaque.")
@@ -58,8 +65,9 @@ def service_routes(handlers: ServiceHandlers, *, admin: bool) -> tuple[Route, ..
     return tuple(routes)
 
 
-def queue_routes(handlers: QueueHandlers) -> tuple[Route, ...]:
+def queue_routes(handlers: QueueHandlers, limits: Limits) -> tuple[Route, ...]:
     """The routes of queues as such."""
+    largest = limits.max_queue_metadata
     return (
         Route(
             "GET",
@@ -85,6 +93,8 @@ def queue_routes(handlers: QueueHandlers) -> tuple[Route, ...]:
             "Create a queue",
             (201, 204, 400, 503),
             body="Metadata",
+            largest_body=largest,
+            too_large_title=INVALID_REQUEST,
         ),
         Route(
             "GET",
@@ -105,6 +115,8 @@ def queue_routes(handlers: QueueHandlers) -> tuple[Route, ...]:
             body="MetadataPatch",
             answer="Metadata",
             invalid_title=INVALID_BODY,
+            largest_body=largest,
+            too_large_title=INVALID_BODY,
         ),
         Route("DELETE", _QUEUE, handlers.delete, "delete_queue", "Delete a queue", (204, 400, 503)),
         Route(
@@ -123,7 +135,7 @@ def queue_routes(handlers: QueueHandlers) -> tuple[Route, ...]:
             handlers.purge,
             "purge_queue",
             "Purge a queue",
-            (204, 400, 503),
+            (204, 400, 413, 503),
             body="Purge",
         ),
         Route(
@@ -132,7 +144,7 @@ def queue_routes(handlers: QueueHandlers) -> tuple[Route, ...]:
             handlers.share,
             "share_queue",
             "Make a pre-signed URL",
-            (200, 400),
+            (200, 400, 413),
             body="Share",
             answer="SignedUrl",
         ),
@@ -149,8 +161,9 @@ def queue_routes(handlers: QueueHandlers) -> tuple[Route, ...]:
     )
 
 
-def message_routes(handlers: MessageHandlers) -> tuple[Route, ...]:
-    """The routes of messages."""
+def message_routes(handlers: MessageHandlers, limits: Limits) -> tuple[Route, ...]:
+    """The routes of messages; a queue may allow smaller posts than its server."""
+    largest = limits.max_messages_post_size
     return (
         Route(
             "POST",
@@ -163,6 +176,8 @@ def message_routes(handlers: MessageHandlers) -> tuple[Route, ...]:
             body="Messages",
             answer="Resources",
             hot=True,
+            largest_body=largest,
+            too_large_title=INVALID_REQUEST,
         ),
         Route(
             "GET",
@@ -221,6 +236,8 @@ def message_routes(handlers: MessageHandlers) -> tuple[Route, ...]:
             body="Edit",
             answer="Message",
             hot=True,
+            largest_body=largest,
+            too_large_title=INVALID_REQUEST,
         ),
         Route(
             "DELETE",
@@ -255,7 +272,7 @@ def claim_routes(handlers: ClaimHandlers) -> tuple[Route, ...]:
             handlers.create,
             "claim_messages",
             "Claim messages",
-            (201, 204, 400, 503),
+            (201, 204, 400, 413, 503),
             (_CLAIM_LIMIT, _DETAILS),
             body="Claim",
             answer="Claimed",
@@ -278,7 +295,7 @@ def claim_routes(handlers: ClaimHandlers) -> tuple[Route, ...]:
             handlers.renew,
             "renew_claim",
             "Renew a claim",
-            (204, 400, 404, 503),
+            (204, 400, 404, 413, 503),
             body="Claim",
             hot=True,
         ),

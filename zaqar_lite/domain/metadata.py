@@ -28,8 +28,15 @@ MAX_RETENTION = (1 << 32) - 1
 
 
 def is_queue_name(name: str) -> bool:
-    """Tell whether `name` is a valid queue name: 1..64 of letters, digits, `_`, `-` and `.`."""
-    return len(name) <= MAX_QUEUE_NAME and _QUEUE_NAME.fullmatch(name) is not None
+    """Tell whether `name` is a valid queue name: 1..64 of letters, digits, `_`, `-` and `.`.
+
+    Not `.` and `..`: on its way a path that ends in them is another path.
+    """
+    return (
+        len(name) <= MAX_QUEUE_NAME
+        and _QUEUE_NAME.fullmatch(name) is not None
+        and name not in (".", "..")
+    )
 
 
 def overlay(limits: Limits) -> dict[str, Any]:

@@ -21,10 +21,9 @@ _SHARE_FIELDS = ("paths", "methods", "expires")
 class QueueHandlers:
     """The handlers under `/v2/queues`, except for messages and claims."""
 
-    def __init__(self, queues: Queues, sharing: Sharing, *, max_metadata: int) -> None:
+    def __init__(self, queues: Queues, sharing: Sharing) -> None:
         self._queues = queues
         self._sharing = sharing
-        self._max_metadata = max_metadata
 
     async def list_queues(self, request: Request) -> Response:
         """List the project's queues."""
@@ -57,8 +56,6 @@ class QueueHandlers:
 
     async def create(self, request: Request) -> Response:
         """Create a queue; one that exists stays as it is."""
-        if request.content_length > self._max_metadata:
-            raise Invalid(f"The metadata may have at most {self._max_metadata} bytes.")
         metadata: dict[str, Any] = {}
         if request.content_length:
             metadata = documents.parse_object(await documents.read(request))
@@ -71,8 +68,6 @@ class QueueHandlers:
 
     async def patch(self, request: Request) -> Response:
         """Change a queue's metadata by a JSON patch."""
-        if request.content_length > self._max_metadata:
-            raise documents.bad_body(f"The patch may have at most {self._max_metadata} bytes.")
         if request.headers.get(b"content-type") != PATCH_TYPE:
             raise HttpError(
                 415,
