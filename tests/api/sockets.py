@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from tests.api.conftest import CLIENT_ID, PROJECT
@@ -26,14 +27,19 @@ class Answer(NamedTuple):
 
 
 def request(
-    method: str, path: str, body: bytes = b"", *, length: int | None = None, **headers: str
+    method: str,
+    path: str,
+    body: bytes = b"",
+    *,
+    length: int | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> bytes:
     """The bytes of a request; `length` is announced in place of the body's own."""
     named = {"Host": "127.0.0.1", **SENDER}
     if body or length is not None:
         named["Content-Length"] = str(len(body) if length is None else length)
-    named |= {name.replace("_", "-"): value for name, value in headers.items()}
-    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {text}" for name, text in named.items())]
+    lines = [f"{name}: {text}" for name, text in {**named, **headers}.items()]
+    lines.insert(0, f"{method} {path} HTTP/1.1")
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
@@ -68,7 +74,7 @@ class Raw:
 
     def call(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
         """Send a request and read its answer."""
-        self.send(request(method, path, body, **headers))
+        self.send(request(method, path, body, headers=headers))
         return self.answer()
 
     def answer(self) -> Answer:

@@ -11,6 +11,7 @@ from tests.api.sockets import Raw, established, request
 from tests.server import ServerProcess
 
 POST = "/v2/queues/q/messages"
+WAITS = {"Expect": "100-continue"}
 MESSAGE = b'{"messages": [{"body": 1}]}'
 
 
@@ -59,8 +60,8 @@ def test_an_early_refusal_reaches_who_sends_all_before_it_reads(server: ServerPr
     ("path", "headers"),
     [
         ("/nope", {}),
-        (POST, {"Client_ID": "none"}),
-        (POST, {"Content_Type": "application/x-www-form-urlencoded"}),
+        (POST, {"Client-ID": "none"}),
+        (POST, {"Content-Type": "application/x-www-form-urlencoded"}),
         ("/v2/queues/a@b/messages", {}),
         ("/v2/queues/q/claims?limit=0&details=x", {}),
     ],
@@ -69,7 +70,7 @@ def test_a_refusal_before_the_body_has_come_is_the_last_answer(
     server: ServerProcess, path: str, headers: dict[str, str]
 ) -> None:
     with Raw(server) as raw:
-        raw.send(request("POST", path, length=len(MESSAGE), **headers))
+        raw.send(request("POST", path, length=len(MESSAGE), headers=headers))
         refused = raw.answer()
         assert 400 <= refused.status < 500
         assert refused.headers["connection"] == "close"
@@ -120,7 +121,7 @@ def test_what_is_no_http_is_refused_in_the_form_of_errors(server: ServerProcess)
 
 def test_a_broken_chunk_ends_the_connection_without_a_second_answer(server: ServerProcess) -> None:
     with Raw(server) as raw:
-        raw.send(request("POST", POST, Transfer_Encoding="chunked") + b"zz\r\n")
+        raw.send(request("POST", POST, headers={"Transfer-Encoding": "chunked"}) + b"zz\r\n")
         assert raw.answer().status == 400
         assert raw.rest() == b""
 
@@ -129,11 +130,11 @@ def test_a_client_that_waits_for_leave_to_send_sends_nothing_too_large(
     server: ServerProcess,
 ) -> None:
     with Raw(server) as raw:
-        raw.send(request("POST", POST, length=len(MESSAGE), Expect="100-continue"))
+        raw.send(request("POST", POST, length=len(MESSAGE), headers=WAITS))
         assert raw.answer().status == 100
         raw.send(MESSAGE)
         assert raw.answer().status == 201
-        raw.send(request("POST", POST, length=262_145, Expect="100-continue"))
+        raw.send(request("POST", POST, length=262_145, headers=WAITS))
         assert raw.answer().status == 400
         assert raw.rest() == b""
 
