@@ -32,7 +32,8 @@ class DriverCase:
     """A driver as the suite runs it: where it is, and how patient the model test may be.
 
     `make_uri` gets the test's request and a directory that is not there yet; `make_extra` the
-    driver's own options.
+    driver's own options. `size_divisor` makes the batches of `test_sizes.py` smaller where each
+    message is a request of its own.
     """
 
     name: str
@@ -40,6 +41,7 @@ class DriverCase:
     make_uri: MakeUri
     model_examples: int
     make_extra: Callable[[Path], Mapping[str, Any]] = field(default=lambda _: {})
+    size_divisor: int = 1
 
 
 def _redis(request: pytest.FixtureRequest, _: Path) -> str:
@@ -63,9 +65,14 @@ CASES: tuple[DriverCase, ...] = (
     DriverCase("opendata-sqlite", "opendata", lambda _, path: f"embedded://{path}", 25),
     DriverCase("opendata-slatedb", "opendata", lambda _, path: f"opendata+slatedb://{path}", 6),
     DriverCase("redis", "redis", _redis, 25),
-    DriverCase("mongodb", "mongodb", _mongodb, 6),
+    DriverCase("mongodb", "mongodb", _mongodb, 6, size_divisor=100),
     DriverCase(
-        "swift", "swift", _swift, 4, lambda path: {"coordination_url": f"file://{path}/locks"}
+        "swift",
+        "swift",
+        _swift,
+        4,
+        lambda path: {"coordination_url": f"file://{path}/locks"},
+        size_divisor=100,
     ),
 )
 

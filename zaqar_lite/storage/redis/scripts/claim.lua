@@ -34,14 +34,14 @@ for i, position in ipairs(taken) do
   local at = 3 * i + 3
   answer[at], answer[at + 1], answer[at + 2] = position, records[i], track
 end
-redis.call('HSET', tracks, unpack(changes))
-redis.call('ZADD', held, unpack(held_args))
+apply('HSET', tracks, changes)
+apply('ZADD', held, held_args)
 local claim = redis.call('HGET', claims, id) or struct.pack('>I5I6', ttl, now)
 redis.call('HSET', claims, id, claim .. table.concat(taken))
 redis.call('ZADD', leases, deadline, id)
 keep(deadline + grace, {tracks, held, claims, leases})
 if #raised > 0 then
-  redis.call('ZADD', expiry, unpack(raised))
+  apply('ZADD', expiry, raised)
   if letters then
     keep(now, {ids})
   end

@@ -3,7 +3,7 @@
 -- Answers: 'ok', now; position, record, track, '1' if held, of each that is there.
 -- include: claims forget locate
 local answer = {'ok', now}
-local found = locate_live({unpack(ARGV, 2)})
+local found = locate_live(arguments_from(2))
 for i, position in ipairs(found.positions) do
   local track, at = found.tracks[i], #answer
   answer[at + 1], answer[at + 2], answer[at + 3], answer[at + 4] =

@@ -53,8 +53,8 @@ examined = 0
 while shown < limit and examined < 1000 do
   local count = math.min(limit, 1000 - examined)
   local positions, is_held_at = following(count)
-  local records = #positions > 0 and redis.call('HMGET', messages, unpack(positions)) or {}
-  local its = #positions > 0 and redis.call('HMGET', tracks, unpack(positions)) or {}
+  local records = gather(messages, positions)
+  local its = gather(tracks, positions)
   for i, position in ipairs(positions) do
     local record, track = records[i], its[i]
     examined = examined + 1

@@ -2,7 +2,7 @@
 -- ARGV: 1 offset, 2 about how many entries
 -- Answers: 'ok', expired, promoted, lapsed, length of the outbox, next instant or 0.
 -- key outbox: list, dead letters on their way; drained by outbox_ack, expires by `keep`
--- key keys: hash, 'b' or 'm' and idempotency key -> deadline (6 bytes), ids; expires by `keep`
+-- key keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires by `keep`
 -- key forgets: zset, the same fields by deadline; expires by `keep`
 -- include: expire
 local budget = math.min(tonumber(ARGV[2]), 400)
@@ -15,8 +15,8 @@ if expired + entries < budget then
 end
 local old = redis.call('ZRANGEBYSCORE', forgets, '-inf', now, 'LIMIT', 0, 100)
 if #old > 0 then
-  redis.call('ZREM', forgets, unpack(old))
-  redis.call('HDEL', keys, unpack(old))
+  apply('ZREM', forgets, old)
+  apply('HDEL', keys, old)
 end
 local following = 0
 local function consider(instant)

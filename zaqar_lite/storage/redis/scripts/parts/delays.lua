@@ -3,8 +3,8 @@
 -- key waiting: zset, score 0, the same positions, for listing; expires by `keep`
 -- include: ready
 local function leave_delayed(positions)
-  redis.call('ZREM', due, unpack(positions))
-  redis.call('ZREM', waiting, unpack(positions))
+  apply('ZREM', due, positions)
+  apply('ZREM', waiting, positions)
 end
 
 -- Make ready what is due, up to `budget`. Answers how many, and whether nothing due is left.
@@ -22,7 +22,7 @@ local function expose(count)
   local positions = redis.call('ZRANGE', due, 0, count - 1)
   if #positions > 0 then
     leave_delayed(positions)
-    for i, record in ipairs(redis.call('HMGET', messages, unpack(positions))) do
+    for i, record in ipairs(gather(messages, positions)) do
       if record and struct.unpack('>I6', record, 18) > now then
         record = record:sub(1, 17) .. struct.pack('>I6', now) .. record:sub(24)
         redis.call('HSET', messages, positions[i], record)

@@ -3,10 +3,10 @@
 local function expire(budget)
   local positions = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, budget)
   if #positions > 0 then
-    local its = redis.call('HMGET', tracks, unpack(positions))
+    local its = gather(tracks, positions)
     leave_ready(positions)
     leave_delayed(positions)
-    redis.call('ZREM', held, unpack(positions))
+    apply('ZREM', held, positions)
     forget(positions, its)
   end
   return #positions

@@ -3,10 +3,8 @@
 -- key tracks: hash, position -> track of a message that was claimed or moved; expires by `keep`
 -- key expiry: zset, every position by its deadline (ms); expires by `keep`
 -- key ids: hash, id -> position of each dead letter, whose id holds another; expires by `keep`
+-- include: chunks
 local function forget(positions, its)
-  if #positions == 0 then
-    return
-  end
   local moved = {}
   for i = 1, #positions do
     local track = its[i]
@@ -14,12 +12,10 @@ local function forget(positions, its)
       moved[#moved + 1] = track:sub(34, 49)
     end
   end
-  if #moved > 0 then
-    redis.call('HDEL', ids, unpack(moved))
-  end
-  redis.call('HDEL', messages, unpack(positions))
-  redis.call('HDEL', tracks, unpack(positions))
-  redis.call('ZREM', expiry, unpack(positions))
+  apply('HDEL', ids, moved)
+  apply('HDEL', messages, positions)
+  apply('HDEL', tracks, positions)
+  apply('ZREM', expiry, positions)
 end
 
 -- When a message expires: its track knows, where it has one.

@@ -2,6 +2,7 @@
 -- key messages: hash, position -> record; expires by `keep`
 -- key tracks: hash, position -> track of a message that was claimed or moved; expires by `keep`
 -- key ids: hash, id -> position of each dead letter, whose id holds another; expires by `keep`
+-- include: chunks
 
 -- Answers positions and records in the order of the ids; false where this queue has none.
 local function locate(wanted)
@@ -9,7 +10,7 @@ local function locate(wanted)
   for i, id in ipairs(wanted) do
     positions[i] = id:sub(1, 8)
   end
-  local records = redis.call('HMGET', messages, unpack(positions))
+  local records = gather(messages, positions)
   for i, id in ipairs(wanted) do
     if not records[i] or records[i]:sub(24, 31) ~= id:sub(9, 16) then
       positions[i], records[i] = false, false
@@ -35,10 +36,7 @@ local function locate_live(wanted)
       there.ids[at], there.positions[at], there.records[at] = wanted[i], positions[i], records[i]
     end
   end
-  if #there.ids == 0 then
-    return there
-  end
-  there.tracks = redis.call('HMGET', tracks, unpack(there.positions))
+  there.tracks = gather(tracks, there.positions)
   local live = {ids = {}, positions = {}, records = {}, tracks = {}}
   for i, record in ipairs(there.records) do
     if expires_of(record, there.tracks[i]) > now then

@@ -3,7 +3,7 @@
 -- key ready: zset, score 0, ready positions of the default priority; expires by `keep`
 -- key ranked: zset, score priority, ready positions of other priorities; expires by `keep`
 -- key aside: zset, score 0, the same positions as `ranked`, for listing; expires by `keep`
--- include: life
+-- include: life chunks
 local DEFAULT_PRIORITY = 100
 
 local function priority_of(record)
@@ -14,21 +14,12 @@ local function priority_of(record)
 end
 
 local function add_to(key, positions, scores)
-  if #positions == 0 then
-    return
-  end
-  local args = {}
+  local pairs_of_both = {}
   for i, position in ipairs(positions) do
-    args[2 * i - 1] = scores and scores[i] or 0
-    args[2 * i] = position
-    if #args == 2000 then
-      redis.call('ZADD', key, unpack(args))
-      args = {}
-    end
+    pairs_of_both[2 * i - 1] = scores and scores[i] or 0
+    pairs_of_both[2 * i] = position
   end
-  if #args > 0 then
-    redis.call('ZADD', key, unpack(args))
-  end
+  apply('ZADD', key, pairs_of_both)
 end
 
 local function enter_ready(positions, priorities)
@@ -59,7 +50,7 @@ local function make_ready(positions)
   end
   local priorities = {}
   if life[4] then
-    for i, record in ipairs(redis.call('HMGET', messages, unpack(positions))) do
+    for i, record in ipairs(gather(messages, positions)) do
       priorities[i] = priority_of(record)
     end
   else
@@ -71,12 +62,10 @@ local function make_ready(positions)
 end
 
 local function leave_ready(positions)
-  if #positions > 0 then
-    redis.call('ZREM', ready, unpack(positions))
-    if life[4] then
-      redis.call('ZREM', ranked, unpack(positions))
-      redis.call('ZREM', aside, unpack(positions))
-    end
+  apply('ZREM', ready, positions)
+  if life[4] then
+    apply('ZREM', ranked, positions)
+    apply('ZREM', aside, positions)
   end
 end
 

@@ -61,8 +61,8 @@ local function take()
     end
     local positions = first_ready(room)
     local gone, gone_tracks, letters, letter_records, letter_tracks, leaving = {}, {}, {}, {}, {}, {}
-    local found = #positions > 0 and redis.call('HMGET', messages, unpack(positions)) or {}
-    local found_tracks = #positions > 0 and redis.call('HMGET', tracks, unpack(positions)) or {}
+    local found = gather(messages, positions)
+    local found_tracks = gather(tracks, positions)
     for i, position in ipairs(positions) do
       local record, track = found[i], found_tracks[i]
       examined = examined + 1

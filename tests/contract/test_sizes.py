@@ -1,0 +1,133 @@
+"""Batches of any size that a post may have: nothing is lost where a driver works in chunks."""
+
+import pytest
+
+from tests.contract.conftest import OpenStores
+from tests.contract.stores import DriverCase
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.models import DeadLetter, DelayMode, NewMessage
+
+pytestmark = pytest.mark.anyio
+
+MOST = (Limits().max_messages_post_size - len('{"messages":[]}') + 1) // len('{"body":1},')
+"""The most messages that fit the largest post: 23,830."""
+AT_ONCE = 500
+"""What one claim or pop asks for here; a store may hand out fewer."""
+
+
+@pytest.fixture(params=[999, 1_000, 1_001, 2_001, MOST])
+def size(request: pytest.FixtureRequest, case: DriverCase) -> int:
+    """How many messages the batch has; less where each message is a request of its own."""
+    wanted: int = request.param
+    if wanted == MOST and case.size_divisor > 1:
+        pytest.skip(f"{case.name} would take minutes")
+    return wanted // case.size_divisor
+
+
+@pytest.fixture
+async def queue(open_stores: OpenStores, queue: QueueUnderTest) -> QueueUnderTest:
+    """A queue that may hold more messages than the largest batch has."""
+    return queue.at(await open_stores(max_messages=10 * MOST, max_idempotency_keys=10 * MOST))
+
+
+def batch(size: int, *, ttl: int = HOUR, delay: int = 0) -> list[NewMessage]:
+    """The smallest messages that there are."""
+    return [NewMessage(b"1", ttl, delay)] * size
+
+
+async def claim_all(
+    queue: QueueUnderTest, dead_letter: DeadLetter | None = None
+) -> tuple[list[str], list[str]]:
+    """Claim until nothing is left; answer the ids of the messages and of the claims."""
+    found: list[str] = []
+    claims: list[str] = []
+    while True:
+        claimed = await queue.claim(AT_ONCE, dead_letter=dead_letter, mode=DelayMode.HONOUR)
+        found += ids(claimed.messages)
+        if claimed.claim_id is not None:
+            claims.append(claimed.claim_id)
+        elif not claimed.moved:
+            return found, claims
+
+
+async def test_a_batch_is_stored_and_listed_whole(queue: QueueUnderTest, size: int) -> None:
+    posted = await queue.post(*batch(size))
+    assert len(set(posted)) == size
+    assert await queue.counts() == (size, 0, 0)
+    assert ids(await queue.listed(limit=AT_ONCE)) == posted
+    assert sorted(ids(await queue.get(*posted))) == posted
+
+
+async def test_a_batch_with_keys_is_stored_once(queue: QueueUnderTest, size: int) -> None:
+    messages = [new("x", key=f"key-{number}") for number in range(size)]
+    posted = await queue.post(*messages, batch_key="batch")
+    assert await queue.post(*messages, batch_key="batch") == posted
+    again = await queue.post_all(messages)
+    assert [answer.id for answer in again if answer.duplicate] == posted
+    assert await queue.counts() == (size, 0, 0)
+
+
+async def test_a_batch_is_claimed_and_acknowledged_whole(queue: QueueUnderTest, size: int) -> None:
+    posted = await queue.post(*batch(size))
+    found, claims = await claim_all(queue)
+    assert found == posted
+    assert await queue.counts() == (0, 0, size)
+    assert not await queue.delete(*posted, claims=claims)
+    assert await queue.counts() == (0, 0, 0)
+
+
+async def test_a_batch_is_popped_whole(queue: QueueUnderTest, size: int) -> None:
+    posted = await queue.post(*batch(size))
+    popped: list[str] = []
+    while messages := (await queue.pop(AT_ONCE)).messages:
+        popped += ids(messages)
+    assert popped == posted
+    assert await queue.counts() == (0, 0, 0)
+
+
+async def test_a_batch_is_deleted_at_once(queue: QueueUnderTest, size: int) -> None:
+    posted = await queue.post(*batch(size), "stays")
+    assert not await queue.delete(*posted[:-1])
+    assert await queue.bodies() == ["stays"]
+
+
+async def test_a_batch_is_purged(queue: QueueUnderTest, size: int) -> None:
+    posted = await queue.post(*batch(size))
+    await queue.claim(AT_ONCE)
+    await queue.purge()
+    assert await queue.counts() == (0, 0, 0)
+    assert not await queue.get(*posted)
+    await queue.post("new")
+    assert await queue.bodies() == ["new"]
+
+
+async def test_a_batch_that_waits_comes_due_whole(queue: QueueUnderTest, size: int) -> None:
+    posted = await queue.post(*batch(size, delay=10 * MINUTE))
+    assert await queue.counts() == (0, size, 0)
+    queue.advance(11 * MINUTE)
+    found, _ = await claim_all(queue)
+    assert found == posted
+
+
+async def test_a_batch_expires_whole(queue: QueueUnderTest, size: int) -> None:
+    posted = await queue.post(*batch(size, ttl=10 * MINUTE), "stays")
+    queue.advance(11 * MINUTE)
+    assert not await queue.get(*posted[:-1])
+    assert await queue.bodies() == ["stays"]
+    await queue.sweep()
+    assert await queue.counts() == (1, 0, 0)
+
+
+async def test_a_batch_becomes_dead_letters_whole(
+    queue: QueueUnderTest, other: QueueUnderTest, size: int
+) -> None:
+    other = other.at(queue.stores)
+    posted = await queue.post(*batch(size))
+    found, claims = await claim_all(queue)
+    for claim_id in claims:
+        await queue.release(claim_id)
+    handed_out, _ = await claim_all(queue, other.as_dead_letter_queue(1))
+    assert (found, handed_out) == (posted, [])
+    assert await queue.counts() == (0, 0, 0)
+    assert ids(await other.listed(limit=AT_ONCE)) == posted
