@@ -17,7 +17,7 @@ track and a claim. A queue has these keys, `zl:<kind>:{<project>/<name>}`:
     claims    hash    claim id -> ttl, start, positions
     leases    zset    claim id by deadline
     ids       hash    id -> position of dead letters, whose ids do not tell their position here
-    keys      hash    idempotency key -> deadline, ids
+    keys      hash    idempotency key -> deadline, digest, ids
     forgets   zset    idempotency key by deadline
     outbox    list    dead letters on their way to other queues
     inbox     hash    source -> number of the last letter that came from it

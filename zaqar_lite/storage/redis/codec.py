@@ -13,6 +13,11 @@ A track is what changes, and is there once a message was claimed or moved:
 
     origin: message id 16   moved at 6   claim count 4   claim id 16   source 1+n   client
 
+The entry of an idempotency key has the ids that it answers; those of versions without digests
+had neither the 1 nor the digest, which is told by the length:
+
+    0   deadline 6   1   digest 16   ids 16 each
+
 A client is one byte of kind and: 0 length 2 and UTF-8; 1 the 16 bytes of a dashed UUID;
 2 those of 32 hex digits.
 """
@@ -25,7 +30,13 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any
 
-from zaqar_lite.domain.models import DEFAULT_PRIORITY, Message, NewMessage, Origin
+from zaqar_lite.domain.models import (
+    DEFAULT_PRIORITY,
+    IdempotencyKey,
+    Message,
+    NewMessage,
+    Origin,
+)
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _HEX = re.compile(r"[0-9a-f]{32}")
@@ -78,6 +89,11 @@ def pack_new(message: NewMessage, client: bytes, randomness: bytes) -> bytes:
             message.body,
         )
     )
+
+
+def pack_key(key: IdempotencyKey | None) -> bytes:
+    """Write an idempotency key as `post.lua` takes it; nothing where there is none."""
+    return b"" if key is None else key.digest + key.text.encode()
 
 
 def new_randomness(count: int) -> list[bytes]:

@@ -1,12 +1,13 @@
 """The message store: each operation is one script, and one round trip."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     Conflict,
     Invalid,
+    KeyReused,
     LimitReached,
     NotFound,
     QueueChanged,
@@ -20,6 +21,7 @@ from zaqar_lite.domain.models import (
     DeadLetter,
     DelayMode,
     Edit,
+    IdempotencyKey,
     Message,
     NewMessage,
     Page,
@@ -37,6 +39,7 @@ from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore, RetriesOf, no_re
 from zaqar_lite.storage.redis.codec import (
     new_randomness,
     pack_client,
+    pack_key,
     pack_new,
     read_message,
     read_messages,
@@ -94,7 +97,7 @@ class RedisMessageStore(MessageStore):
         messages: Sequence[NewMessage],
         *,
         client_id: str,
-        batch_key: str | None = None,
+        batch_key: IdempotencyKey | None = None,
         version: int | None,
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
@@ -110,10 +113,10 @@ class RedisMessageStore(MessageStore):
             options.idempotency_window_ms,
             options.max_idempotency_keys,
             options.max_messages,
-            (batch_key or "").encode(),
+            pack_key(batch_key),
             len(messages),
             *map(pack_new, messages, [client] * len(messages), randomness),
-            *([(m.idempotency_key or "").encode() for m in messages] if keyed else ()),
+            *([pack_key(message.idempotency_key) for message in messages] if keyed else ()),
         )
         if status == b"known":
             known = rest[1]
@@ -121,21 +124,24 @@ class RedisMessageStore(MessageStore):
                 Posted(known[at : at + 16].hex(), duplicate=True) for at in range(0, len(known), 16)
             ]
         if status != b"ok":
-            self._refuse_post(queue, status)
+            self._refuse_post(queue, status, *rest)
         instant, first, *known = rest
         if instant:
             await self._sweeper.register(keys, instant)
         return _posted(int.from_bytes(first, "big"), randomness, known)
 
-    def _refuse_post(self, queue: QueueRef, status: bytes) -> None:
+    def _refuse_post(self, queue: QueueRef, status: bytes, number: int = 0) -> NoReturn:
         options = self._options
+        if status == b"reused":
+            raise KeyReused(None if number < 0 else number)
         if status == b"full":
             raise LimitReached(
                 f"The queue {queue.name!r} may hold {options.max_messages} messages."
             )
         raise LimitReached(
             f"The queue {queue.name!r} may remember {options.max_idempotency_keys} "
-            "idempotency keys."
+            "idempotency keys.",
+            retry_after=max(1, -(-number // 1_000)),
         )
 
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:

@@ -6,7 +6,7 @@
 -- key queue: hash, the queue's record; deleted by drop and delete_queue
 -- key outbox: list, dead letters on their way; drained by outbox_ack, expires by `keep`
 -- key inbox: hash, source -> sequence number of its last letter; expires
--- key keys: hash, 'b' or 'm' and idempotency key -> deadline (6 bytes), ids; expires by `keep`
+-- key keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires by `keep`
 -- key forgets: zset, the same fields by deadline; expires by `keep`
 -- include: expire
 local metadata = redis.call('HGET', queue, 'metadata')

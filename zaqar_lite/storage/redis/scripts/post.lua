@@ -1,43 +1,63 @@
 -- Store messages in the order of the batch, all or none.
 -- refused when full
 -- ARGV: 1 offset, 2 version, 3 idempotency window (ms), 4 most keys, 5 most messages,
---       6 batch key ('' for none), 7 number of messages n;
+--       6 batch key with its digest ('' for none), 7 number of messages n;
 --       8..7+n: ttl (5 bytes, ms), delay (5 bytes, ms), record from its randomness on;
---       8+n..7+2n, where any has one: the idempotency key of each ('' for none)
+--       8+n..7+2n, where any has one: the idempotency key of each, likewise
+-- A key comes as its digest (16 bytes) and its text.
 -- Answers: 'ok', instant to register, first position; then, where keys were given, for each
 -- message '' (stored, at the next position) or the id that stands for it already.
--- A known batch key: 'known' and its ids (16 bytes each). Full: 'full' or 'many_keys'.
--- key keys: hash, 'b' or 'm' and idempotency key -> deadline (6 bytes), ids; expires by `keep`
+-- A known batch key: 'known' and its ids (16 bytes each). A key that stands for something else:
+-- 'reused' and the index of its message, -1 for the batch key. Full: 'full', or 'many_keys' and
+-- when the oldest of them ends (ms from now).
+-- key keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires by `keep`
 -- key forgets: zset, the same fields by deadline; expires by `keep`
 -- include: version expire
 local window, count = tonumber(ARGV[3]), tonumber(ARGV[7])
-local batch_key = ARGV[6] ~= '' and 'b' .. ARGV[6]
+local batch_key = ARGV[6] ~= '' and 'b' .. ARGV[6]:sub(17)
 local keyed = #ARGV > 7 + count
 
-local function known(field)
+-- The ids that a key stands for, and whether it stands for what has this digest. Entries of
+-- earlier versions have no digest, and match any.
+local function known(field, digest)
   local entry = redis.call('HGET', keys, field)
-  if entry and struct.unpack('>I6', entry) > now then
-    return entry:sub(7)
+  if not entry or struct.unpack('>I6', entry) <= now then
+    return false, true
   end
+  if #entry % 16 == 6 then
+    return entry:sub(7), true
+  end
+  return entry:sub(24), entry:sub(8, 23) == digest
 end
 
 if batch_key then
-  local answer = known(batch_key)
-  if answer then
+  local answer, is_same = known(batch_key, ARGV[6]:sub(1, 16))
+  if not is_same then
+    return {'reused', -1}
+  elseif answer then
     return {'known', 0, answer}
   end
 end
 
 -- Which messages are new, and which of them stands for each.
-local new, answers, first_of, new_keys = {}, {}, {}, batch_key and 1 or 0
+local new, answers, first_of, digests, new_keys = {}, {}, {}, {}, batch_key and 1 or 0
 for i = 1, count do
-  local key = keyed and ARGV[7 + count + i] or ''
-  local id = key ~= '' and (first_of[key] or known('m' .. key))
+  local word = keyed and ARGV[7 + count + i] or ''
+  local digest, key = word:sub(1, 16), word:sub(17)
+  local id, is_same = false, true
+  if first_of[key] then
+    id, is_same = first_of[key], digests[key] == digest
+  elseif word ~= '' then
+    id, is_same = known('m' .. key, digest)
+  end
+  if not is_same then
+    return {'reused', i - 1}
+  end
   answers[i] = id or ''
   if not id then
     new[#new + 1] = i
-    if key ~= '' then
-      first_of[key] = #new
+    if word ~= '' then
+      first_of[key], digests[key] = #new, digest
       new_keys = new_keys + 1
     end
   end
@@ -57,14 +77,15 @@ end
 if new_keys > 0 then
   local old = redis.call('ZRANGEBYSCORE', forgets, '-inf', now, 'LIMIT', 0, 500)
   if #old > 0 then
-    redis.call('ZREM', forgets, unpack(old))
-    redis.call('HDEL', keys, unpack(old))
+    apply('ZREM', forgets, old)
+    apply('HDEL', keys, old)
   end
   if redis.call('ZCARD', forgets) + new_keys > tonumber(ARGV[4]) then
     if #old == 500 then
       return {'again', now, 500}
     end
-    return {'many_keys'}
+    local oldest = redis.call('ZRANGE', forgets, 0, 0, 'WITHSCORES')[2]
+    return {'many_keys', (oldest or now) - now}
   end
 end
 
@@ -95,16 +116,10 @@ for k, i in ipairs(new) do
   end
   records[#records + 1] = position
   records[#records + 1] = record
-  if #records == 2000 then
-    redis.call('HSET', messages, unpack(records))
-    records = {}
-  end
   expiring[k] = expires
   stored[k] = position
 end
-if #records > 0 then
-  redis.call('HSET', messages, unpack(records))
-end
+apply('HSET', messages, records)
 add_to(expiry, stored, expiring)
 keep(latest, there == 0 and {messages, expiry} or {})
 if #ready_now > 0 then
@@ -116,8 +131,8 @@ if #delayed > 0 then
   keep(latest, {due, waiting})
 end
 
-local function remember(field, all)
-  redis.call('HSET', keys, field, struct.pack('>I6', now + window) .. all)
+local function remember(field, digest, all)
+  redis.call('HSET', keys, field, struct.pack('>I6B', now + window, 1) .. digest .. all)
   redis.call('ZADD', forgets, now + window, field)
 end
 local id_of = {}
@@ -127,7 +142,7 @@ end
 if new_keys > 0 then
   soonest = math.min(soonest, now + window)
   for key, k in pairs(first_of) do
-    remember('m' .. key, id_of[k])
+    remember('m' .. key, digests[key], id_of[k])
   end
   if batch_key then
     local all, k = {}, 0
@@ -139,7 +154,7 @@ if new_keys > 0 then
         all[i] = type(answers[i]) == 'number' and id_of[answers[i]] or answers[i]
       end
     end
-    remember(batch_key, table.concat(all))
+    remember(batch_key, ARGV[6]:sub(1, 16), table.concat(all))
   end
   keep(now + window, {keys, forgets})
 end
