@@ -55,13 +55,18 @@ def check_queue(client: Any, tag: str, keys: dict[str, bytes], offset_ms: int) -
     assert set(table("ids").values()) <= set(messages)
     assert set(claims) == members("leases")
     assert set(table("keys")) == members("forgets")
+    holds = {
+        key: {claim[at : at + 8] for at in range(11, len(claim), 8)}
+        for key, claim in claims.items()
+    }
+    assert all(holds.values()), f"{tag}: a claim that holds nothing"
     for position in members("held"):
-        claim = claims[tracks[position][15:31]]
-        assert position in [claim[at : at + 8] for at in range(11, len(claim), 8)]
+        assert position in holds[tracks[position][15:31]]
+    deadline_of = dict(client.zrange(keys["expiry"], 0, -1, withscores=True)) if messages else {}
     for kind, positions in (("tracks", set(tracks)), ("ids", set(table("ids").values()))):
-        for position in positions:
-            ends = client.pexpiretime(keys[kind]) + offset_ms
-            assert ends >= client.zscore(keys["expiry"], position), f"{tag}: {kind} ends too early"
+        ends = client.pexpiretime(keys[kind]) + offset_ms if positions else 0
+        latest = max((deadline_of[position] for position in positions), default=0)
+        assert ends >= latest, f"{tag}: {kind} ends too early"
     deadlines = [
         score
         for kind in ("expiry", "leases", "due", "forgets")

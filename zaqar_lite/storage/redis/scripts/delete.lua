@@ -8,7 +8,7 @@ local named = {}
 for i = 4, 3 + count do
   named[ARGV[i]] = true
 end
-local found = locate_live({unpack(ARGV, 4 + count)})
+local found = locate_live(arguments_from(4 + count))
 local positions, claimed, delayed, refused = found.positions, {}, {}, {'refused'}
 for i, position in ipairs(positions) do
   local track = found.tracks[i]
@@ -34,14 +34,9 @@ end
 if #refused > 1 then
   return refused
 end
-if #positions > 0 then
-  leave_ready(positions)
-  if #claimed > 0 then
-    redis.call('ZREM', held, unpack(claimed))
-  end
-  if #delayed > 0 then
-    leave_delayed(delayed)
-  end
-  forget(positions, found.tracks)
-end
+leave_ready(positions)
+apply('ZREM', held, claimed)
+leave_claims(positions, found.tracks)
+leave_delayed(delayed)
+forget(positions, found.tracks)
 return {'ok'}

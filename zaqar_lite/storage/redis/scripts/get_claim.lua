@@ -1,6 +1,6 @@
 -- Read a live claim and the live messages it holds, in order of position.
 -- ARGV: 1 offset, 2 claim id
--- Answers: 'ok', now, ttl, start; position, record, track, '1', of each; or 'missing'.
+-- Answers: 'ok', now, ttl, start; position, record, track, '1', of each; or 'missing', also when it holds nothing.
 -- include: claims forget
 local deadline = redis.call('ZSCORE', leases, ARGV[2])
 local claim = redis.call('HGET', claims, ARGV[2])
@@ -10,10 +10,7 @@ end
 local ttl, start = struct.unpack('>I5I6', claim)
 local answer = {'ok', now, ttl, start}
 local positions, its = held_by(ARGV[2], claim)
-if #positions == 0 then
-  return answer
-end
-local records = redis.call('HMGET', messages, unpack(positions))
+local records = gather(messages, positions)
 local order = {}
 for i, position in ipairs(positions) do
   order[i] = {struct.unpack('>I8', position), i}
@@ -27,4 +24,4 @@ for _, pair in ipairs(order) do
       positions[i], records[i], its[i], '1'
   end
 end
-return answer
+return #answer > 4 and answer or {'missing'}

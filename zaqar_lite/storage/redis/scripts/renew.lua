@@ -12,6 +12,9 @@ if not claim or not old or tonumber(old) <= now then
 end
 local deadline = now + ttl
 local positions, its = held_by(id, claim)
+if #positions == 0 then
+  return {'missing'}
+end
 for i, position in ipairs(positions) do
   if struct.unpack('>I6', its[i]) < deadline then
     local track = struct.pack('>I6I5', deadline + grace, ttl + grace) .. its[i]:sub(12)

@@ -19,7 +19,7 @@ end
 local function held_by(id, claim)
   local positions, mine, its = positions_in(claim), {}, {}
   if #positions > 0 then
-    for i, track in ipairs(redis.call('HMGET', tracks, unpack(positions))) do
+    for i, track in ipairs(gather(tracks, positions)) do
       if track and track:sub(16, 31) == id then
         mine[#mine + 1] = positions[i]
         its[#its + 1] = track
@@ -39,10 +39,37 @@ local function end_claim(id)
   end
   local positions = held_by(id, claim)
   if #positions > 0 then
-    redis.call('ZREM', held, unpack(positions))
+    apply('ZREM', held, positions)
     make_ready(positions)
   end
   return (#claim - 11) / 8
+end
+
+-- Take messages that leave the queue for good out of their claims; a claim ends with its last one.
+local function leave_claims(positions, its)
+  local leaving = {}
+  for i, position in ipairs(positions) do
+    if its[i] then
+      local id = its[i]:sub(16, 31)
+      leaving[id] = leaving[id] or {}
+      leaving[id][position] = true
+    end
+  end
+  for id, gone in pairs(leaving) do
+    local claim = redis.call('HGET', claims, id)
+    local left = {}
+    for _, position in ipairs(claim and positions_in(claim) or {}) do
+      if not gone[position] then
+        left[#left + 1] = position
+      end
+    end
+    if #left > 0 then
+      redis.call('HSET', claims, id, claim:sub(1, 11) .. table.concat(left))
+    elseif claim then
+      redis.call('HDEL', claims, id)
+      redis.call('ZREM', leases, id)
+    end
+  end
 end
 
 -- End lapsed claims, up to `budget` entries; at least one, and a claim holds at most 500. Answers
