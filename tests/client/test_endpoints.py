@@ -1,8 +1,14 @@
 """The endpoints without a network: what is sent, and how an answer is read."""
 
+import collections
+import dataclasses
+import datetime as dt
+import decimal
+import enum
 import inspect
 import json
 import re
+import uuid
 from collections.abc import Callable
 
 import pytest
@@ -17,15 +23,31 @@ from zaqar_lite.client import (
     NewMessage,
     Overloaded,
     QueueNotFound,
+    QueueOptions,
     RawBody,
     ServerFault,
     Unauthenticated,
+    bodies,
     encoding,
 )
 from zaqar_lite.client.endpoints import claims, messages, queues
 from zaqar_lite.client.errors import from_response
 from zaqar_lite.client.posting import Batcher, Pace, PostOptions
+from zaqar_lite.client.queue_options import KEYS, RESERVED
 from zaqar_lite.client.wire import Response
+from zaqar_lite.domain import metadata
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    LOW = 3
+
+
+class Word(enum.StrEnum):
+    A = "a"
 
 
 def answer(status: int, document: object = None, **headers: str) -> Response:
@@ -212,7 +234,7 @@ def test_a_pace_keeps_the_rate_over_any_while() -> None:
         Pace(0)
 
 
-@pytest.mark.parametrize("dumps", [encoding.dumps, encoding._standard_dumps])
+@pytest.mark.parametrize("dumps", [bodies.dumps, bodies.standard_dumps])
 def test_both_encoders_write_the_same(dumps: Callable[[object], bytes]) -> None:
     values: list[object] = [{"a": [1, 2.5, None, True]}, "ünï\n\u2028", {1: "one"}, [{}]]
     for value in values:
@@ -220,6 +242,76 @@ def test_both_encoders_write_the_same(dumps: Callable[[object], bytes]) -> None:
         assert b" " not in dumps(value)
     with pytest.raises(ValueError, match="JSON compliant"):
         dumps([None, float("nan")])
+
+
+@dataclasses.dataclass
+class Order:
+    _id: uuid.UUID
+    at: dt.datetime
+    price: decimal.Decimal
+    kind: Color
+
+
+@pytest.mark.parametrize("dumps", [bodies.dumps, bodies.standard_dumps])
+def test_both_encoders_take_the_same_python_values(dumps: Callable[[object], bytes]) -> None:
+    number = uuid.UUID(int=7)
+    at = dt.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC)
+    order = Order(number, at, decimal.Decimal("1.10"), Color.RED)
+    pair = collections.namedtuple("pair", "a b")(1, 2)
+    value = [order, at.date(), at.time(), pair, Level.LOW, Word.A, {number: 1, Color.RED: at}]
+    assert json.loads(dumps(value)) == [
+        {"_id": str(number), "at": at.isoformat(), "price": "1.10", "kind": "red"},
+        "2026-01-02",
+        "03:04:05.000006",
+        [1, 2],
+        3,
+        "a",
+        {str(number): 1, "red": at.isoformat()},
+    ]
+    for wrong in (object(), {1, 2}, [Order], {(1, 2): 3}, dt.timedelta(1), 1j):
+        with pytest.raises(TypeError):
+            dumps(wrong)
+    with pytest.raises(ValueError, match="JSON compliant"):
+        dumps(decimal.Decimal("nan"))
+    with pytest.raises(ValueError, match="JSON compliant"):
+        dumps(Order(number, at, decimal.Decimal(1), float("nan")))  # type: ignore[arg-type]
+
+
+def test_an_encoder_of_ones_own_makes_every_body() -> None:
+    def encoder(body: object) -> str:
+        return json.dumps(body, default=lambda one: f"mine {one}")
+
+    assert bodies.encode_body({1}, encoder) == b'"mine {1}"'
+    assert bodies.encode_body(b"x", encoder) == b"\"mine b'x'\""
+    assert bodies.encode_body(RawBody(b"[1]"), encoder) == b"[1]"
+    request = messages.edit("q", "m", body={2}, encoder=encoder).request
+    assert request.body == b'{"body":"mine {2}"}'
+
+
+def test_unknown_options_of_a_queue_are_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ValueError, match=r"did you mean '_max_claim_count'\?"):
+        queues.create_queue("q", {"_max_claims": 3})
+    with pytest.raises(ValueError, match=r"did you mean '_dead_letter_queue'\?"):
+        queues.update_queue("q", {"_dead_leter_queue": "d"})
+    with pytest.raises(ValueError, match="there are _dead_letter_queue, "):
+        queues.create_queue("q", QueueOptions(metadata={"_zzz": 1}))
+    queues.create_queue("q", {"team": "a", "_flavor": "x"})
+
+
+def test_options_have_the_servers_names() -> None:
+    options = QueueOptions(
+        message_ttl=60, max_claims=3, dead_letter_queue="d", metadata={"team": "a"}
+    )
+    body = queues.create_queue("q", options).request.body
+    assert body is not None
+    assert json.loads(body) == {
+        "team": "a",
+        "_default_message_ttl": 60,
+        "_max_claim_count": 3,
+        "_dead_letter_queue": "d",
+    }
+    assert {one.name for one in dataclasses.fields(QueueOptions)} == {*KEYS, "metadata"}
+    assert RESERVED == metadata.RESERVED
 
 
 def test_an_entry_is_what_the_wire_says() -> None:

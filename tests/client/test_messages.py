@@ -54,6 +54,31 @@ def test_what_json_cannot_hold_is_refused_before_it_is_sent(
     assert client.stats(queue).total == 0
 
 
+def test_one_message_is_not_taken_for_many(client: Client, queue: str) -> None:
+    for one in ({"order": 1}, "abc", b"abc", RawBody(b"[]"), NewMessage(body=1)):
+        with pytest.raises(TypeError, match="is one message: use post"):
+            client.post_all(queue, one)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="post_batch takes an iterable"):
+            client.post_batch(queue, one)  # type: ignore[arg-type]
+    assert client.stats(queue).total == 0
+
+
+def test_a_client_can_have_an_encoder_of_its_own(server: ServerProcess, queue: str) -> None:
+    with Client(server.url, encoder=lambda body: f'{{"wrapped": "{body}"}}') as client:
+        client.create_queue(queue, {"_default_message_delay": 60})
+        posted = client.post(queue, 1)
+        client.post_batch(queue, [NewMessage(body={2})])
+        client.post_all(queue, [3, RawBody(b"4")])
+        client.edit(queue, posted, body=5)
+        found = client.list_messages(queue, include_delayed=True)
+        assert [message.body for message in found] == [
+            {"wrapped": "5"},
+            {"wrapped": "{2}"},
+            {"wrapped": "3"},
+            4,
+        ]
+
+
 def test_listing_pages_to_the_end_and_hides_what_it_is_told_to(
     server: ServerProcess, client: Client, queue: str
 ) -> None:

@@ -6,12 +6,16 @@ import pytest
 
 from tests.server import ServerProcess
 from zaqar_lite.client import (
+    AsyncClient,
     BadRequest,
     Client,
     Conflict,
+    Ensured,
     MessageNotFound,
     NewMessage,
+    QueueExists,
     QueueNotFound,
+    QueueOptions,
     Range,
     SignatureRefused,
     SignedAuth,
@@ -20,10 +24,35 @@ from zaqar_lite.client import (
 
 def test_a_queue_is_new_once_and_keeps_its_first_metadata(client: Client, queue: str) -> None:
     assert client.create_queue(queue, {"team": "a"})
-    assert not client.create_queue(queue, {"team": "b"})
+    assert not client.create_queue(queue, {"team": "a"})
+    assert not client.create_queue(queue)
+    with pytest.raises(QueueExists, match="team 'a', not 'b'"):
+        client.create_queue(queue, {"team": "b"})
     assert client.get_queue(queue)["team"] == "a"
     client.delete_queue(queue)
     assert "team" not in client.get_queue(queue)
+
+
+def test_ensuring_a_queue_says_what_it_did(client: Client, queue: str) -> None:
+    options = QueueOptions(message_ttl=120, metadata={"tags": ("a", "b")})
+    assert client.ensure_queue(queue, options) is Ensured.CREATED
+    assert client.ensure_queue(queue, options) is Ensured.UNCHANGED
+    assert client.ensure_queue(queue, {"_default_message_ttl": 60}) is Ensured.CHANGED
+    found = client.get_queue(queue)
+    assert (found["_default_message_ttl"], found["tags"]) == (60, ["a", "b"])
+    assert client.update_queue(queue, QueueOptions(delay=5))["_default_message_delay"] == 5
+    with pytest.raises(QueueExists, match="_default_message_ttl 60, not 120"):
+        client.create_queue(queue, options)
+
+
+@pytest.mark.anyio
+async def test_the_async_client_ensures_too(async_client: AsyncClient, queue: str) -> None:
+    options = QueueOptions(max_claims=3, dead_letter_queue=f"{queue}-dead")
+    assert await async_client.ensure_queue(queue, options) is Ensured.CREATED
+    assert await async_client.ensure_queue(queue, options) is Ensured.UNCHANGED
+    assert await async_client.ensure_queue(queue, {"_max_claim_count": 4}) is Ensured.CHANGED
+    with pytest.raises(QueueExists):
+        await async_client.create_queue(queue, options)
 
 
 def test_metadata_is_set_and_removed_together(client: Client, queue: str) -> None:

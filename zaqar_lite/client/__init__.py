@@ -27,6 +27,7 @@ from zaqar_lite.client.errors import (
     NotDelayed,
     NotFound,
     Overloaded,
+    QueueExists,
     QueueNotFound,
     Refused,
     ServerFault,
@@ -55,6 +56,7 @@ from zaqar_lite.client.models import (
     Stats,
 )
 from zaqar_lite.client.posting import Posted, PostOptions, PostSummary, Rejected
+from zaqar_lite.client.queue_options import Ensured, QueueOptions
 from zaqar_lite.client.sync_client import Client
 from zaqar_lite.client.worker import Worker, WorkerOptions, WorkerStats, worker
 
@@ -71,6 +73,7 @@ __all__ = [
     "Conflict",
     "DeadLetter",
     "Done",
+    "Ensured",
     "Forbidden",
     "Held",
     "Ids",
@@ -90,7 +93,9 @@ __all__ = [
     "PostSummary",
     "Posted",
     "Queue",
+    "QueueExists",
     "QueueNotFound",
+    "QueueOptions",
     "Range",
     "RawBody",
     "Redriven",

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from zaqar_lite.client import encoding
+from zaqar_lite.client import bodies, encoding
 from zaqar_lite.client.endpoints import claims, messages, queues
 from zaqar_lite.client.errors import BadRequest, ClaimLost, ZaqarError
 from zaqar_lite.client.models import Held, Message, MessagePage, NewMessage, RawBody, Stats
@@ -324,7 +324,7 @@ class Redrive:
             return True
         body = letter.body
         if isinstance(body, RawBody):
-            letter = dataclasses.replace(letter, body=encoding.loads(bytes(body)))
+            letter = dataclasses.replace(letter, body=bodies.loads(bytes(body)))
         return self._options.where(letter)
 
 

@@ -1,64 +1,19 @@
-"""Messages to JSON and back: orjson and msgspec where they are installed, else plain Python."""
+"""Messages to JSON and back; msgspec cuts raw bodies where it is installed, else plain Python."""
 
 import datetime as dt
 import json
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
+from zaqar_lite.client.bodies import Encoder, dumps, encode_body, loads
 from zaqar_lite.client.errors import BadAnswer
 from zaqar_lite.client.models import NewMessage, RawBody
 from zaqar_lite.client.wire import Response
 
-
-def _standard_dumps(value: object) -> bytes:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode("utf-8")
-
-
-dumps: Callable[[object], bytes] = _standard_dumps
-loads: Callable[[bytes], Any] = json.loads
-
-try:
-    import orjson
-except ModuleNotFoundError:
-    pass
-else:
-
-    def _orjson_dumps(value: object) -> bytes:
-        try:
-            encoded = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
-        except orjson.JSONEncodeError:
-            # The standard library takes a few things more (integers of any size) and says better
-            # why it does not take the others.
-            return _standard_dumps(value)
-        if b"null" in encoded:
-            # orjson writes NaN as null; a body must never change silently, so the standard
-            # library, which refuses NaN, has the last word wherever a null came out.
-            _standard_dumps(value)
-        return encoded
-
-    dumps, loads = _orjson_dumps, orjson.loads
-
-
-def encode_body(body: object) -> bytes:
-    """Return a body's JSON.
-
-    Raises:
-        TypeError: JSON cannot hold it; binary data must be put into a string (base64), and JSON
-            text that is ready goes into a `RawBody`.
-        ValueError: it contains NaN, an infinity, or half of a surrogate pair.
-    """
-    if isinstance(body, RawBody):
-        return body
-    if isinstance(body, bytes | bytearray | memoryview):
-        message = (
-            "a body of bytes is ambiguous: use RawBody(...) for JSON text, base64 for binary data"
-        )
-        raise TypeError(message)
-    return dumps(body)
+I = TypeVar("I")  # noqa: E741 - items
 
 
 def whole(name: str, seconds: int) -> int:
@@ -74,11 +29,11 @@ def whole(name: str, seconds: int) -> int:
         raise TypeError(message) from None
 
 
-def encode_message(message: object) -> bytes:
+def encode_message(message: object, encoder: Encoder | None = None) -> bytes:
     """Return one entry of a POST: `message` is a NewMessage, or anything else as its body."""
     if not isinstance(message, NewMessage):
-        return b'{"body":' + encode_body(message) + b"}"
-    parts = [b'{"body":', encode_body(message.body)]
+        return b'{"body":' + encode_body(message, encoder) + b"}"
+    parts = [b'{"body":', encode_body(message.body, encoder)]
     if message.ttl is not None:
         parts.append(b',"ttl":%d' % whole("ttl", message.ttl))
     delay = seconds_until(message.delay, message.deliver_at)
@@ -89,6 +44,22 @@ def encode_message(message: object) -> bytes:
     if message.headers is not None:
         parts += (b',"headers":', dumps(dict(message.headers)))
     return b"".join([*parts, b"}"])
+
+
+def several(items: I, method: str) -> I:
+    """Return the items of a method that takes an iterable.
+
+    Raises:
+        TypeError: they are one message: the keys of a dict or the letters of a string would be
+            posted one by one.
+    """
+    if isinstance(items, str | bytes | bytearray | memoryview | Mapping | NewMessage):
+        message = (
+            f"{method} takes an iterable of messages, and this {type(items).__name__} is one "
+            "message: use post, or put it into a list"
+        )
+        raise TypeError(message)
+    return items
 
 
 def envelope(encoded: Sequence[bytes]) -> bytes:

@@ -17,6 +17,7 @@
         │   │   └── SignatureRefused     a pre-signed URL that has expired or does not cover this
         │   ├── Conflict         409
         │   │   ├── NotDelayed   too late to edit: the message is already claimable or claimed
+        │   │   ├── QueueExists  the queue to create is there, with other options
         │   │   └── KeyReused    an idempotency key that stands for another message; `index`
         │   └── ClaimLost        the claim has lapsed or was released; its messages may be someone
         │                        else's by now (also raised without an answer, when renewal failed)
@@ -126,6 +127,10 @@ class Conflict(Refused):
 
 class NotDelayed(Conflict):
     """The message can no longer be edited: it is claimable or claimed already."""
+
+
+class QueueExists(Conflict):
+    """The queue to be created is there already, with other options."""
 
 
 class KeyReused(Conflict):

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from zaqar_lite import __version__
 from zaqar_lite.client.auth import Auth, NoAuth
+from zaqar_lite.client.bodies import Encoder
 from zaqar_lite.client.errors import ZaqarError
 from zaqar_lite.client.exchange import RetryPolicy
 
@@ -34,6 +35,7 @@ class Shell:
         release_on_sigterm: whether a claim held by the main thread (or by a task of the main
             thread's loop) is given back before SIGTERM ends the process. Nothing is touched where
             the program handles SIGTERM itself.
+        encoder: makes the JSON of bodies, instead of `bodies.dumps`.
     """
 
     def __init__(
@@ -49,10 +51,12 @@ class Shell:
         connections: int = 64,
         ssl_context: ssl.SSLContext | None = None,
         release_on_sigterm: bool = True,
+        encoder: Encoder | None = None,
     ) -> None:
         self.client_id = str(client_id or uuid.uuid4())
         self.page_size = page_size
         self.release_on_sigterm = release_on_sigterm
+        self.encoder = encoder
         self._auth = auth or NoAuth()
         self._retries = retries or RetryPolicy()
         self._url = None if url is None else _base(url)

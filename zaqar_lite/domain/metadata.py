@@ -23,6 +23,22 @@ DONE_RETENTION = "_done_retention"
 FAILED_RETENTION = "_failed_retention"
 FAN_OUT_ATTRIBUTES = (FILTER, PRIORITY)
 HISTORY_ATTRIBUTES = (DONE_RETENTION, FAILED_RETENTION)
+RESERVED = frozenset(
+    {
+        "_max_messages_post_size",
+        "_default_message_ttl",
+        "_default_message_delay",
+        "_dead_letter_queue",
+        "_dead_letter_queue_messages_ttl",
+        "_max_claim_count",
+        "_enable_encrypt_messages",
+        "_retry_policy",
+        "_flavor",
+        *FAN_OUT_ATTRIBUTES,
+        *HISTORY_ATTRIBUTES,
+    }
+)
+"""The keys that mean something; others that begin with `_` are stored with a warning."""
 MAX_RETENTION = (1 << 32) - 1
 """Seconds: the RFC stores a retention as u32; 0 means for ever."""
 

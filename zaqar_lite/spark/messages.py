@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zaqar_lite.client import NewMessage, RawBody, encoding
+from zaqar_lite.client import NewMessage, RawBody, bodies
 from zaqar_lite.spark.options import Options
 
 COLUMNS = ("body", "ttl", "delay", "deliver_at", "queue", "headers", "key")
@@ -91,7 +91,7 @@ class Messages:
         if isinstance(body, str) and self._options.body_format == "json":
             text = body.encode()
             try:
-                encoding.loads(text)
+                bodies.loads(text)
             except (ValueError, RecursionError) as error:
                 raise InvalidRow(
                     f"its body is not JSON ({error}); or say bodyFormat=text"
@@ -100,7 +100,7 @@ class Messages:
         if isinstance(body, bytes):
             raise InvalidRow("its body is binary; cast it to a string")
         try:
-            return RawBody(encoding.dumps(body))
+            return RawBody(bodies.dumps(body))
         except (TypeError, ValueError) as error:
             raise InvalidRow(f"its body can't be JSON ({error})") from None
 

@@ -14,7 +14,13 @@ from zaqar_lite.client.models import (
     MessagePage,
     NewMessage,
 )
-from zaqar_lite.client.posting import Posted, PostOptions, PostSummary, Rejected, post_all_async
+from zaqar_lite.client.posting import (
+    Posted,
+    PostOptions,
+    PostSummary,
+    Rejected,
+    post_all_async,
+)
 from zaqar_lite.client.shell import chunks
 
 I = TypeVar("I")  # noqa: E741 - an item
@@ -43,7 +49,9 @@ class AsyncMessages(AsyncCalls):
             idempotency_key=idempotency_key,
             headers=headers,
         )
-        return (await self.call(messages.post(queue, [encoding.encode_message(message)])))[0]
+        return (
+            await self.call(messages.post(queue, [encoding.encode_message(message, self.encoder)]))
+        )[0]
 
     async def post_batch(
         self, queue: str, batch: Iterable[object], *, idempotency_key: str | None = None
@@ -56,7 +64,10 @@ class AsyncMessages(AsyncCalls):
         Raises:
             KeyReused: a key stands for another message; nothing was stored.
         """
-        encoded = [encoding.encode_message(message) for message in batch]
+        encoded = [
+            encoding.encode_message(message, self.encoder)
+            for message in encoding.several(batch, "post_batch")
+        ]
         return await self.call(messages.post(queue, encoded, idempotency_key=idempotency_key))
 
     async def post_all(
@@ -88,7 +99,7 @@ class AsyncMessages(AsyncCalls):
             on_posted=on_posted,
             on_rejected=on_rejected,
         )
-        return await post_all_async(self, queue, items, options)
+        return await post_all_async(self, queue, encoding.several(items, "post_all"), options)
 
     async def list_messages(
         self,
@@ -198,7 +209,15 @@ class AsyncMessages(AsyncCalls):
             MessageNotFound: there is none (any more).
         """
         return await self.call(
-            messages.edit(queue, message_id, body=body, ttl=ttl, delay=delay, deliver_at=deliver_at)
+            messages.edit(
+                queue,
+                message_id,
+                body=body,
+                ttl=ttl,
+                delay=delay,
+                deliver_at=deliver_at,
+                encoder=self.encoder,
+            )
         )
 
     async def cancel(self, queue: str, message_id: str) -> None:

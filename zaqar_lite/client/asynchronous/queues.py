@@ -1,11 +1,13 @@
 """Queues and the service itself: the async client's methods."""
 
 import datetime as dt
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
+from zaqar_lite.client import queue_options
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
 from zaqar_lite.client.endpoints import queues
+from zaqar_lite.client.endpoints.queues import Options
 from zaqar_lite.client.models import (
     Done,
     Queue,
@@ -13,21 +15,50 @@ from zaqar_lite.client.models import (
     SignedURL,
     Stats,
 )
+from zaqar_lite.client.queue_options import Ensured
 
 
 class AsyncQueues(AsyncCalls):
     """Make, read, change, list, count, empty, split and share queues; ask the service."""
 
-    async def create_queue(self, queue: str, metadata: Mapping[str, object] | None = None) -> bool:
-        """Make a queue; return whether it is new. An existing queue's metadata stays as it is."""
-        return await self.call(queues.create_queue(queue, metadata))
+    async def create_queue(self, queue: str, metadata: Options | None = None) -> bool:
+        """Make a queue with these options or metadata; return whether it is new.
+
+        Raises:
+            QueueExists: it is there with other options, which stay as they are.
+            ValueError: a key begins with `_` and is not an option.
+        """
+        created = await self.call(queues.create_queue(queue, metadata))
+        if not created and metadata is not None:
+            found = await self.get_queue(queue)
+            different = queue_options.differing(queue_options.checked(metadata), found)
+            if different:
+                raise queue_options.exists(queue, different, found)
+        return created
+
+    async def ensure_queue(self, queue: str, metadata: Options) -> Ensured:
+        """Make a queue with these options or metadata, or change them; return which it was.
+
+        Keys that are not given stay as they are.
+
+        Raises:
+            ValueError: a key begins with `_` and is not an option.
+        """
+        if await self.call(queues.create_queue(queue, metadata)):
+            return Ensured.CREATED
+        wanted = queue_options.checked(metadata)
+        different = queue_options.differing(wanted, await self.get_queue(queue))
+        if not different:
+            return Ensured.UNCHANGED
+        await self.update_queue(queue, different)
+        return Ensured.CHANGED
 
     async def get_queue(self, queue: str) -> dict[str, Any]:
         """Return a queue's metadata, with the server's defaults for what was not set."""
         return await self.call(queues.get_queue(queue))
 
     async def update_queue(
-        self, queue: str, metadata: Mapping[str, object], *, remove: Iterable[str] = ()
+        self, queue: str, metadata: Options, *, remove: Iterable[str] = ()
     ) -> dict[str, Any]:
         """Set and remove keys of a queue's metadata, all or none; return what it is then."""
         return await self.call(queues.update_queue(queue, metadata, remove))

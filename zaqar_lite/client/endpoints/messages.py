@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from zaqar_lite.client import encoding
+from zaqar_lite.client.bodies import Encoder, encode_body
 from zaqar_lite.client.endpoints.paths import id_list, next_marker, queue_path, with_query
 from zaqar_lite.client.endpoints.queues import JSON_TYPE, NO_QUEUE, nothing
 from zaqar_lite.client.errors import (
@@ -108,6 +109,7 @@ def edit(
     ttl: int | None = None,
     delay: int | None = None,
     deliver_at: dt.datetime | None = None,
+    encoder: Encoder | None = None,
 ) -> Call[Message]:
     """Change a message that is still delayed.
 
@@ -117,7 +119,7 @@ def edit(
     wait = encoding.seconds_until(delay, deliver_at)
     parts: list[bytes] = []
     if body is not ...:
-        parts.append(b'"body":' + encoding.encode_body(body))
+        parts.append(b'"body":' + encode_body(body, encoder))
     if ttl is not None:
         parts.append(b'"ttl":%d' % encoding.whole("ttl", ttl))
     if wait is not None:

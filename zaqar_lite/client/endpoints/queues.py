@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from zaqar_lite.client import encoding
+from zaqar_lite.client.bodies import dumps
 from zaqar_lite.client.endpoints.paths import next_marker, queue_path, with_query
 from zaqar_lite.client.errors import QueueNotFound
 from zaqar_lite.client.models import (
@@ -17,8 +18,10 @@ from zaqar_lite.client.models import (
     SignedURL,
     Stats,
 )
+from zaqar_lite.client.queue_options import QueueOptions, checked
 from zaqar_lite.client.wire import Call, Request, Response
 
+Options = Mapping[str, Any] | QueueOptions
 JSON_TYPE = {"Content-Type": "application/json"}
 PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
 NO_QUEUE = {404: QueueNotFound}
@@ -28,9 +31,9 @@ def nothing(_: Response) -> None:
     """Read an answer that says nothing."""
 
 
-def create_queue(queue: str, metadata: Mapping[str, object] | None = None) -> Call[bool]:
+def create_queue(queue: str, metadata: Options | None = None) -> Call[bool]:
     """Make a queue; the result says whether it is new (an existing one is left as it is)."""
-    body = encoding.dumps(dict(metadata)) if metadata is not None else None
+    body = dumps(checked(metadata)) if metadata is not None else None
     headers = JSON_TYPE if body is not None else {}
     return Call(Request("PUT", queue_path(queue), headers, body), lambda r: r.status == 201)
 
@@ -40,16 +43,14 @@ def get_queue(queue: str) -> Call[dict[str, Any]]:
     return Call(Request("GET", queue_path(queue), {}), _object, NO_QUEUE)
 
 
-def update_queue(
-    queue: str, metadata: Mapping[str, object], remove: Iterable[str] = ()
-) -> Call[dict[str, Any]]:
+def update_queue(queue: str, metadata: Options, remove: Iterable[str] = ()) -> Call[dict[str, Any]]:
     """Set and remove keys of a queue's metadata, all or none; the result is what it is then."""
     operations: list[dict[str, object]] = [
         {"op": "add", "path": f"/metadata/{_pointer(key)}", "value": value}
-        for key, value in metadata.items()
+        for key, value in checked(metadata).items()
     ]
     operations += [{"op": "remove", "path": f"/metadata/{_pointer(key)}"} for key in remove]
-    request = Request("PATCH", queue_path(queue), PATCH_TYPE, encoding.dumps(operations))
+    request = Request("PATCH", queue_path(queue), PATCH_TYPE, dumps(operations))
     return Call(request, _object, NO_QUEUE)
 
 
@@ -103,7 +104,7 @@ def purge(queue: str, resource_types: Iterable[str] | None = None) -> Call[None]
     """Delete a queue's messages and subscriptions, or only the types named; metadata stays."""
     if resource_types is None:
         return Call(Request("POST", queue_path(queue, "purge"), {}), nothing)
-    body = encoding.dumps({"resource_types": list(resource_types)})
+    body = dumps({"resource_types": list(resource_types)})
     return Call(Request("POST", queue_path(queue, "purge"), JSON_TYPE, body), nothing)
 
 
@@ -162,7 +163,7 @@ def share(
             signature=found["signature"],
         )
 
-    body = encoding.dumps(wanted)
+    body = dumps(wanted)
     return Call(Request("POST", queue_path(queue, "share"), JSON_TYPE, body), read)
 
 

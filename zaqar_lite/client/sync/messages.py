@@ -43,7 +43,7 @@ class SyncMessages(SyncCalls):
             idempotency_key=idempotency_key,
             headers=headers,
         )
-        return self.call(messages.post(queue, [encoding.encode_message(message)]))[0]
+        return self.call(messages.post(queue, [encoding.encode_message(message, self.encoder)]))[0]
 
     def post_batch(
         self, queue: str, batch: Iterable[object], *, idempotency_key: str | None = None
@@ -56,7 +56,10 @@ class SyncMessages(SyncCalls):
         Raises:
             KeyReused: a key stands for another message; nothing was stored.
         """
-        encoded = [encoding.encode_message(message) for message in batch]
+        encoded = [
+            encoding.encode_message(message, self.encoder)
+            for message in encoding.several(batch, "post_batch")
+        ]
         return self.call(messages.post(queue, encoded, idempotency_key=idempotency_key))
 
     def post_all(
@@ -88,7 +91,7 @@ class SyncMessages(SyncCalls):
             on_posted=on_posted,
             on_rejected=on_rejected,
         )
-        return post_all(self, queue, items, options)
+        return post_all(self, queue, encoding.several(items, "post_all"), options)
 
     def list_messages(
         self,
@@ -194,7 +197,15 @@ class SyncMessages(SyncCalls):
             MessageNotFound: there is none (any more).
         """
         return self.call(
-            messages.edit(queue, message_id, body=body, ttl=ttl, delay=delay, deliver_at=deliver_at)
+            messages.edit(
+                queue,
+                message_id,
+                body=body,
+                ttl=ttl,
+                delay=delay,
+                deliver_at=deliver_at,
+                encoder=self.encoder,
+            )
         )
 
     def cancel(self, queue: str, message_id: str) -> None:

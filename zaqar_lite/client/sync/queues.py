@@ -1,10 +1,12 @@
 """Queues and the service itself: the sync client's methods."""
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from zaqar_lite.client import queue_options
 from zaqar_lite.client.endpoints import queues
+from zaqar_lite.client.endpoints.queues import Options
 from zaqar_lite.client.models import (
     Done,
     Queue,
@@ -12,22 +14,51 @@ from zaqar_lite.client.models import (
     SignedURL,
     Stats,
 )
+from zaqar_lite.client.queue_options import Ensured
 from zaqar_lite.client.sync.calls import SyncCalls
 
 
 class SyncQueues(SyncCalls):
     """Make, read, change, list, count, empty, split and share queues; ask the service."""
 
-    def create_queue(self, queue: str, metadata: Mapping[str, object] | None = None) -> bool:
-        """Make a queue; return whether it is new. An existing queue's metadata stays as it is."""
-        return self.call(queues.create_queue(queue, metadata))
+    def create_queue(self, queue: str, metadata: Options | None = None) -> bool:
+        """Make a queue with these options or metadata; return whether it is new.
+
+        Raises:
+            QueueExists: it is there with other options, which stay as they are.
+            ValueError: a key begins with `_` and is not an option.
+        """
+        created = self.call(queues.create_queue(queue, metadata))
+        if not created and metadata is not None:
+            found = self.get_queue(queue)
+            different = queue_options.differing(queue_options.checked(metadata), found)
+            if different:
+                raise queue_options.exists(queue, different, found)
+        return created
+
+    def ensure_queue(self, queue: str, metadata: Options) -> Ensured:
+        """Make a queue with these options or metadata, or change them; return which it was.
+
+        Keys that are not given stay as they are.
+
+        Raises:
+            ValueError: a key begins with `_` and is not an option.
+        """
+        if self.call(queues.create_queue(queue, metadata)):
+            return Ensured.CREATED
+        wanted = queue_options.checked(metadata)
+        different = queue_options.differing(wanted, self.get_queue(queue))
+        if not different:
+            return Ensured.UNCHANGED
+        self.update_queue(queue, different)
+        return Ensured.CHANGED
 
     def get_queue(self, queue: str) -> dict[str, Any]:
         """Return a queue's metadata, with the server's defaults for what was not set."""
         return self.call(queues.get_queue(queue))
 
     def update_queue(
-        self, queue: str, metadata: Mapping[str, object], *, remove: Iterable[str] = ()
+        self, queue: str, metadata: Options, *, remove: Iterable[str] = ()
     ) -> dict[str, Any]:
         """Set and remove keys of a queue's metadata, all or none; return what it is then."""
         return self.call(queues.update_queue(queue, metadata, remove))

@@ -1,0 +1,109 @@
+"""The options of a queue by name and type, and the check of reserved metadata keys."""
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+from zaqar_lite.client import bodies
+from zaqar_lite.client.errors import QueueExists
+
+# Field of `QueueOptions` -> key in the metadata.
+KEYS: Mapping[str, str] = {
+    "message_ttl": "_default_message_ttl",
+    "delay": "_default_message_delay",
+    "max_post_size": "_max_messages_post_size",
+    "max_claims": "_max_claim_count",
+    "dead_letter_queue": "_dead_letter_queue",
+    "dead_letter_ttl": "_dead_letter_queue_messages_ttl",
+    "done_retention": "_done_retention",
+    "failed_retention": "_failed_retention",
+    "filter": "_filter",
+    "priority": "_priority",
+}
+RESERVED = frozenset({*KEYS.values(), "_enable_encrypt_messages", "_flavor", "_retry_policy"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOptions:
+    """What a queue does; None leaves the server's default, or what the queue has.
+
+    Attributes:
+        message_ttl: seconds that a message lives where its post says nothing.
+        delay: seconds until a message can be claimed where its post says nothing. Above 0 it makes
+            the queue a delayed queue, the only kind that honours a message's own delay.
+        max_post_size: bytes of one post, at most.
+        max_claims: how often a message is handed out before it is a dead letter.
+        dead_letter_queue: where dead letters go.
+        dead_letter_ttl: seconds that a dead letter lives there.
+        done_retention: seconds that deleted messages stay in the queue's history.
+        failed_retention: seconds that failed messages stay in the queue's history.
+        filter: which messages of the project's other queues this queue gets copies of.
+        priority: rules that give messages a priority by their headers.
+        metadata: keys of one's own.
+    """
+
+    message_ttl: int | None = None
+    delay: int | None = None
+    max_post_size: int | None = None
+    max_claims: int | None = None
+    dead_letter_queue: str | None = None
+    dead_letter_ttl: int | None = None
+    done_retention: int | None = None
+    failed_retention: int | None = None
+    filter: str | None = None
+    priority: str | None = None
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def as_metadata(self) -> dict[str, Any]:
+        """Return the options as the keys that the server knows."""
+        given = {key: getattr(self, name) for name, key in KEYS.items()}
+        return {
+            **self.metadata,
+            **{key: value for key, value in given.items() if value is not None},
+        }
+
+
+class Ensured(enum.StrEnum):
+    """What `ensure_queue` did."""
+
+    CREATED = "created"
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+
+
+def checked(options: "Mapping[str, Any] | QueueOptions") -> dict[str, Any]:
+    """Return the metadata to send.
+
+    Raises:
+        ValueError: a key begins with `_`, as the server's own do, but is none of them.
+    """
+    metadata = options.as_metadata() if isinstance(options, QueueOptions) else dict(options)
+    for key in metadata:
+        if key.startswith("_") and key not in RESERVED:
+            message = f"{key!r} is not an option of a queue{_nearest(key)}"
+            raise ValueError(message)
+    return metadata
+
+
+def differing(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of the wanted metadata a queue does not have."""
+    sent: dict[str, Any] = bodies.loads(bodies.dumps(dict(wanted)))
+    return {key: value for key, value in sent.items() if found.get(key) != value}
+
+
+def exists(queue: str, different: Mapping[str, Any], found: Mapping[str, Any]) -> QueueExists:
+    """Make the error for a queue that is there with other options."""
+    facts = ", ".join(f"{key} {found.get(key)!r}, not {different[key]!r}" for key in different)
+    return QueueExists(
+        "The queue exists with other options",
+        f"{queue} has {facts}; ensure_queue changes it, create_queue without options accepts it",
+    )
+
+
+def _nearest(key: str) -> str:
+    import difflib  # noqa: PLC0415 - only for the message
+
+    near = difflib.get_close_matches(key, sorted(RESERVED), 1, 0.5)
+    known = ", ".join(sorted(RESERVED))
+    return f": did you mean {near[0]!r}?" if near else f"; there are {known}"
