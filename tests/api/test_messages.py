@@ -408,3 +408,15 @@ async def test_cuts_a_queue_into_ranges_that_hold_every_message_once(api: Api) -
     assert seen == list(range(17))
     for count in (0, 1001):
         assert (await api.call("GET", f"ranges?count={count}")).status_code == 400
+
+
+async def test_warns_of_a_delay_that_a_normal_queue_ignores(api: Api) -> None:
+    document = {"messages": [{"body": 1}, {"body": 2, "delay": 60}]}
+    answer = await api.call("POST", "messages", document)
+    assert answer.status_code == 201
+    assert "is a normal queue" in answer.headers["Zaqar-Lite-Warning"]
+    answer = await api.call("POST", "messages", {"messages": [{"body": 1, "delay": 0}]})
+    assert "Zaqar-Lite-Warning" not in answer.headers
+    await api.call("DELETE", "")
+    await api.call("PUT", "", {"_default_message_delay": 5})
+    assert "Zaqar-Lite-Warning" not in (await api.call("POST", "messages", document)).headers

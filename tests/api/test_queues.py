@@ -307,3 +307,22 @@ async def test_keeps_projects_apart(api: Api) -> None:
     await api.call("DELETE", f"messages/{message_id}", **other)
     await api.call("DELETE", "", **other)
     assert len(await api.browse()) == 1
+
+
+async def test_warns_of_what_is_stored_and_is_no_option(api: Api) -> None:
+    answer = await api.call("PUT", "", {"_max_claims": 3, "team": "a"})
+    assert answer.status_code == 201
+    warning = "Stored, but not options of a queue: '_max_claims' (did you mean _max_claim_count?)."
+    assert answer.headers["Zaqar-Lite-Warning"] == warning
+    assert (await api.call("GET", "")).json()["_max_claims"] == 3
+    many = {f"_ü\n{number}": 1 for number in range(5)} | {"_" + "x" * 5000: 1}
+    told = (await api.call("PUT", "", many)).headers["Zaqar-Lite-Warning"]
+    assert "'_\\xfc\\n0'" in told
+    assert "and 3 more" in told
+    assert len(told) < 300
+    answer = await api.call("PUT", "", {"_max_claim_count": 3})
+    assert "Zaqar-Lite-Warning" not in answer.headers
+    operations = [{"op": "add", "path": "/metadata/_dead_leter_queue", "value": "d"}]
+    kind = "application/openstack-messaging-v2.0-json-patch"
+    answer = await api.call("PATCH", "", operations, Content_Type=kind)
+    assert "did you mean _dead_letter_queue?" in answer.headers["Zaqar-Lite-Warning"]

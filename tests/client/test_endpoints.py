@@ -1,6 +1,5 @@
 """The endpoints without a network: what is sent, and how an answer is read."""
 
-import collections
 import dataclasses
 import datetime as dt
 import decimal
@@ -10,6 +9,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
@@ -44,6 +44,11 @@ class Color(enum.Enum):
 
 class Level(enum.IntEnum):
     LOW = 3
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
 
 
 class Word(enum.StrEnum):
@@ -257,8 +262,7 @@ def test_both_encoders_take_the_same_python_values(dumps: Callable[[object], byt
     number = uuid.UUID(int=7)
     at = dt.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC)
     order = Order(number, at, decimal.Decimal("1.10"), Color.RED)
-    pair = collections.namedtuple("pair", "a b")(1, 2)
-    value = [order, at.date(), at.time(), pair, Level.LOW, Word.A, {number: 1, Color.RED: at}]
+    value = [order, at.date(), at.time(), Pair(1, 2), Level.LOW, Word.A, {number: 1, Color.RED: at}]
     assert json.loads(dumps(value)) == [
         {"_id": str(number), "at": at.isoformat(), "price": "1.10", "kind": "red"},
         "2026-01-02",

@@ -1,6 +1,7 @@
 """Queues, against a real server."""
 
 import datetime as dt
+import warnings
 
 import pytest
 
@@ -17,6 +18,7 @@ from zaqar_lite.client import (
     QueueNotFound,
     QueueOptions,
     Range,
+    ServerWarning,
     SignatureRefused,
     SignedAuth,
 )
@@ -53,6 +55,41 @@ async def test_the_async_client_ensures_too(async_client: AsyncClient, queue: st
     assert await async_client.ensure_queue(queue, {"_max_claim_count": 4}) is Ensured.CHANGED
     with pytest.raises(QueueExists):
         await async_client.create_queue(queue, options)
+
+
+def test_a_delay_that_is_ignored_is_an_error_or_a_warning(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    with pytest.raises(ServerWarning, match=f"{queue} is a normal queue") as caught:
+        client.post(queue, "soon", delay=60)
+    assert client.get_message(queue, caught.value.result[0]).body == "soon"
+    with Client(server.url, project="tests", on_warning=warnings.warn) as lenient:
+        with pytest.warns(ServerWarning, match="The delay was ignored"):
+            posted = lenient.post(queue, 1, delay=60)
+        assert lenient.get_message(queue, posted).body == 1
+    client.post(queue, "now", delay=0)
+    client.update_queue(queue, QueueOptions(delay=60))
+    client.post(queue, "later", delay=60)
+
+
+def test_a_redrive_with_a_delay_that_is_ignored_goes_on_to_its_end(
+    client: Client, queue: str
+) -> None:
+    client.post_all(f"{queue}-dead", range(50))
+    with pytest.warns(ServerWarning, match="The delay was ignored"):
+        moved = client.redrive(f"{queue}-dead", to=queue, delay=60)
+    assert moved.moved == {queue: 50}
+    assert client.stats(f"{queue}-dead").total == 0
+
+
+@pytest.mark.anyio
+async def test_the_async_client_raises_warnings_too(async_client: AsyncClient, queue: str) -> None:
+    with pytest.raises(ServerWarning):
+        await async_client.post(queue, 1, delay=60)
+    await async_client.post_all(f"{queue}-dead", range(50))
+    with pytest.warns(ServerWarning, match="The delay was ignored"):
+        moved = await async_client.redrive(f"{queue}-dead", to=queue, delay=60)
+    assert moved.moved == {queue: 50}
 
 
 def test_metadata_is_set_and_removed_together(client: Client, queue: str) -> None:

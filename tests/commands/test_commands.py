@@ -112,6 +112,20 @@ def test_delayed_messages_are_edited_and_cancelled(run: Run, queue: str) -> None
     assert run("message", "edit", queue, ready["id"], "--delay", "5")[0] == 1
 
 
+def test_a_warning_of_the_server_is_printed_once(
+    server: ServerProcess, queue: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text("1\n" * 300, encoding="utf-8")
+    words = ["message", "post", queue, "--file", str(source), "--delay", "60"]
+    done = subprocess.run(
+        [*ZAQAR, *words, "--url", server.url], capture_output=True, check=True, text=True
+    )
+    assert json.loads(done.stdout)["messages"] == 300
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"zaqar-lite: warning: The delay was ignored: {queue} is a normal queue")
+
+
 def test_keys_make_a_repeated_post_harmless(run: Run, queue: str) -> None:
     for _ in range(2):
         assert run("message", "post", queue, "once", "--key", "order-7")[0] == 0

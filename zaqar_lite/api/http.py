@@ -43,6 +43,11 @@ class Response(NamedTuple):
 NO_CONTENT = Response(204)
 
 
+def warning(text: str | None) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the header that tells a client what was done otherwise than it may think, if any."""
+    return () if text is None else ((b"zaqar-lite-warning", text.encode("ascii", "replace")),)
+
+
 class WrongLength(Exception):
     """The body ended before its Content-Length, or went on after it."""
 

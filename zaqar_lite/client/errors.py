@@ -4,6 +4,7 @@
 
     ZaqarError                   catch this for everything below
     ├── Unreachable              no answer: refused, reset or timed out, and retries did not help
+    ├── ServerWarning            done, but a part of it has no effect; `result` is the outcome
     ├── BadAnswer                an answer that is not Zaqar's protocol (a proxy's page, cut JSON)
     └── StatusError              the server answered, and the answer was no
         ├── Refused              4xx: sending it again will not help
@@ -79,6 +80,17 @@ class Unreachable(ZaqarError):
 
 class BadAnswer(ZaqarError):
     """The answer is not what Zaqar's protocol says."""
+
+
+class ServerWarning(ZaqarError, UserWarning):
+    """The server did what was asked, and says that something of it has no effect.
+
+    For example, a normal queue ignores a delay. `result` is what the call would have returned: the
+    ids of the messages, which are stored. `Client(on_warning=warnings.warn)` prints these instead
+    of raising them.
+    """
+
+    result: Any = None
 
 
 class StatusError(ZaqarError):

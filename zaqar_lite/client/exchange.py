@@ -13,6 +13,7 @@ from zaqar_lite.client import encoding
 from zaqar_lite.client.auth import SIGNATURE_HEADER, Auth
 from zaqar_lite.client.errors import (
     NotFound,
+    ServerWarning,
     SignatureRefused,
     Unreachable,
     ZaqarError,
@@ -21,6 +22,7 @@ from zaqar_lite.client.errors import (
 from zaqar_lite.client.wire import Call, Request, Response
 
 T = TypeVar("T")
+WARNING_HEADER = "zaqar-lite-warning"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +72,12 @@ Outcome = Response | Unreachable | None
 
 
 def exchange(
-    call: Call[T], *, headers: Mapping[str, str], auth: Auth, retries: RetryPolicy
+    call: Call[T],
+    *,
+    headers: Mapping[str, str],
+    auth: Auth,
+    retries: RetryPolicy,
+    warn: Callable[[ServerWarning], object],
 ) -> Generator[Step, Outcome, T]:
     """Carry out a call; the generator's return value is its result.
 
@@ -92,7 +99,17 @@ def exchange(
         outcome = yield request
         if isinstance(outcome, Response):
             if outcome.status < 300:
-                return _read(call, outcome)
+                result = _read(call, outcome)
+                if (text := outcome.headers.get(WARNING_HEADER)) is not None:
+                    warning = ServerWarning(
+                        "The server warns",
+                        text,
+                        status=outcome.status,
+                        request_id=outcome.headers.get("x-openstack-request-id"),
+                    )
+                    warning.result = result
+                    warn(warning)
+                return result
             if outcome.status == 401 and not fresh_login and auth.forget():
                 # The token ran out earlier than it said: one new login, then take no for an answer.
                 fresh_login = True

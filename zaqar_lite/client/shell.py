@@ -2,7 +2,7 @@
 
 import ssl
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from zaqar_lite import __version__
 from zaqar_lite.client.auth import Auth, NoAuth
 from zaqar_lite.client.bodies import Encoder
-from zaqar_lite.client.errors import ZaqarError
+from zaqar_lite.client.errors import ServerWarning, ZaqarError
 from zaqar_lite.client.exchange import RetryPolicy
 
 DEFAULT_URL = "http://127.0.0.1:8888"
@@ -36,6 +36,8 @@ class Shell:
             thread's loop) is given back before SIGTERM ends the process. Nothing is touched where
             the program handles SIGTERM itself.
         encoder: makes the JSON of bodies, instead of `bodies.dumps`.
+        on_warning: is given each warning of the server, for example `warnings.warn`; None raises
+            it. What was asked is done either way.
     """
 
     def __init__(
@@ -52,11 +54,13 @@ class Shell:
         ssl_context: ssl.SSLContext | None = None,
         release_on_sigterm: bool = True,
         encoder: Encoder | None = None,
+        on_warning: Callable[[ServerWarning], object] | None = None,
     ) -> None:
         self.client_id = str(client_id or uuid.uuid4())
         self.page_size = page_size
         self.release_on_sigterm = release_on_sigterm
         self.encoder = encoder
+        self._warn = on_warning or _raise
         self._auth = auth or NoAuth()
         self._retries = retries or RetryPolicy()
         self._url = None if url is None else _base(url)
@@ -90,6 +94,10 @@ class Shell:
                 )
             self._url = _base(found or DEFAULT_URL)
         return self._url
+
+
+def _raise(warning: ServerWarning) -> None:
+    raise warning
 
 
 def _base(url: str) -> str:

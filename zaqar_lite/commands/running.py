@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from zaqar_lite.commands.output import Output
 
 if TYPE_CHECKING:
-    from zaqar_lite.client import AsyncClient, Auth, Client
+    from zaqar_lite.client import AsyncClient, Auth, Client, ServerWarning
     from zaqar_lite.client.shell import Shell
 
 OK, FAILED, USAGE, NOT_FOUND, UNAVAILABLE = 0, 1, 2, 3, 4
@@ -135,7 +135,22 @@ def connect(kind: type[S], arguments: argparse.Namespace) -> S:
         auth=_auth(cloud, arguments.signed),
         retries=RetryPolicy(attempts=arguments.attempts),
         timeout=arguments.timeout,
+        on_warning=Warnings(),
     )
+
+
+class Warnings:
+    """Print each warning of the server once."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def __call__(self, warning: "ServerWarning") -> None:
+        """Print it, unless it was printed before."""
+        text = warning.description or warning.title
+        if text not in self._told:
+            self._told.add(text)
+            print(f"zaqar-lite: warning: {text}", file=sys.stderr)
 
 
 def async_client(arguments: argparse.Namespace) -> "AsyncClient":

@@ -6,6 +6,7 @@ work: those are refused here (`""` for a number, a threshold below 1, a queue th
 dead-letter queue).
 """
 
+import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -39,6 +40,7 @@ RESERVED = frozenset(
     }
 )
 """The keys that mean something; others that begin with `_` are stored with a warning."""
+_MOST_TOLD = 3
 MAX_RETENTION = (1 << 32) - 1
 """Seconds: the RFC stores a retention as u32; 0 means for ever."""
 
@@ -105,6 +107,25 @@ def validate(ref: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> None
         value = metadata.get(key)
         if value is not None and not isinstance(value, kind):
             raise Invalid(f"{key} must be {word}.")
+
+
+def unknown_keys(metadata: Mapping[str, Any]) -> str | None:
+    """Say which keys look like options of a queue and are none; None if there are none.
+
+    They are stored, as upstream does, so a mistyped option would do nothing without a word.
+    """
+    unknown = [key for key in metadata if key.startswith("_") and key not in RESERVED]
+    if not unknown:
+        return None
+    told = ", ".join(_with_nearest(key) for key in unknown[:_MOST_TOLD])
+    more = len(unknown) - _MOST_TOLD
+    return f"Stored, but not options of a queue: {told}{f' and {more} more' if more > 0 else ''}."
+
+
+def _with_nearest(key: str) -> str:
+    near = difflib.get_close_matches(key[:MAX_QUEUE_NAME], sorted(RESERVED), 1, 0.5)
+    shown = ascii(key[:MAX_QUEUE_NAME])
+    return f"{shown} (did you mean {near[0]}?)" if near else shown
 
 
 def check_size(metadata: Mapping[str, Any], limits: Limits) -> None:

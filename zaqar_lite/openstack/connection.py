@@ -1,9 +1,12 @@
 """A client of the SDK that uses the login of the `openstack` command."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from zaqar_lite.client import Client
+
+LOG = logging.getLogger(__name__)
 
 
 class OpenStackAuth:
@@ -44,4 +47,7 @@ class OpenStackAuth:
 
 def connect(app: Any) -> Client:  # noqa: ANN401 - cliff's application
     """Make a client for a command of this application."""
-    return Client(auth=OpenStackAuth(app.client_manager))
+    return Client(
+        auth=OpenStackAuth(app.client_manager),
+        on_warning=lambda warning: LOG.warning("%s", warning.description),
+    )

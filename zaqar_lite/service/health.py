@@ -116,8 +116,8 @@ class _Probe:
 
     async def _post(self) -> None:
         drafts = [Draft(b'"probe"', ttl=60)] * _POSTED
-        posted = await self._messages.post(self.queue, drafts, size=0, client_id=self._client_id)
-        self._ids = [entry.id for entry in posted]
+        receipt = await self._messages.post(self.queue, drafts, size=0, client_id=self._client_id)
+        self._ids = [entry.id for entry in receipt.posted]
 
     async def _claim(self) -> None:
         claimed = await self._claims.create(

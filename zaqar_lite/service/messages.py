@@ -1,6 +1,7 @@
 """The rules of messages: post, list, get, edit, delete and pop."""
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -39,6 +40,13 @@ class Draft(Struct, frozen=True, gc=False):
     headers: Mapping[str, str] | None = None
 
 
+class Receipt(NamedTuple):
+    """What a post stored, and what its client should know about it."""
+
+    posted: Sequence[Posted]
+    warning: str | None = None
+
+
 class Messages:
     """What a user may do with messages."""
 
@@ -74,11 +82,11 @@ class Messages:
         size: int,
         client_id: str,
         batch_key: str | None = None,
-    ) -> Sequence[Posted]:
+    ) -> Receipt:
         """Store messages; create the queue, with empty metadata, once they are known to be good.
 
-        `delay` is ignored on a normal queue, whatever it is (delayed queues, scenario 3). `size` is
-        that of the request in bytes.
+        `delay` is ignored on a normal queue, whatever it is (delayed queues, scenario 3), with a
+        warning if it is not 0. `size` is that of the request in bytes.
 
         Raises:
             Invalid: a message breaks a rule; names it by its index. Nothing was stored.
@@ -88,16 +96,23 @@ class Messages:
         self._check_drafts(drafts, batch_key)
         whole = batch_key and identify(queue, batch_key, (draft.body for draft in drafts))
 
-        async def act(policy: Policy) -> Sequence[Posted]:
+        async def act(policy: Policy) -> Receipt:
             self._check_size(policy.max_post_size, size)
             if not policy.exists:
                 await self._queues.ensure(queue)
                 policy = await self._policies.get(queue)
             resolved = self._resolve(queue, drafts, policy)
             new = await self._router.route(queue, resolved, policy.route)
-            return await self._messages.post(
+            posted = await self._messages.post(
                 queue, new, client_id=client_id, batch_key=whole or None, version=policy.version
             )
+            if not policy.default_delay_ms and any(draft.delay for draft in drafts):
+                return Receipt(
+                    posted,
+                    f"The delay was ignored: {queue.name} is a normal queue. A queue whose "
+                    "_default_message_delay is above 0 honours it.",
+                )
+            return Receipt(posted)
 
         return await self._policies.decide(queue, act)
 

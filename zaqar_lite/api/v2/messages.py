@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from zaqar_lite.api import documents, query
 from zaqar_lite.api.checks import queue_of
-from zaqar_lite.api.http import NO_CONTENT, HttpError, Request, Response
+from zaqar_lite.api.http import NO_CONTENT, HttpError, Request, Response, warning
 from zaqar_lite.api.render import Renderer, to_json
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import format_marker
@@ -29,7 +29,7 @@ class MessageHandlers:
         size = request.content_length
         await self._messages.check_size(queue, size)
         drafts = documents.parse_messages(await documents.read(request))
-        posted = await self._messages.post(
+        posted, warned = await self._messages.post(
             queue,
             drafts,
             size=size,
@@ -48,6 +48,7 @@ class MessageHandlers:
         headers = [(b"location", location)] if len(location) <= _LONGEST_LOCATION else []
         if len(duplicates) == len(posted):
             headers.append((b"idempotent-replayed", b"true"))
+        headers += warning(warned)
         return Response(201, body, tuple(headers))
 
     async def list_or_get(self, request: Request) -> Response:

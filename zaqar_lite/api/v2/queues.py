@@ -4,9 +4,10 @@ from typing import Any
 
 from zaqar_lite.api import documents, query
 from zaqar_lite.api.checks import queue_of
-from zaqar_lite.api.http import NO_CONTENT, HttpError, Request, Response
+from zaqar_lite.api.http import NO_CONTENT, HttpError, Request, Response, warning
 from zaqar_lite.api.render import instant, to_json
 from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.metadata import unknown_keys
 from zaqar_lite.domain.metadata_patch import parse as parse_patch
 from zaqar_lite.domain.models import HistoryState, Message
 from zaqar_lite.service.queues import Queues
@@ -60,7 +61,9 @@ class QueueHandlers:
         if request.content_length:
             metadata = documents.parse_object(await documents.read(request))
         created = await self._queues.create(queue_of(request), metadata)
-        return Response(201 if created else 204, b"", ((b"location", request.path.encode()),))
+        location = (b"location", request.path.encode())
+        headers = (location, *warning(unknown_keys(metadata)))
+        return Response(201 if created else 204, b"", headers)
 
     async def get(self, request: Request) -> Response:
         """Read a queue's metadata; a queue that is not there shows the defaults."""
@@ -76,7 +79,8 @@ class QueueHandlers:
                 headers=((b"accept-patch", PATCH_TYPE),),
             )
         operations = parse_patch(documents.parse(await documents.read(request)))
-        return Response(200, to_json(await self._queues.patch(queue_of(request), operations)))
+        metadata = await self._queues.patch(queue_of(request), operations)
+        return Response(200, to_json(metadata), warning(unknown_keys(metadata)))
 
     async def delete(self, request: Request) -> Response:
         """Delete a queue with all its messages."""

@@ -1,11 +1,12 @@
 """What every method of the async client stands on: carry out a call, with retries."""
 
 import asyncio
+import warnings
 from types import TracebackType
 from typing import Self, TypeVar
 
 from zaqar_lite.client.dead_letters import Steps
-from zaqar_lite.client.errors import Unreachable
+from zaqar_lite.client.errors import ServerWarning, Unreachable
 from zaqar_lite.client.exchange import Login, Outcome, Sleep, exchange
 from zaqar_lite.client.shell import Shell
 from zaqar_lite.client.transports import AiohttpTransport, AsyncTransport
@@ -41,7 +42,13 @@ class AsyncCalls(Shell):
 
     async def call(self, call: Call[T]) -> T:
         """Carry out an endpoint's call, with retries."""
-        steps = exchange(call, headers=self._headers, auth=self._auth, retries=self._retries)
+        steps = exchange(
+            call,
+            headers=self._headers,
+            auth=self._auth,
+            retries=self._retries,
+            warn=self._warn,
+        )
         outcome: Outcome = None
         while True:
             try:
@@ -65,7 +72,7 @@ class AsyncCalls(Shell):
 
         A cancellation is put into `cancelled`, where the generator sees it and comes to its end,
         and raised then: what a call under way has claimed must be given back. A second one cuts
-        the call.
+        the call. A warning never ends it in the middle of its work.
         """
         try:
             call = next(steps)
@@ -80,6 +87,9 @@ class AsyncCalls(Shell):
                         cancelled.append(error)
                 try:
                     outcome = running.result()
+                except ServerWarning as warning:
+                    warnings.warn(warning, stacklevel=4)
+                    call = steps.send(warning.result)
                 except BaseException as error:  # noqa: BLE001 - the generator raises it again
                     call = steps.throw(error)
                 else:

@@ -1,11 +1,12 @@
 """What every method of the sync client stands on: carry out a call, with retries."""
 
 import time
+import warnings
 from types import TracebackType
 from typing import Self, TypeVar
 
 from zaqar_lite.client.dead_letters import Steps
-from zaqar_lite.client.errors import Unreachable
+from zaqar_lite.client.errors import ServerWarning, Unreachable
 from zaqar_lite.client.exchange import Login, Outcome, Sleep, exchange
 from zaqar_lite.client.shell import Shell
 from zaqar_lite.client.transports import Transport, Urllib3Transport
@@ -41,7 +42,13 @@ class SyncCalls(Shell):
 
     def call(self, call: Call[T]) -> T:
         """Carry out an endpoint's call, with retries."""
-        steps = exchange(call, headers=self._headers, auth=self._auth, retries=self._retries)
+        steps = exchange(
+            call,
+            headers=self._headers,
+            auth=self._auth,
+            retries=self._retries,
+            warn=self._warn,
+        )
         outcome: Outcome = None
         while True:
             try:
@@ -61,12 +68,18 @@ class SyncCalls(Shell):
                     outcome = error
 
     def _drive(self, steps: Steps[T]) -> T:
-        """Carry out the calls that a generator asks for, and tell it how each of them went."""
+        """Carry out the calls that a generator asks for, and tell it how each of them went.
+
+        A warning never ends it in the middle of its work.
+        """
         try:
             call = next(steps)
             while True:
                 try:
                     outcome = self.call(call)
+                except ServerWarning as warning:
+                    warnings.warn(warning, stacklevel=4)
+                    call = steps.send(warning.result)
                 except BaseException as error:  # noqa: BLE001 - the generator raises it again
                     call = steps.throw(error)
                 else:
