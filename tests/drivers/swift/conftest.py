@@ -62,7 +62,7 @@ def proxy(swift_server: SwiftServer) -> Iterator[FaultyProxy]:
 @pytest.fixture
 async def queue(open_swift: OpenSwift, proxy: FaultyProxy) -> QueueUnderTest:
     """A queue of a server that is alone and reaches Swift through the proxy."""
-    stores = await open_swift(proxy.url)
+    stores = await open_swift(proxy.url, options="&timeout=3")
     return a_queue(stores)
 
 

@@ -47,7 +47,8 @@ class Fault:
     `status` answers in Swift's place, `headers` with it. `cut` ends the connection instead of
     answering, before Swift sees the request or after it has done what was asked. `edit` changes
     the body of Swift's answer. `delay` lets the request wait for so many seconds, `pause` for an
-    event, and `reached` tells that one does.
+    event, and `reached` tells that one does. `landed` tells what Swift answered in the end, also
+    when nobody waited for it any more.
     """
 
     method: str
@@ -62,6 +63,7 @@ class Fault:
     skip: int = 0
     reached: threading.Event = field(default_factory=threading.Event)
     hits: int = 0
+    landed: list[int] = field(default_factory=list)
 
     def meets(self, seen: Seen) -> bool:
         """Whether it strikes now."""
@@ -211,18 +213,21 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.cut == "before":
             return self._end()
         if fault is not None and fault.status:
-            return self._answer(fault.status, list(fault.headers.items()), b"")
-        headers = {
+            headers = {"X-Trans-Id": "told by Swift itself", **fault.headers}
+            return self._answer(fault.status, list(headers.items()), b"")
+        forwarded = {
             key.lower(): value for key, value in self.headers.items() if key.lower() not in _HOP
         }
-        if token := headers.pop("x-auth-token", None):
+        if token := forwarded.pop("x-auth-token", None):
             real = self.server.proxy.real_token(token)
             if real is None:
                 return self._answer(401, [], b"")
-            headers["x-auth-token"] = real
-        self._upstream.request(self.command, self.path, body or None, headers)
+            forwarded["x-auth-token"] = real
+        self._upstream.request(self.command, self.path, body or None, forwarded)
         response = self._upstream.getresponse()
         answer = response.read()
+        if fault is not None:
+            fault.landed.append(response.status)
         if fault is not None and fault.cut == "after":
             return self._end()
         if fault is not None and fault.edit is not None:

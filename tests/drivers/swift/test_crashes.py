@@ -15,6 +15,9 @@ from zaqar_lite.domain.models import QueueRef
 
 pytestmark = pytest.mark.anyio
 
+QUICK = "&timeout=1&patience=0.2"
+"""A write whose answer is lost is over soon."""
+
 CRASHES = [
     pytest.param("POST", "{source}/m/", "before", id="before-it-is-marked"),
     pytest.param("POST", "{source}/m/", "after", id="when-it-is-marked"),
@@ -48,9 +51,7 @@ async def test_a_move_that_was_cut_short_is_finished(  # noqa: PLR0917 - fixture
     open_swift: OpenSwift, proxy: FaultyProxy, method: str, where: str, cut: str, healer: str
 ) -> None:
     """In between the letter is in neither queue, or in one; at the end in exactly one."""
-    source, target, message_id = await exhausted(
-        await open_swift(proxy.url, options="&patience=0.2")
-    )
+    source, target, message_id = await exhausted(await open_swift(proxy.url, options=QUICK))
     pattern = where.format(source=place(source), target=place(target))
     proxy.fault(method, pattern, times=50, cut=cut)
     policy = target.as_dead_letter_queue(1)
@@ -93,7 +94,7 @@ async def test_a_post_with_keys_that_was_cut_short_is_all_or_none(  # noqa: PLR0
     open_swift: OpenSwift, proxy: FaultyProxy, method: str, where: str, cut: str, skip: int
 ) -> None:
     """The process is gone before it could undo anything; the retry stores each message once."""
-    crashed = await open_swift(proxy.url, options="&patience=0.2")
+    crashed = await open_swift(proxy.url, options=QUICK)
     queue = a_queue(crashed)
     await queue.post("older")
     batch = [new("a", key="a"), new("b", key="b")]
@@ -114,7 +115,7 @@ async def test_nothing_of_a_post_that_was_cut_short_is_claimed(
     open_swift: OpenSwift, proxy: FaultyProxy
 ) -> None:
     """A claim that comes before the retry undoes it, so that the retry doubles nothing."""
-    queue = a_queue(await open_swift(proxy.url, options="&patience=0.2"))
+    queue = a_queue(await open_swift(proxy.url, options=QUICK))
     batch = [new("a", key="a"), new("b", key="b")]
     proxy.fault("PUT", "/m/0", times=50, skip=1, cut="before")
     proxy.fault("DELETE", ".", times=50, cut="before")
@@ -137,7 +138,7 @@ async def test_a_deletion_by_id_first_finishes_a_post_that_was_cut_short(
     never completed, and undo what is left of it.
     """
     locks = f"file://{tmp_path}/locks"
-    crashed = a_queue(await open_swift(proxy.url, coordination_url=locks, options="&patience=0.2"))
+    crashed = a_queue(await open_swift(proxy.url, coordination_url=locks, options=QUICK))
     batch = [new("a", key="a"), new("b", key="b")]
     proxy.fault("POST", "/l/tail", times=50, cut="before")
     with pytest.raises(Unavailable):
@@ -158,7 +159,7 @@ async def test_an_edit_first_undoes_a_post_that_was_cut_short(
 ) -> None:
     """One of the batch is there: what was edited would be undone with it, by the next claim."""
     locks = f"file://{tmp_path}/locks"
-    crashed = a_queue(await open_swift(proxy.url, coordination_url=locks, options="&patience=0.2"))
+    crashed = a_queue(await open_swift(proxy.url, coordination_url=locks, options=QUICK))
     batch = [new("a", key="a", delay=5 * MINUTE), new("b", key="b", delay=5 * MINUTE)]
     proxy.fault("PUT", "/m/0", times=50, skip=1, cut="before")
     proxy.fault("DELETE", ".", times=50, cut="before")

@@ -83,7 +83,7 @@ async def test_writing_stops_at_half_of_the_lease(
         await open_swift(
             proxy.url,
             coordination_url=f"file://{tmp_path}/locks",
-            options="&lease=4&timeout=1",
+            options="&lease=5&timeout=1",
         )
     )
     await queue.post("a", "b")
@@ -92,7 +92,7 @@ async def test_writing_stops_at_half_of_the_lease(
     fault = proxy.fault("GET", POST, times=50, pause=go)
     claiming = asyncio.create_task(queue.claim())
     await reached(fault.reached)
-    await asyncio.sleep(2.5)  # the only real wait: a lease is of the coordination service's time
+    await asyncio.sleep(3)  # the only real wait: a lease is of the coordination service's time
     go.set()
     with pytest.raises(Unavailable, match="lease"):
         await claiming
@@ -278,7 +278,7 @@ async def test_a_process_that_is_stopped_past_its_lease_holds_nothing_twice(
 ) -> None:
     """Stopped while it reads, it marks nothing any more; while it marks, what is marked stays."""
     with services.start_redis() as redis:
-        short = "&lease=4&timeout=1"
+        short = "&lease=5&timeout=1"
         through = a_queue(await open_swift(proxy.url, coordination_url=redis.url, options=short))
         posted = ["a", "b"]
         await through.post(*posted)
@@ -355,7 +355,7 @@ async def test_a_purge_may_take_longer_than_a_lease(
         await open_swift(
             proxy.url,
             coordination_url=f"file://{tmp_path}/locks",
-            options="&lease=4&timeout=1",
+            options="&lease=5&timeout=1",
         )
     )
     await queue.post(*"abcd")

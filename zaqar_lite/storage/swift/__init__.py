@@ -18,7 +18,8 @@ Every queue has one container, PREFIX.queue.HASH.NAME (the hash is of the projec
                     of a post that is being written, and the content then tells how to finish or
                     undo it
     c/CLAIM         a claim: s started at, t ttl, x expires at; content: the names it holds
-    k/m/HASH, k/b/HASH   an idempotency key of a message or a batch: x forgotten at; content: ids
+    k/m/HASH, k/b/HASH   an idempotency key of a message or a batch: x forgotten at, h digest of
+                    what was posted with it; content: ids
     i/ID            the position of a message that was moved here, which its id does not tell
 
 PREFIX.records.HASH has a project's queue records, =NAME: v version, dlq dead-letter queue; the

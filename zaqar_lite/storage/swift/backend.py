@@ -61,7 +61,7 @@ class Backend:
             self.swift.open()
             await self.locks.open()
             await self.objects.learn_limits()
-            await self.swift.call("HEAD")
+            await self.swift.raise_fence((self.containers.exposing, "=probe"))
             self._check_clock()
         except BaseException:
             await self.close(user)
@@ -85,18 +85,19 @@ class Backend:
         Raises:
             Unavailable: no lock, or a clock that could cut the leases of other processes.
         """
-        if self.shared and abs(self.swift.skew) > MAX_SKEW_S:
+        skew = self.swift.fence.skew
+        if self.shared and abs(skew) > MAX_SKEW_S:
             raise Unavailable(
-                f"The clock of this server differs from Swift's by {self.swift.skew:.0f} s, so "
-                "its deadlines can't be trusted: synchronise it (NTP).",
+                f"The clock of this server differs from Swift's by {skew:.0f} s, so its deadlines "
+                "can't be trusted: synchronise it (NTP).",
                 retry_after=30,
             )
         return await self.locks.run(self.containers.queue(ref), work)
 
     def _check_clock(self) -> None:
         most = MAX_SKEW_S if self.shared else MAX_SKEW_ALONE_S
-        if abs(self.swift.skew) > most:
+        if abs(self.swift.fence.skew) > most:
             raise ConfigurationError(
-                f"The clock of this machine differs from Swift's by {self.swift.skew:.0f} s; "
+                f"The clock of this machine differs from Swift's by {self.swift.fence.skew:.0f} s; "
                 f"at most {most:.0f} s are allowed: synchronise it (NTP)."
             )

@@ -2,29 +2,33 @@
 
 Every request here can be repeated: a PUT and a POST carry the whole new content or state, and a
 second DELETE answers 404, which is no error. So whatever may pass is tried again: a dead
-connection, 401 (with a new token), 408, 409 (a newer timestamp is there), 429 and 498 (rate
-limits) and every 5xx, until `patience` is over or the lock's writes must stop.
+connection, 401 (with a new token or key), 408, 409 (a newer timestamp is there), 429 and 498 (rate
+limits) and every 5xx, until `patience` is over or the lock's writes must stop. A write to an
+object whose answer is lost is repeated, or given up, only when it can't land any more (`fence.py`).
 """
 
 import asyncio
 import json
+import logging
 import random
+import secrets
 import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from requests import RequestException
+from requests import ConnectTimeout, RequestException
 from swiftclient.client import http_connection
 from swiftclient.exceptions import ClientException
 
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.storage.swift.auth import Auth, AuthError
+from zaqar_lite.storage.swift.fence import KEY_HEADERS, Fence
 
+_log = logging.getLogger(__name__)
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
 _PASSING = frozenset({408, 409, 425, 429, 498})
@@ -57,6 +61,19 @@ class Request(NamedTuple):
     accept: frozenset[int]
     until: float
 
+    @property
+    def changes_object(self) -> bool:
+        """Whether it writes an object, so that it must not land late."""
+        return self.method in {"PUT", "POST", "DELETE"} and len(self.path) > 1
+
+
+class _Lost(Exception):
+    """The answer to a write that was sent is lost; it may land until the instant `until`."""
+
+    def __init__(self, until: float, what: str) -> None:
+        super().__init__(what)
+        self.until = until
+
 
 class Swift:
     """Send requests to one account.
@@ -73,8 +90,7 @@ class Swift:
         self._pool: ThreadPoolExecutor | None = None
         self._thread = threading.local()
         self._opened: list[Any] = []
-        self.skew = 0.0
-        """Seconds that this machine's clock is ahead of Swift's, as far as Date headers show."""
+        self.fence = Fence(timeout)
 
     def open(self) -> None:
         """Make the worker threads; idempotent."""
@@ -121,29 +137,59 @@ class Swift:
                 raise Unavailable(f"Swift does not serve {method}.", retry_after=5, detail=failure)
             await asyncio.sleep(wait)
 
-    async def listing_limit(self) -> int | None:
-        """The most entries of one listing, as `/info` tells; None where it tells nothing."""
+    async def info(self) -> Mapping[str, Any]:
+        """What Swift tells of itself; nothing where it tells nothing."""
         reply = await self.call("GET", _INFO, accept=_ANYTHING)
-        with suppress(ValueError, AttributeError, TypeError):
-            return int(json.loads(reply.body).get("swift", {}).get("container_listing_limit"))
-        return None
+        with suppress(ValueError):
+            told = json.loads(reply.body)
+            return told if isinstance(told, dict) else {}
+        return {}
+
+    async def raise_fence(self, probe: tuple[str, str]) -> None:
+        """Find or make the key that writes are signed with, and try it on an object `probe`."""
+        try:
+            if not await self._learn_key():
+                made = {KEY_HEADERS[0]: secrets.token_hex(20)}
+                await self.call("POST", headers=made, accept=_ANYTHING)
+                await self._learn_key()  # another server may have made one meanwhile
+            if self.fence.key is not None:
+                await self.call("DELETE", *probe)
+                return
+        except Unavailable:
+            self.fence.key = None
+        _log.warning(
+            "Swift takes no temporary URLs of ours (its filter tempurl, and the right to set a key "
+            "of the account), so nothing stops a write that comes later than %.0f s",
+            self.fence.lasts,
+        )
+
+    async def _learn_key(self) -> bool:
+        reply = await self.call("HEAD")
+        keys = [reply.headers[name] for name in KEY_HEADERS if reply.headers.get(name)]
+        self.fence.key = keys[0].encode() if keys else None
+        return bool(keys)
 
     async def _attempt(self, request: Request) -> tuple[Reply | str, float]:
-        """Send once: the reply, or what failed and how many seconds Swift asks us to wait."""
+        """Send once: the reply, or what failed and how many seconds there are to wait."""
         if self._pool is None:
             raise Unavailable("The Swift store is closed.")
         try:
             reply = await asyncio.get_running_loop().run_in_executor(
                 self._pool, self._send, request
             )
-        except (RequestException, ClientException, AuthError, OSError) as exc:
-            return f"{type(exc).__name__}: {exc}" if isinstance(exc, AuthError) else (
-                type(exc).__name__
-            ), 0.0
+        except _Lost as exc:
+            await asyncio.sleep(max(0.0, exc.until - time.monotonic()))
+            return str(exc), 0.0
+        except AuthError as exc:
+            return f"AuthError: {exc}", 0.0
+        except (RequestException, ClientException, OSError) as exc:
+            return type(exc).__name__, 0.0
         status = reply.status
         late = status == 202 and request.method == "PUT" and len(request.path) > 1
         if (status < 300 and not late) or status == 404 or status in request.accept:
             return reply, 0.0
+        if status == 401 and request.changes_object and self.fence.key is not None:
+            await self._learn_key()  # or it was on its way for too long, and is signed anew
         if status == 401 or late or status in _PASSING or status >= 500:
             return f"it answers {status}", _retry_after(reply)
         raise Unavailable(f"Swift refuses {request.method} with status {status}.", retry_after=30)
@@ -152,7 +198,7 @@ class Swift:
         """Send once over this thread's connection, with a new token where the old one ended."""
         url, token = self._auth.current()
         reply = self._send_with(url, token, request)
-        if reply.status == 401:
+        if reply.status == 401 and not (request.changes_object and self.fence.key):
             url, token = self._auth.renew(token)
             reply = self._send_with(url, token, request)
         return reply
@@ -161,20 +207,36 @@ class Swift:
         parsed, connection = self._connection(url)
         root = "" if request.path == (_INFO,) else parsed.path.rstrip("/")
         target = "/".join([root, *(quote(part) for part in request.path)])
-        if request.query:
-            target += "?" + urlencode(request.query)
-        headers = {**request.headers, "X-Auth-Token": token}
+        headers = {**request.headers}
         if request.method in {"PUT", "POST"}:
             headers["Content-Length"] = str(len(request.body))
-        _refuse_after(request.until)
+        # A process may be stopped and continued between any two lines. So the clock that signs is
+        # read first: whatever is sent long after it is refused here or there.
         started = time.time()
+        _refuse_after(request.until)
+        query = dict(request.query)
+        if request.changes_object:
+            account = root.rpartition("/")[2]
+            query |= self.fence.sign(
+                request.method, "/".join(["/v1", account, *request.path]), started
+            )
+        if "temp_url_sig" not in query:
+            headers["X-Auth-Token"] = token
+        if query:
+            target += "?" + urlencode(query)
+        lands_until = time.monotonic() + self.fence.lasts
         try:
             response = connection.request(request.method, target, request.body or None, headers)
             reply = Reply(response.status_code, response.headers, response.content)
-        except BaseException:
+        except BaseException as exc:
             self._drop_connection()
+            if request.changes_object and not _was_never_sent(exc):
+                raise _Lost(lands_until, type(exc).__name__) from exc
             raise
-        self._note_clock(reply, started)
+        self.fence.note_clock(reply.headers.get("Date"), started)
+        passed_on = reply.status == 408 or reply.status >= 500
+        if request.changes_object and passed_on and "X-Trans-Id" not in reply.headers:
+            raise _Lost(lands_until, f"something before Swift answers {reply.status}")
         return reply
 
     def _connection(self, url: str) -> tuple[Any, Any]:
@@ -193,15 +255,10 @@ class Swift:
             self._opened.remove(connection)
         connection.close()
 
-    def _note_clock(self, reply: Reply, started: float) -> None:
-        """Compare clocks: a Date header is cut to seconds, and set between start and end."""
-        date = reply.headers.get("Date")
-        if date is None:
-            return
-        with suppress(ValueError):
-            there = parsedate_to_datetime(date).timestamp()
-            ahead, behind = started - (there + 1), there - time.time()
-            self.skew = ahead if ahead > 0 else -behind if behind > 0 else 0.0
+
+def _was_never_sent(exc: BaseException) -> bool:
+    """Whether a request failed before there was a connection to send it over."""
+    return isinstance(exc, ConnectTimeout) or "NewConnectionError" in repr(exc)
 
 
 def _refuse_after(until: float) -> None:

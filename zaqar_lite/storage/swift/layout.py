@@ -5,6 +5,7 @@ type, because that is the only thing of ours that a Swift listing shows.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, NamedTuple, Self
@@ -65,6 +66,11 @@ def after_position(position: int) -> str:
 def key_name(kind: str, key: str) -> str:
     """The name of an idempotency key: `kind` is m for a message's, b for a batch's."""
     return f"{KEYS}{kind}/{sha256(key.encode(errors='surrogatepass')).hexdigest()}"
+
+
+def key_expires_at(content_type: str) -> int:
+    """When a key is forgotten."""
+    return int(parameters(content_type).get("x", 0))
 
 
 def client_digest(client_id: str) -> str:
@@ -290,15 +296,23 @@ class Tail:
         )
 
 
+class Key(NamedTuple):
+    """An idempotency key's object: its name, the ids that it stands for, the digest in hex."""
+
+    name: str
+    ids: Sequence[str]
+    digest: str = ""
+
+
 class Intent(NamedTuple):
     """The tail's content while a post is being written.
 
-    `messages` are names; `keys` are names of key objects with the ids that they stand for.
-    Whoever finds it under the lock finishes the post or undoes it (see `tail.py`).
+    `messages` are names. Whoever finds it under the lock finishes the post or undoes it (see
+    `tail.py`).
     """
 
     messages: tuple[str, ...]
-    keys: tuple[tuple[str, tuple[str, ...]], ...]
+    keys: tuple["Key", ...]
     forgotten_at: int
 
     def encode(self) -> bytes:
@@ -309,7 +323,7 @@ class Intent(NamedTuple):
     def parse(cls, data: bytes) -> "Intent":
         """Read it."""
         messages, keys, forgotten_at = json.loads(data)
-        return cls(tuple(messages), tuple((n, tuple(ids)) for n, ids in keys), forgotten_at)
+        return cls(tuple(messages), tuple(Key(*key) for key in keys), forgotten_at)
 
 
 NOTHING_MEANT = Intent((), (), 0)

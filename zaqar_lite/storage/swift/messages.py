@@ -7,6 +7,7 @@ from zaqar_lite.domain.models import (
     Claim,
     Claimed,
     Edit,
+    IdempotencyKey,
     Message,
     NewMessage,
     Page,
@@ -64,7 +65,7 @@ class SwiftMessageStore(MessageStore):
         messages: Sequence[NewMessage],
         *,
         client_id: str,
-        batch_key: str | None = None,
+        batch_key: IdempotencyKey | None = None,
         version: int | None,
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""

@@ -52,8 +52,8 @@ class Objects:
 
     async def learn_limits(self) -> None:
         """Ask Swift for its listing limit."""
-        limit = await self._swift.listing_limit()
-        self.page = min(PAGE, limit or PAGE)
+        told = (await self._swift.info()).get("swift", {}).get("container_listing_limit", PAGE)
+        self.page = min(PAGE, int(told))
 
     async def list(
         self,

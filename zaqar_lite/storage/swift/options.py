@@ -58,11 +58,12 @@ def read(uri: str, options: StoreOptions) -> SwiftOptions:
             "file:///a/shared/directory), or use --workers 1."
         )
     url, lease = _with_lease(coordination, numbers["lease"]) if coordination else (None, 0.0)
-    if url is not None and lease < 4 * numbers["timeout"]:
+    least = max(4 * numbers["timeout"], 5.0)
+    if url is not None and lease < least:
         raise ConfigurationError(
-            f"The lock's lease of {lease:g} s must be at least four times the request timeout of "
-            f"{numbers['timeout']:g} s: a write that was sent at half of the lease must have ended "
-            "when it is over. Raise 'lease', or lower 'timeout'."
+            f"The lock's lease of {lease:g} s must be at least {least:g} s, four times the request "
+            "timeout: a write that was sent at half of the lease must have ended when it is over. "
+            "Raise 'lease', or lower 'timeout'."
         )
     return SwiftOptions(
         auth=_auth(parts.scheme.lower(), uri, query, numbers["timeout"]),

@@ -207,15 +207,21 @@ class Tails:
     ) -> Sequence[Coroutine[Any, Any, None]]:
         """The writes of a post's key objects, to be run beside those of its messages."""
         ends = intent.forgotten_at
-        kind = layout.content_type("key", x=ends)
         return [
-            self._objects.put(container, name, kind, " ".join(ids).encode(), lease, ends=ends)
-            for name, ids in intent.keys
+            self._objects.put(
+                container,
+                key.name,
+                layout.content_type("key", x=ends, h=key.digest),
+                " ".join(key.ids).encode(),
+                lease,
+                ends=ends,
+            )
+            for key in intent.keys
         ]
 
     async def undo(self, container: str, intent: Intent, lease: Lease) -> None:
         """Remove what a post wrote that was not completed: nobody was told of it."""
-        names = (*intent.messages, *(name for name, _ in intent.keys))
+        names = (*intent.messages, *(key.name for key in intent.keys))
         await together(*(self._objects.remove(container, name, lease) for name in names))
 
     async def visible_before(self, container: str) -> int:

@@ -1,0 +1,163 @@
+"""Writes that hang on their way and come when the queue has gone on: Swift refuses each."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.contract.stores import Stores
+from tests.contract.subject import MINUTE, QueueUnderTest, ids, texts
+from tests.drivers.swift.conftest import OpenSwift, a_queue
+from tests.drivers.swift.faulty_proxy import Fault, FaultyProxy
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import QueueRef
+
+pytestmark = pytest.mark.anyio
+
+QUICK = "&timeout=1&patience=6"
+Step = Callable[[QueueUnderTest], Awaitable[None]]
+
+
+async def land(fault: Fault, go: threading.Event) -> None:
+    """Let what hangs go on, and wait until Swift has answered it."""
+    assert fault.hits == 1
+    go.set()
+    for _ in range(400):
+        if fault.landed:
+            break
+        await asyncio.sleep(0.025)
+    assert fault.landed == [401]
+
+
+async def post(queue: QueueUnderTest) -> None:
+    await queue.post("a")
+
+
+async def claim(queue: QueueUnderTest) -> None:
+    await queue.post("a")
+    await queue.release(await queue.claim_id())
+
+
+async def release(queue: QueueUnderTest) -> None:
+    await queue.release(await posted_and_claimed(queue))
+
+
+async def renew(queue: QueueUnderTest) -> None:
+    claim_id = await posted_and_claimed(queue)
+    await queue.renew(claim_id)
+    await queue.release(claim_id)
+
+
+async def edit(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", delay=MINUTE)
+    await queue.edit(message_id, delay=0)
+
+
+async def edit_body(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("b", delay=MINUTE)
+    await queue.edit(message_id, "a", delay=0)
+
+
+async def expose(queue: QueueUnderTest) -> None:
+    await queue.post("a", delay=MINUTE)
+    assert await queue.expose() == 1
+
+
+async def posted_and_claimed(queue: QueueUnderTest) -> str:
+    await queue.post("a")
+    return await queue.claim_id()
+
+
+@pytest.mark.parametrize(
+    ("step", "method", "skip"),
+    [
+        pytest.param(post, "PUT", 0, id="a-post"),
+        pytest.param(claim, "POST", 0, id="a-claim"),
+        pytest.param(release, "POST", 1, id="a-release"),
+        pytest.param(renew, "POST", 1, id="a-renewal"),
+        pytest.param(edit, "POST", 0, id="an-edit"),
+        pytest.param(edit_body, "PUT", 1, id="an-edit-of-the-body"),
+        pytest.param(expose, "POST", 0, id="a-delay-that-is-switched-off"),
+    ],
+)
+async def test_what_hung_changes_nothing_that_another_holds(
+    open_swift: OpenSwift, proxy: FaultyProxy, step: Step, method: str, skip: int
+) -> None:
+    """The write is repeated and the message claimed; then the first try comes."""
+    queue = a_queue(await open_swift(proxy.url, options=QUICK))
+    go = threading.Event()
+    fault = proxy.fault(method, "/m/", pause=go, skip=skip)
+    await step(queue)
+    holder = await queue.claim_id()
+    await land(fault, go)
+    assert (await queue.claim()).claim_id is None
+    held = (await queue.get_claim(holder)).messages
+    assert texts(held) == ["a"]
+    assert not await queue.delete(*ids(held), claims=[holder])
+    assert await queue.bodies() == []
+
+
+async def test_a_post_that_hung_does_not_bring_back_what_was_acknowledged(
+    open_swift: OpenSwift, proxy: FaultyProxy
+) -> None:
+    queue = a_queue(await open_swift(proxy.url, options=QUICK))
+    go = threading.Event()
+    fault = proxy.fault("PUT", "/m/", pause=go)
+    await queue.post("a")
+    assert texts((await queue.pop()).messages) == ["a"]
+    await land(fault, go)
+    assert await queue.bodies() == []
+
+
+@pytest.mark.parametrize("forced", [False, True])
+async def test_a_deletion_that_hung_and_failed_takes_nothing_from_the_next_holder(
+    open_swift: OpenSwift, proxy: FaultyProxy, forced: bool
+) -> None:
+    """An acknowledgement was answered 503 and its claim has lapsed: the message is another's."""
+    queue = a_queue(await open_swift(proxy.url, options="&timeout=1&patience=0.5"))
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id()
+    go = threading.Event()
+    fault = proxy.fault("DELETE", "/m/", pause=go)
+    with pytest.raises(Unavailable):
+        await queue.delete(message_id, claims=None if forced else [claim_id])
+    queue.advance(11 * MINUTE)
+    holder = await queue.claim_id()
+    await land(fault, go)
+    assert texts((await queue.get_claim(holder)).messages) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("method", "place"),
+    [
+        pytest.param("POST", "source/m/", id="the-mark-of-the-original"),
+        pytest.param("PUT", "target/m/", id="the-copy"),
+        pytest.param("DELETE", "source/m/", id="the-deletion-of-the-original"),
+        pytest.param("POST", "target/m/", id="the-copy-that-is-shown"),
+    ],
+)
+async def test_a_move_that_hung_changes_nothing_that_another_holds(
+    open_swift: OpenSwift, proxy: FaultyProxy, method: str, place: str
+) -> None:
+    stores = await open_swift(proxy.url, options=QUICK)
+    source, target = letter_box(stores)
+    await source.post("letter")
+    await source.release(await source.claim_id())
+    go = threading.Event()
+    fault = proxy.fault(method, place, pause=go)
+    claimed = await source.claim(dead_letter=target.as_dead_letter_queue(1))
+    assert (claimed.claim_id, claimed.moved) == (None, 1)
+    holder = await target.claim_id()
+    await land(fault, go)
+    assert (await target.claim()).claim_id is None
+    held = (await target.get_claim(holder)).messages
+    assert texts(held) == ["letter"]
+    assert not await target.delete(*ids(held), claims=[holder])
+    assert await target.bodies() == await source.bodies() == []
+
+
+def letter_box(stores: Stores) -> tuple[QueueUnderTest, QueueUnderTest]:
+    """A queue, and the dead-letter queue of it."""
+    source = a_queue(stores, "source")
+    return source, QueueUnderTest(stores, QueueRef(source.ref.project, "target"))
