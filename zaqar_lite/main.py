@@ -15,6 +15,7 @@ from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.routing import Router
+from zaqar_lite.service.settling import Settling
 from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.service.startup import Startup
 from zaqar_lite.settings import Settings, load
@@ -31,7 +32,9 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
     settings = settings or load(environment=os.environ)
     messages, management, one_store = _stores(settings)
     services = _services(settings, messages, management, one_store=one_store)
-    janitor = Janitor(messages, management, services.queues, interval=settings.sweep_interval)
+    janitor = Janitor(
+        messages, management, services.queues, services.policies, interval=settings.sweep_interval
+    )
     startup = Startup((messages, management), janitor)
     options = HttpOptions(
         version=__version__,
@@ -78,9 +81,11 @@ def _services(
     service = Messages(messages, queues, policies, Router(messages, management, limits), limits)
     claims = Claims(messages, queues, policies, limits)
     return Services(
+        policies=policies,
         queues=queues,
         messages=service,
         claims=claims,
+        settling=Settling(messages, queues, policies, limits),
         sharing=Sharing(
             settings.signed_url_secret_key, max_expires=settings.signed_url_max_expires
         ),

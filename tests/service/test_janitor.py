@@ -48,7 +48,7 @@ class House:
         limits = Limits()
         policies = Policies(self.management, limits, checked=True)
         queues = Queues(self.management, self.messages, policies, limits)
-        self.janitor = Janitor(self.messages, self.management, queues, interval=3_600)
+        self.janitor = Janitor(self.messages, self.management, queues, policies, interval=3_600)
 
     async def post(self, count: int, *, ttl: int = HOUR, delay: int = 0) -> None:
         new = [NewMessage(b"1", ttl, delay)] * count

@@ -15,11 +15,14 @@ from zaqar_lite.api.v2.claims import ClaimHandlers
 from zaqar_lite.api.v2.messages import MessageHandlers
 from zaqar_lite.api.v2.queues import QueueHandlers
 from zaqar_lite.api.v2.service import ServiceHandlers
+from zaqar_lite.api.v2.settling import SettlingHandlers
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.health import Health
 from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.settling import Settling
 from zaqar_lite.service.sharing import Sharing
 
 
@@ -27,9 +30,11 @@ from zaqar_lite.service.sharing import Sharing
 class Services:
     """Everything that the handlers call."""
 
+    policies: Policies
     queues: Queues
     messages: Messages
     claims: Claims
+    settling: Settling
     sharing: Sharing
     health: Health
 
@@ -56,14 +61,15 @@ def build_app(
     """Make the ASGI application; `check_store` raises Unavailable until the stores are open."""
     renderer = Renderer(checksum=options.checksum)
     home = home_document(admin=options.admin_mode)
+    settling = SettlingHandlers(services.settling)
     tree = RouteTree(
         (
             *service_routes(
                 ServiceHandlers(services.health, home_document=home), admin=options.admin_mode
             ),
             *queue_routes(QueueHandlers(services.queues, services.sharing), options.limits),
-            *message_routes(MessageHandlers(services.messages, renderer), options.limits),
-            *claim_routes(ClaimHandlers(services.claims, renderer)),
+            *message_routes(MessageHandlers(services.messages, settling, renderer), options.limits),
+            *claim_routes(ClaimHandlers(services.claims, renderer), settling, options.limits),
         )
     )
     return Dispatcher(

@@ -31,11 +31,14 @@ def home_document(*, admin: bool) -> dict[str, Any]:
             _QUEUE + "/messages/{message_id}{?claim_id}", message, "DELETE"
         ),
         "rel/message_get": _resource(_QUEUE + "/messages/{message_id}", message, "GET"),
-        "rel/message_patch": _resource(_QUEUE + "/messages/{message_id}", message, "PATCH"),
+        "rel/message_patch": _resource(
+            _QUEUE + "/messages/{message_id}{?claim_id}", message, "PATCH"
+        ),
         "rel/claim": _resource(_QUEUE + "/claims/{claim_id}", claim, "GET"),
         "rel/post_claim": _resource(_QUEUE + "/claims{?limit}", _NAME, "POST"),
         "rel/patch_claim": _resource(_QUEUE + "/claims/{claim_id}", claim, "PATCH"),
-        "rel/delete_claim": _resource(_QUEUE + "/claims/{claim_id}", claim, "DELETE"),
+        "rel/settle_messages": _resource(_QUEUE + "/claims/{claim_id}/settle", claim, "POST"),
+        "rel/delete_claim": _resource(_QUEUE + "/claims/{claim_id}{?delay}", claim, "DELETE"),
         "rel/ping": {"href": "/v2/ping", "hints": _hints("GET", "HEAD")},
     }
     if admin:

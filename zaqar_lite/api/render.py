@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from zaqar_lite.domain.attempts import Attempt
 from zaqar_lite.domain.models import Message
 
 
@@ -81,8 +82,12 @@ class Renderer:
 
 def _details(message: Message) -> Mapping[str, Any]:
     delayed_until, origin = message.delay_expires_at, message.origin
+    parked_until = message.parked_until
     return {
         "claim_count": message.claim_count,
+        "failure_count": message.failure_count,
+        "parked_until": None if parked_until is None else instant(parked_until),
+        "attempts": [_attempt(attempt) for attempt in message.attempts],
         "created": instant(message.created_at),
         "delay_expires": None if delayed_until is None else instant(delayed_until),
         "headers": message.headers,
@@ -94,5 +99,19 @@ def _details(message: Message) -> Mapping[str, Any]:
             "claim_count": origin.claim_count,
             "last_claim_id": origin.last_claim_id,
             "last_client_id": origin.last_client_id,
+            "reason": origin.reason,
         },
+    }
+
+
+def _attempt(attempt: Attempt) -> Mapping[str, Any]:
+    return {
+        "number": attempt.number,
+        "claimed_at": instant(attempt.claimed_at),
+        "ended_at": instant(attempt.ended_at),
+        "outcome": attempt.outcome.value,
+        "delay": attempt.delay_ms // 1000,
+        "reason": attempt.reason,
+        "detail": attempt.detail,
+        "client_id": attempt.client_id,
     }

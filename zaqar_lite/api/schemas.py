@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON, Ended
 from zaqar_lite.domain.limits import Limits
 
 Schema = dict[str, Any]
@@ -32,9 +33,21 @@ _DEAD_LETTER: Schema = {
             claim_count=_COUNT,
             last_claim_id={"type": ["string", "null"]},
             last_client_id={"type": ["string", "null"]},
+            reason=_TEXT,
         ),
     ]
 }
+_ATTEMPT = _object(
+    ("number", "claimed_at", "ended_at", "outcome", "delay"),
+    number=_COUNT,
+    claimed_at=_TEXT,
+    ended_at=_TEXT,
+    outcome={"enum": [outcome.value for outcome in Ended]},
+    delay=_COUNT,
+    reason={"type": ["string", "null"]},
+    detail={"type": ["string", "null"]},
+    client_id={"type": ["string", "null"]},
+)
 _MESSAGE = _object(
     ("id", "href", "ttl", "age", "body"),
     id=_TEXT,
@@ -44,6 +57,9 @@ _MESSAGE = _object(
     body=_ANY,
     checksum=_TEXT,
     claim_count=_COUNT,
+    failure_count=_COUNT,
+    parked_until={"type": ["string", "null"]},
+    attempts=_list(_ATTEMPT),
     created=_TEXT,
     delay_expires={"type": ["string", "null"]},
     headers={"type": ["object", "null"]},
@@ -156,10 +172,44 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         ),
         "Resources": _object(("resources",), resources=_list(_TEXT), duplicates=_list(_TEXT)),
         "Edit": {
-            **_object(body=_ANY, ttl=ttl, delay=delay),
-            "additionalProperties": False,
-            "minProperties": 1,
+            "anyOf": [
+                {
+                    **_object(body=_ANY, ttl=ttl, delay=delay),
+                    "additionalProperties": False,
+                    "minProperties": 1,
+                },
+                {**_object(("claim",), claim=_object()), "additionalProperties": False},
+            ]
         },
+        "Settlements": {
+            **_object(
+                delete=_list(_TEXT),
+                release=_list(
+                    _object(
+                        ("id",),
+                        id=_TEXT,
+                        delay={"type": "integer", "minimum": 0, "maximum": limits.max_claim_ttl},
+                        failed={"type": "boolean"},
+                        reason={"type": "string", "maxLength": MAX_REASON},
+                        detail={"type": "string", "maxLength": MAX_DETAIL},
+                    )
+                ),
+                extend=_list(_object(("id", "ttl"), id=_TEXT, ttl=claim_ttl)),
+                dead=_list(
+                    _object(
+                        ("id",),
+                        id=_TEXT,
+                        reason={"type": "string", "maxLength": MAX_REASON},
+                        detail={"type": "string", "maxLength": MAX_DETAIL},
+                    )
+                ),
+            ),
+            "additionalProperties": False,
+        },
+        "Settled": _object(
+            ("results",),
+            results=_list(_object(("id", "status"), id=_TEXT, status=_COUNT, description=_TEXT)),
+        ),
         "Message": _MESSAGE,
         "MessageList": _object(("messages",), messages=_list(_MESSAGE), links=_LINKS),
         "Popped": _object(("messages",), messages=_list(_POPPED)),
@@ -191,6 +241,7 @@ def _parameters(limits: Limits) -> dict[str, Schema]:
         "PageLimit": _whole(limits.max_messages_per_page),
         "QueueLimit": _whole(limits.max_queues_per_page),
         "ClaimLimit": _whole(limits.max_messages_per_claim_or_pop),
+        "Delay": {"type": "integer", "minimum": 0, "maximum": limits.max_claim_ttl},
         "RangeCount": _whole(limits.max_ranges),
     }
 

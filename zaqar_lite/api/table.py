@@ -3,6 +3,7 @@
 from zaqar_lite.api.routes import (
     INVALID_BODY,
     INVALID_REQUEST,
+    SMALL_BODY,
     UNABLE_TO_DELETE,
     Parameter,
     Route,
@@ -11,8 +12,11 @@ from zaqar_lite.api.v2.claims import ClaimHandlers
 from zaqar_lite.api.v2.messages import MessageHandlers
 from zaqar_lite.api.v2.queues import QueueHandlers
 from zaqar_lite.api.v2.service import ServiceHandlers
+from zaqar_lite.api.v2.settling import SettlingHandlers
 from zaqar_lite.domain.limits import Limits
 
+_LARGEST_SETTLEMENT = 16_384
+"""Bytes of one: its reason and detail, each character of which JSON may write with six."""
 _DETAILS = Parameter("details", "Flag", "Add what Zaqar's own keys leave out.")
 _MARKER = Parameter("marker", "Text", "Where the page before ended; opaque.")
 _LIMIT = Parameter("limit", "PageLimit", "How many entries to answer at most.")
@@ -230,9 +234,9 @@ def message_routes(handlers: MessageHandlers, limits: Limits) -> tuple[Route, ..
             _MESSAGE,
             handlers.edit,
             "edit_message",
-            "Edit a delayed message",
-            (200, 400, 404, 409, 503),
-            (_DETAILS,),
+            "Edit a delayed message, or settle a claimed one",
+            (200, 204, 400, 403, 404, 409, 503),
+            (_DETAILS, Parameter("claim_id", "Text", "The claim that holds it: settle it.")),
             body="Edit",
             answer="Message",
             hot=True,
@@ -263,8 +267,11 @@ def message_routes(handlers: MessageHandlers, limits: Limits) -> tuple[Route, ..
     )
 
 
-def claim_routes(handlers: ClaimHandlers) -> tuple[Route, ...]:
+def claim_routes(
+    handlers: ClaimHandlers, settling: SettlingHandlers, limits: Limits
+) -> tuple[Route, ...]:
     """The routes of claims."""
+    largest = SMALL_BODY + limits.max_messages_per_claim_or_pop * _LARGEST_SETTLEMENT
     return (
         Route(
             "POST",
@@ -306,6 +313,19 @@ def claim_routes(handlers: ClaimHandlers) -> tuple[Route, ...]:
             "release_claim",
             "Release a claim",
             (204, 400, 503),
+            (Parameter("delay", "Delay", "Seconds until its messages are ready again."),),
+            hot=True,
+        ),
+        Route(
+            "POST",
+            _CLAIM + "/settle",
+            settling.settle_many,
+            "settle_messages",
+            "Settle messages of a claim",
+            (200, 400, 413, 503),
+            body="Settlements",
+            answer="Settled",
+            largest_body=largest,
             hot=True,
         ),
     )

@@ -12,9 +12,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from zaqar_lite.domain.backoff import ATTRIBUTE as BACKOFF
+from zaqar_lite.domain.backoff import parse_backoff
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import MAX_CLAIM_COUNT, MAX_QUEUE_NAME, MIN_MESSAGE_TTL, Limits
-from zaqar_lite.domain.models import DeadLetter, QueueRef
+from zaqar_lite.domain.models import NO_LIMIT, DeadLetter, QueueRef, Retries
 
 _QUEUE_NAME = re.compile(r"[a-zA-Z0-9_\-.]+")
 
@@ -89,6 +91,8 @@ def validate(ref: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> None
     _whole(metadata, "_max_messages_post_size", 1, limits.max_messages_post_size)
     _whole(metadata, "_default_message_delay", 0, limits.max_message_delay)
     _whole(metadata, "_max_claim_count", 1, MAX_CLAIM_COUNT)
+    _whole(metadata, "_max_failures", 1, MAX_CLAIM_COUNT)
+    parse_backoff(metadata.get(BACKOFF), limits.max_claim_ttl)
     _whole(metadata, "_dead_letter_queue_messages_ttl", MIN_MESSAGE_TTL, limits.max_message_ttl)
     _whole(metadata, DONE_RETENTION, 0, MAX_RETENTION)
     _whole(metadata, FAILED_RETENTION, 0, MAX_RETENTION)
@@ -148,21 +152,27 @@ def dead_letter_target(metadata: Mapping[str, Any]) -> str | None:
 
 
 def dead_letter_policy(ref: QueueRef, metadata: Mapping[str, Any]) -> DeadLetter | None:
-    """The dead-letter policy of a queue: active when threshold and target are both set.
+    """Where a queue's dead letters go, and after how many claims or failures; None: nowhere.
 
     Without a target, `_failed_retention` makes the queue's own failed list the target.
     """
-    max_claims = metadata.get("_max_claim_count")
-    if max_claims is None:
-        return None
+    max_claims = metadata.get("_max_claim_count") or NO_LIMIT
+    max_failures = metadata.get("_max_failures") or NO_LIMIT
     target = dead_letter_target(metadata)
     if target is not None:
         ttl = metadata.get("_dead_letter_queue_messages_ttl")
-        return DeadLetter(
-            QueueRef(ref.project, target), max_claims, None if ttl is None else ttl * 1000
-        )
+        ttl_ms = None if ttl is None else ttl * 1000
+        return DeadLetter(QueueRef(ref.project, target), max_claims, ttl_ms, max_failures)
     retention = metadata.get(FAILED_RETENTION)
-    return None if retention is None else DeadLetter(None, max_claims, retention * 1000)
+    return (
+        None if retention is None else DeadLetter(None, max_claims, retention * 1000, max_failures)
+    )
+
+
+def retries(ref: QueueRef, metadata: Mapping[str, Any]) -> Retries:
+    """What becomes of a queue's messages that fail."""
+    backoff = parse_backoff(metadata.get(BACKOFF), MAX_RETENTION)
+    return Retries(dead_letter_policy(ref, metadata), backoff)
 
 
 def _whole(metadata: Mapping[str, Any], key: str, least: int, most: int) -> None:

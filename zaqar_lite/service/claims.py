@@ -10,7 +10,6 @@ from zaqar_lite.domain.models import (
     Claimed,
     Message,
     QueueRef,
-    Retries,
     Take,
 )
 from zaqar_lite.service.policy import Policies, Policy
@@ -37,6 +36,7 @@ class Claims:
         ttl: int | None,
         grace: int | None,
         client_id: str,
+        details: bool = False,
     ) -> tuple[str, Sequence[Message]] | None:
         """Claim up to `limit` messages for `ttl` seconds; None when there is nothing to claim.
 
@@ -69,7 +69,8 @@ class Claims:
                     grace_ms=grace * 1000,
                     client_id=client_id,
                     delay_mode=policy.delay_mode,
-                    retries=Retries(policy.dead_letter),
+                    retries=policy.retries,
+                    details=details,
                     version=policy.version,
                 ),
             )
@@ -82,14 +83,14 @@ class Claims:
             return None
         return claimed.claim_id, claimed.messages
 
-    async def get(self, queue: QueueRef, claim_id: str) -> Claim:
+    async def get(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         """Read a live claim.
 
         Raises:
             NotFound: unknown, released or lapsed.
         """
         _check_id(claim_id)
-        return await self._messages.get_claim(queue, claim_id)
+        return await self._messages.get_claim(queue, claim_id, details=details)
 
     async def renew(
         self, queue: QueueRef, claim_id: str, *, ttl: int | None, grace: int | None
@@ -108,10 +109,17 @@ class Claims:
         _check_id(claim_id)
         await self._messages.renew(queue, claim_id, ttl_ms=ttl * 1000, grace_ms=grace * 1000)
 
-    async def release(self, queue: QueueRef, claim_id: str) -> None:
-        """End a claim at once; no error when it has ended already."""
+    async def release(self, queue: QueueRef, claim_id: str, *, delay: int = 0) -> None:
+        """End a claim: its messages are ready in `delay` seconds; no error when it has ended.
+
+        Raises:
+            Invalid: the delay is out of range.
+        """
+        longest = self._limits.max_claim_ttl
+        if not 0 <= delay <= longest:
+            raise Invalid(f"The delay must be between 0 and {longest} seconds; it is {delay}.")
         if is_claim_id(claim_id):
-            await self._messages.release(queue, claim_id)
+            await self._messages.release(queue, claim_id, delay_ms=delay * 1000)
 
     def _ttl(self, ttl: int | None) -> int:
         ttl = self._limits.default_claim_ttl if ttl is None else ttl

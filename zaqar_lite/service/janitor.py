@@ -9,6 +9,7 @@ import logging
 
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.models import QueueRecord
+from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 
@@ -30,12 +31,14 @@ class Janitor:
         messages: MessageStore,
         management: ManagementStore,
         queues: Queues,
+        policies: Policies,
         *,
         interval: float,
     ) -> None:
         self._messages = messages
         self._management = management
         self._queues = queues
+        self._policies = policies
         self._interval = interval
         self._task: asyncio.Task[None] | None = None
 
@@ -55,10 +58,10 @@ class Janitor:
 
         0 means that there is nothing left to do now.
         """
-        swept = await self._messages.sweep(_STEP)
+        swept = await self._messages.sweep(_STEP, self._policies.retries_of)
         for ref in swept.letters_in:
             await self._queues.ensure_dead_letter_queue(ref)
-        done = swept.total
+        done = swept.total + await self._management.sweep_records(_STEP)
         for record in await self._management.exposing_queues(limit=_QUEUES):
             done += await self._drain(record)
         return done

@@ -20,7 +20,6 @@ from zaqar_lite.domain.models import (
     Posted,
     QueueRef,
     RefusalReason,
-    Retries,
     Selection,
     Take,
 )
@@ -126,6 +125,7 @@ class Messages:
         exclude_client_id: str | None,
         include_claimed: bool,
         include_delayed: bool,
+        details: bool = False,
     ) -> tuple[Page, bool]:
         """List a page of messages; answer also whether delayed ones were included.
 
@@ -156,13 +156,16 @@ class Messages:
                     include_claimed=include_claimed,
                     include_delayed=delayed,
                     version=policy.version,
+                    details=details,
                 ),
             )
             return page, delayed
 
         return await self._policies.decide(queue, act)
 
-    async def get(self, queue: QueueRef, ids: Sequence[str]) -> Sequence[Message]:
+    async def get(
+        self, queue: QueueRef, ids: Sequence[str], *, details: bool = False
+    ) -> Sequence[Message]:
         """Fetch messages by id, delayed and claimed ones too; those not there are left out.
 
         Raises:
@@ -170,7 +173,9 @@ class Messages:
         """
         self._check_ids(ids)
         known = [message_id for message_id in ids if is_message_id(message_id)]
-        return await self._messages.get_messages(queue, known) if known else ()
+        if not known:
+            return ()
+        return await self._messages.get_messages(queue, known, details=details)
 
     async def edit(
         self,
@@ -274,7 +279,7 @@ class Messages:
                 Take(
                     limit=limit,
                     delay_mode=policy.delay_mode,
-                    retries=Retries(policy.dead_letter),
+                    retries=policy.retries,
                     version=policy.version,
                 ),
             )

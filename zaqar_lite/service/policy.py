@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.metadata import dead_letter_policy
-from zaqar_lite.domain.models import DeadLetter, DelayMode, QueueRecord, QueueRef
+from zaqar_lite.domain.metadata import retries
+from zaqar_lite.domain.models import NO_RETRIES, DelayMode, QueueRecord, QueueRef, Retries
 from zaqar_lite.service.routing import Route, stored_route
 from zaqar_lite.storage.base import ManagementStore
 
@@ -32,13 +32,14 @@ class Policy:
     default_delay_ms: int
     delay_mode: DelayMode
     max_post_size: int
-    dead_letter: DeadLetter | None
+    retries: Retries
     route: Route
 
     @property
     def letters_in(self) -> QueueRef | None:
-        """The queue that exhausted messages are moved to."""
-        return None if self.dead_letter is None else self.dead_letter.target
+        """The queue that dead letters are moved to."""
+        letter = self.retries.dead_letter
+        return None if letter is None else letter.target
 
 
 class Policies:
@@ -74,6 +75,12 @@ class Policies:
                 self._cache.popitem(last=False)
         return policy
 
+    async def retries_of(self, queue: QueueRef) -> Retries:
+        """What becomes of a queue's messages that fail (for the sweep)."""
+        # Not the cached one: nothing compares the version of what a sweep does.
+        record = await self._management.get_queue(queue)
+        return NO_RETRIES if record is None else retries(queue, record.metadata)
+
     def forget(self, queue: QueueRef) -> None:
         """Read the queue's record again at the next call."""
         self._cache.pop(queue, None)
@@ -102,7 +109,7 @@ class Policies:
                 default_delay_ms=0,
                 delay_mode=DelayMode.IGNORE,
                 max_post_size=limits.max_messages_post_size,
-                dead_letter=None,
+                retries=NO_RETRIES,
                 route=Route(),
             )
         metadata = record.metadata
@@ -115,6 +122,6 @@ class Policies:
             default_delay_ms=(metadata.get("_default_message_delay") or 0) * 1000,
             delay_mode=record.delay_mode,
             max_post_size=min(size, limits.max_messages_post_size),
-            dead_letter=dead_letter_policy(queue, metadata),
+            retries=retries(queue, metadata),
             route=stored_route(queue, metadata),
         )

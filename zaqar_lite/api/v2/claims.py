@@ -31,6 +31,7 @@ class ClaimHandlers:
             ttl=documents.integer(document, "ttl"),
             grace=documents.integer(document, "grace"),
             client_id=request.client_id,
+            details=details,
         )
         if claimed is None:
             return NO_CONTENT
@@ -43,9 +44,9 @@ class ClaimHandlers:
     async def get(self, request: Request) -> Response:
         """Read a claim and the messages it holds."""
         queue, claim_id = queue_of(request), request.path_values[1]
-        claim = await self._claims.get(queue, claim_id)
-        path = f"/v2/queues/{queue.name}"
         details = query.boolean(query.parameters(request), "details")
+        claim = await self._claims.get(queue, claim_id, details=details)
+        path = f"/v2/queues/{queue.name}"
         shown = {
             "age": claim.age_ms // 1000,
             "ttl": claim.ttl_ms // 1000,
@@ -66,6 +67,7 @@ class ClaimHandlers:
         return NO_CONTENT
 
     async def release(self, request: Request) -> Response:
-        """Release a claim; its messages can be claimed at once."""
-        await self._claims.release(queue_of(request), request.path_values[1])
+        """Release a claim; its messages can be claimed at once, or after a delay."""
+        delay = query.whole(query.parameters(request), "delay", 0)
+        await self._claims.release(queue_of(request), request.path_values[1], delay=delay)
         return NO_CONTENT

@@ -6,6 +6,7 @@ from zaqar_lite.api import documents, query
 from zaqar_lite.api.checks import queue_of
 from zaqar_lite.api.http import NO_CONTENT, HttpError, Request, Response, warning
 from zaqar_lite.api.render import Renderer, to_json
+from zaqar_lite.api.v2.settling import SettlingHandlers
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import format_marker
 from zaqar_lite.domain.models import QueueRef
@@ -19,8 +20,9 @@ _LONGEST_LOCATION = 7_680
 class MessageHandlers:
     """The handlers under `/v2/queues/{queue_name}/messages`."""
 
-    def __init__(self, messages: Messages, renderer: Renderer) -> None:
+    def __init__(self, messages: Messages, settling: SettlingHandlers, renderer: Renderer) -> None:
         self._messages = messages
+        self._settling = settling
         self._renderer = renderer
 
     async def post(self, request: Request) -> Response:
@@ -63,14 +65,16 @@ class MessageHandlers:
         """Fetch one message."""
         queue = queue_of(request)
         details = query.boolean(query.parameters(request), "details")
-        messages = await self._messages.get(queue, request.path_values[1:])
+        messages = await self._messages.get(queue, request.path_values[1:], details=details)
         if not messages:
             raise NotFound(f"Message {request.path_values[1]!r} does not exist.")
         shown = self._renderer.message(_path(queue), messages[0], details=details)
         return Response(200, to_json(shown))
 
     async def edit(self, request: Request) -> Response:
-        """Change body, ttl or delay of a message that is still delayed."""
+        """Change a message that is still delayed; with a claim_id, settle it."""
+        if "claim_id" in query.parameters(request):
+            return await self._settling.settle_one(request)
         queue = queue_of(request)
         size = request.content_length
         details = query.boolean(query.parameters(request), "details")
@@ -121,7 +125,7 @@ class MessageHandlers:
 
     async def _get_many(self, request: Request, ids: Sequence[str], details: bool) -> Response:
         queue = queue_of(request)
-        messages = await self._messages.get(queue, ids)
+        messages = await self._messages.get(queue, ids, details=details)
         if not messages:
             raise NotFound("None of these messages exists.")
         shown = self._renderer.messages(_path(queue), messages, details=details)
@@ -139,6 +143,7 @@ class MessageHandlers:
             exclude_client_id=None if echo else request.client_id,
             include_claimed=query.boolean(found, "include_claimed"),
             include_delayed=query.boolean(found, "include_delayed"),
+            details=details,
         )
         path = _path(queue)
         if not page.messages or page.marker is None:

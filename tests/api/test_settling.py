@@ -1,0 +1,224 @@
+"""Settling single messages of a claim over HTTP: back-off, heartbeats, dead letters, reasons."""
+
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Api, claim_id_of
+
+pytestmark = pytest.mark.anyio
+
+
+async def one_claimed(api: Api, **metadata: Any) -> dict[str, Any]:
+    """Post a message to a queue with these attributes, and claim it."""
+    await api.call("PUT", "", metadata)
+    await api.post({"body": "work"})
+    (message,) = await api.claim(1, ttl=100, grace=60)
+    return message
+
+
+async def details(api: Api, message: dict[str, Any], queue: str = "") -> dict[str, Any]:
+    path = f"/v2/queues/{queue or api.queue}/messages/{message['id']}?details=true"
+    answer = await api.call("GET", path)
+    assert answer.status_code == 200
+    shown: dict[str, Any] = answer.json()
+    return shown
+
+
+async def test_a_failure_comes_back_after_its_delay_and_says_why(api: Api) -> None:
+    message = await one_claimed(api)
+    act = {"release_in": 30, "failed": True, "reason": "http_503", "detail": "upstream is down"}
+    assert (await api.call("PATCH", message["href"], {"claim": act})).status_code == 204
+    assert await api.claim(1) == []
+    stats = (await api.call("GET", "stats")).json()["messages"]
+    assert (stats["free"], stats["claimed"]) == (1, 0)
+    shown = await details(api, message)
+    assert shown["failure_count"] == shown["claim_count"] == 1
+    assert shown["parked_until"] is not None
+    (attempt,) = shown["attempts"]
+    assert (attempt["number"], attempt["outcome"], attempt["delay"]) == (1, "failed", 30)
+    assert (attempt["reason"], attempt["detail"]) == ("http_503", "upstream is down")
+    api.advance(31)
+    (again,) = await api.claim(1, "&details=true")
+    assert again["id"] == message["id"]
+    assert [one["reason"] for one in again["attempts"]] == ["http_503"]
+
+
+async def test_repeating_an_act_is_no_error_and_another_one_is(api: Api) -> None:
+    message = await one_claimed(api)
+    for _ in range(2):
+        answer = await api.call("PATCH", message["href"], {"claim": {"release_in": 0}})
+        assert answer.status_code == 204
+    answer = await api.call("PATCH", message["href"], {"claim": {"ttl": 100}})
+    assert answer.status_code == 409
+    assert (await details(api, message))["failure_count"] == 0
+
+
+async def test_one_message_of_a_claim_is_held_for_longer(api: Api) -> None:
+    await api.post({"body": 1}, {"body": 2})
+    first, second = await api.claim(2, ttl=100, grace=60)
+    assert (await api.call("PATCH", first["href"], {"claim": {"ttl": 600}})).status_code == 204
+    api.advance(101)
+    (free,) = await api.claim(2)
+    assert free["id"] == second["id"]
+    assert (await api.call("DELETE", first["href"])).status_code == 204
+
+
+async def test_a_dead_message_is_a_letter_with_its_reason(api: Api) -> None:
+    message = await one_claimed(api, _dead_letter_queue="letters")
+    act = {"dead": True, "reason": "bad_format", "detail": "line 3"}
+    assert (await api.call("PATCH", message["href"], {"claim": act})).status_code == 204
+    letter = await details(api, message, "letters")
+    assert letter["dead_letter"]["reason"] == "bad_format"
+    assert letter["attempts"][0]["outcome"] == "dead"
+
+
+async def test_a_message_dies_at_the_failure_that_is_one_too_many(api: Api) -> None:
+    message = await one_claimed(api, _dead_letter_queue="letters", _max_failures=2)
+    failed = {"claim": {"release_in": 0, "failed": True}}
+    await api.call("PATCH", message["href"], failed)
+    (message,) = await api.claim(1)
+    await api.call("PATCH", message["href"], failed)
+    letter = await details(api, message, "letters")
+    assert (letter["failure_count"], letter["dead_letter"]["reason"]) == (2, "max_failures")
+
+
+async def test_the_back_off_of_the_queue_holds_for_a_failure_without_a_delay(api: Api) -> None:
+    backoff = {"type": "exponential", "min": 10, "max": 60}
+    message = await one_claimed(api, _retry_backoff=backoff)
+    path = f"claims/{claim_id_of(message)}/settle"
+    release = {"release": [{"id": message["id"], "failed": True}]}
+    assert (await api.call("POST", path, release)).json()["results"][0]["status"] == 204
+    api.advance(9)
+    assert await api.claim(1) == []
+    api.advance(2)
+    assert len(await api.claim(1)) == 1
+
+
+async def test_a_claim_is_settled_in_one_request(api: Api) -> None:
+    await api.call("PUT", "", {"_dead_letter_queue": "letters"})
+    await api.post(*({"body": number} for number in range(5)))
+    held = await api.claim(5, ttl=100, grace=60)
+    ids = [message["id"] for message in held]
+    answer = await api.call(
+        "POST",
+        f"claims/{claim_id_of(held[0])}/settle",
+        {
+            "delete": [ids[0], "0" * 32],
+            "release": [{"id": ids[1], "delay": 20, "reason": "busy"}],
+            "extend": [{"id": ids[2], "ttl": 500}],
+            "dead": [{"id": ids[3], "reason": "poison"}],
+        },
+    )
+    assert answer.status_code == 200
+    results = {one["id"]: one["status"] for one in answer.json()["results"]}
+    assert results == {**dict.fromkeys(ids[:4], 204), "0" * 32: 204}
+    stats = (await api.call("GET", "stats")).json()["messages"]
+    assert (stats["claimed"], stats["free"]) == (2, 1)
+
+
+async def test_results_say_what_was_not_done(api: Api) -> None:
+    await api.post({"body": 1}, {"body": 2}, {"body": 3})
+    mine = await api.claim(1)
+    theirs = await api.claim(1)
+    (free,) = [m for m in await api.browse() if m["id"] not in {mine[0]["id"], theirs[0]["id"]}]
+    document = {
+        "release": [{"id": theirs[0]["id"]}, {"id": free["id"]}, {"id": "0" * 32}],
+        "dead": [{"id": mine[0]["id"]}],
+    }
+    answer = await api.call("POST", f"claims/{claim_id_of(mine[0])}/settle", document)
+    assert [one["status"] for one in answer.json()["results"]] == [403, 409, 404, 409]
+    assert all(one["description"] for one in answer.json()["results"])
+
+
+async def test_a_claim_is_released_with_a_delay(api: Api) -> None:
+    message = await one_claimed(api)
+    path = f"claims/{claim_id_of(message)}"
+    assert (await api.call("DELETE", f"{path}?delay=30")).status_code == 204
+    assert await api.claim(1) == []
+    api.advance(31)
+    assert len(await api.claim(1)) == 1
+
+
+async def test_a_lapsed_lease_is_a_failure_by_the_next_sweep_or_claim(api: Api) -> None:
+    message = await one_claimed(api)
+    api.advance(101)
+    (again,) = await api.claim(1, "&details=true")
+    assert again["id"] == message["id"]
+    assert again["failure_count"] == 1
+    assert [one["outcome"] for one in again["attempts"]] == ["lapsed"]
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        {},
+        {"release_in": 1, "ttl": 60},
+        {"release_in": -1},
+        {"release_in": 43_201},
+        {"release_in": True},
+        {"release_in": "1"},
+        {"ttl": 1},
+        {"dead": False},
+        {"dead": True, "failed": True},
+        {"release_in": 1, "reason": "x" * 129},
+        {"release_in": 1, "detail": "\u00fc" * 1_025},
+        {"release_in": 1, "unknown": 1},
+    ],
+)
+async def test_refuses_a_malformed_act_first(api: Api, act: dict[str, Any]) -> None:
+    href = f"messages/{'0' * 32}?claim_id={'0' * 32}"
+    answer = await api.call("PATCH", href, {"claim": act})
+    assert answer.status_code == 400, answer.text
+    message = await one_claimed(api)
+    assert (await api.call("PATCH", message["href"], {"claim": act})).status_code == 400
+    assert (await api.call("DELETE", message["href"])).status_code == 204  # still held
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"delete": "x"},
+        {"delete": [1]},
+        {"release": [{}]},
+        {"release": [{"id": "a"}], "delete": ["a"]},
+        {"extend": [{"id": "a"}]},
+        {"dead": [{"id": "a", "ttl": 60}]},
+        {"unknown": []},
+        {"delete": [f"{number:032x}" for number in range(21)]},
+    ],
+)
+async def test_refuses_malformed_settlements(api: Api, document: dict[str, Any]) -> None:
+    answer = await api.call("POST", f"claims/{'0' * 32}/settle", document)
+    assert answer.status_code == 400, answer.text
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"_max_failures": 0},
+        {"_max_failures": 65_536},
+        {"_max_failures": True},
+        {"_retry_backoff": "fast"},
+        {"_retry_backoff": {"type": "cubic"}},
+        {"_retry_backoff": {"type": "exponential", "min": 1}},
+        {"_retry_backoff": {"type": "exponential", "min": 10, "max": 5}},
+        {"_retry_backoff": {"type": "exponential", "min": 1, "max": 43_201}},
+        {"_retry_backoff": {"type": "linear", "min": 1, "max": 101}},
+        {"_retry_backoff": {"type": "list", "delays": []}},
+        {"_retry_backoff": {"type": "list", "delays": [1] * 101}},
+        {"_retry_backoff": {"type": "list", "delays": [1], "jitter": 2}},
+        {"_retry_backoff": {"type": "list", "delays": [1], "max": 2}},
+    ],
+)
+async def test_refuses_a_policy_that_can_not_be(api: Api, metadata: dict[str, Any]) -> None:
+    answer = await api.call("PUT", "", metadata)
+    assert answer.status_code == 400, answer.text
+
+
+async def test_a_dead_letter_without_a_place_to_go_changes_nothing(api: Api) -> None:
+    message = await one_claimed(api)
+    answer = await api.call("PATCH", message["href"], {"claim": {"dead": True}})
+    assert answer.status_code == 409
+    assert (await api.call("DELETE", message["href"])).status_code == 204

@@ -1,0 +1,117 @@
+"""The rules of settling: what a consumer may say of single messages of its claim."""
+
+from collections.abc import Sequence
+
+from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON
+from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
+from zaqar_lite.domain.ids import is_claim_id, is_message_id
+from zaqar_lite.domain.limits import MIN_CLAIM_TTL, Limits
+from zaqar_lite.domain.models import Act, Outcome, QueueRef, Settled, Settlement
+from zaqar_lite.service.policy import Policies, Policy
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.storage.base import MessageStore
+
+
+class Settling:
+    """What a consumer may do with single messages of its claim."""
+
+    def __init__(
+        self, messages: MessageStore, queues: Queues, policies: Policies, limits: Limits
+    ) -> None:
+        self._messages = messages
+        self._queues = queues
+        self._policies = policies
+        self._limits = limits
+
+    async def settle(
+        self, queue: QueueRef, claim_id: str, settlements: Sequence[Settlement]
+    ) -> Sequence[Outcome]:
+        """Settle up to a claim's limit of messages; answer one outcome for each, in their order.
+
+        Dead letters are in their queue before this returns, and it exists unless the project has
+        too many queues.
+
+        Raises:
+            Invalid: a value is out of range, a message is named twice, or there are too many.
+        """
+        self._check(settlements)
+        if not is_claim_id(claim_id):
+            return [Outcome.NOT_FOUND] * len(settlements)
+        known = [one for one in settlements if is_message_id(one.message_id)]
+
+        async def act(policy: Policy) -> Settled:
+            settled = await self._messages.settle(
+                queue, claim_id, known, retries=policy.retries, version=policy.version
+            )
+            if settled.moved:
+                await self._queues.ensure_dead_letter_queue(policy.letters_in)
+            return settled
+
+        settled = await self._policies.decide(queue, act) if known else Settled(())
+        outcomes = dict(zip((one.message_id for one in known), settled.outcomes, strict=True))
+        return [outcomes.get(one.message_id, Outcome.NOT_FOUND) for one in settlements]
+
+    async def settle_one(self, queue: QueueRef, claim_id: str, settlement: Settlement) -> None:
+        """Settle one message.
+
+        Raises:
+            Invalid: a value is out of range.
+            NotFound: no such message (any more).
+            Forbidden: another live claim holds it.
+            Conflict: the claim does not hold it, or the queue has nowhere for dead letters.
+        """
+        (outcome,) = await self.settle(queue, claim_id, [settlement])
+        text = explain(outcome, settlement)
+        match outcome:
+            case Outcome.NOT_FOUND:
+                raise NotFound(text)
+            case Outcome.HELD:
+                raise Forbidden(text)
+            case Outcome.LAPSED | Outcome.NO_TARGET:
+                raise Conflict(text)
+
+    def _check(self, settlements: Sequence[Settlement]) -> None:
+        most = self._limits.max_messages_per_claim_or_pop
+        if not 1 <= len(settlements) <= most:
+            raise Invalid(f"Between 1 and {most} messages can be settled at once.")
+        seen: set[str] = set()
+        for one in settlements:
+            if one.message_id in seen:
+                raise Invalid(f"Message {one.message_id!r} is named twice.")
+            seen.add(one.message_id)
+            self._check_one(one)
+
+    def _check_one(self, one: Settlement) -> None:
+        where = f"Message {one.message_id!r}: "
+        longest = self._limits.max_claim_ttl
+        if one.delay_ms is not None and not 0 <= one.delay_ms <= longest * 1000:
+            raise Invalid(f"{where}the delay must be between 0 and {longest} seconds.")
+        if one.act is Act.EXTEND and not MIN_CLAIM_TTL <= one.ttl_ms // 1000 <= longest:
+            raise Invalid(f"{where}the ttl must be between {MIN_CLAIM_TTL} and {longest} seconds.")
+        for name, text, size in (
+            ("reason", one.reason, MAX_REASON),
+            ("detail", one.detail, MAX_DETAIL),
+        ):
+            if text is not None and len(text.encode()) > size:
+                raise Invalid(f"{where}the {name} must have at most {size} bytes (UTF-8).")
+
+
+def explain(outcome: Outcome, settlement: Settlement) -> str:
+    """Say what became of a settlement that was not done; empty when it was."""
+    name = f"Message {settlement.message_id!r}"
+    match outcome:
+        case Outcome.NOT_FOUND:
+            return f"{name} does not exist (any more)."
+        case Outcome.HELD:
+            return f"{name} is held by another claim."
+        case Outcome.LAPSED:
+            return (
+                f"{name} is not held by this claim: its lease lapsed, or the claim let it go by "
+                "another act."
+            )
+        case Outcome.NO_TARGET:
+            return (
+                f"{name} can't be a dead letter: the queue has no _dead_letter_queue"
+                " and no _failed_retention."
+            )
+    return ""
