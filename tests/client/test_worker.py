@@ -1,5 +1,6 @@
 """The worker, against a real server."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -11,9 +12,19 @@ from collections import Counter
 
 import pytest
 
+from tests.client.conftest import MovableServer
 from tests.client.faulty_server import FaultyServer
 from tests.server import ServerProcess
-from zaqar_lite.client import AsyncClient, Client, Message, Refused, worker
+from zaqar_lite.client import (
+    AsyncClient,
+    Client,
+    Message,
+    QueueNotFound,
+    Refused,
+    TimeLimitExceeded,
+    worker,
+)
+from zaqar_lite.client.time_limit import limited
 from zaqar_lite.client.worker import WorkerOptions
 
 pytestmark = pytest.mark.anyio
@@ -83,6 +94,141 @@ def test_a_poison_message_ends_in_the_dead_letter_queue(client: Client, queue: s
 def test_a_worker_that_could_do_nothing_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         WorkerOptions(**{name: 0})  # type: ignore[arg-type]
+
+
+def interrupted(message: Message) -> None:
+    """Take longer than any limit, but in Python, where a thread can be interrupted."""
+    end = time.monotonic() + 20
+    while message.body == "slow" and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def test_a_handler_that_takes_too_long_is_interrupted_and_its_message_comes_again(
+    client: Client, queue: str
+) -> None:
+    dead = with_dead_letters(client, queue, attempts=2)
+    failures: list[Exception] = []
+    handle = worker(
+        queue,
+        time_limit=0.1,
+        longest_pause=0.01,
+        on_failure=lambda _, error: failures.append(error),
+    )(interrupted)
+    client.post_batch(queue, ["a", "slow", "b"])
+    begin = time.monotonic()
+    stats = handle.run(client, until_empty=True)
+    assert time.monotonic() - begin < 15
+    assert (stats.processed, stats.failed) == (2, 2)
+    assert all(isinstance(error, TimeLimitExceeded) for error in failures)
+    assert client.stats(dead).total == 1
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_serving_interrupts_too(
+    async_client: AsyncClient, client: Client, queue: str, kind: str
+) -> None:
+    dead = with_dead_letters(client, queue, attempts=1)
+
+    async def interrupted_async(message: Message) -> None:
+        if message.body == "slow":
+            await asyncio.sleep(60)
+
+    handler = interrupted_async if kind == "async" else interrupted
+    handle = worker(queue, time_limit=0.1, longest_pause=0.01)(handler)
+    await async_client.post_batch(queue, ["a", "slow", "b"])
+    stats = await handle.serve(async_client, until_empty=True)
+    assert (stats.processed, stats.failed) == (2, 1)
+    assert client.stats(dead).total == 1
+
+
+def test_interrupting_hits_nothing_but_the_handler(client: Client, queue: str) -> None:
+    """A limit that ends just when the handler does: each message is done or failed, never both."""
+    rounds, limit = 300, 0.003
+    outcomes = Counter[str]()
+    for number in range(rounds):
+        end = time.monotonic() + limit * (0.9 + 0.2 * number / rounds)
+
+        def handler(end: float = end) -> None:
+            while time.monotonic() < end:
+                pass
+
+        try:
+            limited(handler, limit, lambda _: None)
+        except TimeLimitExceeded:
+            outcomes["late"] += 1
+        else:
+            outcomes["done"] += 1
+        sum(range(1000))  # where one that was not taken back would be raised
+    assert sum(outcomes.values()) == rounds
+
+
+def test_a_claim_is_not_renewed_while_its_handler_is_too_late(
+    movable: MovableServer, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    go_on = threading.Event()
+
+    @worker(queue, time_limit=0.05, ttl=60)
+    def handle(message: Message) -> None:
+        go_on.wait(20)  # in C: it cannot be interrupted
+
+    with Client(movable.url) as client:
+        client.post(queue, "stuck")
+        running = threading.Thread(target=handle.run, args=(client,))
+        running.start()
+        try:
+            for _ in range(1000):
+                if "takes longer than 0.05 s" in caplog.text:
+                    break
+                time.sleep(0.02)
+            assert "go_on.wait(20)" in caplog.text
+            movable.advance(61)
+            assert client.create_claim(queue) is not None
+        finally:
+            go_on.set()
+            handle.stop()
+            running.join(20)
+        assert handle.stats.failed == 1
+
+
+def test_a_failure_is_logged_with_its_traceback_unless_somebody_takes_it(
+    client: Client, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(message: Message) -> None:
+        reason = "cannot eat this"
+        raise RuntimeError(reason)
+
+    def fail_too(message: Message, error: Exception) -> None:
+        raise error
+
+    with_dead_letters(client, queue, attempts=1)
+    client.post(queue, 1)
+    worker(queue, longest_pause=0.01)(fail).run(client, until_empty=True)
+    assert "RuntimeError: cannot eat this" in caplog.text
+    assert "in fail" in caplog.text
+    caplog.clear()
+    client.post(queue, 2)
+    told: list[object] = []
+    handle = worker(queue, longest_pause=0.01, on_failure=lambda m, _: told.append(m.body))(fail)
+    handle.run(client, until_empty=True)
+    assert told == [2]
+    assert "cannot eat this" not in caplog.text
+    client.post(queue, 3)
+    handle = worker(queue, longest_pause=0.01, on_failure=fail_too)(fail)
+    assert handle.run(client, until_empty=True).failed == 1
+    assert "on_failure of" in caplog.text
+
+
+async def test_a_worker_can_want_its_queue_to_exist(
+    async_client: AsyncClient, client: Client, queue: str
+) -> None:
+    handle = worker(queue, must_exist=True)(lambda _: None)
+    with pytest.raises(QueueNotFound, match=queue):
+        handle.run(client, until_empty=True)
+    with pytest.raises(QueueNotFound, match=queue):
+        await handle.serve(async_client, until_empty=True)
+    client.create_queue(queue)
+    handle.run(client, until_empty=True)
+    await handle.serve(async_client, until_empty=True)
 
 
 def test_stop_wakes_idle_slots(client: Client, queue: str) -> None:

@@ -59,6 +59,7 @@ from zaqar_lite.client.models import (
 from zaqar_lite.client.posting import Posted, PostOptions, PostSummary, Rejected
 from zaqar_lite.client.queue_options import Ensured, QueueOptions
 from zaqar_lite.client.sync_client import Client
+from zaqar_lite.client.time_limit import TimeLimitExceeded
 from zaqar_lite.client.worker import Worker, WorkerOptions, WorkerStats, worker
 
 __all__ = [
@@ -111,6 +112,7 @@ __all__ = [
     "Source",
     "Stats",
     "StatusError",
+    "TimeLimitExceeded",
     "Unauthenticated",
     "Unavailable",
     "Unreachable",

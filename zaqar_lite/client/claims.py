@@ -121,6 +121,8 @@ class Claim(Ledger):
         while every is not None and claim_id is not None and not self._stop.wait(every):
             if self._all_deleted():
                 return
+            if not self._keeping:
+                continue
             sent_at = time.monotonic()
             try:
                 self._client.call(self._renewal(claim_id))
@@ -251,6 +253,8 @@ class AsyncClaim(Ledger):
             await asyncio.sleep(every)
             if self._all_deleted():
                 return
+            if not self._keeping:
+                continue
             sent_at = time.monotonic()
             try:
                 await self._client.call(self._renewal(claim_id))

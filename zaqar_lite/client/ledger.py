@@ -45,6 +45,7 @@ class Ledger:
         self.id: str | None = None
         self._messages: Sequence[Message] = ()
         self._begun = False
+        self._keeping = True
         self._options = options
         self._page_size = page_size
         self._done: dict[str, None] = {}
@@ -94,6 +95,10 @@ class Ledger:
         for message in unprocessed:
             self._skipped.add(message.id)
             self._done.pop(message.id, None)
+
+    def keep(self, *, renewing: bool) -> None:
+        """Renew the claim in the background, or let it lapse from now on."""
+        self._keeping = renewing
 
     def check(self) -> None:
         """Raise ClaimLost if the claim is known to be lost."""

@@ -1,4 +1,4 @@
-"""SIGTERM while a claim is held: give the messages back first, then end as the signal wants.
+"""Signals while a claim is held: give the messages back first, then end as the signal wants.
 
 Nothing here acts unless SIGTERM has its default disposition: a program that handles the signal
 itself knows better, and its own `with` blocks release the claims.
@@ -9,9 +9,10 @@ import collections
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 EXIT_STATUS = 128 + signal.SIGTERM
+SIGNALS = (signal.SIGTERM, signal.SIGINT)  # what stops a worker
 
 
 def _may_install() -> bool:
@@ -113,3 +114,36 @@ class AsyncTermination:
 
 TERMINATION = Termination()
 ASYNC_TERMINATION = AsyncTermination()
+
+
+@contextlib.contextmanager
+def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Have SIGTERM and SIGINT stop the worker, where signals can be had (the main thread)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {one: signal.signal(one, lambda *_: stop()) for one in SIGNALS}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+@contextlib.contextmanager
+def stopping_on_loop_signals(
+    loop: asyncio.AbstractEventLoop, stop: Callable[[], None]
+) -> Iterator[None]:
+    """Do the same on an event loop."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {one: signal.getsignal(one) for one in SIGNALS}
+    for one in SIGNALS:
+        loop.add_signal_handler(one, stop)
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            loop.remove_signal_handler(one)
+            signal.signal(one, handler)

@@ -17,18 +17,23 @@ message twice.
 """
 
 import asyncio
-import contextlib
 import dataclasses
 import inspect
 import logging
 import random
-import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from zaqar_lite.client.errors import ClaimLost, Refused, ZaqarError
+from zaqar_lite.client.errors import ClaimLost, QueueNotFound, Refused, ZaqarError
+from zaqar_lite.client.idle import AsyncIdle, Idle
+from zaqar_lite.client.ledger import Ledger
 from zaqar_lite.client.models import Message
+from zaqar_lite.client.termination import stopping_on_loop_signals, stopping_on_signals
+from zaqar_lite.client.time_limit import limited, limited_async
 
 if TYPE_CHECKING:
     from zaqar_lite.client.async_client import AsyncClient
@@ -36,9 +41,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 Handler = Callable[[Message], Any]
-
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Claiming(TypedDict):
@@ -74,7 +76,13 @@ class WorkerOptions:
             doubles up to this, so that a dependency that is down does not use up the attempts of
             every message.
         details: whether messages carry claim counts, times, headers and dead-letter sources.
-        on_failure: is told about each handler that raised.
+        must_exist: whether to refuse to work on a queue that nobody has made, instead of waiting
+            for its first message: the name may be mistyped.
+        time_limit: seconds that a handler may take for a message. Then it is interrupted by
+            `TimeLimitExceeded` (an async one is cancelled), which counts as a failure. A handler
+            that waits inside of a library is interrupted when that returns; until then its claim
+            is not renewed, so that its messages come again after `ttl`.
+        on_failure: is told about each handler that raised, instead of a traceback in the log.
     """
 
     concurrency: int = 1
@@ -84,6 +92,8 @@ class WorkerOptions:
     poll: float = 1.0
     longest_pause: float = 30.0
     details: bool = False
+    must_exist: bool = False
+    time_limit: float | None = None
     on_failure: Callable[[Message, Exception], None] | None = None
 
     def __post_init__(self) -> None:
@@ -96,6 +106,14 @@ class WorkerOptions:
             if getattr(self, name) < 1:
                 message = f"{name} must be at least 1"
                 raise ValueError(message)
+        if self.time_limit is not None and self.time_limit <= 0:
+            message = "time_limit must be above 0"
+            raise ValueError(message)
+
+    @property
+    def longest_wait(self) -> float:
+        """The seconds that one of the slots waits at most, so that all look once in `poll`."""
+        return 2 * self.poll * self.concurrency
 
     def pause(self, failures: int) -> float:
         """Return the seconds to wait after so many failures in a row."""
@@ -134,7 +152,9 @@ class Worker:
             message = "this handler is async: use `await worker.serve(AsyncClient(...))`"
             raise TypeError(message)
         fatal: list[BaseException] = []
-        idle = Idle(self.options, self._stopping)
+        if self.options.must_exist and not client.queue_exists(self.queue):
+            raise _absent(self.queue)
+        idle = Idle(self.options.longest_wait, self._stopping)
         self._stopping.clear()
         self._wake = idle.wake
 
@@ -149,7 +169,7 @@ class Worker:
             threading.Thread(target=slot, name=f"zaqar-worker-{number}")
             for number in range(self.options.concurrency)
         ]
-        with _signals(self.stop):
+        with stopping_on_signals(self.stop):
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -166,7 +186,9 @@ class Worker:
         Raises:
             Refused: the server will not let this client work (no right, no such thing).
         """
-        loop, idle = asyncio.get_running_loop(), AsyncIdle(self.options)
+        if self.options.must_exist and not await client.queue_exists(self.queue):
+            raise _absent(self.queue)
+        loop, idle = asyncio.get_running_loop(), AsyncIdle(self.options.longest_wait)
         self._stopping.clear()
 
         def wake() -> None:
@@ -177,7 +199,7 @@ class Worker:
             asyncio.ensure_future(self._async_slot(client, idle, until_empty=until_empty))
             for _ in range(self.options.concurrency)
         ]
-        with _loop_signals(loop, self.stop):
+        with stopping_on_loop_signals(loop, self.stop):
             try:
                 await asyncio.gather(*slots)
             finally:
@@ -199,7 +221,7 @@ class Worker:
                         if self._stopping.is_set():
                             break
                         try:
-                            self.handler(message)
+                            self._call(claim, message)
                         except Exception as error:  # noqa: BLE001 - the handler's, whatever it is
                             claim.skip(message)
                             failures += 1
@@ -233,7 +255,7 @@ class Worker:
                         if self._stopping.is_set():
                             break
                         try:
-                            await self._handle(message)
+                            await self._call_async(claim, message)
                         except Exception as error:  # noqa: BLE001 - the handler's, whatever it is
                             claim.skip(message)
                             failures += 1
@@ -253,11 +275,35 @@ class Worker:
                     if not self._stopping.is_set():
                         await idle.wait()
 
-    async def _handle(self, message: Message) -> None:
-        if inspect.iscoroutinefunction(self.handler):
+    def _call(self, claim: Ledger, message: Message) -> None:
+        limit = self.options.time_limit
+        if limit is None:
+            self.handler(message)
+            return
+        try:
+            limited(lambda: self.handler(message), limit, partial(self._late, claim, message))
+        finally:
+            claim.keep(renewing=True)
+
+    async def _call_async(self, claim: Ledger, message: Message) -> None:
+        if not inspect.iscoroutinefunction(self.handler):
+            await asyncio.to_thread(self._call, claim, message)
+        elif self.options.time_limit is None:
             await self.handler(message)
         else:
-            await asyncio.to_thread(self.handler, message)
+            await limited_async(self.handler(message), self.options.time_limit)
+
+    def _late(self, claim: Ledger, message: Message, thread: int) -> None:
+        """Let the claim of a handler that may never return lapse, and log where it is."""
+        claim.keep(renewing=False)
+        frame = sys._current_frames().get(thread)
+        LOG.warning(
+            "handler of %s takes longer than %g s for %s; it is at\n%s",
+            self.queue,
+            self.options.time_limit,
+            message.id,
+            "".join(traceback.format_stack(frame)) if frame is not None else "(it has ended)",
+        )
 
     def _claiming(self) -> Claiming:
         options = self.options
@@ -269,11 +315,17 @@ class Worker:
         }
 
     def _failed(self, message: Message, error: Exception) -> None:
-        # The type only: an exception's text may quote the message's body.
-        LOG.warning("handler of %s failed on %s: %s", self.queue, message.id, type(error).__name__)
         self._count(failed=1)
-        if self.options.on_failure is not None:
+        words = "handler of %s failed on %s: %s"
+        facts = (self.queue, message.id, type(error).__name__)
+        if self.options.on_failure is None:
+            LOG.warning(words, *facts, exc_info=error)
+            return
+        LOG.warning(words, *facts)
+        try:
             self.options.on_failure(message, error)
+        except Exception:
+            LOG.exception("on_failure of %s failed on %s", self.queue, message.id)
 
     def _claim_failed(self, error: ZaqarError) -> None:
         """Note a lost claim or a server that is away; raise what would only fail again."""
@@ -300,6 +352,8 @@ def worker(
     poll: float = 1.0,
     longest_pause: float = 30.0,
     details: bool = False,
+    must_exist: bool = False,
+    time_limit: float | None = None,
     on_failure: Callable[[Message, Exception], None] | None = None,
 ) -> Callable[[Handler], Worker]:
     """Make a worker of a handler; the arguments are `WorkerOptions`'."""
@@ -311,86 +365,12 @@ def worker(
         poll=poll,
         longest_pause=longest_pause,
         details=details,
+        must_exist=must_exist,
+        time_limit=time_limit,
         on_failure=on_failure,
     )
     return lambda handler: Worker(handler, queue, options)
 
 
-class Idle:
-    """Let idle slots look at an empty queue once per `poll` together, and wake all on a find."""
-
-    def __init__(self, options: WorkerOptions, stopping: threading.Event) -> None:
-        self._longest = 2 * options.poll * options.concurrency
-        self._stopping = stopping
-        self._condition = threading.Condition()
-
-    def wake(self) -> None:
-        """Let every slot claim at once: there are messages, or it is time to stop."""
-        with self._condition:
-            self._condition.notify_all()
-
-    def wait(self) -> None:
-        """Return after a random time, or when woken."""
-        with self._condition:
-            if not self._stopping.is_set():  # or the wake of a stop would have come too early
-                self._condition.wait(random.uniform(0, self._longest))  # noqa: S311 - jitter
-
-
-class AsyncIdle:
-    """`Idle` for tasks."""
-
-    def __init__(self, options: WorkerOptions) -> None:
-        self._longest = 2 * options.poll * options.concurrency
-        self._found = asyncio.Event()
-        self._stopped = asyncio.Event()
-
-    def wake(self) -> None:
-        """Let every slot claim at once: there are messages."""
-        self._found.set()
-        self._found.clear()
-
-    def stop(self) -> None:
-        """End every wait and pause."""
-        self._stopped.set()
-        self.wake()
-
-    async def wait(self) -> None:
-        """Return after a random time, or when woken."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._found.wait(), random.uniform(0, self._longest))  # noqa: S311
-
-    async def pause(self, seconds: float) -> None:
-        """Return after so many seconds, or when the worker stops."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopped.wait(), seconds)
-
-
-@contextlib.contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Have SIGTERM and SIGINT stop the worker, where signals can be had (the main thread)."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {one: signal.signal(one, lambda *_: stop()) for one in SIGNALS}
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-
-@contextlib.contextmanager
-def _loop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
-    """Do the same on an event loop."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {one: signal.getsignal(one) for one in SIGNALS}
-    for one in SIGNALS:
-        loop.add_signal_handler(one, stop)
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            loop.remove_signal_handler(one)
-            signal.signal(one, handler)
+def _absent(queue: str) -> QueueNotFound:
+    return QueueNotFound("No such queue", f"{queue} does not exist, and the worker wants it to")

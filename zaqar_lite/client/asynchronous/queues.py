@@ -57,6 +57,13 @@ class AsyncQueues(AsyncCalls):
         """Return a queue's metadata, with the server's defaults for what was not set."""
         return await self.call(queues.get_queue(queue))
 
+    async def queue_exists(self, queue: str) -> bool:
+        """Return whether somebody has made the queue; `get_queue` shows the defaults if not."""
+        async for one in self.list_queues(name=queue):
+            if one.name == queue:
+                return True
+        return False
+
     async def update_queue(
         self, queue: str, metadata: Options, *, remove: Iterable[str] = ()
     ) -> dict[str, Any]:

@@ -57,6 +57,10 @@ class SyncQueues(SyncCalls):
         """Return a queue's metadata, with the server's defaults for what was not set."""
         return self.call(queues.get_queue(queue))
 
+    def queue_exists(self, queue: str) -> bool:
+        """Return whether somebody has made the queue; `get_queue` shows the defaults if not."""
+        return any(one.name == queue for one in self.list_queues(name=queue))
+
     def update_queue(
         self, queue: str, metadata: Options, *, remove: Iterable[str] = ()
     ) -> dict[str, Any]:
