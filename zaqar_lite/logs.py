@@ -2,10 +2,20 @@
 
 import json
 import logging
+import re
 import sys
 from datetime import UTC, datetime
+from typing import Any
 
 _ACCESS_FIELDS = ("request_id", "project", "route", "status", "milliseconds")
+
+_UNPRINTED = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]")
+"""What ends a line, moves a terminal's cursor or turns text around, for one reader or another."""
+
+
+def escaped(text: str) -> str:
+    """Escape, as JSON does, what a reader may take for something else than text."""
+    return _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class JsonFormatter(logging.Formatter):
@@ -24,18 +34,22 @@ class JsonFormatter(logging.Formatter):
                 line[name] = getattr(record, name)
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return escaped(json.dumps(line, ensure_ascii=False))
 
 
 class AccessFormatter(logging.Formatter):
     """Write a record as a plain line, with the fields of an access line behind it."""
 
-    def format(self, record: logging.LogRecord) -> str:
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Render the line."""
         fields = " ".join(
             f"{name}={getattr(record, name)}" for name in _ACCESS_FIELDS if hasattr(record, name)
         )
-        return f"{super().format(record)} {fields}".rstrip()
+        return escaped(f"{super().formatMessage(record)} {fields}".rstrip())
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802, ANN401 - logging's
+        """Render a traceback, whose lines stay lines."""
+        return "\n".join(map(escaped, super().formatException(ei).split("\n")))
 
 
 def configure() -> None:

@@ -20,6 +20,7 @@ import uvicorn
 
 from zaqar_lite import logs
 from zaqar_lite.connections import BoundedProtocol, bound
+from zaqar_lite.domain.addresses import shown
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.main import create_app
 from zaqar_lite.settings import Settings, load
@@ -189,15 +190,9 @@ def _announce(settings: Settings, listener: socket.socket) -> Callable[[], None]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
 
     def announce() -> None:
-        logger.info("listening on http://%s:%s (store %s)", host, port, _shown(settings.store))
+        logger.info("listening on http://%s:%s (store %s)", host, port, shown(settings.store))
 
     return announce
-
-
-def _shown(uri: str) -> str:
-    """A store's URI without the user and password that it may hold."""
-    scheme, separator, rest = uri.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}" if separator else uri
 
 
 def _overrides(arguments: argparse.Namespace) -> dict[str, object]:

@@ -38,13 +38,21 @@ class Settings(BaseModel):
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8888, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
     workers: int = Field(1, ge=1, le=256, description="Server processes.")
-    store: str = Field("embedded:zaqar-lite-data", description="URI of the message store.")
-    management_store: str | None = Field(
-        None, description="URI of the store of queue records; the message store's when not set."
+    store: str = Field(
+        "embedded:zaqar-lite-data", repr=False, description="URI of the message store."
     )
-    store_options: dict[str, Any] = Field({}, description="Options of the store's driver, by name.")
+    management_store: str | None = Field(
+        None,
+        repr=False,
+        description="URI of the store of queue records; the message store's when not set.",
+    )
+    store_options: dict[str, Any] = Field(
+        {}, repr=False, description="Options of the store's driver, by name."
+    )
     coordination_url: str | None = Field(
-        None, description="tooz URL of the lock service that several Swift workers share."
+        None,
+        repr=False,
+        description="tooz URL of the lock service that several Swift workers share.",
     )
     admin_mode: bool = Field(False, description="Serve the admin routes (health).")
     trust_headers: bool = Field(

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
+from zaqar_lite.domain.addresses import is_ambiguous
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import StoreOptions
@@ -85,6 +86,11 @@ def find_driver(uri: str) -> Driver:
         raise ConfigurationError(
             "The store's URI can't be read: write scheme://host/path, an IPv6 address in [ ]."
         ) from exc
+    if is_ambiguous(uri):
+        raise ConfigurationError(
+            "The store's URI has an '@' behind its host: in a user or a password, and in a query, "
+            "write %40 for '@', %2F for '/', %3F for '?' and %23 for '#'."
+        )
     for driver in DRIVERS:
         if scheme in driver.schemes:
             return driver

@@ -122,12 +122,22 @@ def test_an_export_takes_the_place_of_an_earlier_one_as_it_was(
     fill(store, "new")
     real, link = tmp_path / "real.jsonl", tmp_path / "export.jsonl"
     real.write_text("earlier", encoding="utf-8")
-    real.chmod(0o600)
+    real.chmod(0o644)
     link.symlink_to(real.name)
     assert main(["store", "export", "--store", store.uri, str(link)]) == 0
     assert link.is_symlink()
     assert b"new" in real.read_bytes()
     assert real.stat().st_mode & 0o777 == 0o600
+
+
+def test_nobody_else_may_read_an_export(store: Store, tmp_path: Path) -> None:
+    fill(store, "text")
+    file, before = tmp_path / "export.jsonl", os.umask(0)
+    try:
+        assert main(["store", "export", "--store", store.uri, str(file)]) == 0
+    finally:
+        os.umask(before)
+    assert file.stat().st_mode & 0o777 == 0o600
 
 
 def test_an_export_goes_into_what_is_no_file(store: Store, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def create(
     parts = urlsplit(uri)
     if parts.scheme.lower() != "memory" or any(parts[1:]):
         raise ConfigurationError(
-            f"The memory store has nothing to configure: write 'memory://', not {uri!r}."
+            "The memory store has nothing to configure: write 'memory://', and nothing more."
         )
     state = State()
     return MemoryMessageStore(state, clock, options), MemoryManagementStore(state, clock)

@@ -10,8 +10,10 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from pymongo import AsyncMongoClient, ReadPreference
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 
+from zaqar_lite.domain.addresses import without_secrets
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.storage.base import MAX_EXAMINED
@@ -100,13 +102,16 @@ class Connection:
     def _connect(self) -> AsyncMongoClient[Document]:
         """Make the client; pymongo only warns of an option it can't read, and we refuse it."""
         try:
-            with translated(), warnings.catch_warnings():
+            with warnings.catch_warnings():
                 warnings.simplefilter("error", UserWarning)
                 return AsyncMongoClient(
                     self._configuration.uri, **self._configuration.client_options
                 )
-        except (ValueError, UserWarning) as exc:
-            raise ConfigurationError(f"The MongoDB URI is wrong: {exc}") from exc
+        except (PyMongoError, ValueError, UserWarning) as exc:
+            told = without_secrets(str(exc), self._configuration.uri)
+            raise ConfigurationError(
+                f"The MongoDB URI or an option in it is wrong: {told}"
+            ) from exc
 
     async def _prepare(self, client: AsyncMongoClient[Document]) -> None:
         database = client.get_database(self._configuration.database, codec_options=_CODEC)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from zaqar_lite.domain.addresses import shown
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import StoreOptions
@@ -59,16 +60,18 @@ def create_engine(uri: str, *, must_exist: bool = False) -> Engine:
     try:
         parts = urlsplit(uri)
     except ValueError as exc:
-        raise ConfigurationError(f"The store's URI can't be read: {uri!r}.") from exc
+        raise ConfigurationError("The store's URI can't be read.") from exc
     scheme = parts.scheme.lower()
     if scheme not in _SCHEMES:
         known = ", ".join(f"{scheme}:" for scheme in _SCHEMES)
         raise ConfigurationError(f"The embedded store has no scheme {scheme!r}; it has {known}.")
     if parts.query or parts.fragment:
-        raise ConfigurationError(f"The store's URI takes no query: {uri!r}.")
+        raise ConfigurationError(f"The store's URI takes no query: {shown(uri)}.")
     if scheme == "opendata+s3":
-        if not parts.netloc:
-            raise ConfigurationError(f"Name a bucket: opendata+s3://bucket/prefix, not {uri!r}.")
+        if not parts.netloc or "@" in parts.netloc or ":" in parts.netloc:
+            raise ConfigurationError(
+                "Name a bucket: opendata+s3://bucket/prefix; its keys are in the environment."
+            )
         return _slatedb().in_bucket(parts.netloc, unquote(parts.path).strip("/"))
     directory = _directory(uri)
     is_sqlite, is_slatedb = (directory / FILE_NAME).exists(), holds_store(directory)
@@ -95,7 +98,7 @@ def _directory(uri: str) -> Path:
     if parts.netloc or not path or path == "/":
         raise ConfigurationError(
             f"Name a directory: {parts.scheme}:///absolute/path or {parts.scheme}:relative/path, "
-            f"not {uri!r}."
+            f"not {shown(uri)}."
         )
     directory = Path(path)
     try:
@@ -108,7 +111,7 @@ def _directory(uri: str) -> Path:
             f"The store's directory {directory} can't be used: {exc.strerror}."
         ) from exc
     except (ValueError, RuntimeError) as exc:  # a NUL, or a link that leads to itself
-        raise ConfigurationError(f"The store's URI {uri!r} names no directory: {exc}.") from exc
+        raise ConfigurationError(f"The store's URI names no directory: {exc}.") from exc
     return directory
 
 

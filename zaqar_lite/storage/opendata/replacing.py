@@ -1,7 +1,6 @@
 """Writing a file that takes the place of another one when it is complete."""
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import BinaryIO
 def replacing(target: Path) -> Iterator[BinaryIO]:
     """Open a file beside `target` that takes its place at the end, or goes when something fails.
 
-    The mode of the earlier file stays. What is no file, such as a pipe, is written as it is.
+    Only its owner may read it, whatever the earlier file allowed. What is no file, such as a pipe,
+    is written as it is.
 
     Raises:
         OSError: a file can't be written.
@@ -22,14 +22,11 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
             yield there
         return
     target = target.resolve()  # a link goes on leading to its file
-    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    descriptor = os.open(beside, flags, 0o666 if mode is None else mode)
+    descriptor = os.open(beside, flags, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            if mode is not None:
-                os.fchmod(descriptor, mode)
             yield file
             file.flush()
             os.fsync(descriptor)

@@ -64,7 +64,7 @@ def parse(uri: str) -> Address:
         service, database = "", parts.path.strip("/")
     if database and (not database.isdigit() or scheme == "redis+cluster"):
         raise ConfigurationError(
-            f"The Redis URI ends in {database!r}: a database is a number, and a cluster has none."
+            "The Redis URI ends in no number: a database is one, and a cluster has none."
         )
     return Address(
         kind={"redis+sentinel": "sentinel", "redis+cluster": "cluster"}.get(scheme, "single"),
@@ -82,7 +82,9 @@ def _host(text: str, default_port: int) -> tuple[str, int]:
     try:
         return parts.hostname or "127.0.0.1", parts.port or default_port
     except ValueError as exc:
-        raise ConfigurationError(f"The Redis URI has no valid port in {text!r}.") from exc
+        raise ConfigurationError(
+            "The Redis URI has no valid host and port: write user:password@host:port."
+        ) from exc
 
 
 def _timeout(text: str) -> float:
@@ -92,7 +94,7 @@ def _timeout(text: str) -> float:
         timeout = 0
     if not 0 < timeout <= 3600:
         raise ConfigurationError(
-            f"timeout={text} in the Redis URI must be seconds, above 0 and at most 3600."
+            "timeout in the Redis URI must be seconds, above 0 and at most 3600."
         )
     return timeout
 

@@ -18,6 +18,7 @@ from requests import RequestException
 from swiftclient.client import get_auth
 from swiftclient.exceptions import ClientException
 
+from zaqar_lite.domain.addresses import shown
 from zaqar_lite.domain.errors import ConfigurationError
 
 
@@ -80,9 +81,9 @@ class AuthV1(Auth):
             )
         except ClientException as exc:
             status = exc.http_status or "no status"
-            raise AuthError(f"auth at {self._url} answers {status}") from exc
+            raise AuthError(f"auth at {shown(self._url)} answers {status}") from exc
         except (RequestException, OSError) as exc:
-            raise AuthError(f"auth at {self._url} does not answer") from exc
+            raise AuthError(f"auth at {shown(self._url)} does not answer") from exc
         return url, token
 
 
@@ -108,7 +109,7 @@ class Keystone(Auth):
                 region = OpenStackConfig(load_envvars=True).get_one(cloud=cloud)
                 self._session = region.get_session()
         except (SDKException, KeystoneError) as exc:
-            raise ConfigurationError(f"The cloud {cloud!r} can't be used: {exc}") from exc
+            raise ConfigurationError(f"The store's cloud can't be used: {exc}") from exc
         self._interface = region.get_interface("object-store")
         self._region = region.get_region_name("object-store")
         self.tls = _tls_of(region.config)

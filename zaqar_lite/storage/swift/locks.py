@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 from tooz import ToozError
 from tooz.coordination import get_coordinator
 
+from zaqar_lite.domain.addresses import without_secrets
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.swift.connection import UNBOUNDED
 
@@ -126,13 +127,19 @@ class SharedLocks(Locks):
         except (ImportError, ValueError, RuntimeError) as exc:  # stevedore, for a scheme
             self._pool.shutdown()
             raise ConfigurationError(
-                f"coordination_url can't be used: {exc}. It needs the client of its service "
-                "(redis, etcd3gw, ...) beside zaqar-lite[swift]."
+                f"coordination_url can't be used: {self._told(exc)}. It needs the client of its "
+                "service (redis, etcd3gw, ...) beside zaqar-lite[swift]."
             ) from exc
         except (ToozError, TimeoutError) as exc:
             self._pool.shutdown(wait=False)
-            raise Unavailable("The coordination service does not answer.", detail=str(exc)) from exc
+            raise Unavailable(
+                "The coordination service does not answer.", detail=self._told(exc)
+            ) from exc
         self._coordinator = coordinator
+
+    def _told(self, exc: Exception) -> str:
+        """What its client says, without the secrets of its URL."""
+        return without_secrets(str(exc), self._url)
 
     async def close(self) -> None:
         """Wait for those who hold a lock, and disconnect; idempotent."""

@@ -109,14 +109,14 @@ def _number(name: str, text: str | None, default: float) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value < 1_000_000 or (name == "connections" and value < 1):
-        raise ConfigurationError(f"The Swift option {name}={text!r} must be a positive number.")
+        raise ConfigurationError(f"The Swift option {name} must be a positive number.")
     return value
 
 
 def _prefix(text: str) -> str:
     if not 1 <= len(text) <= 32 or not text.replace("-", "").replace("_", "").isalnum():
         raise ConfigurationError(
-            f"The Swift option prefix={text!r} must be 1 to 32 letters, digits, '-' or '_'."
+            "The Swift option prefix must be 1 to 32 letters, digits, '-' or '_'."
         )
     return text
 

@@ -1,0 +1,47 @@
+"""Lines of the log: one line each, whatever a client or a store put into them."""
+
+import json
+import logging
+import sys
+
+import pytest
+
+from zaqar_lite.logs import AccessFormatter, JsonFormatter
+
+EVIL = "a\nb\r\x1b[31mred\x85\x7f\u2028c\u2029\u202eright"
+LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+
+
+def record(message: str, **fields: object) -> logging.LogRecord:
+    """A record of the access log."""
+    made = logging.LogRecord("zaqar_lite", logging.INFO, "", 0, message, (), None)
+    made.__dict__.update(fields)
+    return made
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter(), AccessFormatter("%(message)s")])
+def test_what_is_logged_is_one_line_without_control_characters(
+    formatter: logging.Formatter,
+) -> None:
+    line = formatter.format(record(f"says {EVIL}", project=EVIL, status=200))
+    assert line.isprintable()
+    assert len(line.splitlines()) == 1
+    assert line.count(r"\u2028") == 2
+
+
+def test_json_lines_keep_what_was_logged() -> None:
+    line = json.loads(JsonFormatter().format(record("says \u00e9 " + EVIL, project=EVIL)))
+    assert (line["message"], line["project"]) == ("says \u00e9 " + EVIL, EVIL)
+
+
+def test_a_traceback_keeps_its_lines_on_a_terminal_and_no_others() -> None:
+    made = record("failed")
+    try:
+        raise ValueError(EVIL)
+    except ValueError:
+        made.exc_info = sys.exc_info()
+    text = AccessFormatter("%(message)s").format(made)
+    assert "Traceback" in text
+    assert not set(text) & set(LINE_ENDS) - {"\n"}
+    assert "\x1b" not in text
+    assert len(JsonFormatter().format(made).splitlines()) == 1

@@ -1,0 +1,49 @@
+"""What may be said of a store's URI: its scheme and its host, never a user, password or query."""
+
+import re
+from urllib.parse import parse_qsl, unquote
+
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.*)", re.DOTALL)
+_AUTHORITY = re.compile(r"//(?P<authority>[^/?#]*)(?P<behind>.*)", re.DOTALL)
+_HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?"
+_HOSTS = re.compile(rf"{_HOST}(?:,{_HOST})*")
+_HIDDEN = "***"
+
+
+def is_ambiguous(uri: str) -> bool:
+    """Tell whether a user or a password may reach behind what reads as the host.
+
+    `redis://:a/b@host` has the host `:a` to every parser; what it meant must not be shown.
+    """
+    found = _AUTHORITY.search(uri)
+    return found is not None and bool(found["authority"]) and "@" in found["behind"]
+
+
+def shown(uri: str) -> str:
+    """A store's URI as it may be printed: scheme and hosts, or scheme and path where it is a path.
+
+    What does not look like a host is left out: it may be a password without its `@`.
+    """
+    found = _URI.fullmatch(uri)
+    if found is None:
+        return _HIDDEN
+    scheme, rest = found["scheme"], found["rest"]
+    place = _AUTHORITY.fullmatch(rest)
+    if place is None or not place["authority"]:
+        return f"{scheme}:{re.split('[?#]', rest, maxsplit=1)[0]}"
+    hosts = place["authority"].rpartition("@")[2]
+    if is_ambiguous(uri) or not _HOSTS.fullmatch(hosts):
+        return f"{scheme}://"
+    return f"{scheme}://{hosts}"
+
+
+def without_secrets(text: str, uri: str) -> str:
+    """Take out of `text` - another program's words - what a URI holds besides scheme and host."""
+    authority, _, behind = uri.partition("://")[2].partition("?")
+    login = authority.rpartition("@")[0]
+    parts = {uri, login, login.partition(":")[2], behind}
+    parts |= {value for _, value in parse_qsl(behind)}
+    parts |= {unquote(part) for part in parts}
+    for part in sorted(parts - {""}, key=len, reverse=True):
+        text = text.replace(part, _HIDDEN)
+    return text
