@@ -18,6 +18,7 @@ from zaqar_lite.service.routing import Router
 from zaqar_lite.service.settling import Settling
 from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.service.startup import Startup
+from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.settings import Settings, load
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 from zaqar_lite.storage.registry import create_stores
@@ -86,6 +87,9 @@ def _services(
         messages=service,
         claims=claims,
         settling=Settling(messages, queues, policies, limits),
+        waiting=Waiting(
+            messages, most=limits.max_waiters, most_per_project=limits.max_waiters_per_project
+        ),
         sharing=Sharing(
             settings.signed_url_secret_key, max_expires=settings.signed_url_max_expires
         ),

@@ -19,6 +19,7 @@ from types import FrameType
 import uvicorn
 
 from zaqar_lite import logs
+from zaqar_lite.api.dispatch import Dispatcher
 from zaqar_lite.connections import BoundedProtocol, bound
 from zaqar_lite.domain.addresses import shown
 from zaqar_lite.domain.errors import ConfigurationError
@@ -67,10 +68,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _serve(
-    settings: Settings, app: object, listener: socket.socket, announce: Callable[[], None]
+    settings: Settings, app: Dispatcher, listener: socket.socket, announce: Callable[[], None]
 ) -> int:
     """Run the server in this process; answer its exit code."""
-    server = _Server(_config(settings, app), announce)
+    server = _Server(_config(settings, app), announce, app.stop)
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises the signal again once it has drained; without this the exit code is not 0.
         signal.signal(number, server.handle_exit)
@@ -89,8 +90,11 @@ def _work(settings: Settings, listener: socket.socket) -> int:
 class _Server(uvicorn.Server):
     """A uvicorn server that tells when it is ready, and can be stopped before it is."""
 
-    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, announce: Callable[[], None], stop: Callable[[], None]
+    ) -> None:
         super().__init__(config)
+        self._stop = stop
         self._announce = announce
         self._interrupt: Callable[[], object] | None = None
 
@@ -119,6 +123,11 @@ class _Server(uvicorn.Server):
             self._interrupt = None
         if self.started and not self.should_exit:
             self._announce()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer the requests that wait, then stop as ever: it waits for all requests."""
+        self._stop()
+        await super().shutdown(sockets)
 
     @property
     def has_failed(self) -> bool:

@@ -120,6 +120,13 @@ class Settings(BaseModel):
     max_ranges: int = Field(
         1_000, ge=1, le=10_000, description="Most ranges that a queue is cut into."
     )
+    max_wait: int = Field(60, ge=0, le=3_600, description="Longest that a request may wait.")
+    max_waiters: int = Field(
+        10_000, ge=0, le=100_000, description="Requests that wait in one process; 429 above."
+    )
+    max_waiters_per_project: int = Field(
+        1_000, ge=0, le=100_000, description="Requests of a project that wait; 429 above."
+    )
     max_filters_per_project: int = Field(100, ge=0, le=1_000, description="Queues with a filter.")
     max_copies_per_post: int = Field(
         2_000,

@@ -8,6 +8,7 @@ from zaqar_lite.api.dispatch import Dispatcher
 from zaqar_lite.api.framework import OPENAPI_PATH, build_framework
 from zaqar_lite.api.home import home_document
 from zaqar_lite.api.lifespan import Lifespan
+from zaqar_lite.api.patience import Patience
 from zaqar_lite.api.render import Renderer
 from zaqar_lite.api.routes import RouteTree
 from zaqar_lite.api.table import claim_routes, message_routes, queue_routes, service_routes
@@ -24,6 +25,7 @@ from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.settling import Settling
 from zaqar_lite.service.sharing import Sharing
+from zaqar_lite.service.waiting import Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Services:
     messages: Messages
     claims: Claims
     settling: Settling
+    waiting: Waiting
     sharing: Sharing
     health: Health
 
@@ -62,14 +65,19 @@ def build_app(
     renderer = Renderer(checksum=options.checksum)
     home = home_document(admin=options.admin_mode)
     settling = SettlingHandlers(services.settling)
+    patience = Patience(services.waiting, longest=options.limits.max_wait)
     tree = RouteTree(
         (
             *service_routes(
                 ServiceHandlers(services.health, home_document=home), admin=options.admin_mode
             ),
             *queue_routes(QueueHandlers(services.queues, services.sharing), options.limits),
-            *message_routes(MessageHandlers(services.messages, settling, renderer), options.limits),
-            *claim_routes(ClaimHandlers(services.claims, renderer), settling, options.limits),
+            *message_routes(
+                MessageHandlers(services.messages, settling, patience, renderer), options.limits
+            ),
+            *claim_routes(
+                ClaimHandlers(services.claims, patience, renderer), settling, options.limits
+            ),
         )
     )
     return Dispatcher(
@@ -79,5 +87,6 @@ def build_app(
         framework_paths=frozenset((OPENAPI_PATH,)),
         lifespan=lifespan,
         check_store=check_store,
+        stop=services.waiting.close,
         access_log=options.access_log,
     )

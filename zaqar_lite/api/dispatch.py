@@ -35,6 +35,7 @@ class Dispatcher:
         framework_paths: frozenset[str],
         lifespan: Lifespan,
         check_store: Callable[[], None],
+        stop: Callable[[], None],
         access_log: bool,
     ) -> None:
         self._tree = tree
@@ -43,6 +44,8 @@ class Dispatcher:
         self._framework_paths = framework_paths
         self._lifespan = lifespan
         self._check_store = check_store
+        self.stop = stop
+        """Answer the requests that wait: the server is about to stop."""
         self._access_log = access_log
 
     @property

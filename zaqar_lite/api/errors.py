@@ -10,6 +10,7 @@ from zaqar_lite.domain.errors import (
     Invalid,
     KeyReused,
     NotFound,
+    TooMany,
     Unavailable,
     Unsupported,
 )
@@ -50,6 +51,11 @@ def _to_http(error: Exception, invalid_title: str) -> HttpError | None:  # noqa:
             return HttpError(409, "Resource conflict", str(error), index=error.index)
         case Conflict():
             return HttpError(409, "Resource conflict", str(error))
+        case TooMany():
+            retry = str(error.retry_after).encode()
+            return HttpError(
+                429, "Too many requests", str(error), headers=((b"retry-after", retry),)
+            )
         case Unavailable():
             retry = str(error.retry_after).encode()
             return HttpError(

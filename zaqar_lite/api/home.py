@@ -23,10 +23,14 @@ def home_document(*, admin: bool) -> dict[str, Any]:
         "rel/queue_ranges": _resource(_QUEUE + "/ranges{?count}", _NAME, "GET"),
         "rel/queue_history": _resource(_QUEUE + "/history{?state,marker,limit}", _NAME, "GET"),
         "rel/messages": _resource(
-            _QUEUE + "/messages{?marker,limit,echo,include_claimed,include_delayed}", _NAME, "GET"
+            _QUEUE + "/messages{?marker,limit,echo,include_claimed,include_delayed,wait}",
+            _NAME,
+            "GET",
         ),
         "rel/post_messages": _resource(_QUEUE + "/messages", _NAME, "POST"),
-        "rel/messages_delete": _resource(_QUEUE + "/messages{?ids,claim_ids,pop}", _NAME, "DELETE"),
+        "rel/messages_delete": _resource(
+            _QUEUE + "/messages{?ids,claim_ids,pop,wait}", _NAME, "DELETE"
+        ),
         "rel/message_delete": _resource(
             _QUEUE + "/messages/{message_id}{?claim_id}", message, "DELETE"
         ),
@@ -35,7 +39,7 @@ def home_document(*, admin: bool) -> dict[str, Any]:
             _QUEUE + "/messages/{message_id}{?claim_id}", message, "PATCH"
         ),
         "rel/claim": _resource(_QUEUE + "/claims/{claim_id}", claim, "GET"),
-        "rel/post_claim": _resource(_QUEUE + "/claims{?limit}", _NAME, "POST"),
+        "rel/post_claim": _resource(_QUEUE + "/claims{?limit,wait}", _NAME, "POST"),
         "rel/patch_claim": _resource(_QUEUE + "/claims/{claim_id}", claim, "PATCH"),
         "rel/settle_messages": _resource(_QUEUE + "/claims/{claim_id}/settle", claim, "POST"),
         "rel/delete_claim": _resource(_QUEUE + "/claims/{claim_id}{?delay}", claim, "DELETE"),

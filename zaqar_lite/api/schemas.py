@@ -242,6 +242,7 @@ def _parameters(limits: Limits) -> dict[str, Schema]:
         "QueueLimit": _whole(limits.max_queues_per_page),
         "ClaimLimit": _whole(limits.max_messages_per_claim_or_pop),
         "Delay": {"type": "integer", "minimum": 0, "maximum": limits.max_claim_ttl},
+        "Wait": {"type": "integer", "minimum": 0, "maximum": limits.max_wait},
         "RangeCount": _whole(limits.max_ranges),
     }
 

@@ -23,6 +23,7 @@ _LIMIT = Parameter("limit", "PageLimit", "How many entries to answer at most.")
 _CLAIM_LIMIT = Parameter("limit", "ClaimLimit", "How many messages to claim at most.")
 _QUEUE_LIMIT = Parameter("limit", "QueueLimit", "How many queues to answer at most.")
 _KEY = Parameter("Idempotency-Key", "Key", "A replay of the post gets the first answer.", "header")
+_WAIT = Parameter("wait", "Wait", "Seconds to wait while there is nothing.")
 _QUEUE = "/v2/queues/{queue_name}"
 _MESSAGES = _QUEUE + "/messages"
 _MESSAGE = _MESSAGES + "/{message_id}"
@@ -189,11 +190,12 @@ def message_routes(handlers: MessageHandlers, limits: Limits) -> tuple[Route, ..
             handlers.list_or_get,
             "list_messages",
             "List messages, or get some by their ids",
-            (200, 400, 404, 503),
+            (200, 400, 404, 429, 503),
             (
                 _MARKER,
                 Parameter("until", "Text", "The marker of the last message to list."),
                 _LIMIT,
+                _WAIT,
                 Parameter("echo", "Flag", "Show your own messages too."),
                 Parameter("include_claimed", "Flag", "Show claimed messages too."),
                 Parameter("include_delayed", "Flag", "Show delayed messages too."),
@@ -209,11 +211,12 @@ def message_routes(handlers: MessageHandlers, limits: Limits) -> tuple[Route, ..
             handlers.delete_many,
             "delete_messages",
             "Delete messages by their ids, or pop some",
-            (200, 204, 400, 403, 503),
+            (200, 204, 400, 403, 429, 503),
             (
                 Parameter("ids", "Text", "Comma list of the messages to delete."),
                 Parameter("claim_ids", "Text", "Comma list: delete only what these hold."),
                 Parameter("pop", "ClaimLimit", "How many messages to pop."),
+                _WAIT,
             ),
             answer="Popped",
             hot=True,
@@ -279,8 +282,8 @@ def claim_routes(
             handlers.create,
             "claim_messages",
             "Claim messages",
-            (201, 204, 400, 413, 503),
-            (_CLAIM_LIMIT, _DETAILS),
+            (201, 204, 400, 413, 429, 503),
+            (_CLAIM_LIMIT, _WAIT, _DETAILS),
             body="Claim",
             answer="Claimed",
             hot=True,

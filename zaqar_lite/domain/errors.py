@@ -8,6 +8,7 @@
     │   ├── QueueChanged      the queue's record is not the one the caller decided by: read again
     │   ├── RecordChanged     a record is not the one the caller decided by
     │   └── KeyReused         an idempotency key stands for another message already
+    ├── TooMany               the client asks for too much at once; later it may (429)
     ├── Unavailable           the store cannot serve now; the same request may succeed later (503)
     │   └── LimitReached      a limit on what may pile up; it frees itself in time (503)
     ├── Unsupported           this store does not have the capability (400)
@@ -64,6 +65,14 @@ class KeyReused(Conflict):
             "repeat a post as it was, or give what is new a key of its own."
         )
         self.index = index
+
+
+class TooMany(ZaqarLiteError):
+    """The client asks for too much at once; it may try again in `retry_after` seconds."""
+
+    def __init__(self, message: str, *, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class Unavailable(ZaqarLiteError):

@@ -40,4 +40,7 @@ class Limits:
     max_ranges: int = 1_000
     max_filters_per_project: int = 100
     max_copies_per_post: int = 2_000
+    max_wait: int = 60
+    max_waiters: int = 10_000
+    max_waiters_per_project: int = 1_000
     signed_url_max_expires: int = 604_800

@@ -326,6 +326,9 @@ class MessageStore(Store):
     def listen(self, listener: Listener) -> None:
         """Call `listener(queue, count)` whenever `count` messages of `queue` became ready (SETTLE).
 
+        A count of 0 says that something may become ready by time earlier than `next_due` told: a
+        delayed message was posted or edited, a lease or a parking began.
+
         Called in the event loop, soon after the commit, for the queues under `watch`, whichever
         process did it: a post, release, settlement, edit, promotion or move. A hint, never a
         promise: it may be lost (a connection is cut), wrong (somebody was faster) or doubled; the

@@ -1,9 +1,13 @@
 """Claims: create, read, renew and release."""
 
+from collections.abc import Sequence
+
 from zaqar_lite.api import documents, query
 from zaqar_lite.api.checks import queue_of
 from zaqar_lite.api.http import NO_CONTENT, Request, Response
+from zaqar_lite.api.patience import Patience
 from zaqar_lite.api.render import Renderer, to_json
+from zaqar_lite.domain.models import Message
 from zaqar_lite.service.claims import Claims
 
 DEFAULT_LIMIT = 10
@@ -12,8 +16,9 @@ DEFAULT_LIMIT = 10
 class ClaimHandlers:
     """The handlers under `/v2/queues/{queue_name}/claims`."""
 
-    def __init__(self, claims: Claims, renderer: Renderer) -> None:
+    def __init__(self, claims: Claims, patience: Patience, renderer: Renderer) -> None:
         self._claims = claims
+        self._patience = patience
         self._renderer = renderer
 
     async def create(self, request: Request) -> Response:
@@ -21,18 +26,27 @@ class ClaimHandlers:
         found = query.parameters(request)
         limit = query.whole(found, "limit", DEFAULT_LIMIT)
         details = query.boolean(found, "details")  # checked before anything is claimed
+        seconds = self._patience.seconds(found)
         document = {}
         if request.content_length:
             document = documents.parse_object(await documents.read(request))
         queue = queue_of(request)
-        claimed = await self._claims.create(
-            queue,
-            limit=limit,
-            ttl=documents.integer(document, "ttl"),
-            grace=documents.integer(document, "grace"),
-            client_id=request.client_id,
-            details=details,
-        )
+        ttl, grace = documents.integer(document, "ttl"), documents.integer(document, "grace")
+
+        async def ask() -> tuple[str, Sequence[Message]] | None:
+            return await self._claims.create(
+                queue,
+                limit=limit,
+                ttl=ttl,
+                grace=grace,
+                client_id=request.client_id,
+                details=details,
+            )
+
+        async def undo(claimed: tuple[str, Sequence[Message]]) -> None:
+            await self._claims.release(queue, claimed[0])
+
+        claimed = await self._patience.ask(request, queue, seconds, ask, undo=undo)
         if claimed is None:
             return NO_CONTENT
         claim_id, messages = claimed

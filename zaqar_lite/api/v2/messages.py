@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from zaqar_lite.api import documents, query
 from zaqar_lite.api.checks import queue_of
 from zaqar_lite.api.http import NO_CONTENT, HttpError, Request, Response, warning
+from zaqar_lite.api.patience import Patience
 from zaqar_lite.api.render import Renderer, to_json
 from zaqar_lite.api.v2.settling import SettlingHandlers
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import format_marker
-from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.models import Message, Page, QueueRef
 from zaqar_lite.service.messages import Messages
 
 DEFAULT_LIMIT = 10
@@ -20,8 +21,15 @@ _LONGEST_LOCATION = 7_680
 class MessageHandlers:
     """The handlers under `/v2/queues/{queue_name}/messages`."""
 
-    def __init__(self, messages: Messages, settling: SettlingHandlers, renderer: Renderer) -> None:
+    def __init__(
+        self,
+        messages: Messages,
+        settling: SettlingHandlers,
+        patience: Patience,
+        renderer: Renderer,
+    ) -> None:
         self._messages = messages
+        self._patience = patience
         self._settling = settling
         self._renderer = renderer
 
@@ -107,8 +115,13 @@ class MessageHandlers:
         if "ids" in found:
             await self._messages.delete_many(queue, found["ids"], found.get("claim_ids"))
             return NO_CONTENT
-        popped = await self._messages.pop(queue, query.whole(found, "pop", 0))
-        shown = [self._renderer.popped(message) for message in popped]
+        limit, seconds = query.whole(found, "pop", 0), self._patience.seconds(found)
+
+        async def ask() -> Sequence[Message] | None:
+            return await self._messages.pop(queue, limit) or None
+
+        popped = await self._patience.ask(request, queue, seconds, ask)
+        shown = [self._renderer.popped(message) for message in popped or ()]
         return Response(200, to_json({"messages": shown}))
 
     async def ranges(self, request: Request) -> Response:
@@ -135,16 +148,25 @@ class MessageHandlers:
         queue = queue_of(request)
         echo = query.boolean(found, "echo")
         marker, until = query.text(found, "marker"), query.text(found, "until")
-        page, delayed = await self._messages.list_messages(
-            queue,
-            marker=marker,
-            until=until,
-            limit=query.whole(found, "limit", DEFAULT_LIMIT),
-            exclude_client_id=None if echo else request.client_id,
-            include_claimed=query.boolean(found, "include_claimed"),
-            include_delayed=query.boolean(found, "include_delayed"),
-            details=details,
-        )
+        limit, seconds = query.whole(found, "limit", DEFAULT_LIMIT), self._patience.seconds(found)
+        include_claimed = query.boolean(found, "include_claimed")
+        include_delayed = query.boolean(found, "include_delayed")
+
+        async def ask() -> tuple[Page, bool] | None:
+            listed = await self._messages.list_messages(
+                queue,
+                marker=marker,
+                until=until,
+                limit=limit,
+                exclude_client_id=None if echo else request.client_id,
+                include_claimed=include_claimed,
+                include_delayed=include_delayed,
+                details=details,
+            )
+            return listed if listed[0].messages or not seconds else None
+
+        listed = await self._patience.ask(request, queue, seconds, ask, reads=True)
+        page, delayed = listed or (Page((), None), False)
         path = _path(queue)
         if not page.messages or page.marker is None:
             return Response(200, b'{"messages":[],"links":[]}')

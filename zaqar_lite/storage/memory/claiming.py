@@ -172,6 +172,7 @@ class Claiming:
         else:
             step.queue.park(entry, at, step.now, PARKED_MARGIN_MS)
             self._state.note(step.ref, step.queue, at)
+            self._announce(step.ref, 0)
 
     def _move(self, step: Step, entry: Entry, letter: DeadLetter, reason: str) -> None:
         """Move an entry that is in no state's index to the dead-letter queue."""

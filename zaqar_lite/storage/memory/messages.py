@@ -60,6 +60,7 @@ class MemoryMessageStore(MessageStore):
     sweep bring it up to now, each in a bounded step.
     """
 
+    poll_interval_ms = 60_000  # one process: no announcement is lost
     capabilities = frozenset(
         {
             Capability.ATOMIC_BATCH,
@@ -187,6 +188,8 @@ class MemoryMessageStore(MessageStore):
             there.set_delay(entry, delay_expires_at)
             if delay_expires_at <= now:
                 self._announce(queue, 1)
+            else:
+                self._announce(queue, 0)
         self._state.note(queue, there, min(entry.expires_at, delay_expires_at))
         return entry.full_view(now)
 
@@ -241,6 +244,7 @@ class MemoryMessageStore(MessageStore):
         for entry in taken:
             there.hold(entry, claim, now, take.ttl_ms, take.grace_ms)
         self._state.note(queue, there, now + take.ttl_ms)
+        self._announce(queue, 0)
         return Claimed(claim.id, _views(taken, now, take), moved, more)
 
     async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
@@ -383,7 +387,7 @@ class MemoryMessageStore(MessageStore):
         return self._state.queues.get(ref)
 
     def _announce(self, queue: QueueRef, count: int) -> None:
-        if count and self._listener is not None and queue in self._watched:
+        if self._listener is not None and queue in self._watched:
             self._listener(queue, count)
 
     def _sweep_queue(self, step: Step, limit: int, swept: Swept) -> Swept:

@@ -116,6 +116,7 @@ class Posting:
         if delay_ms:
             queue.add(entry, now + delay_ms)
             self._state.note(ref, queue, min(now + delay_ms, entry.expires_at))
+            self._announce(ref, 0)
         else:
             queue.add(entry)
             self._state.note(ref, queue, entry.expires_at)

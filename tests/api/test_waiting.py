@@ -1,0 +1,162 @@
+"""Requests that wait: woken by what happens, in their turn, never for a client that has gone."""
+
+import asyncio
+import socket
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import Api, MakeApi
+from tests.conftest import StartServer
+
+pytestmark = pytest.mark.anyio
+CLIENT = "3381af92-2b9e-11e3-b191-71861300734c"
+
+
+async def asleep(api: Api, count: int, waiting: "list[asyncio.Task[Any]]") -> None:
+    """Give requests the time to come to their wait; none of them may have ended."""
+    for _ in range(20 * count):
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.05)
+    assert not any(task.done() for task in waiting)
+
+
+def claiming(api: Api, wait: int = 30, limit: int = 1) -> "asyncio.Task[list[dict[str, Any]]]":
+    return asyncio.create_task(api.claim(limit, f"&wait={wait}"))
+
+
+async def test_a_post_wakes_a_waiting_claim(api: Api) -> None:
+    waiting = [claiming(api)]
+    await asleep(api, 1, waiting)
+    await api.post({"body": 1})
+    (message,) = await asyncio.wait_for(waiting[0], 5)
+    assert message["body"] == 1
+
+
+async def test_a_wait_ends_with_the_empty_answers_of_ever(api: Api) -> None:
+    claimed = await api.call("POST", "claims?wait=1")
+    assert claimed.status_code == 204
+    listed = await api.call("GET", "messages?wait=1")
+    assert listed.json() == {"messages": [], "links": []}
+    popped = await api.call("DELETE", "messages?pop=1&wait=1")
+    assert popped.json() == {"messages": []}
+
+
+@pytest.mark.parametrize("wait", ["-1", "61", "x"])
+async def test_refuses_a_wait_out_of_range(api: Api, wait: str) -> None:
+    assert (await api.call("POST", f"claims?wait={wait}")).status_code == 400
+
+
+async def test_first_come_first_served_and_no_herd(api: Api) -> None:
+    waiting = []
+    for _ in range(5):
+        waiting.append(claiming(api))
+        await asleep(api, 1, waiting)
+    for number in range(3):
+        await api.post({"body": number})
+        (message,) = await asyncio.wait_for(waiting[number], 5)
+        assert message["body"] == number
+    await asleep(api, 5, waiting[3:])
+    await api.post({"body": 3}, {"body": 4})
+    assert [m["body"] for task in waiting[3:] for m in await asyncio.wait_for(task, 5)] == [3, 4]
+
+
+async def test_a_delay_a_lease_and_a_parking_wake_when_they_end(api: Api) -> None:
+    await api.call("PUT", "", {"_default_message_delay": 1})
+    await api.post({"body": "delayed"})
+    (message,) = await asyncio.wait_for(claiming(api), 10)
+    parked = await api.call("PATCH", message["href"], {"claim": {"release_in": 1}})
+    assert parked.status_code == 204
+    (again,) = await asyncio.wait_for(claiming(api), 10)
+    assert again["id"] == message["id"]
+
+
+async def test_what_is_posted_delayed_during_the_wait_wakes_when_it_is_due(api: Api) -> None:
+    await api.call("PUT", "", {"_default_message_delay": 1})
+    waiting = [claiming(api)]
+    await asleep(api, 1, waiting)
+    await api.post({"body": "delayed"})
+    (message,) = await asyncio.wait_for(waiting[0], 10)
+    assert message["body"] == "delayed"
+
+
+async def test_a_release_wakes_and_so_does_a_failure(api: Api) -> None:
+    await api.post({"body": 1})
+    (message,) = await api.claim(1)
+    waiting = [claiming(api)]
+    await asleep(api, 1, waiting)
+    failed = {"claim": {"release_in": 0, "failed": True}}
+    assert (await api.call("PATCH", message["href"], failed)).status_code == 204
+    assert len(await asyncio.wait_for(waiting[0], 5)) == 1
+
+
+async def test_readers_are_all_woken_and_take_no_turn(api: Api) -> None:
+    reading = [asyncio.create_task(api.call("GET", "messages?echo=true&wait=30")) for _ in range(3)]
+    waiting = claiming(api)
+    await asleep(api, 4, [*reading, waiting])
+    await api.post({"body": 1}, {"body": 2})
+    assert len(await asyncio.wait_for(waiting, 5)) == 1
+    for answer in await asyncio.wait_for(asyncio.gather(*reading), 5):
+        assert answer.json()["messages"]
+
+
+async def test_a_waiting_pop_takes_one(api: Api) -> None:
+    popping = asyncio.create_task(api.call("DELETE", "messages?pop=1&wait=30"))
+    await asleep(api, 1, [popping])
+    await api.post({"body": 1}, {"body": 2})
+    assert len((await asyncio.wait_for(popping, 5)).json()["messages"]) == 1
+
+
+async def test_waiters_are_bounded_by_project(make_api: MakeApi) -> None:
+    async with make_api(max_waiters_per_project=2) as api:
+        waiting = [claiming(api), claiming(api)]
+        await asleep(api, 2, waiting)
+        refused = await api.call("POST", "claims?wait=30")
+        assert refused.status_code == 429
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert (await api.call("POST", "claims")).status_code == 204  # who does not wait may ask
+        await api.post({"body": 1}, {"body": 2})
+        await asyncio.wait_for(asyncio.gather(*waiting), 5)
+        assert (await api.call("POST", "claims?wait=1")).status_code == 204
+
+
+def _raw_claim(port: int, wait: int) -> socket.socket:
+    """Send a waiting claim over a socket of its own."""
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.sendall(
+        f"POST /v2/queues/q/claims?wait={wait} HTTP/1.1\r\nHost: localhost\r\n"
+        f"Client-ID: {CLIENT}\r\nX-Project-ID: p\r\nContent-Length: 0\r\n\r\n".encode()
+    )
+    return connection
+
+
+def test_nothing_is_claimed_for_a_client_that_has_gone(server_process: StartServer) -> None:
+    server = server_process()
+    headers = {"Client-ID": CLIENT, "X-Project-ID": "p"}
+    with httpx.Client(base_url=server.url, headers=headers) as http:
+        for _ in range(20):
+            connection = _raw_claim(server.port, 30)
+            time.sleep(0.02)
+            connection.close()
+        document = {"messages": [{"body": 1}]}
+        assert http.post("/v2/queues/q/messages", json=document).status_code == 201
+        claimed = http.post("/v2/queues/q/claims?wait=5")
+        assert claimed.status_code == 201
+        (message,) = claimed.json()["messages"]
+        shown = http.get(message["href"].partition("?")[0] + "?details=true").json()
+        assert shown["claim_count"] == 1, "it went to somebody who was not there any more"
+
+
+def test_a_stop_answers_all_who_wait(server_process: StartServer) -> None:
+    server = server_process()
+    connections = [_raw_claim(server.port, 60) for _ in range(5)]
+    time.sleep(0.2)
+    started = time.monotonic()
+    assert server.terminate() == 0
+    assert time.monotonic() - started < 20
+    for connection in connections:
+        connection.settimeout(10)
+        assert connection.recv(4_096).startswith(b"HTTP/1.1 204")
+        connection.close()

@@ -1,0 +1,229 @@
+"""Waiting until a queue has something: who comes first is served first, and nobody polls.
+
+A waiter asks once, stands in its queue's line, asks once more when it is the first there, and then
+sleeps until it is woken: by the store's hint that messages became ready, by the instant at which
+one becomes due, or by the safety poll in case a hint was lost. n messages wake at most n waiters,
+in the order they came, and one that finds nothing keeps its place. Time wakes the first, and each
+that then finds something wakes the next. Readers are all woken and take no claimer's turn. A waiter holds no connection of the store,
+no thread and no claim.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from random import uniform
+from typing import TypeVar
+
+from zaqar_lite.domain.errors import TooMany, Unavailable
+from zaqar_lite.domain.models import Capability, QueueRef
+from zaqar_lite.storage.base import MessageStore
+
+T = TypeVar("T")
+_LEAST_PAUSE = 0.02
+"""Seconds between two wakings by time, so that what is due and not to be had costs little."""
+
+
+class _Waiter:
+    """Somebody who waits: a claimer in its turn, or a reader."""
+
+    __slots__ = ("_future", "counted", "reads")
+
+    def __init__(self, *, reads: bool) -> None:
+        self.reads = reads
+        self.counted = False  # woken by a hint that counted the messages, so nobody else is owed
+        self._future: asyncio.Future[None] | None = None
+
+    @property
+    def sleeps(self) -> bool:
+        return self._future is not None and not self._future.done()
+
+    def wake(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep until it is woken, or for so long."""
+        loop = asyncio.get_running_loop()
+        self._future = loop.create_future()
+        timer = loop.call_later(max(seconds, 0), self.wake)
+        try:
+            await self._future
+        finally:
+            timer.cancel()
+            self._future = None
+
+
+class _Line:
+    """All who wait for one queue, in the order they came, and its alarm clock."""
+
+    def __init__(self) -> None:
+        self.waiters: dict[_Waiter, None] = {}
+        self.alarm: asyncio.Task[None] | None = None
+        self.changed = asyncio.Event()
+
+    def claims(self) -> bool:
+        """Whether a claimer waits here."""
+        return any(not waiter.reads for waiter in self.waiters)
+
+    def wake(self, count: int, *, counted: bool = False) -> None:
+        """Wake up to `count` sleeping claimers, the first first, and all readers."""
+        for waiter in self.waiters:
+            if waiter.reads:
+                waiter.wake()
+            elif count > 0 and waiter.sleeps:
+                waiter.counted = counted
+                waiter.wake()
+                count -= 1
+
+
+class Waiting:
+    """Let requests wait for messages, up to `most` a process and `most_per_project` a project."""
+
+    def __init__(self, messages: MessageStore, *, most: int, most_per_project: int) -> None:
+        self._messages = messages
+        self._most = most
+        self._most_per_project = most_per_project
+        self._lines: dict[QueueRef, _Line] = {}
+        self._per_project: Counter[str] = Counter()
+        self._closed = False
+        self._listens = Capability.SETTLE in messages.capabilities
+        if self._listens:
+            messages.listen(self._announced)
+
+    @property
+    def count(self) -> int:
+        """How many requests wait."""
+        return self._per_project.total()
+
+    def close(self) -> None:
+        """Answer all who wait with what they have; nobody waits from now on."""
+        self._closed = True
+        for line in self._lines.values():
+            for waiter in line.waiters:
+                waiter.wake()
+
+    async def until_found(
+        self,
+        queue: QueueRef,
+        seconds: float,
+        ask: Callable[[], Awaitable[T | None]],
+        *,
+        gone: asyncio.Future[None],
+        reads: bool = False,
+    ) -> T | None:
+        """Ask until there is an answer, or None after `seconds`; nothing is asked for who is gone.
+
+        Raises:
+            TooMany: too many wait already, of this project or in this process.
+        """
+        line = self._lines.get(queue)
+        if reads or line is None or not line.claims():
+            found = await ask()
+            if found is not None or seconds <= 0 or self._closed:
+                return found
+        self._check(queue.project)
+        deadline = asyncio.get_running_loop().time() + seconds
+        waiter = _Waiter(reads=reads)
+        gone.add_done_callback(lambda _: waiter.wake())
+        line = self._enter(queue, waiter)
+        try:
+            await self._begin(queue, line)
+            found = await self._wait(line, waiter, ask, deadline, gone)
+        finally:
+            await self._leave(queue, line, waiter)
+        if found is not None and not (reads or waiter.counted):
+            line.wake(1)  # there may be more than it could take
+        return found
+
+    async def _wait(
+        self,
+        line: _Line,
+        waiter: _Waiter,
+        ask: Callable[[], Awaitable[T | None]],
+        deadline: float,
+        gone: asyncio.Future[None],
+    ) -> T | None:
+        time = asyncio.get_running_loop().time
+        asks = waiter.reads or next(iter(line.waiters)) is waiter
+        while not (gone.done() or self._closed):
+            if asks:
+                found = await ask()
+                if found is not None:
+                    return found
+            left = deadline - time()
+            if left <= 0 or gone.done() or self._closed:
+                return None
+            await waiter.sleep(left)
+            asks = True
+        return None
+
+    def _check(self, project: str) -> None:
+        if self._per_project[project] >= self._most_per_project:
+            raise TooMany(
+                f"{self._most_per_project} requests of this project wait already: let one request "
+                "claim more messages, or wait less long."
+            )
+        if self.count >= self._most:
+            raise TooMany("Too many requests wait on this server already.")
+
+    def _enter(self, queue: QueueRef, waiter: _Waiter) -> _Line:
+        """Stand in line."""
+        self._per_project[queue.project] += 1
+        line = self._lines.setdefault(queue, _Line())
+        line.waiters[waiter] = None
+        return line
+
+    async def _begin(self, queue: QueueRef, line: _Line) -> None:
+        """Set the alarm of a new line; the store announces the queue before this returns."""
+        if line.alarm is not None:
+            return
+        line.alarm = asyncio.create_task(self._ring(queue, line), name="alarm")
+        if self._listens:
+            # Without hints the safety poll goes on.
+            with suppress(Unavailable):
+                await self._messages.watch(queue)
+
+    async def _leave(self, queue: QueueRef, line: _Line, waiter: _Waiter) -> None:
+        del line.waiters[waiter]
+        self._per_project[queue.project] -= 1
+        if not self._per_project[queue.project]:
+            del self._per_project[queue.project]
+        if not line.waiters and self._lines.get(queue) is line:
+            del self._lines[queue]
+            if line.alarm is not None:
+                line.alarm.cancel()
+            if self._listens:
+                with suppress(Unavailable):
+                    await self._messages.unwatch(queue)
+
+    def _announced(self, queue: QueueRef, count: int) -> None:
+        """Take the store's hint; a count of 0 says that something may be due earlier now."""
+        line = self._lines.get(queue)
+        if line is not None:
+            if count:
+                line.wake(count, counted=True)
+            line.changed.set()
+
+    async def _ring(self, queue: QueueRef, line: _Line) -> None:
+        """Wake one waiter whenever something is due, or may have been missed."""
+        while True:
+            line.changed.clear()
+            pause = self._messages.poll_interval_ms / 1000 * uniform(0.8, 1.2)  # noqa: S311 - jitter
+            due = await self._due_in(queue)
+            if due is not None:
+                pause = min(pause, max(due, _LEAST_PAUSE))
+            try:
+                async with asyncio.timeout(pause):
+                    await line.changed.wait()
+            except TimeoutError:
+                line.wake(1)
+
+    async def _due_in(self, queue: QueueRef) -> float | None:
+        if not self._listens:
+            return None
+        try:
+            due_ms = await self._messages.next_due(queue)
+        except Unavailable:
+            return None
+        return None if due_ms is None else due_ms / 1000
