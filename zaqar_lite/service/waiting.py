@@ -4,8 +4,8 @@ A waiter asks once, stands in its queue's line, asks once more when it is the fi
 sleeps until it is woken: by the store's hint that messages became ready, by the instant at which
 one becomes due, or by the safety poll in case a hint was lost. n messages wake at most n waiters,
 in the order they came, and one that finds nothing keeps its place. Time wakes the first, and each
-that then finds something wakes the next. Readers are all woken and take no claimer's turn. A waiter holds no connection of the store,
-no thread and no claim.
+that then finds something wakes the next. Readers are all woken and take no claimer's turn. A waiter
+holds no connection of the store, no thread and no claim.
 """
 
 import asyncio
