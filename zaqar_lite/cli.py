@@ -52,7 +52,7 @@ USAGE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and answer its exit code."""
     _open_standard_streams()
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = options_last(sys.argv[1:] if argv is None else argv)
     wanted = next((word for word in words if not word.startswith("-")), None)
     parser = argparse.ArgumentParser(
         prog="zaqar-lite", description="A message queue service that speaks Zaqar's v2 API."
@@ -85,6 +85,44 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     return code
+
+
+# The options of every command that talks to the server; `commands.running` declares them.
+WITH_A_VALUE = frozenset(
+    {"--url", "--project", "--client-id", "--os-cloud", "--signed", "--timeout", "--attempts"}
+)
+FLAGS = frozenset({"--json"})
+NOUNS = frozenset({"queue", "message", "claim", "dlq"})
+
+
+def options_last(words: Sequence[str]) -> list[str]:
+    """Move the options of connection and output that stand before a command to its end.
+
+    So `zaqar-lite --json queue list` and `zaqar-lite queue --json list` are
+    `zaqar-lite queue list --json`, and each command declares them once.
+    """
+    command: list[str] = []
+    moved: list[str] = []
+    at = 0
+    while at < len(words) and len(command) < (2 if command[:1] and command[0] in NOUNS else 1):
+        word = words[at]
+        name, equals, _ = word.partition("=")
+        if name in WITH_A_VALUE:
+            moved += words[at : at + (1 if equals else 2)]
+            at += 1 if equals else 2
+            continue
+        if word in FLAGS:
+            moved.append(word)
+        elif word.startswith("-"):
+            break
+        else:
+            command.append(word)
+        at += 1
+    rest = list(words[at:])
+    if not command:
+        return rest
+    end = rest.index("--") if "--" in rest else len(rest)
+    return [*command, *rest[:end], *moved, *rest[end:]]
 
 
 def _open_standard_streams() -> None:

@@ -1,13 +1,17 @@
 """The command line as a user runs it: a process, a pipe, an exit code, a real server."""
 
+import argparse
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +19,11 @@ import pytest
 
 from tests.server import ServerProcess
 from tests.services.process import free_port
+from zaqar_lite import __version__, cli
 from zaqar_lite.cli import main
 from zaqar_lite.client import Client
+from zaqar_lite.commands import durations
+from zaqar_lite.commands.running import add_connection
 
 Run = Callable[..., tuple[int, list[Any]]]
 ZAQAR = (sys.executable, "-m", "zaqar_lite.cli")
@@ -53,9 +60,11 @@ def test_the_installed_command_runs(server: ServerProcess) -> None:
 
 
 def test_a_queue_from_making_to_deleting(run: Run, queue: str) -> None:
-    made = run("queue", "create", queue, "team=a", 'tags=["x"]', "--delay", "30")
-    assert made == (0, [{"queue": queue, "created": True}])
+    words = ("queue", "create", queue, "team=a", 'tags=["x"]', "--delay", "30s")
+    assert run(*words) == (0, [{"queue": queue, "created": True}])
+    assert run(*words) == (0, [{"queue": queue, "created": False}])
     assert run("queue", "create", queue)[1][0]["created"] is False
+    assert run("queue", "create", queue, "team=b")[0] == 1
     _, (shown,) = run("queue", "show", queue)
     assert (shown["team"], shown["tags"], shown["_default_message_delay"]) == ("a", ["x"], 30)
     assert run("queue", "set", queue, "--max-claims", "3")[1][0]["_max_claim_count"] == 3
@@ -67,7 +76,10 @@ def test_a_queue_from_making_to_deleting(run: Run, queue: str) -> None:
     assert run("queue", "stats", queue)[1][0]["total"] == 2
     assert run("queue", "purge", queue)[0] == 2
     assert run("queue", "purge", queue, "--yes")[1][0]["messages"] == 2
-    assert run("queue", "delete", queue, "--yes")[0] == 0
+    assert run("queue", "delete", queue, "--dry-run")[1][0]["deleted"] is False
+    assert run("queue", "delete", queue, "--yes")[1][0]["deleted"] is True
+    assert run("queue", "delete", queue, "--yes") == (3, [])
+    assert run("queue", "purge", queue, "--yes") == (3, [])
     assert run("queue", "set", queue, "a=1")[0] == 3
 
 
@@ -92,11 +104,37 @@ def test_a_message_from_posting_to_deleting(run: Run, queue: str, client: Client
     )
     assert run("claim", "renew", queue, claim, "--ttl", "90")[0] == 0
     assert run("message", "delete", queue, ids[1], "--claim", claim)[0] == 3
-    assert run("message", "delete", queue, ids[0], "--claim", claim)[0] == 0
-    assert run("claim", "release", queue, claim)[0] == 0
+    assert run("message", "delete", queue, ids[0], "--claim", claim) == (
+        0,
+        [{"id": ids[0], "deleted": True}],
+    )
+    # It ended with its last message.
+    assert run("claim", "release", queue, claim) == (3, [])
     assert run("claim", "renew", queue, claim)[0] == 3
     assert run("message", "pop", queue)[1][0]["body"] == "word"
     assert client.stats(queue).total == 0
+
+
+def test_only_what_was_there_is_said_to_be_gone(run: Run, queue: str) -> None:
+    _, ((first), (second)) = run("message", "post", queue, "1", "2")
+    absent = {"id": "0" * 32, "reason": "no such message"}
+    assert run("message", "delete", queue, first["id"], absent["id"], "--force") == (
+        1,
+        [{"id": first["id"], "deleted": True}, {**absent, "deleted": False}],
+    )
+    assert run("message", "delete", queue, first["id"], "--force")[0] == 3
+    assert run("message", "cancel", queue, second["id"]) == (
+        0,
+        [{"id": second["id"], "cancelled": True}],
+    )
+    assert run("message", "cancel", queue, absent["id"]) == (3, [{**absent, "cancelled": False}])
+    _, (held) = run("claim", "create", queue)
+    assert held == []
+    run("message", "post", queue, "3")
+    claim = run("claim", "create", queue)[1][0]["claim_id"]
+    released = run("claim", "release", queue, claim)
+    assert released == (0, [{"claim": claim, "released": True}])
+    assert run("claim", "release", queue, claim) == (3, [])
 
 
 def test_delayed_messages_are_edited_and_cancelled(run: Run, queue: str) -> None:
@@ -284,6 +322,59 @@ def test_wrong_usage_is_exit_code_2(run: Run, queue: str) -> None:
     assert run("message", "post", queue, "--file", "no such file")[0] == 2
 
 
+def test_durations_are_written_as_people_do(run: Run, queue: str, client: Client) -> None:
+    run("queue", "create", queue, "--ttl", "1h30m", "--delay", "5m", "--max-claims", "3")
+    found = client.get_queue(queue)
+    assert (found["_default_message_ttl"], found["_default_message_delay"]) == (5400, 300)
+    _, (posted,) = run("message", "post", queue, "1", "--ttl", "2d", "--delay", "0")
+    assert client.get_message(queue, posted["id"]).ttl == 172_800
+    _, (held,) = run("claim", "create", queue, "--ttl", "90", "--grace", "2m")
+    assert client.get_claim(queue, held["claim_id"]).ttl == 90
+    rows = b"body,ttl\na,1h\n"
+    assert run("message", "post", queue, "--file", "-", "--format", "csv", stdin=rows)[0] == 0
+    for wrong in ("1 h", "h", "1x", "-5", "0.5s", "nan", ""):
+        assert run("message", "post", queue, "1", "--ttl", wrong) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (0.5, "0.5s"), (59, "59s"), (3541, "59m1s"), (3600, "1h"), (86_460, "1d")],
+)
+def test_durations_are_shown_by_their_largest_units(seconds: float, text: str) -> None:
+    assert durations.shown(seconds) == text
+
+
+def test_options_may_stand_before_the_command(run: Run, server: ServerProcess, queue: str) -> None:
+    run("queue", "create", queue)
+    url = ("--url", server.url)
+    nobody = f"http://127.0.0.1:{free_port()}"
+    for words in (
+        (*url, "--json", "queue", "list", "--name", queue),
+        (f"--url={server.url}", "queue", "--project", "tests", "list", "--name", queue),
+        ("queue", *url, "--attempts", "1", "list", "--name", queue),
+    ):
+        assert run(*words, url=nobody) == (0, [{"name": queue, "href": f"/v2/queues/{queue}"}])
+    assert run(*url, "message", "post", queue, "--", "--json", url=nobody)[0] == 0
+    assert run(*url, "health", url=nobody)[0] == 0
+    assert run(*url, url=nobody)[0] == 2
+    assert run("--nonsense", "health")[0] == 2
+
+
+def test_the_options_that_may_stand_anywhere_are_those_of_every_command() -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    add_connection(parser)
+    with_a_value = {one.option_strings[0] for one in parser._actions if one.nargs is None}
+    flags = {one.option_strings[0] for one in parser._actions if one.nargs == 0}
+    assert with_a_value == set(cli.WITH_A_VALUE)
+    assert flags == set(cli.FLAGS)
+
+
+def test_the_package_is_a_command_and_says_its_version() -> None:
+    words = [sys.executable, "-m", "zaqar_lite", "--version"]
+    done = subprocess.run(words, capture_output=True, check=True, text=True)
+    assert done.stdout == f"zaqar-lite {__version__}\n"
+
+
 def test_options_and_words_come_in_any_order(run: Run, queue: str, client: Client) -> None:
     assert run("queue", "create", queue, "--ttl", "900", "team=a", "--delay", "0", "b=1")[0] == 0
     assert client.get_queue(queue)["b"] == 1
@@ -340,7 +431,7 @@ def test_dots_are_names_and_not_ways_up(run: Run, queue: str, client: Client) ->
     assert run("message", "show", queue, "..")[0] == 3
     client.delete_message(queue, "..")
     assert client.stats(queue).total == 1
-    assert "_default_message_ttl" in run("queue", "show", "..")[1][0]
+    assert run("queue", "show", "..")[0] == 1
 
 
 def test_a_reader_that_goes_away_is_no_traceback(
@@ -399,6 +490,97 @@ def test_a_terminal_gets_tables_that_a_body_cannot_command(
     assert "delayed" in watched
 
 
+def test_ids_are_never_cut(server: ServerProcess, queue: str, client: Client) -> None:
+    ids = client.post_batch(queue, ["x" * 300, {"long": "y " * 100}])
+    options = ["--url", server.url, "--project", "tests"]
+    for words in (["message", "list", queue, "--details"], ["claim", "create", queue]):
+        shown = on_a_terminal([*ZAQAR, *words, *options], columns=80)
+        lines = [line.rstrip() for line in shown.splitlines()]
+        assert all(any(one in line for line in lines) for one in ids)
+        assert max(map(len, lines)) <= 80
+        assert shown.count("x") >= 300
+        assert "\u2026" not in shown
+    (claim,) = {message.claim_id for message in client.list_messages(queue, include_claimed=True)}
+    assert claim is None or claim in shown
+    narrow = on_a_terminal([*ZAQAR, "message", "show", queue, *ids, *options], columns=30)
+    assert all(one in narrow for one in ids)
+    record = on_a_terminal([*ZAQAR, "health", *options], columns=20)
+    assert "\u2026" not in record
+
+
+def test_nothing_is_a_line_that_says_what_there_is_instead(
+    server: ServerProcess, queue: str, client: Client
+) -> None:
+    options = ["--url", server.url, "--project", "tests"]
+    client.create_queue(queue, {"_default_message_delay": 60})
+    client.post_batch(queue, [1, 2])
+    shown = on_a_terminal([*ZAQAR, "message", "list", queue, *options])
+    assert f"No messages to show in {queue}; 2 are delayed (zaqar-lite message list" in shown
+    shown = on_a_terminal([*ZAQAR, "claim", "create", queue, *options])
+    assert f"No message of {queue} can be claimed now." in shown
+    shown = on_a_terminal([*ZAQAR, "queue", "list", "--name", "zzz", *options])
+    assert "The project has no queues with 'zzz' in their name." in shown
+
+
+def test_a_server_that_is_away_is_told_at_once_and_then_counted_down_to() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    words = [*ZAQAR, "queue", "list", "--url", url, "--attempts", "3"]
+    shown = on_a_terminal(words, code=4)
+    assert shown.count(f"No connection to {url}: Connection refused") == 2  # at once, and the end
+    assert "trying again (2 of 3) in 1s" in shown
+    assert "trying again (3 of 3) in 1s" in shown
+    done = subprocess.run(words, capture_output=True, check=False, text=True)
+    assert done.returncode == 4
+    assert all(line.startswith("zaqar-lite: ") for line in done.stderr.splitlines())
+
+
+def test_an_answer_that_is_no_json_is_one_line(run: Run, queue: str) -> None:
+    page = b"<html>\n<body>\n\x1b[2JBad\tGateway\n"
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(502 if "stats" in self.path else 200)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True).start()
+        url = f"http://127.0.0.1:{proxy.server_address[1]}"
+        for verb, code in (("stats", 4), ("show", 1)):
+            words = [*ZAQAR, "queue", verb, queue, "--url", url]
+            done = subprocess.run(words, capture_output=True, check=False, text=True)
+            assert done.returncode == code
+            assert len(done.stderr.splitlines()) == 1
+            assert "\x1b" not in done.stderr
+        proxy.shutdown()
+
+
+def test_watching_goes_on_when_the_server_comes_back(queue: str) -> None:
+    with ServerProcess("memory://") as server:
+        words = [*ZAQAR, "watch", queue, "--interval", "50ms", "--url", server.url]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        with process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert json.loads(process.stdout.readline())["ready"] == 0
+            server.kill()
+            assert process.stderr.readline().startswith("zaqar-lite: No ")
+            server.start()
+            assert process.stderr.readline() == "zaqar-lite: the server is back\n"
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=20)
+            assert process.returncode == 130
+        code = subprocess.run([*words, "--count", "2"], capture_output=True, check=False).returncode
+        assert code == 0
+        server.kill()
+        code = subprocess.run([*words, "--count", "2"], capture_output=True, check=False).returncode
+        assert code == 4
+
+
 def test_a_terminal_gets_a_progress_bar(server: ServerProcess, queue: str, tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text("1\n" * 5000, encoding="utf-8")
@@ -406,11 +588,11 @@ def test_a_terminal_gets_a_progress_bar(server: ServerProcess, queue: str, tmp_p
     assert "5,000 messages" in on_a_terminal([*ZAQAR, *words])
 
 
-def on_a_terminal(words: list[str]) -> str:
+def on_a_terminal(words: list[str], *, columns: int = 200, code: int = 0) -> str:
     """Run a command on a pseudo-terminal and return what it shows."""
     pty = pytest.importorskip("pty")
     master, slave = pty.openpty()
-    env = {**os.environ, "TERM": "xterm", "COLUMNS": "200", "LINES": "50"}
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns), "LINES": "50"}
     process = subprocess.Popen(words, stdout=slave, stderr=slave, stdin=slave, env=env)
     os.close(slave)
     shown = b""
@@ -424,5 +606,5 @@ def on_a_terminal(words: list[str]) -> str:
             break
         shown += part
     os.close(master)
-    assert process.wait(10) == 0
-    return shown.decode()
+    assert process.wait(10) == code
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())

@@ -39,7 +39,7 @@ from zaqar_lite.client.errors import (
     Unreachable,
     ZaqarError,
 )
-from zaqar_lite.client.exchange import RetryPolicy
+from zaqar_lite.client.exchange import Retry, RetryPolicy
 from zaqar_lite.client.ledger import ClaimOptions
 from zaqar_lite.client.models import (
     DeadLetter,
@@ -103,6 +103,7 @@ __all__ = [
     "Redriven",
     "Refused",
     "Rejected",
+    "Retry",
     "RetryPolicy",
     "ServerFault",
     "ServerWarning",

@@ -26,6 +26,16 @@ WARNING_HEADER = "zaqar-lite-warning"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Retry:
+    """A request that is about to be sent again: why, after which try of how many, and when."""
+
+    failure: ZaqarError
+    attempt: int
+    attempts: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """When to send a request again, and after how long.
 
@@ -39,6 +49,7 @@ class RetryPolicy:
         base: seconds.
         cap: seconds.
         patience: a Retry-After beyond this many seconds is not waited for, but raised.
+        on_retry: is told before each wait; requests of several threads call it at the same time.
     """
 
     attempts: int = 8
@@ -46,6 +57,7 @@ class RetryPolicy:
     cap: float = 10.0
     patience: float = 60.0
     uniform: Callable[[float, float], float] = random.uniform
+    on_retry: Callable[[Retry], object] | None = None
 
     def wait(self, attempt: int, retry_after: float | None = None) -> float | None:
         """Return the seconds before the next try after `attempt` tries, None to give up."""
@@ -123,6 +135,8 @@ def exchange(
             wait = retries.wait(attempt) if may_resend else None
         if wait is None:
             raise failure
+        if retries.on_retry is not None:
+            retries.on_retry(Retry(failure, attempt, retries.attempts, wait))
         yield Sleep(wait)
 
 

@@ -97,7 +97,7 @@ def exists(queue: str, different: Mapping[str, Any], found: Mapping[str, Any]) -
     facts = ", ".join(f"{key} {found.get(key)!r}, not {different[key]!r}" for key in different)
     return QueueExists(
         "The queue exists with other options",
-        f"{queue} has {facts}; ensure_queue changes it, create_queue without options accepts it",
+        f"{queue} has {facts}",
     )
 
 

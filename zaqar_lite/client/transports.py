@@ -65,9 +65,9 @@ class Urllib3Transport:
                 redirect=False,
             )
         except (errors.NewConnectionError, errors.ConnectTimeoutError) as error:
-            raise Unreachable(f"No connection to {base}", str(error), sent=False) from error
+            raise Unreachable(f"No connection to {base}", _reason(error), sent=False) from error
         except (errors.HTTPError, OSError) as error:
-            raise Unreachable(f"No answer from {base}", str(error)) from error
+            raise Unreachable(f"No answer from {base}", _reason(error)) from error
         headers = {name.lower(): value for name, value in answer.headers.items()}
         return Response(answer.status, headers, answer.data)
 
@@ -109,9 +109,9 @@ class AiohttpTransport:
                 headers = {name.lower(): value for name, value in answer.headers.items()}
                 return Response(answer.status, headers, body)
         except self._no_connection as error:
-            raise Unreachable(f"No connection to {base}", str(error), sent=False) from error
+            raise Unreachable(f"No connection to {base}", _reason(error), sent=False) from error
         except self._no_answer as error:
-            raise Unreachable(f"No answer from {base}", str(error) or repr(error)) from error
+            raise Unreachable(f"No answer from {base}", _reason(error)) from error
 
     def _open(self) -> "aiohttp.ClientSession":
         import aiohttp  # noqa: PLC0415
@@ -134,3 +134,13 @@ class AiohttpTransport:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+
+def _reason(error: BaseException) -> str:
+    """Return what the operating system said, else what the library says."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return str(error) or repr(error)

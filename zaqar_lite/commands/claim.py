@@ -3,6 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from zaqar_lite.commands import durations
+from zaqar_lite.commands.durations import whole_seconds
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import Leaves, add_leaf, add_noun, at_least
 
@@ -38,15 +40,24 @@ def create(client: "Client", arguments: argparse.Namespace, output: Output) -> N
         grace=arguments.grace,
         details=True,
     )
-    rows = [] if held is None else [as_row(message) for message in held.messages]
-    output.rows(rows, ("claim_id", "id", "claim_count", "body"))
+    if held is not None:
+        output.line(f"claim {held.id}, for {durations.shown(held.ttl)}")
+    output.rows(
+        [] if held is None else map(as_row, held.messages),
+        ("id", "claim_count", "body"),
+        empty=f"No message of {arguments.queue} can be claimed now.",
+    )
 
 
 def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Show a claim."""
     held = client.get_claim(arguments.queue, arguments.claim, details=True)
-    output.say(f"age {held.age} s of {held.ttl} s")
-    output.rows(map(as_row, held.messages), ("id", "claim_count", "body"))
+    output.line(f"held for {durations.shown(held.age)} of {durations.shown(held.ttl)}")
+    output.rows(
+        map(as_row, held.messages),
+        ("id", "claim_count", "body"),
+        empty=f"The claim {arguments.claim} holds nothing.",
+    )
 
 
 def renew(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
@@ -56,13 +67,24 @@ def renew(client: "Client", arguments: argparse.Namespace, output: Output) -> No
 
 
 def release(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
-    """Release a claim."""
+    """Release a claim; one that has lapsed, or was released before, is not found."""
+    client.get_claim(arguments.queue, arguments.claim)
     client.release_claim(arguments.queue, arguments.claim)
     output.record({"claim": arguments.claim, "released": True})
 
 
 def _times(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ttl", type=int, default=300, help="seconds (300)")
     parser.add_argument(
-        "--grace", type=int, default=60, help="seconds that a message outlives the claim (60)"
+        "--ttl",
+        type=whole_seconds,
+        default=300,
+        metavar="DURATION",
+        help="how long it holds, such as 90s or 1h (5m)",
+    )
+    parser.add_argument(
+        "--grace",
+        type=whole_seconds,
+        default=60,
+        metavar="DURATION",
+        help="how long a message outlives the claim (1m)",
     )

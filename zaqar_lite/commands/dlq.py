@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from zaqar_lite.commands.durations import whole_seconds
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import FAILED, Leaves, add_leaf, add_noun, at_least, pairs
 
@@ -34,8 +35,11 @@ def add_command(subparsers: Leaves) -> None:
         help="only letters whose body has this; a.b reaches inside, VALUE is JSON or a string",
     )
     parser.add_argument("--limit", type=at_least(0), help="letters at most")
-    parser.add_argument("--ttl", type=int, help="seconds that they live in the target")
-    parser.add_argument("--delay", type=int, help="seconds until they can be claimed there")
+    for option, text in (
+        ("--ttl", "how long they live in the target, such as 1h"),
+        ("--delay", "how long until they can be claimed there"),
+    ):
+        parser.add_argument(option, type=whole_seconds, metavar="DURATION", help=text)
     parser.add_argument("--dry-run", action="store_true", help="only count")
 
 
@@ -45,6 +49,7 @@ def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> No
     output.rows(
         (_row(letter) for letter in islice(letters, arguments.limit)),
         ("id", "source", "moved_at", "claim_count", "body"),
+        empty=f"No letters{_of(arguments.source)} in {arguments.queue}.",
     )
 
 
@@ -53,6 +58,7 @@ def count(client: "Client", arguments: argparse.Namespace, output: Output) -> No
     output.rows(
         map(as_row, client.count_dead_letters(arguments.queue)),
         ("queue", "letters", "claims", "oldest", "newest"),
+        empty=f"No letters in {arguments.queue}.",
     )
 
 
@@ -76,6 +82,10 @@ def redrive(client: "Client", arguments: argparse.Namespace, output: Output) -> 
     if result.lost:
         output.say(f"{result.lost} letters are in both queues: run again within ten minutes")
     return FAILED if result.homeless or result.refused or result.lost else None
+
+
+def _of(source: str | None) -> str:
+    return "" if source is None else f" of {source}"
 
 
 def _row(letter: "Message") -> dict[str, object]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from zaqar_lite.client import NewMessage, PostSummary, RawBody, Rejected, ZaqarError
+from zaqar_lite.commands.durations import whole_seconds
 from zaqar_lite.commands.message import instant
 from zaqar_lite.commands.output import Output
 from zaqar_lite.commands.running import FAILED, UsageError, async_client, pairs
@@ -202,7 +203,12 @@ def _csv(
 # written to the rejects under its own number, and the others go on.
 def _number(row: dict[str, str], column: str, default: Any) -> Any:  # noqa: ANN401
     text = row.get(column)
-    return default if not text else int(text) if text.isascii() and text.isdigit() else text
+    if not text:
+        return default
+    try:
+        return whole_seconds(text)
+    except argparse.ArgumentTypeError:
+        return text
 
 
 def _when(row: dict[str, str], arguments: argparse.Namespace) -> tuple[dt.datetime | None, Any]:

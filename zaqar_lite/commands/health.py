@@ -39,5 +39,5 @@ def health(client: "Client", arguments: argparse.Namespace, output: Output) -> i
     operations = [
         {"operation": name, **status} for name, status in found["operation_status"].items()
     ]
-    output.rows(operations, ("operation", "succeeded", "seconds"))
+    output.rows(operations, ("operation", "succeeded", "seconds"), empty="No operations.")
     return None if all(one["succeeded"] for one in operations) else UNAVAILABLE

@@ -3,9 +3,10 @@
 import argparse
 import datetime as dt
 import json
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from zaqar_lite.commands.durations import whole_seconds
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import (
     FAILED,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from zaqar_lite.client import Client, Ids, NewMessage
 
 COLUMNS = ("id", "age", "ttl", "body")
+ABSENT = "no such message"
 
 
 def add_command(subparsers: Leaves) -> None:
@@ -114,7 +116,8 @@ def post(client: "Client", arguments: argparse.Namespace, output: Output) -> int
         output.record({"queue": arguments.queue, "messages": len(messages), "dry_run": True})
         return None
     ids = client.post_batch(arguments.queue, messages)
-    output.rows(_posted(ids), ("id", *(["duplicate"] if ids.duplicates else [])))
+    columns = ("id", "duplicate") if ids.duplicates else ("id",)
+    output.rows(_posted(ids), columns, empty="Nothing was posted.")
     return None
 
 
@@ -134,7 +137,27 @@ def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> No
         include_delayed=arguments.include_delayed,
         details=arguments.details,
     )
-    output.rows(map(as_row, islice(found, arguments.limit)), _columns(arguments))
+    rows = map(as_row, islice(found, arguments.limit))
+    if output.as_json:
+        output.rows(rows, (), empty="")
+        return
+    first = list(islice(rows, 1))
+    empty = "" if first else _why_nothing(client, arguments)
+    output.rows(chain(first, rows), _columns(arguments), empty=empty)
+
+
+def _why_nothing(client: "Client", arguments: argparse.Namespace) -> str:
+    """Say what the queue holds instead of what was asked for, and how to see it."""
+    stats, queue = client.stats(arguments.queue), arguments.queue
+    hidden = [
+        f"{count} are {state} (zaqar-lite message list {queue} --include-{state})"
+        for count, state, included in (
+            (stats.delayed, "delayed", arguments.include_delayed),
+            (stats.claimed, "claimed", arguments.include_claimed),
+        )
+        if count and not included
+    ]
+    return "; ".join([f"No messages to show in {queue}", *hidden]) + "."
 
 
 def show(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
@@ -143,7 +166,8 @@ def show(client: "Client", arguments: argparse.Namespace, output: Output) -> int
         message.id: as_row(message)
         for message in client.get_messages(arguments.queue, arguments.id, details=arguments.details)
     }
-    output.rows((found[one] for one in arguments.id if one in found), _columns(arguments))
+    rows = (found[one] for one in arguments.id if one in found)
+    output.rows(rows, _columns(arguments), empty="None of them exists.")
     missing = [one for one in arguments.id if one not in found]
     if missing:
         from zaqar_lite.client import MessageNotFound  # noqa: PLC0415 - only once a command runs
@@ -169,29 +193,60 @@ def cancel(client: "Client", arguments: argparse.Namespace, output: Output) -> i
     """Take messages back."""
     from zaqar_lite.client import MessageClaimed  # noqa: PLC0415 - only once a command runs
 
-    code = None
+    there = _existing(client, arguments)
+    rows: list[dict[str, object]] = []
     for one in arguments.id:
-        try:
-            client.cancel(arguments.queue, one)
-        except MessageClaimed:
-            output.record({"id": one, "cancelled": False, "reason": "somebody holds it"})
-            code = FAILED
+        row: dict[str, object] = {"id": one, "cancelled": one in there}
+        if one not in there:
+            row["reason"] = ABSENT
         else:
-            output.record({"id": one, "cancelled": True})
-    return code
+            try:
+                client.cancel(arguments.queue, one)
+            except MessageClaimed:
+                row |= {"cancelled": False, "reason": "somebody holds it"}
+        rows.append(row)
+    return _report(output, rows, "cancelled")
 
 
-def delete(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+def delete(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
     """Delete messages."""
+    there = _existing(client, arguments)
     client.delete_messages(
         arguments.queue, arguments.id, claim_ids=arguments.claim, force=arguments.force
     )
-    output.record({"queue": arguments.queue, "deleted": len(arguments.id)})
+    rows: list[dict[str, object]] = [
+        {"id": one, "deleted": True}
+        if one in there
+        else {"id": one, "deleted": False, "reason": ABSENT}
+        for one in arguments.id
+    ]
+    return _report(output, rows, "deleted")
+
+
+def _existing(client: "Client", arguments: argparse.Namespace) -> set[str]:
+    """Return which of the messages exist: the server does not say what a delete found."""
+    return {message.id for message in client.get_messages(arguments.queue, arguments.id)}
+
+
+def _report(output: Output, rows: list[dict[str, object]], verb: str) -> int | None:
+    """Print what was done; return 1 where it was only a part.
+
+    Raises:
+        MessageNotFound: nothing was there.
+    """
+    reasons = any("reason" in row for row in rows)
+    output.rows(rows, ("id", verb, *(["reason"] if reasons else [])), empty="")
+    if all(row.get("reason") == ABSENT for row in rows):
+        from zaqar_lite.client import MessageNotFound  # noqa: PLC0415 - only once a command runs
+
+        raise MessageNotFound("Not found", "none of these messages exists")
+    return FAILED if reasons else None
 
 
 def pop(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Take messages out."""
-    output.rows(map(as_row, client.pop(arguments.queue, arguments.count)), COLUMNS)
+    popped = client.pop(arguments.queue, arguments.count)
+    output.rows(map(as_row, popped), COLUMNS, empty=f"{arguments.queue} has nothing to take.")
 
 
 def instant(text: str) -> dt.datetime:
@@ -201,9 +256,16 @@ def instant(text: str) -> dt.datetime:
 
 
 def _times(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ttl", type=int, help="seconds that it lives")
+    parser.add_argument(
+        "--ttl", type=whole_seconds, metavar="DURATION", help="how long it lives, such as 1h or 2d"
+    )
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--delay", type=int, help="seconds until it can be claimed")
+    group.add_argument(
+        "--delay",
+        type=whole_seconds,
+        metavar="DURATION",
+        help="how long until it can be claimed, such as 30s or 5m",
+    )
     group.add_argument(
         "--deliver-at", type=instant, metavar="TIME", help="when it can be claimed (ISO 8601)"
     )

@@ -8,8 +8,15 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from zaqar_lite.commands import durations
+
 # A table needs its rows in memory to align them, so a long listing is several tables.
 ROWS_PER_TABLE = 500
+
+# What is copied from a table stays in one piece; everything else wraps where it must.
+IDS = frozenset({"id", "claim_id", "claim", "marker", "until"})
+NARROWEST = 6
+DURATIONS = frozenset({"age", "ttl", "grace", "oldest_age"})
 
 
 class Output:
@@ -18,26 +25,44 @@ class Output:
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json or not sys.stdout.isatty()
 
-    def rows(self, rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> None:
-        """Print rows; a table shows only `columns`, JSON everything."""
+    def rows(
+        self, rows: Iterable[Mapping[str, object]], columns: Sequence[str], *, empty: str
+    ) -> None:
+        """Print rows; a table shows only `columns`, JSON everything.
+
+        A terminal is told `empty` where there are none.
+        """
         if self.as_json:
             for row in rows:
                 print(_encoded(row))
             return
+        iterator, shown = iter(rows), False
+        while part := list(itertools.islice(iterator, ROWS_PER_TABLE)):
+            self._table(part, columns)
+            shown = True
+        if not shown and empty:
+            self.say(empty)
+
+    @staticmethod
+    def _table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
         from rich.console import Console  # noqa: PLC0415 - a pipe never needs rich
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        console, iterator, shown = Console(), iter(rows), False
-        while part := list(itertools.islice(iterator, ROWS_PER_TABLE)):
-            table = Table(*columns, header_style="bold")
-            for row in part:
-                # Text, not str: a body may hold what rich would read as its own markup.
-                table.add_row(*(Text(_shown(row.get(column))) for column in columns))
-            console.print(table)
-            shown = True
-        if not shown:
-            self.say("nothing")
+        cells = [[_cell(column, row.get(column)) for column in columns] for row in rows]
+        table, needed = Table(header_style="bold"), 1
+        for number, column in enumerate(columns):
+            longest = max(len(column), *(len(row[number]) for row in cells))
+            least = longest if column in IDS else min(longest, NARROWEST)
+            table.add_column(column, overflow="fold", no_wrap=column in IDS, min_width=least)
+            needed += least + 3
+        for row in cells:
+            # Text, not str: a body may hold what rich would read as its own markup.
+            table.add_row(*map(Text, row))
+        console = Console()
+        # On a terminal that is too narrow for its ids the terminal wraps the lines, whole.
+        console.width = max(console.width, needed)
+        console.print(table)
 
     def record(self, record: Mapping[str, object]) -> None:
         """Print one thing."""
@@ -49,9 +74,16 @@ class Output:
         from rich.text import Text  # noqa: PLC0415
 
         table = Table(show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
         for key, value in record.items():
-            table.add_row(Text(key, style="bold"), Text(_shown(value)))
+            table.add_row(Text(key, style="bold"), Text(_cell(key, value)))
         Console().print(table)
+
+    def line(self, text: str) -> None:
+        """Print what belongs to a table, above it; JSON says it in its fields."""
+        if not self.as_json:
+            print(printable(text))
 
     def say(self, text: str) -> None:
         """Tell a person at a terminal, and no pipe."""
@@ -75,8 +107,18 @@ def _plain(value: object) -> object:
     return str(value)
 
 
+def printable(value: object) -> str:
+    """Return a text of one line: what a terminal would obey is made visible."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(value))
+
+
+def _cell(column: str, value: object) -> str:
+    if column in DURATIONS and isinstance(value, int | float):
+        return durations.shown(value)
+    return _shown(value)
+
+
 def _shown(value: object) -> str:
-    """Return a cell's text: what a terminal would obey is made visible."""
     if value is None:
         return ""
     if isinstance(value, dt.datetime):
@@ -84,4 +126,4 @@ def _shown(value: object) -> str:
     text = (
         value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_plain)
     )
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return printable(text)

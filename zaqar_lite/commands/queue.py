@@ -2,24 +2,40 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from zaqar_lite.commands.durations import whole_seconds
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import Leaves, UsageError, add_leaf, add_noun, confirm, pairs
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client
 
-# The options that stand for reserved metadata: option, key, help.
-RESERVED = (
-    ("--ttl", "_default_message_ttl", "seconds that a message lives by default"),
+# The options that stand for reserved metadata: option, key, how to read it, its name, help.
+RESERVED: tuple[tuple[str, str, Callable[[str], int], str, str], ...] = (
+    (
+        "--ttl",
+        "_default_message_ttl",
+        whole_seconds,
+        "DURATION",
+        "how long a message lives by default, such as 30s, 5m, 1h, 2d",
+    ),
     (
         "--delay",
         "_default_message_delay",
-        "seconds until it can be claimed; above 0, delays work",
+        whole_seconds,
+        "DURATION",
+        "how long until it can be claimed; above 0, delays work",
     ),
-    ("--max-claims", "_max_claim_count", "deliveries before a message is a dead letter"),
-    ("--dead-letter-ttl", "_dead_letter_queue_messages_ttl", "seconds that a dead letter lives"),
+    ("--max-claims", "_max_claim_count", int, "N", "deliveries before a message is a dead letter"),
+    (
+        "--dead-letter-ttl",
+        "_dead_letter_queue_messages_ttl",
+        whole_seconds,
+        "DURATION",
+        "how long a dead letter lives",
+    ),
 )
 
 
@@ -30,7 +46,7 @@ def add_command(subparsers: Leaves) -> None:
     parser.add_argument("--name", help="only names that contain this")
     parser.add_argument("--detailed", action="store_true", help="show metadata too")
     for verb, handler, text in (
-        ("create", create, "make a queue; an existing one is left as it is"),
+        ("create", create, "make a queue; one that exists with other options is refused"),
         ("set", set_, "set metadata of a queue"),
     ):
         parser = add_leaf(verbs, verb, handler, text)
@@ -38,8 +54,8 @@ def add_command(subparsers: Leaves) -> None:
         parser.add_argument(
             "metadata", nargs="*", metavar="KEY=VALUE", help="VALUE is JSON, or else a string"
         )
-        for option, key, explanation in RESERVED:
-            parser.add_argument(option, dest=key, type=int, metavar="N", help=explanation)
+        for option, key, read, name, explanation in RESERVED:
+            parser.add_argument(option, dest=key, type=read, metavar=name, help=explanation)
         parser.add_argument("--dead-letter-queue", dest="_dead_letter_queue", metavar="QUEUE")
     parser = add_leaf(verbs, "unset", unset, "remove metadata of a queue")
     parser.add_argument("queue")
@@ -65,12 +81,19 @@ def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> No
     """List queues."""
     found = client.list_queues(detailed=arguments.detailed, name=arguments.name)
     columns = ("name", "metadata") if arguments.detailed else ("name",)
-    output.rows(map(as_row, found), columns)
+    named = f" with {arguments.name!r} in their name" if arguments.name else ""
+    output.rows(map(as_row, found), columns, empty=f"The project has no queues{named}.")
 
 
 def create(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Make a queue."""
-    created = client.create_queue(arguments.queue, _metadata(arguments) or None)
+    from zaqar_lite.client import QueueExists  # noqa: PLC0415 - only once a command runs
+
+    try:
+        created = client.create_queue(arguments.queue, _metadata(arguments) or None)
+    except QueueExists as error:
+        hint = f"`zaqar-lite queue set {arguments.queue} ...` changes it"
+        raise QueueExists(error.title, f"{error.description}; {hint}") from error
     output.record({"queue": arguments.queue, "created": created})
 
 
@@ -98,37 +121,63 @@ def stats(client: "Client", arguments: argparse.Namespace, output: Output) -> No
     output.rows(
         ({"queue": queue, **as_row(client.stats(queue))} for queue in arguments.queue),
         ("queue", "ready", "delayed", "claimed", "total"),
+        empty="",
     )
 
 
 def ranges(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Split a queue."""
-    output.rows(map(as_row, client.ranges(arguments.queue, arguments.count)), ("marker", "until"))
+    parts = client.ranges(arguments.queue, arguments.count)
+    empty = f"{arguments.queue} is empty."
+    output.rows(map(as_row, parts), ("marker", "until"), empty=empty)
 
 
 def history(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """List what was done."""
     lines = client.history(arguments.queue, state=arguments.state)
-    output.rows(map(as_row, lines), ("id", "at", "attempts", "consumers"))
+    output.rows(
+        map(as_row, lines),
+        ("id", "at", "attempts", "consumers"),
+        empty=f"Nothing of {arguments.queue} is kept as {arguments.state}.",
+    )
 
 
 def purge(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Empty a queue."""
-    count = client.stats(arguments.queue).total
+    count = _count(client, arguments.queue)
     if not arguments.dry_run:
         confirm(arguments, f"Delete {count} messages of {arguments.queue}?")
         types = ["messages", *(["subscriptions"] if arguments.subscriptions else [])]
         client.purge(arguments.queue, types)
-    output.record({"queue": arguments.queue, "messages": count, "dry_run": arguments.dry_run})
+    output.record(_destroyed(arguments, "purged", count))
 
 
 def delete(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Delete a queue."""
-    count = client.stats(arguments.queue).total
+    count = _count(client, arguments.queue)
     if not arguments.dry_run:
         confirm(arguments, f"Delete {arguments.queue} with {count} messages?")
         client.delete_queue(arguments.queue)
-    output.record({"queue": arguments.queue, "messages": count, "dry_run": arguments.dry_run})
+    output.record(_destroyed(arguments, "deleted", count))
+
+
+def _count(client: "Client", queue: str) -> int:
+    """Count the messages of a queue that is there.
+
+    Raises:
+        QueueNotFound: it is not, and nothing would be destroyed.
+    """
+    from zaqar_lite.client import QueueNotFound  # noqa: PLC0415 - only once a command runs
+
+    if not client.queue_exists(queue):
+        raise QueueNotFound("No such queue", f"there is no {queue} to delete anything of")
+    return client.stats(queue).total
+
+
+def _destroyed(arguments: argparse.Namespace, verb: str, count: int) -> dict[str, object]:
+    done = not arguments.dry_run
+    row: dict[str, object] = {"queue": arguments.queue, verb: done, "messages": count}
+    return row | {"dry_run": arguments.dry_run}
 
 
 def _destructive(parser: argparse.ArgumentParser) -> None:
@@ -143,6 +192,6 @@ def _metadata(arguments: argparse.Namespace) -> dict[str, object]:
             found[key] = json.loads(text)
         except ValueError:
             found[key] = text
-    keys = [key for _, key, _ in RESERVED] + ["_dead_letter_queue"]
+    keys = [reserved[1] for reserved in RESERVED] + ["_dead_letter_queue"]
     given = {key: getattr(arguments, key) for key in keys}
     return found | {key: value for key, value in given.items() if value is not None}

@@ -16,7 +16,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from zaqar_lite.commands.output import Output
+from zaqar_lite.commands.durations import seconds_above_zero
+from zaqar_lite.commands.output import Output, printable
+from zaqar_lite.commands.retrying import Retrying
 
 if TYPE_CHECKING:
     from zaqar_lite.client import AsyncClient, Auth, Client, ServerWarning
@@ -111,7 +113,13 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         help="log in as clouds.yaml says (OS_CLOUD, where no URL is given)",
     )
     group.add_argument("--signed", metavar="FILE", help="use a permission that `share` has printed")
-    group.add_argument("--timeout", type=above_zero, default=60, metavar="S", help="seconds (60)")
+    group.add_argument(
+        "--timeout",
+        type=seconds_above_zero,
+        default=60,
+        metavar="DURATION",
+        help="how long to wait for an answer, such as 500ms, 30s, 1m (60s)",
+    )
     group.add_argument(
         "--attempts",
         type=at_least(1),
@@ -133,7 +141,7 @@ def connect(kind: type[S], arguments: argparse.Namespace) -> S:
         project=arguments.project or os.environ.get("ZAQARLITE_PROJECT") or "default",
         client_id=arguments.client_id or os.environ.get("ZAQARLITE_CLIENT_ID"),
         auth=_auth(cloud, arguments.signed),
-        retries=RetryPolicy(attempts=arguments.attempts),
+        retries=RetryPolicy(attempts=arguments.attempts, on_retry=Retrying()),
         timeout=arguments.timeout,
         on_warning=Warnings(),
     )
@@ -150,7 +158,7 @@ class Warnings:
         text = warning.description or warning.title
         if text not in self._told:
             self._told.add(text)
-            print(f"zaqar-lite: warning: {text}", file=sys.stderr)
+            print(f"zaqar-lite: warning: {printable(text)}", file=sys.stderr)
 
 
 def async_client(arguments: argparse.Namespace) -> "AsyncClient":
@@ -224,5 +232,5 @@ def _auth(cloud: str | None, signed: str | None) -> "Auth | None":
 
 
 def _explain(error: Exception, code: int) -> int:
-    print(f"zaqar-lite: {error}", file=sys.stderr)
+    print(f"zaqar-lite: {printable(error)}", file=sys.stderr)
     return code

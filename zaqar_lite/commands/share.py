@@ -4,6 +4,7 @@ import argparse
 import datetime as dt
 from typing import TYPE_CHECKING
 
+from zaqar_lite.commands.durations import seconds_above_zero
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import Leaves, UsageError, above_zero, add_leaf
 
@@ -30,14 +31,21 @@ def add_command(subparsers: Leaves) -> None:
         "--method", action="append", metavar="GET", help="what may be done (GET); may be repeated"
     )
     parser.add_argument("--hours", type=above_zero, default=24, help="how long it lasts (24)")
+    parser.add_argument(
+        "--lasts",
+        type=seconds_above_zero,
+        metavar="DURATION",
+        help="how long it lasts, instead of --hours, such as 30m or 7d",
+    )
 
 
 def share(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Print a permission."""
     try:
-        expires = dt.datetime.now(dt.UTC) + dt.timedelta(hours=arguments.hours)
+        lasts = arguments.lasts or arguments.hours * 3600
+        expires = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=lasts)
     except OverflowError as error:
-        message = f"--hours {arguments.hours:g} is beyond the end of the calendar"
+        message = f"{lasts / 3600:g} hours are beyond the end of the calendar"
         raise UsageError(message) from error
     signed = client.share(
         arguments.queue,

@@ -1,14 +1,18 @@
 """`zaqar-lite watch`: ready, delayed, claimed and dead counts of a queue, live."""
 
 import argparse
+import dataclasses
 import datetime as dt
 import itertools
+import sys
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import Leaves, above_zero, add_leaf, at_least
+from zaqar_lite.commands import durations
+from zaqar_lite.commands.durations import seconds_above_zero
+from zaqar_lite.commands.output import Output, printable
+from zaqar_lite.commands.running import UNAVAILABLE, Leaves, add_leaf, at_least
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,41 +22,85 @@ if TYPE_CHECKING:
 COUNTS = ("ready", "delayed", "claimed", "dead")
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Look:
+    """One look: the rows of the queues, or why there are none."""
+
+    rows: list[dict[str, object]]
+    failure: str | None = None
+
+
 def add_command(subparsers: Leaves) -> None:
     """Declare the command."""
     parser = add_leaf(
         subparsers, "watch", watch, "show ready, delayed, claimed and dead counts live"
     )
+    parser.set_defaults(attempts=1)  # each look is a try
     parser.add_argument("queue", nargs="+")
-    parser.add_argument("--interval", type=above_zero, default=1, metavar="S", help="seconds (1)")
+    parser.add_argument(
+        "--interval",
+        type=seconds_above_zero,
+        default=1,
+        metavar="DURATION",
+        help="time between two looks, such as 500ms or 10s (1s)",
+    )
     parser.add_argument("--count", type=at_least(1), metavar="N", help="end after N looks")
 
 
-def watch(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
-    """Show counts until interrupted: a table that stays in place, or a JSON line per look."""
+def watch(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+    """Show counts until interrupted: a table that stays in place, or a JSON line per look.
+
+    It goes on while the server is away, and when it is back.
+    """
     looks = _looks(client, arguments)
-    if output.as_json:
-        for rows in looks:
-            output.rows(rows, ())
-        return
+    last = _print(looks, output) if output.as_json else _live(looks, arguments.interval)
+    return UNAVAILABLE if last.failure is not None else None
+
+
+def _print(looks: Iterator[Look], output: Output) -> Look:
+    last = Look([])
+    for look in looks:
+        if look.failure is not None and last.failure is None:
+            print(f"zaqar-lite: {look.failure}", file=sys.stderr, flush=True)
+        elif look.failure is None and last.failure is not None:
+            print("zaqar-lite: the server is back", file=sys.stderr, flush=True)
+        output.rows(look.rows, (), empty="")
+        sys.stdout.flush()
+        last = look
+    return last
+
+
+def _live(looks: Iterator[Look], interval: float) -> Look:
     from rich.live import Live  # noqa: PLC0415 - a pipe never needs rich
 
-    before: list[dict[str, object]] = []
+    last, rows, before = Look([]), list[dict[str, object]](), list[dict[str, object]]()
     with Live(auto_refresh=False) as live:
-        for rows in looks:
-            live.update(_table(rows, before, arguments.interval), refresh=True)
-            before = rows
+        for look in looks:
+            if look.failure is None:
+                before, rows = rows, look.rows
+            live.update(_table(rows, before, interval, look.failure), refresh=True)
+            last = look
+    return last
 
 
-def _looks(client: "Client", arguments: argparse.Namespace) -> Iterator[list[dict[str, object]]]:
+def _looks(client: "Client", arguments: argparse.Namespace) -> Iterator[Look]:
     for number in itertools.count(1):
-        yield [_look(client, queue) for queue in arguments.queue]
+        yield _look(client, arguments.queue)
         if number == arguments.count:
             return
         time.sleep(arguments.interval)
 
 
-def _look(client: "Client", queue: str) -> dict[str, object]:
+def _look(client: "Client", queues: list[str]) -> Look:
+    from zaqar_lite.client import Unavailable, Unreachable  # noqa: PLC0415 - once a command runs
+
+    try:
+        return Look([_counts(client, queue) for queue in queues])
+    except (Unavailable, Unreachable) as error:
+        return Look([], printable(error))
+
+
+def _counts(client: "Client", queue: str) -> dict[str, object]:
     stats = client.stats(queue)
     dead_letter_queue = client.get_queue(queue).get("_dead_letter_queue")
     dead = client.stats(dead_letter_queue).total if dead_letter_queue else None
@@ -68,17 +116,24 @@ def _look(client: "Client", queue: str) -> dict[str, object]:
 
 
 def _table(
-    rows: list[dict[str, object]], before: list[dict[str, object]], interval: float
+    rows: list[dict[str, object]],
+    before: list[dict[str, object]],
+    interval: float,
+    failure: str | None,
 ) -> "Table":
     """Return the counts, each with its change since the last look."""
     from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
-    table = Table("queue", *COUNTS, "oldest, s", header_style="bold")
-    table.caption = f"every {interval:g} s; Ctrl-C ends"
+    table = Table("queue", *COUNTS, "oldest", header_style="bold")
+    often = f"every {durations.shown(interval)}; Ctrl-C ends"
+    table.caption = Text(often if failure is None else f"{failure}; looking again {often}")
     for index, row in enumerate(rows):
         last = before[index] if before else row
         cells = [_change(row[name], last[name]) for name in COUNTS]
-        table.add_row(str(row["queue"]), *cells, str(row["oldest_age"] or ""))
+        age = row["oldest_age"]
+        oldest = durations.shown(age) if isinstance(age, int | float) else ""
+        table.add_row(str(row["queue"]), *cells, oldest)
     return table
 
 

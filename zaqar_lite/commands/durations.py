@@ -1,0 +1,61 @@
+"""Durations as people write them: 30s, 5m, 1h, 2d, 1h30m; a plain number is seconds."""
+
+import argparse
+import math
+import re
+
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+
+
+def parse(text: str) -> float:
+    """Return the seconds.
+
+    Raises:
+        ValueError: the text is no duration.
+    """
+    parts = _PART.findall(text)
+    if parts and "".join(map("".join, parts)) == text:
+        return sum(float(number) * UNITS[unit] for number, unit in parts)
+    number = float(text)
+    if not 0 <= number < math.inf:
+        message = f"{text!r} is no duration"
+        raise ValueError(message)
+    return number
+
+
+def whole_seconds(text: str) -> int:
+    """Read a duration that the server counts in whole seconds, for argparse."""
+    try:
+        seconds = parse(text)
+    except ValueError:
+        seconds = 0.5
+    if seconds != int(seconds):
+        message = f"a duration such as 30s, 5m, 1h, or whole seconds is needed, not {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return int(seconds)
+
+
+def seconds_above_zero(text: str) -> float:
+    """Read a duration that is not nothing, for argparse."""
+    try:
+        seconds = parse(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds:
+        message = f"a duration above 0, such as 0.5s, 5m, 1h, or seconds is needed, not {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return seconds
+
+
+def shown(seconds: float) -> str:
+    """Return a duration for a person, by its two largest units."""
+    if seconds < 10 and seconds != int(seconds):
+        return f"{seconds:.1f}s"
+    left = round(seconds)
+    parts: list[str] = []
+    for unit in ("d", "h", "m", "s"):
+        count, left = divmod(left, int(UNITS[unit]))
+        if count or (parts and left):
+            parts.append(f"{count}{unit}")
+    return "".join(part for part in parts[:2] if not part.startswith("0")) or "0s"
