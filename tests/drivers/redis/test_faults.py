@@ -152,6 +152,32 @@ async def test_a_server_that_does_not_greet_is_left() -> None:
         await asyncio.wait_for(left.wait(), 10)
 
 
+class Slow(asyncio.Protocol):
+    """A server that answers its first call at once, and the others after 0.4 s."""
+
+    delay = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, _: bytes) -> None:
+        asyncio.get_running_loop().call_later(self.delay, self.transport.write, b"+PONG\r\n")
+        self.delay = 0.4
+
+
+async def test_the_time_of_an_answer_counts_from_its_question() -> None:
+    """Not from the answer before: a call is not late because nobody had asked for a while."""
+    loop = asyncio.get_running_loop()
+    async with await loop.create_server(Slow, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        _, link = await loop.create_connection(lambda: Link(1), "127.0.0.1", port)
+        await link.send("PING")
+        await asyncio.sleep(0.8)
+        assert await link.send("PING") == b"PONG"
+        link.close()
+
+
 async def test_a_caller_that_goes_away_disturbs_nobody(queue: QueueUnderTest) -> None:
     await queue.post("a")
     gone = asyncio.create_task(queue.post("gone"))

@@ -71,8 +71,9 @@ class Link(asyncio.Protocol):
         if self._transport is None or not out:
             return
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-        if self._watch is None:
+        if len(self._pending) == len(out):  # nobody waited before these: the silence begins now
             self._heard = self._loop.time()
+        if self._watch is None:
             self._watch = self._loop.call_later(self._timeout, self._check)
 
     def _check(self) -> None:
