@@ -1,6 +1,7 @@
 """Dead letters between two slots: a crash at every step, and repeats however late."""
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -55,8 +56,9 @@ async def test_a_crash_at_any_step_is_finished_by_the_sweep(
     queue: QueueUnderTest, target: QueueUnderTest, client: Any, step: str
 ) -> None:
     ids = await exhaust(queue, "a", "b")
-    with crash_before(step), pytest.raises(Unavailable):
-        await queue.claim(dead_letter=target.as_dead_letter_queue(1))
+    with crash_before(step), pytest.raises(Unavailable) if step == "claim" else nullcontext():
+        claimed = await queue.claim(dead_letter=target.as_dead_letter_queue(1))
+        assert claimed.moved == 2
     if step == "accept":
         assert await queue.bodies() == await target.bodies() == []
         assert not (await queue.claim()).messages
@@ -105,8 +107,7 @@ async def test_a_sweep_right_after_the_registration_comes_again_soon(
         await pause.reached()
         await swept(queue)
         pause.go()
-        with pytest.raises(Unavailable):
-            await claiming
+        await claiming
     visit = client.zscore(EVERYWHERE.key("visits"), keys_of(queue.ref).tag)
     assert visit - queue.stores.clock.now_ms() <= MINUTE + SECOND
     queue.advance(MINUTE + SECOND)
@@ -118,7 +119,7 @@ async def test_a_late_repeat_brings_no_letter_back(
     queue: QueueUnderTest, target: QueueUnderTest
 ) -> None:
     await exhaust(queue, "a")
-    with crash_before("outbox_ack"), pytest.raises(Unavailable):
+    with crash_before("outbox_ack"):
         await queue.claim(dead_letter=target.as_dead_letter_queue(1))
     (letter,) = (await target.pop()).messages  # it has arrived, and is consumed
     assert letter.origin is not None
@@ -134,7 +135,7 @@ async def test_two_that_drain_at_once_move_each_letter_once(
     queue: QueueUnderTest, target: QueueUnderTest
 ) -> None:
     await exhaust(queue, *"abcdef")
-    with crash_before("accept"), pytest.raises(Unavailable):
+    with crash_before("accept"):
         await queue.claim(dead_letter=target.as_dead_letter_queue(1))
     queue.advance(MINUTE)
     others = [queue.at(await queue.stores.second()) for _ in range(3)]
@@ -152,7 +153,7 @@ async def test_a_letter_that_comes_while_others_are_brought_is_not_forgotten(
         bringing = asyncio.create_task(queue.claim(dead_letter=policy))
         await pause.reached()
         await exhaust(queue, "b")
-        with crash_before("accept"), pytest.raises(Unavailable):
+        with crash_before("accept"):
             await queue.claim(dead_letter=policy)
         pause.go()
         await bringing
@@ -165,7 +166,7 @@ async def test_letters_on_their_way_outlive_their_source(
     queue: QueueUnderTest, target: QueueUnderTest
 ) -> None:
     await exhaust(queue, "a")
-    with crash_before("accept"), pytest.raises(Unavailable):
+    with crash_before("accept"):
         await queue.claim(dead_letter=target.as_dead_letter_queue(1))
     await queue.stores.messages.purge(queue.ref)
     await queue.stores.messages.drop(queue.ref)
@@ -180,7 +181,7 @@ async def test_letters_on_their_way_are_kept_as_long_as_they_will_live(
     """Where no server comes back for days, Redis's own expiry must not be the end of them."""
     await exhaust(queue, "a")
     policy = target.as_dead_letter_queue(1, 10 * DAY)
-    with crash_before("accept"), pytest.raises(Unavailable):
+    with crash_before("accept"):
         await queue.claim(dead_letter=policy)
     outbox = keys_by_tag(client)[keys_of(queue.ref).tag]["outbox"]
     left = client.pttl(outbox)
@@ -194,7 +195,7 @@ async def test_letters_to_two_targets_each_reach_their_own(
     second = queue.named(f"{queue.ref.name}-second")
     for name, policy in (("a", target), ("b", second), ("c", target)):
         await exhaust(queue, name)
-        with crash_before("accept"), pytest.raises(Unavailable):
+        with crash_before("accept"):
             await queue.claim(dead_letter=policy.as_dead_letter_queue(1))
     queue.advance(MINUTE)
     await swept(queue)

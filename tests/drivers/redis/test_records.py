@@ -62,8 +62,7 @@ async def test_an_index_that_was_not_changed_is_mended(
     }
     with monkeypatch.context() as patch:
         patch.setattr("zaqar_lite.storage.redis.records.RecordIndexes._reindex", crash)
-        with pytest.raises(Unavailable):
-            await acts[change]()
+        await acts[change]()  # it is done, whatever becomes of the indexes
     assert await management.dead_letter_sources(QueueRef(project, "old"), limit=9) == []
     await heal(queue, client)
     updated = change == "update"

@@ -96,7 +96,8 @@ async def test_no_message_has_two_holders_and_none_is_left(servers: Pair, path: 
         bare = message["href"].partition("?")[0]
         if other not in message["href"]:
             answer = await servers[number % 2].delete(f"{bare}?claim_id={other}")
-            assert answer.status_code == 403
+            # 400: that claim is over, with the last message that it held.
+            assert answer.status_code in {400, 403}
         assert (await servers[number % 2].delete(message["href"])).status_code == 204
     stats = (await servers[0].get(f"{path}/stats")).json()["messages"]
     assert stats == {"claimed": 0, "free": 0, "total": 0}

@@ -1,13 +1,16 @@
 """The connection that the two stores of one URI share."""
 
 import asyncio
+import logging
 
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.storage.redis.address import Address
 from zaqar_lite.storage.redis.faults import Fault
+from zaqar_lite.storage.redis.followups import FollowUps
 from zaqar_lite.storage.redis.link import Link
 from zaqar_lite.storage.redis.router import make_router
 
+logger = logging.getLogger(__name__)
 _LEAST_VERSION = (7, 0)
 
 
@@ -16,9 +19,11 @@ class Connection:
 
     def __init__(self, address: Address) -> None:
         self.router = make_router(address)
+        self.follow_ups = FollowUps()
         self._users: set[object] = set()
         self._checking = asyncio.Lock()
         self._checked = False
+        self._silent = 0
 
     async def open(self, user: object) -> None:
         """Connect and check every node; idempotent.
@@ -30,6 +35,8 @@ class Connection:
         async with self._checking:
             if not self._checked:
                 for info in await self.router.on_every_node(_info):
+                    if isinstance(info, Exception):
+                        raise info
                     _check(info)
                 self._checked = True
         self._users.add(user)
@@ -39,15 +46,23 @@ class Connection:
         self._users.discard(user)
         if not self._users:
             self._checked = False
+            await self.follow_ups.close()
             await self.router.close()
 
     async def ping(self) -> None:
-        """Return when every node answers.
+        """Return when a node answers: the queues of the others must not stop the service for all.
 
         Raises:
-            Unavailable: one does not.
+            Unavailable: none does.
         """
-        await self.router.on_every_node(_ping)
+        answers = await self.router.on_every_node(_ping)
+        silent = [answer for answer in answers if isinstance(answer, Exception)]
+        if len(silent) == len(answers):
+            raise silent[0]
+        if len(silent) != self._silent:
+            self._silent = len(silent)
+            answering = len(answers) - len(silent)
+            logger.warning("%d of %d Redis nodes answer %s", answering, len(answers), silent)
 
 
 async def _ping(link: Link) -> object:

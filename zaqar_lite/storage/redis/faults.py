@@ -56,7 +56,7 @@ def explain_at_start(fault: Fault) -> Exception:
     return explain(fault)
 
 
-def unavailable(lost: ConnectionLost) -> Unavailable:
-    """The domain's error for a lost connection."""
-    outcome = "may or may not have been carried out" if lost.sent else "was not sent"
+def unavailable(lost: ConnectionLost, *, was_sent: bool) -> Unavailable:
+    """The domain's error for a lost connection; `was_sent` says it of any attempt at the call."""
+    outcome = "may or may not have been carried out" if was_sent else "was not sent"
     return Unavailable(f"No connection to Redis; the call {outcome}.", detail=str(lost))

@@ -8,20 +8,27 @@ A move crosses slots, so it takes three steps, each atomic and each safe to repe
    from each source, so that a repeat changes nothing, however late it is.
 3. `outbox_ack` removes from the outbox what has arrived.
 
-Whoever caused step 1 does 2 and 3 before it answers. It has registered the queue with the sweep
-before step 1 (the script insists), so after a crash any process's sweep drains the outbox.
+Whoever caused step 1 does 2 and 3 before it answers, unless the target's node is away or slow. It
+has registered the queue with the sweep before step 1 (the script insists), so after a crash any
+process's sweep drains the outbox.
 """
 
+import logging
 from collections.abc import Sequence
 from itertools import groupby
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import Swept
-from zaqar_lite.storage.redis.keys import EVERYWHERE, Keys
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import QueueRef, Swept
+from zaqar_lite.storage.redis.keys import EVERYWHERE, Keys, ref_of
 from zaqar_lite.storage.redis.router import Router
 from zaqar_lite.storage.redis.scripts import load
 
-_LETTERS_PER_STEP = 100
+logger = logging.getLogger(__name__)
+_QUEUES_PER_STEP = 100
+_ROUNDS = 100
+_LATER_MS = 5_000
+"""How long the sweep leaves a queue alone whose node does not answer."""
 
 
 class Sweeper:
@@ -35,17 +42,19 @@ class Sweeper:
         """Let the sweep visit a queue at an instant (ms)."""
         await self._router.run(load("register"), EVERYWHERE, keys.tag, instant, repeatable=True)
 
-    async def drain(self, keys: Keys) -> int:
-        """Bring the letters of a queue's outbox to their targets; answer how many there were."""
-        drained = 0
+    async def drain(self, keys: Keys) -> tuple[int, set[QueueRef]]:
+        """Bring the letters of a queue's outbox to their targets; answer how many, and these."""
+        drained, targets = 0, set[QueueRef]()
         while True:
-            letters: Sequence[bytes] = await self._router.command(
-                keys.slot, "LRANGE", keys.key("outbox"), 0, _LETTERS_PER_STEP - 1
+            letters: Sequence[bytes] = await self._router.run(
+                load("letters"), keys, repeatable=True
             )
             if not letters:
-                return drained
-            for target, group in groupby(letters, _target_of):
-                await self._deliver(keys, Keys(target.decode()), list(group))
+                return drained, targets
+            for tag, group in groupby(letters, _target_of):
+                target = Keys(tag.decode())
+                await self._deliver(keys, target, list(group))
+                targets.add(ref_of(target.tag))
             await self._router.run(load("outbox_ack"), keys, letters[-1][:8], repeatable=True)
             drained += len(letters)
 
@@ -62,33 +71,60 @@ class Sweeper:
             await self.register(target, instant)
 
     async def sweep(self, limit: int) -> Swept:
-        """Visit the queues that are due, until about `limit` entries were tidied up."""
+        """Visit the queues that are due until about `limit` entries were tidied up.
+
+        A queue that has more to tidy up than one step does is due again, so it is visited again.
+        """
         total = Swept()
-        left = limit
-        visits = await self._router.run(
-            load("visits"), EVERYWHERE, self._clock.offset_ms, limit, repeatable=True
-        )
-        for tag, score in zip(visits[::2], visits[1::2], strict=True):
-            if left <= 0:
-                break
-            swept = await self._visit(Keys(tag.decode()), score, left)
-            total = Swept(
-                total.expired + swept.expired,
-                total.promoted + swept.promoted,
-                total.lapsed + swept.lapsed,
-                total.moved + swept.moved,
+        for _ in range(_ROUNDS):
+            now, visits = await self._router.run(
+                load("visits"),
+                EVERYWHERE,
+                self._clock.offset_ms,
+                min(limit, _QUEUES_PER_STEP),
+                repeatable=True,
             )
-            left -= max(1, swept.total)
+            for tag, score in zip(visits[::2], visits[1::2], strict=True):
+                if total.total >= limit:
+                    return total
+                swept, following = await self._visit(tag, limit - total.total)
+                if following is None:
+                    following = now + _LATER_MS
+                await self._router.run(load("reschedule"), EVERYWHERE, tag, score, following)
+                total = _sum(total, swept)
+            if not visits:
+                break
         return total
 
-    async def _visit(self, keys: Keys, score: bytes, budget: int) -> Swept:
-        """Tidy up one queue and note when it must be visited next."""
-        _, expired, promoted, lapsed, letters, following = await self._router.run(
-            load("sweep"), keys, self._clock.offset_ms, budget
-        )
-        moved = await self.drain(keys) if letters else 0
-        await self._router.run(load("reschedule"), EVERYWHERE, keys.tag, score, following)
-        return Swept(expired=expired, promoted=promoted, lapsed=lapsed, moved=moved)
+    async def _visit(self, tag: bytes, budget: int) -> tuple[Swept, int | None]:
+        """Tidy up one queue; answer when it must be visited next, None where its node is away."""
+        keys = Keys(tag.decode())
+        try:
+            _, expired, forgotten, promoted, lapsed, letters, following = await self._router.run(
+                load("sweep"), keys, self._clock.offset_ms, budget
+            )
+        except Unavailable as exc:
+            logger.warning("the sweep passes a queue over: %s", exc)
+            return Swept(), None
+        moved, targets = 0, set[QueueRef]()
+        if letters:
+            try:
+                moved, targets = await self.drain(keys)
+            except Unavailable as exc:
+                logger.warning("dead letters go on waiting for their queue: %s", exc)
+        swept = Swept(expired, promoted, lapsed, moved, forgotten, frozenset(targets))
+        return swept, following
+
+
+def _sum(one: Swept, other: Swept) -> Swept:
+    return Swept(
+        one.expired + other.expired,
+        one.promoted + other.promoted,
+        one.lapsed + other.lapsed,
+        one.moved + other.moved,
+        one.deleted + other.deleted,
+        one.letters_in | other.letters_in,
+    )
 
 
 def _target_of(letter: bytes) -> bytes:

@@ -26,7 +26,7 @@ class RedisManagementStore(ManagementStore):
         self._connection = connection
         self._router = connection.router
         self._clock = clock
-        self._indexes = RecordIndexes(connection.router, clock)
+        self._indexes = RecordIndexes(connection.router, clock, connection.follow_ups)
 
     async def open(self) -> None:
         """Connect and check the server; see the seam."""

@@ -1,6 +1,7 @@
 """The message store: each operation is one script, and one round trip."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from zaqar_lite.domain.clock import Clock
@@ -11,6 +12,7 @@ from zaqar_lite.domain.errors import (
     LimitReached,
     NotFound,
     QueueChanged,
+    Unavailable,
     Unsupported,
 )
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id, new_claim_id
@@ -74,8 +76,9 @@ class RedisMessageStore(MessageStore):
         self._router = connection.router
         self._clock = clock
         self._options = options
+        self._follow_ups = connection.follow_ups
         self._sweeper = Sweeper(connection.router, clock)
-        self._indexes = RecordIndexes(connection.router, clock)
+        self._indexes = RecordIndexes(connection.router, clock, connection.follow_ups)
         self.examined = 0
         """How many entries this store's claims, pops and lists have looked at (for tests)."""
 
@@ -101,7 +104,6 @@ class RedisMessageStore(MessageStore):
         version: int | None,
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
-        keys = keys_of(queue)
         client = pack_client(client_id)
         randomness = new_randomness(len(messages))
         keyed = any(message.idempotency_key is not None for message in messages)
@@ -126,8 +128,7 @@ class RedisMessageStore(MessageStore):
         if status != b"ok":
             self._refuse_post(queue, status, *rest)
         instant, first, *known = rest
-        if instant:
-            await self._sweeper.register(keys, instant)
+        await self._register(queue, instant)
         return _posted(int.from_bytes(first, "big"), randomness, known)
 
     def _refuse_post(self, queue: QueueRef, status: bytes, number: int = 0) -> NoReturn:
@@ -208,8 +209,7 @@ class RedisMessageStore(MessageStore):
                 "a longer ttl or a shorter delay."
             )
         now, instant, position, record, track = rest
-        if instant:
-            await self._sweeper.register(keys_of(queue), instant)
+        await self._register(queue, instant)
         return read_message(position, record, track, now, held=False)
 
     async def delete(
@@ -239,85 +239,80 @@ class RedisMessageStore(MessageStore):
 
     async def pop(self, queue: QueueRef, take: Take) -> Claimed:
         """Remove and hand out ready messages; see the seam."""
-        limit, delay_mode, version = take.limit, take.delay_mode, take.version
-        dead_letter = take.retries.dead_letter
-        messages, moved = await self._take(
-            queue, "pop", _NO_CLAIM, limit, ("", "", ""), delay_mode, dead_letter, version
-        )
-        return Claimed(None, messages, moved)
+        return await self._take(queue, "pop", None, take)
 
     async def claim(self, queue: QueueRef, take: Take) -> Claimed:
         """Hand out ready messages under a new claim; see the seam."""
-        limit, ttl_ms, grace_ms, client_id = take.limit, take.ttl_ms, take.grace_ms, take.client_id
-        delay_mode, dead_letter, version = take.delay_mode, take.retries.dead_letter, take.version
-        claim_id = new_claim_id()
-        messages, moved = await self._take(
-            queue,
-            "claim",
-            bytes.fromhex(claim_id),
-            limit,
-            (ttl_ms, grace_ms, pack_client(client_id)),
-            delay_mode,
-            dead_letter,
-            version,
-        )
-        return Claimed(claim_id if messages else None, messages, moved)
+        return await self._take(queue, "claim", new_claim_id(), take)
 
-    async def _take(  # noqa: PLR0917 - private, and every argument differs in type
-        self,
-        queue: QueueRef,
-        script: str,
-        claim_id: bytes,
-        limit: int,
-        terms: tuple[str | int | bytes, str | int, str | bytes],
-        delay_mode: DelayMode,
-        dead_letter: DeadLetter | None,
-        version: int | None,
-    ) -> tuple[list[Message], int]:
-        """Take up to `limit` messages, in one call unless it has much to tidy up on its way."""
-        keys = keys_of(queue)
-        policy = _policy(queue, dead_letter)
-        limit = min(limit, MAX_CLAIMED)
-        taken: list[Message] = []
-        moved_in_all, armed = 0, ""
-        ttl, grace, client = terms
-        while True:
-            reply = await self._run_on(
-                queue,
-                script,
-                "" if version is None else version,
-                claim_id,
-                limit - len(taken),
-                ttl,
-                grace,
-                _MODES[delay_mode],
-                client,
-                *policy,
-                armed,
+    async def _take(
+        self, queue: QueueRef, script: str, claim_id: str | None, take: Take
+    ) -> Claimed:
+        """Take messages in one step, or in two where the first meets dead letters.
+
+        What the first has taken is answered, whatever becomes of the second.
+        """
+        first, note = await self._take_once(queue, script, claim_id, take)
+        if note is None:
+            return first
+        # The sweep must know of the queue before a letter leaves it, so that a crash loses none.
+        noting = self._sweeper.register(keys_of(queue), note)
+        try:
+            if not first.messages:
+                await noting
+            elif not await self._follow_ups.run(noting):
+                return replace(first, more=True)
+            limit = take.limit - len(first.messages)
+            rest, _ = await self._take_once(
+                queue, script, claim_id, replace(take, limit=limit), armed="1"
             )
-            status, now, examined, moved, instant = reply[:5]
-            self.examined += examined
-            taken += [
-                read_message(
-                    reply[at],
-                    reply[at + 1],
-                    reply[at + 2],
-                    now,
-                    held=script == "claim",
-                    show_delay=delay_mode is not DelayMode.IGNORE,
-                )
-                for at in range(5, len(reply), 3)
-            ]
-            if instant:
-                await self._sweeper.register(keys, instant)
-            if moved:
-                moved_in_all += moved
-                await self._sweeper.drain(keys)
-            if status == b"arm":
-                await self._sweeper.register(keys, now)
-                armed = "1"
-            elif status == b"ok":
-                return taken, moved_in_all
+        except (Unavailable, QueueChanged):
+            if not first.messages:
+                raise
+            return replace(first, more=True)
+        messages = [*first.messages, *rest.messages]
+        return Claimed(first.claim_id or rest.claim_id, messages, rest.moved, rest.more)
+
+    async def _take_once(
+        self, queue: QueueRef, script: str, claim_id: str | None, take: Take, *, armed: str = ""
+    ) -> tuple[Claimed, int | None]:
+        """Take messages; answer also the instant to note where dead letters are met unarmed."""
+        reply = await self._run_on(
+            queue,
+            script,
+            "" if take.version is None else take.version,
+            _NO_CLAIM if claim_id is None else bytes.fromhex(claim_id),
+            min(take.limit, MAX_CLAIMED),
+            take.ttl_ms,
+            take.grace_ms,
+            _MODES[take.delay_mode],
+            pack_client(take.client_id),
+            *_policy(queue, take.retries.dead_letter),
+            armed,
+        )
+        status, now, examined, moved, instant = reply[:5]
+        self.examined += examined
+        messages = [
+            read_message(
+                reply[at],
+                reply[at + 1],
+                reply[at + 2],
+                now,
+                held=claim_id is not None,
+                show_delay=take.delay_mode is not DelayMode.IGNORE,
+            )
+            for at in range(5, len(reply), 3)
+        ]
+        await self._register(queue, instant)
+        if moved:
+            await self._follow_ups.run(self._sweeper.drain(keys_of(queue)))
+        claimed = Claimed(claim_id if messages else None, messages, moved, status == b"more")
+        return claimed, now if status == b"arm" else None
+
+    async def _register(self, queue: QueueRef, instant: int) -> None:
+        """Let the sweep visit a queue at an instant (ms), unless it is 0."""
+        if instant:
+            await self._follow_ups.run(self._sweeper.register(keys_of(queue), instant))
 
     async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         """Read a live claim; see the seam."""
@@ -331,13 +326,12 @@ class RedisMessageStore(MessageStore):
 
     async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
         """Let a live claim live on; see the seam."""
-        reply = [b"missing"]
+        reply: list[Any] = [b"missing"]
         if is_claim_id(claim_id):
             reply = await self._run_on(queue, "renew", bytes.fromhex(claim_id), ttl_ms, grace_ms)
         if reply[0] == b"missing":
             raise NotFound(f"Claim {claim_id} does not exist or has expired.")
-        if reply[1]:
-            await self._sweeper.register(keys_of(queue), int(reply[1]))
+        await self._register(queue, reply[1])
 
     async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
         """End a claim; see the seam."""

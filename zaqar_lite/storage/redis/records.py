@@ -9,15 +9,17 @@ the sweep finds the intent and does the rest; until then a name may be listed wi
 """
 
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import LimitReached, QueueChanged
+from zaqar_lite.domain.errors import LimitReached, QueueChanged, Unavailable
 from zaqar_lite.domain.metadata import dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.storage.redis.followups import FollowUps
 from zaqar_lite.storage.redis.keys import (
     EVERYWHERE,
     Keys,
@@ -29,13 +31,16 @@ from zaqar_lite.storage.redis.keys import (
 from zaqar_lite.storage.redis.router import Router
 from zaqar_lite.storage.redis.scripts import load
 
+logger = logging.getLogger(__name__)
+
 
 class RecordIndexes:
     """Read records, and keep the indexes over them true."""
 
-    def __init__(self, router: Router, clock: Clock) -> None:
+    def __init__(self, router: Router, clock: Clock, follow_ups: FollowUps) -> None:
         self._router = router
         self._clock = clock
+        self._follow_ups = follow_ups
 
     async def read(self, ref: QueueRef) -> QueueRecord | None:
         """Read a queue's record."""
@@ -56,9 +61,10 @@ class RecordIndexes:
         try:
             yield
         except (QueueChanged, LimitReached):
-            await self._finish(intent)  # nothing changed, but a name may have been listed
+            # Nothing changed, but a name may have been listed.
+            await self._follow_ups.run(self._finish(intent))
             raise
-        await self._finish(intent)
+        await self._follow_ups.run(self._finish(intent))
 
     async def heal(self, limit: int) -> None:
         """Finish up to `limit` changes that a crash cut short."""
@@ -66,7 +72,10 @@ class RecordIndexes:
             load("old_intents"), EVERYWHERE, self._clock.offset_ms, limit, repeatable=True
         )
         for intent in intents:
-            await self._finish(intent)
+            try:
+                await self._finish(intent)
+            except Unavailable as exc:  # a node is away; the changes on others must not wait
+                logger.warning("the indexes of a queue will be mended later: %s", exc)
 
     async def _finish(self, intent: bytes) -> None:
         tag, old_target, _ = json.loads(intent)

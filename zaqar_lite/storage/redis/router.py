@@ -71,6 +71,7 @@ class Router(ABC):
         return reply
 
     async def _call(self, slot: int, words: tuple[Word, ...], repeatable: bool) -> Any:  # noqa: ANN401
+        was_sent = False
         for hop in range(_MAX_HOPS):
             node = None
             try:
@@ -78,11 +79,12 @@ class Router(ABC):
                 link = await self._link(node)
                 reply = await link.send(*words)
             except ConnectionLost as lost:
+                was_sent = was_sent or lost.sent
                 if node is not None:
                     self.leave(node)
                 if hop + 1 < _MAX_HOPS and self._may_repeat(lost, hop, repeatable):
                     continue
-                raise unavailable(lost) from None
+                raise unavailable(lost, was_sent=was_sent) from None
             if isinstance(reply, Fault):
                 if reply.code in SWITCHES_NODE:
                     link.close(str(reply))
@@ -149,22 +151,25 @@ class Router(ABC):
         return [await self._node(0)]
 
     async def on_every_node(self, act: Callable[[Link], Awaitable[Any]]) -> list[Any]:
-        """Run `act` on a link to each node.
+        """Run `act` on a link to each node; answer its replies and, of nodes without, Unavailable.
 
         Raises:
-            Unavailable: a node does not answer, or not with success.
+            Unavailable: no node can be asked.
         """
         try:
-            replies = []
-            for node in await self.nodes():
-                link = await self._link(node)
-                replies.append(await act(link))
+            nodes = await self.nodes()
         except ConnectionLost as lost:
-            raise unavailable(lost) from None
-        for reply in replies:
-            if isinstance(reply, Fault):
-                raise explain(reply)
-        return replies
+            raise unavailable(lost, was_sent=False) from None
+        return await asyncio.gather(*(self._ask_node(node, act) for node in nodes))
+
+    async def _ask_node(self, node: Any, act: Callable[[Link], Awaitable[Any]]) -> Any:  # noqa: ANN401
+        try:
+            link = await self._link(node)
+            reply = await act(link)
+        except ConnectionLost as lost:
+            self.leave(node)
+            return unavailable(lost, was_sent=lost.sent)
+        return explain(reply) if isinstance(reply, Fault) else reply
 
     async def close(self) -> None:
         """Close all links."""
@@ -290,7 +295,7 @@ class ClusterRouter(Router):
             await asking
             return await reply
         except ConnectionLost as lost:
-            raise unavailable(lost) from None
+            raise unavailable(lost, was_sent=lost.sent) from None
 
 
 def make_router(address: Address) -> Router:

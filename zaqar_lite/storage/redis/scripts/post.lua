@@ -90,7 +90,7 @@ if new_keys > 0 then
 end
 
 local first = take_positions(#new)
-local soonest, latest = now + 253402300799000, now
+local soonest, latest = has_orphans() and now or now + 253402300799000, now
 local records, expiring, ready_now, priorities = {}, {}, {}, {}
 local delayed, delays = {}, {}
 local stored = {}

@@ -1,11 +1,13 @@
 -- Tidy up one queue, and find when it must be visited next.
 -- ARGV: 1 offset, 2 about how many entries
--- Answers: 'ok', expired, promoted, lapsed, length of the outbox, next instant or 0.
+-- Answers: 'ok', messages expired, keys forgotten, promoted, lapsed, length of the outbox, next
+-- instant or 0.
 -- key outbox: list, dead letters on their way; drained by outbox_ack, expires by `keep`
 -- key keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires by `keep`
 -- key forgets: zset, the same fields by deadline; expires by `keep`
--- include: expire
+-- include: expire repair
 local budget = math.min(tonumber(ARGV[2]), 400)
+local mended, is_whole = repair()
 local expired, entries, _, lapsed, promoted = expire(budget), 0, true, 0, 0
 if expired < budget then
   entries, _, lapsed = lapse(budget - expired)
@@ -13,11 +15,9 @@ end
 if expired + entries < budget then
   promoted = promote(budget - expired - entries)
 end
-local old = redis.call('ZRANGEBYSCORE', forgets, '-inf', now, 'LIMIT', 0, 100)
-if #old > 0 then
-  apply('ZREM', forgets, old)
-  apply('HDEL', keys, old)
-end
+local old = redis.call('ZRANGEBYSCORE', forgets, '-inf', now, 'LIMIT', 0, budget)
+apply('ZREM', forgets, old)
+apply('HDEL', keys, old)
 local following = 0
 local function consider(instant)
   instant = tonumber(instant or 0)
@@ -32,6 +32,9 @@ local armed = tonumber(redis.call('HGET', state, 'armed') or 0)
 if armed > now then
   consider(armed)
 end
+if not is_whole then
+  consider(now)
+end
 local waiting_letters = redis.call('LLEN', outbox)
 if waiting_letters > 0 then
   consider(now + 5000)
@@ -42,4 +45,4 @@ if following > 0 then
 else
   redis.call('HDEL', state, 'due')
 end
-return {'ok', expired, promoted, lapsed, waiting_letters, following}
+return {'ok', expired, #old, promoted + mended, lapsed, waiting_letters, following}

@@ -4,18 +4,17 @@
 --       13 '1' when the driver has registered the queue for the sweep
 -- key outbox: list, dead letters on their way; drained by outbox_ack, expires by `keep`
 -- include: claims delays forget
-local BUDGET = 900
+
+-- The script answers with what it has when it has examined `BUDGET` entries that are not handed out
+-- (expired, exhausted, brought back), or read `BYTES` of them: the next call and the sweep go on.
+local BUDGET, BYTES = 400, 2097152
 local limit, mode, most_claims = tonumber(ARGV[4]), ARGV[7], tonumber(ARGV[9])
-local examined, settled = lapse(400)
-if settled and mode == 'H' then
-  local promoted, complete = promote(400)
-  examined, settled = examined + promoted, complete
-end
-if not settled then
-  return {'again', now, examined, 0, 0}
-end
-if mode == 'E' then
-  examined = examined + expose(math.min(limit, 400))
+local spent, is_settled = lapse(BUDGET / 2)
+if mode == 'H' then
+  local promoted, is_complete = promote(BUDGET / 2)
+  spent, is_settled = spent + promoted, is_settled and is_complete
+elseif mode == 'E' then
+  expose(math.min(limit, BUDGET))
 end
 
 -- Put exhausted messages into the outbox: in this queue they are gone, in the target they will
@@ -50,56 +49,80 @@ local function set_aside(positions, records, its)
   forget(positions, its)
 end
 
--- Answers status, positions, records and tracks of what was taken, and how many were moved.
-local function take()
-  local taken, records, its, moved, status = {}, {}, {}, 0, 'ok'
-  while #taken < limit and status == 'ok' do
-    local room = math.min(limit - #taken, BUDGET - examined)
-    if room <= 0 then
-      status = 'again'
-      break
-    end
-    local positions = first_ready(room)
-    local gone, gone_tracks, letters, letter_records, letter_tracks, leaving = {}, {}, {}, {}, {}, {}
-    local found = gather(messages, positions)
-    local found_tracks = gather(tracks, positions)
-    for i, position in ipairs(positions) do
-      local record, track = found[i], found_tracks[i]
-      examined = examined + 1
-      if not record or expires_of(record, track) <= now then
-        gone[#gone + 1], gone_tracks[#gone + 1] = position, track
-      elseif most_claims and track and struct.unpack('>I4', track, 12) >= most_claims then
-        if ARGV[13] ~= '1' then
-          -- The sweep must know of this queue before anything is in its outbox, and must not
-          -- forget it before this claim comes back: a crash in between loses nothing.
-          redis.call('HSET', state, 'armed', now + 60000)
-          keep(now + 60000, {})
-          status = 'arm'
-          break
-        end
-        letters[#letters + 1], letter_records[#letters + 1], letter_tracks[#letters + 1] =
-          position, record, track
-      else
-        leaving[#leaving + 1] = position
-        taken[#taken + 1], records[#taken + 1], its[#taken + 1] = position, record, track
+-- The rows (position, record, track) of these that can be handed out, up to `room`, and those that
+-- are gone or exhausted on the way; how many bytes the exhausted have; whether one came unarmed.
+local function sort(positions, room)
+  local records, its = gather(messages, positions), gather(tracks, positions)
+  local fit, gone, letters, bytes = {}, {}, {}, 0
+  for i, position in ipairs(positions) do
+    local record, track = records[i], its[i]
+    local row = {position, record, track}
+    if not record or expires_of(record, track) <= now then
+      gone[#gone + 1] = row
+    elseif most_claims and track and struct.unpack('>I4', track, 12) >= most_claims then
+      if ARGV[13] ~= '1' then
+        return fit, gone, letters, bytes, true
       end
+      letters[#letters + 1] = row
+      bytes = bytes + #record
+    elseif #fit == room then
+      break
+    else
+      fit[#fit + 1] = row
     end
-    leave_ready(leaving)
-    if #gone > 0 then
-      leave_ready(gone)
-      forget(gone, gone_tracks)
+  end
+  return fit, gone, letters, bytes, false
+end
+
+local function column(rows, number)
+  local values = {}
+  for i, row in ipairs(rows) do
+    values[i] = row[number]
+  end
+  return values
+end
+
+-- Answers status and the rows that were taken, and how many were moved. 'more': the budget ended
+-- it. 'arm': an exhausted message is next, and the driver must register the queue for the sweep
+-- before one is in its outbox; the sweep must not forget the queue before this call comes back, so
+-- that a crash in between loses nothing.
+local function take()
+  local taken, moved, unfit, bytes, status = {}, 0, 0, 0, 'ok'
+  while #taken < limit and status == 'ok' do
+    local room = math.min(limit - #taken, 1000 - spent)
+    -- While nothing fits, twice as many are looked at each time.
+    local positions = first_ready(math.max(room, math.min(unfit, 64)))
+    local fit, gone, letters, size, is_unarmed = sort(positions, room)
+    for _, row in ipairs(fit) do
+      taken[#taken + 1] = row
     end
+    leave_ready(column(fit, 1))
+    leave_ready(column(gone, 1))
+    forget(column(gone, 1), column(gone, 3))
     if #letters > 0 then
-      set_aside(letters, letter_records, letter_tracks)
-      moved = moved + #letters
+      set_aside(column(letters, 1), column(letters, 2), column(letters, 3))
     end
-    if #positions == 0 then
-      local exposed = mode == 'E' and expose(room) or 0
-      examined = examined + exposed
+    moved = moved + #letters
+    unfit = unfit + #gone + #letters
+    spent = spent + #gone + #letters
+    bytes = bytes + size
+    if is_unarmed then
+      redis.call('HSET', state, 'armed', now + 60000)
+      keep(now + 60000, {})
+      status = 'arm'
+    elseif #positions == 0 then
+      local exposed = mode == 'E' and expose(math.min(room, BUDGET)) or 0
+      spent = spent + exposed
       if exposed == 0 then
         break
       end
     end
+    if status == 'ok' and #taken < limit and (spent >= BUDGET or bytes >= BYTES) then
+      status = 'more'
+    end
   end
-  return status, taken, records, its, moved
+  if status == 'ok' and #taken < limit and not is_settled then
+    status = 'more'
+  end
+  return status, taken, moved
 end

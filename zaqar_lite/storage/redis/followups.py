@@ -1,0 +1,50 @@
+"""What follows a commit: it is begun before the answer leaves, and cannot fail or hold it up.
+
+What it would do is noted durably in the step that was committed (a queue's `due`, its outbox, an
+intent), so whatever fails here is done by the sweep.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from zaqar_lite.domain.errors import Unavailable
+
+logger = logging.getLogger(__name__)
+_PATIENCE = 0.5
+"""Seconds for which an answer waits for what follows it, where another node is slow."""
+
+
+class FollowUps:
+    """The tasks that outlive the call which began them."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[bool]] = set()
+
+    async def run(self, work: Coroutine[Any, Any, object]) -> bool:
+        """Do the work, or leave it to go on after a moment; answer whether it is done."""
+        task = asyncio.create_task(_survive(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.wait({task}, timeout=_PATIENCE)
+        return task.done() and task.result()
+
+    async def close(self) -> None:
+        """End what still runs; the sweep does it."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def _survive(work: Coroutine[Any, Any, object]) -> bool:
+    try:
+        await work
+    except Unavailable as exc:
+        logger.warning("the sweep will finish what a call began: %s", exc)
+    except Exception:
+        # A bug here must not take the answer of what was committed with it.
+        logger.exception("what follows a commit failed")
+    else:
+        return True
+    return False
