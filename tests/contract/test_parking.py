@@ -1,0 +1,475 @@
+"""Parking: a message given back with a delay waits at its own place, and belongs to nobody."""
+
+import pytest
+
+from tests.contract.conftest import OpenStores
+from tests.contract.stores import Stores
+from tests.contract.subject import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    QueueUnderTest,
+    ack,
+    fail,
+    give_back,
+    ids,
+    new,
+    texts,
+)
+from zaqar_lite.domain.attempts import Ended
+from zaqar_lite.domain.errors import Conflict, LimitReached, NotFound
+from zaqar_lite.domain.models import (
+    Capability,
+    DelayMode,
+    Outcome,
+    QueueRef,
+    Refusal,
+    RefusalReason,
+)
+
+pytestmark = pytest.mark.anyio
+
+HONOUR, EXPOSE, IGNORE = DelayMode.HONOUR, DelayMode.EXPOSE, DelayMode.IGNORE
+any_mode = pytest.mark.parametrize("mode", [IGNORE, HONOUR, EXPOSE], ids=lambda mode: mode.value)
+
+
+@pytest.fixture(autouse=True)
+def settles(stores: Stores) -> None:
+    stores.need(Capability.SETTLE)
+
+
+async def give_all_back(
+    queue: QueueUnderTest, *, delay: int = 10 * MINUTE, mode: DelayMode = IGNORE
+) -> tuple[str, list[str]]:
+    """Claim what is ready and park each message; answer the claim's id and those of messages."""
+    claimed = await queue.claim(100, mode=mode)
+    claim_id, message_ids = claimed.claim_id or "", ids(claimed.messages)
+    outcomes = await queue.outcomes(claim_id, *[give_back(each, delay) for each in message_ids])
+    assert outcomes == [Outcome.DONE] * len(message_ids)
+    return claim_id, message_ids
+
+
+async def park(queue: QueueUnderTest, *what: str, delay: int = 10 * MINUTE) -> list[str]:
+    """Post to a queue where nothing is ready, and park what was posted; answer the ids."""
+    await queue.post(*what)
+    _, message_ids = await give_all_back(queue, delay=delay)
+    return message_ids
+
+
+# When it comes back, and where.
+
+
+@any_mode
+async def test_a_parked_message_is_handed_out_when_its_time_has_come(
+    queue: QueueUnderTest, mode: DelayMode
+) -> None:
+    await queue.post("a", delay=0 if mode is IGNORE else MINUTE)
+    queue.advance(2 * MINUTE)
+    await give_all_back(queue, mode=mode)
+    for _ in range(3):
+        assert (await queue.claim(mode=mode)).claim_id is None
+        assert not (await queue.pop(mode=mode)).messages
+        await queue.sweep({})
+        assert await queue.counts() == (0, 1, 0)
+        queue.advance(3 * MINUTE)
+    queue.advance(MINUTE)
+    assert await queue.counts() == (1, 0, 0)
+    (message,) = (await queue.claim(mode=mode)).messages
+    assert (message.claim_count, message.failure_count, message.parked_until) == (2, 0, None)
+
+
+@any_mode
+async def test_a_pop_takes_a_parked_message_when_its_time_has_come(
+    queue: QueueUnderTest, mode: DelayMode
+) -> None:
+    await park(queue, "a")
+    queue.advance(11 * MINUTE)
+    (message,) = (await queue.pop(mode=mode)).messages
+    assert (message.claim_count, message.failure_count) == (1, 0)
+    assert await queue.bodies() == []
+
+
+async def test_a_parked_message_comes_back_at_its_own_place(queue: QueueUnderTest) -> None:
+    await park(queue, "a", "b")
+    await queue.post("c")
+    queue.advance(11 * MINUTE)
+    await queue.post("d")
+    assert texts(await queue.listed(claimed=False, delayed=False)) == ["a", "b", "c", "d"]
+    assert texts((await queue.claim(3)).messages) == ["a", "b", "c"]
+
+
+async def test_a_sweep_brings_a_parked_message_back_at_its_own_place(
+    queue: QueueUnderTest,
+) -> None:
+    (message_id,) = await park(queue, "a")
+    await queue.post("b")
+    queue.advance(11 * MINUTE)
+    await queue.sweep({})
+    message = await queue.get_one(message_id, details=True)
+    assert (message.failure_count, message.claim_id, message.parked_until) == (0, None, None)
+    assert [attempt.outcome for attempt in message.attempts] == [Ended.RELEASED]
+    assert texts((await queue.claim()).messages) == ["a", "b"]
+
+
+async def test_a_parked_message_does_not_hide_a_later_ready_one(queue: QueueUnderTest) -> None:
+    await park(queue, *map(str, range(20)))
+    await queue.post("ready")
+    assert texts((await queue.claim(2)).messages) == ["ready"]
+
+
+async def test_each_message_waits_for_its_own_time(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"abc")
+    claim_id = await queue.claim_id()
+    delays = (30, 10, 20)
+    await queue.settle(
+        claim_id,
+        *[give_back(each, m * MINUTE) for each, m in zip(message_ids, delays, strict=True)],
+    )
+    for expected in "bca":
+        assert (await queue.claim(ttl=HOUR)).claim_id is None
+        queue.advance(9 * MINUTE)
+        assert (await queue.claim(ttl=HOUR)).claim_id is None
+        queue.advance(70 * SECOND)
+        assert texts((await queue.claim(ttl=HOUR)).messages) == [expected]
+
+
+async def test_a_message_can_be_parked_again_and_again(queue: QueueUnderTest) -> None:
+    await queue.post("a")
+    for count in range(1, 5):
+        (message,) = (await queue.claim()).messages
+        assert message.claim_count == count
+        await queue.release(message.claim_id or "", delay=10 * MINUTE)
+        assert (await queue.claim()).claim_id is None
+        queue.advance(11 * MINUTE)
+
+
+# How readers see it.
+
+
+async def test_a_parked_message_is_shown_as_claimed_by_nobody(queue: QueueUnderTest) -> None:
+    (message_id,) = await park(queue, "parked")
+    await queue.post("ready")
+    shown = await queue.get_one(message_id)
+    assert (shown.claim_id, shown.claim_count) == (None, 1)
+    assert shown.parked_until is not None
+    assert abs(shown.parked_until - shown.now - 10 * MINUTE) < MINUTE
+    assert shown.delay_expires_at is None
+    (listed, ready) = await queue.listed(claimed=True, delayed=False)
+    assert texts([listed, ready]) == ["parked", "ready"]
+    assert (listed.claim_id, listed.parked_until) == (None, shown.parked_until)
+    assert ready.parked_until is None
+    assert texts(await queue.listed(claimed=False, delayed=True)) == ["ready"]
+
+
+async def test_a_message_is_shown_as_ready_when_its_time_has_come(queue: QueueUnderTest) -> None:
+    (message_id,) = await park(queue, "a")
+    queue.advance(11 * MINUTE)
+    for _ in range(2):
+        (listed,) = await queue.listed(claimed=False, delayed=False)
+        assert (listed.id, listed.claim_id, listed.parked_until) == (message_id, None, None)
+        assert (await queue.get_one(message_id)).parked_until is None
+        assert await queue.counts() == (1, 0, 0)
+        await queue.sweep({})
+
+
+async def test_a_parked_message_is_counted_as_delayed(queue: QueueUnderTest) -> None:
+    await park(queue, "a", "b")
+    await queue.post("c", "d", "e")
+    await queue.claim(1)
+    await queue.post("f", delay=10 * MINUTE)
+    assert await queue.counts() == (2, 3, 1)
+    stats = await queue.stats()
+    assert stats.oldest is not None
+    assert stats.newest is not None
+    assert texts([stats.oldest, stats.newest]) == ["a", "f"]
+    assert stats.oldest.parked_until is not None
+
+
+async def test_a_parked_message_is_a_live_one(open_stores: OpenStores, project: str) -> None:
+    """It takes room under `max_messages`, and a range of the queue holds it."""
+    stores = await open_stores(max_messages=2)
+    queue = QueueUnderTest(stores, QueueRef(project, "queue"))
+    await park(queue, "a", "b")
+    with pytest.raises(LimitReached):
+        await queue.post("c")
+    positions = [message.position for message in await queue.listed()]
+    assert list(await stores.messages.split(queue.ref, 2)) == positions
+
+
+# What reaches it, and what does not.
+
+
+async def test_a_parked_message_is_deleted_without_a_claim(queue: QueueUnderTest) -> None:
+    one, two, _ = await park(queue, *"abc")
+    assert not await queue.delete(one)
+    assert not await queue.delete(two, claims=[])
+    assert await queue.bodies() == ["c"]
+    assert await queue.counts() == (0, 1, 0)
+    queue.advance(11 * MINUTE)
+    assert texts((await queue.claim()).messages) == ["c"]
+
+
+async def test_no_claim_may_delete_a_parked_message(queue: QueueUnderTest) -> None:
+    await queue.post(*"ab")
+    claim_id = await queue.claim_id()
+    parked, held = ids((await queue.get_claim(claim_id)).messages)
+    await queue.settle(claim_id, give_back(parked, 10 * MINUTE))
+    for claims in ([claim_id], ["0" * 32]):
+        assert await queue.delete(parked, claims=claims) == [
+            Refusal(parked, RefusalReason.NOT_CLAIMED)
+        ]
+    assert await queue.delete(parked, held, claims=[claim_id]) == [
+        Refusal(parked, RefusalReason.NOT_CLAIMED)
+    ]
+    assert await queue.bodies() == ["a", "b"]
+
+
+async def test_a_parked_message_is_purged_for_good(queue: QueueUnderTest) -> None:
+    (message_id,) = await park(queue, "a")
+    await queue.purge()
+    assert await queue.counts() == (0, 0, 0)
+    assert not await queue.get(message_id)
+    queue.advance(11 * MINUTE)
+    await queue.sweep({})
+    assert (await queue.claim()).claim_id is None
+    assert await queue.bodies() == []
+
+
+async def test_a_parked_message_is_dropped_with_its_queue(queue: QueueUnderTest) -> None:
+    await park(queue, "a")
+    await queue.drop()
+    await queue.post("b")
+    queue.advance(11 * MINUTE)
+    await queue.sweep({})
+    assert texts((await queue.claim()).messages) == ["b"]
+    assert await queue.bodies() == ["b"]
+
+
+async def test_a_parked_message_can_not_be_edited(queue: QueueUnderTest) -> None:
+    """It was claimable once: only what still waits for its first time may change."""
+    (never_delayed,) = await park(queue, "a")
+    (once_delayed,) = await queue.post("b", delay=MINUTE)
+    (exposed,) = await queue.post("c", delay=HOUR, ttl=2 * HOUR)
+    queue.advance(2 * MINUTE)
+    _, message_ids = await give_all_back(queue, mode=EXPOSE)
+    assert sorted(message_ids) == sorted([once_delayed, exposed])
+    for message_id in (never_delayed, once_delayed, exposed):
+        for delay in (None, 0, 5 * MINUTE):
+            with pytest.raises(Conflict):
+                await queue.edit(message_id, "edited", delay=delay)
+    assert await queue.bodies() == ["a", "b", "c"]
+    assert await queue.counts() == (0, 3, 0)
+
+
+async def test_exposing_a_queue_leaves_parked_messages_alone(queue: QueueUnderTest) -> None:
+    """Switching a delay off is no reason to try at once what has failed."""
+    await queue.post("parked", delay=MINUTE)
+    queue.advance(2 * MINUTE)
+    await give_all_back(queue, mode=HONOUR, delay=30 * MINUTE)
+    await queue.post("delayed", delay=10 * MINUTE)
+    assert texts((await queue.claim(mode=EXPOSE)).messages) == ["delayed"]
+    assert await queue.expose(100) == 0
+    assert not (await queue.pop(mode=EXPOSE)).messages
+    assert await queue.counts() == (0, 1, 1)
+    queue.advance(31 * MINUTE)
+    assert texts((await queue.claim(1, mode=EXPOSE)).messages) == ["parked"]
+
+
+async def test_a_message_that_was_exposed_is_not_delayed_again_by_parking(
+    queue: QueueUnderTest,
+) -> None:
+    """Its own delay would end long after its parking."""
+    await queue.post("a", delay=HOUR, ttl=2 * HOUR)
+    await give_all_back(queue, mode=EXPOSE)
+    queue.advance(11 * MINUTE)
+    assert await queue.counts() == (1, 0, 0)
+    assert texts((await queue.claim(mode=HONOUR)).messages) == ["a"]
+
+
+async def test_an_exhausted_message_is_a_dead_letter_when_its_time_has_come(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    """Giving back is no failure, so only the next claim would find it exhausted."""
+    policy = other.as_dead_letter_queue(1)
+    await park(queue, "a")
+    assert (await queue.claim(dead_letter=policy)).moved == 0
+    assert await queue.counts() == (0, 1, 0)
+    queue.advance(11 * MINUTE)
+    assert (await queue.claim(dead_letter=policy)).moved == 1
+    assert await other.counts() == (1, 0, 0)
+
+
+# Its old claim.
+
+
+async def test_renewing_the_old_claim_leaves_a_parked_message(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"ab")
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    await queue.settle(claim_id, give_back(message_ids[0], 10 * MINUTE))
+    await queue.renew(claim_id, ttl=HOUR)
+    assert await queue.held(claim_id) == ["b"]
+    queue.advance(11 * MINUTE)
+    assert await queue.counts() == (1, 0, 1)
+    assert texts((await queue.claim()).messages) == ["a"]
+
+
+async def test_releasing_the_old_claim_leaves_a_parked_message(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"ab")
+    claim_id = await queue.claim_id()
+    await queue.settle(claim_id, give_back(message_ids[0], 10 * MINUTE))
+    before = (await queue.get_one(message_ids[0])).parked_until
+    for delay in (0, 30 * MINUTE):
+        await queue.release(claim_id, delay=delay)
+        assert (await queue.get_one(message_ids[0])).parked_until == before
+        assert await queue.counts() == (1, 1, 0)
+
+
+async def test_the_end_of_the_old_claim_leaves_a_parked_message(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"ab")
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    await queue.settle(claim_id, give_back(message_ids[0], 10 * MINUTE))
+    queue.advance(6 * MINUTE)
+    assert await queue.counts() == (1, 1, 0)
+    await queue.sweep({})
+    assert await queue.counts() == (1, 1, 0)
+    (message,) = (await queue.claim()).messages
+    assert (message.id, message.failure_count) == (message_ids[1], 1)
+    assert (await queue.get_one(message_ids[0])).failure_count == 0
+
+
+async def test_parking_can_outlast_the_old_claim_or_end_before_it(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"abc")
+    claim_id = await queue.claim_id(ttl=20 * MINUTE)
+    await queue.settle(
+        claim_id, give_back(message_ids[0], 10 * MINUTE), give_back(message_ids[1], 30 * MINUTE)
+    )
+    queue.advance(11 * MINUTE)
+    assert texts((await queue.claim(ttl=HOUR)).messages) == ["a"]
+    assert await queue.held(claim_id) == ["c"]
+    queue.advance(10 * MINUTE)
+    assert texts((await queue.claim(ttl=HOUR)).messages) == ["c"]
+    queue.advance(10 * MINUTE)
+    assert texts((await queue.claim(ttl=HOUR)).messages) == ["b"]
+
+
+# How long it lives.
+
+
+async def test_a_message_lives_until_a_minute_after_its_parking(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", ttl=20 * MINUTE)
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    await queue.settle(claim_id, give_back(message_id, 40 * MINUTE))
+    message = await queue.get_one(message_id)
+    assert message.ttl_ms == 41 * MINUTE
+    assert message.parked_until == message.expires_at - MINUTE
+    queue.advance(39 * MINUTE)
+    await queue.sweep({})
+    assert await queue.counts() == (0, 1, 0)
+    queue.advance(MINUTE + 30 * SECOND)
+    assert await queue.counts() == (1, 0, 0)
+    queue.advance(MINUTE)
+    assert await queue.counts() == (0, 0, 0)
+    assert (await queue.claim()).claim_id is None
+
+
+async def test_a_ttl_that_ends_within_a_minute_after_the_parking_is_raised(
+    queue: QueueUnderTest,
+) -> None:
+    (message_id,) = await queue.post("a", ttl=20 * MINUTE)
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    await queue.settle(claim_id, give_back(message_id, 20 * MINUTE - 30 * SECOND))
+    message = await queue.get_one(message_id)
+    assert message.ttl_ms == 20 * MINUTE + 30 * SECOND
+    assert message.parked_until == message.expires_at - MINUTE
+
+
+async def test_a_ttl_that_lasts_is_not_touched_by_parking(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", ttl=HOUR)
+    before = await queue.get_one(message_id)
+    claim_id = await queue.claim_id()
+    await queue.settle(claim_id, fail(message_id, 10 * MINUTE))
+    after = await queue.get_one(message_id)
+    assert (after.ttl_ms, after.expires_at) == (before.ttl_ms, before.expires_at)
+
+
+async def test_a_parked_message_keeps_what_it_is(queue: QueueUnderTest) -> None:
+    await queue.post(new("a", headers={"x": "y"}), client="producer")
+    (before,) = await queue.listed()
+    _, (message_id,) = await give_all_back(queue)
+    for minutes in (1, 10):
+        queue.advance(minutes * MINUTE)
+        after = await queue.get_one(message_id)
+        for name in ("position", "body", "created_at", "expires_at", "client_id", "headers"):
+            assert getattr(after, name) == getattr(before, name)
+
+
+# Whole claims.
+
+
+async def test_a_whole_claim_is_parked(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"abcd")
+    claim_id = await queue.claim_id(3)
+    await queue.settle(claim_id, ack(message_ids[1]))
+    await queue.release(claim_id, delay=10 * MINUTE)
+    assert await queue.is_over(claim_id)
+    with pytest.raises(NotFound):
+        await queue.renew(claim_id)
+    assert await queue.counts() == (1, 2, 0)
+    parked = await queue.get(message_ids[0], message_ids[2])
+    assert [message.parked_until is None for message in parked] == [False, False]
+    queue.advance(9 * MINUTE)
+    assert texts((await queue.claim()).messages) == ["d"]
+    queue.advance(2 * MINUTE)
+    claimed = await queue.claim()
+    assert texts(claimed.messages) == ["a", "c"]
+    assert [message.failure_count for message in claimed.messages] == [0, 0]
+
+
+async def test_releasing_with_a_delay_twice_parks_once(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id()
+    await queue.release(claim_id, delay=10 * MINUTE)
+    before = (await queue.get_one(message_id)).parked_until
+    queue.advance(5 * MINUTE)
+    await queue.release(claim_id, delay=10 * MINUTE)
+    await queue.release(claim_id)
+    assert (await queue.get_one(message_id)).parked_until == before
+    queue.advance(6 * MINUTE)
+    second = await queue.claim_id()
+    await queue.release(claim_id, delay=10 * MINUTE)
+    assert await queue.held(second) == ["a"]
+
+
+async def test_parking_a_whole_claim_raises_ttls_that_would_end_before(
+    queue: QueueUnderTest,
+) -> None:
+    short, long = await queue.post(new("a", ttl=20 * MINUTE), new("b", ttl=3 * HOUR))
+    await queue.release(await queue.claim_id(ttl=5 * MINUTE), delay=40 * MINUTE)
+    assert (await queue.get_one(short)).ttl_ms == 41 * MINUTE
+    assert (await queue.get_one(long)).ttl_ms == 3 * HOUR
+    queue.advance(40 * MINUTE + 30 * SECOND)
+    assert texts((await queue.claim()).messages) == ["a", "b"]
+
+
+async def test_releasing_a_lapsed_claim_parks_nothing(queue: QueueUnderTest) -> None:
+    await queue.post("a")
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    queue.advance(6 * MINUTE)
+    await queue.release(claim_id, delay=10 * MINUTE)
+    assert await queue.counts() == (1, 0, 0)
+    (message,) = (await queue.claim()).messages
+    assert message.failure_count == 1
+
+
+@any_mode
+async def test_a_whole_claim_is_parked_whatever_the_queue_is(
+    queue: QueueUnderTest, mode: DelayMode
+) -> None:
+    await queue.post(*"ab", delay=0 if mode is IGNORE else MINUTE)
+    queue.advance(2 * MINUTE)
+    claimed = await queue.claim(mode=mode)
+    await queue.release(claimed.claim_id or "", delay=10 * MINUTE)
+    assert (await queue.claim(mode=mode)).claim_id is None
+    assert await queue.counts() == (0, 2, 0)
+    queue.advance(11 * MINUTE)
+    assert sorted(texts((await queue.claim(mode=mode)).messages)) == ["a", "b"]
