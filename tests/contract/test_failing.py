@@ -1,0 +1,601 @@
+"""Failures: counted once each, followed by a later try, and by the dead letters at a limit."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+
+from tests.contract.stores import Stores
+from tests.contract.subject import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    QueueUnderTest,
+    ack,
+    backoff,
+    bury,
+    extend,
+    fail,
+    give_back,
+    ids,
+    texts,
+)
+from zaqar_lite.domain.attempts import LAPSED, MAX_CLAIMS, MAX_FAILURES, Ended
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import (
+    Capability,
+    Claimed,
+    DeadLetter,
+    DelayMode,
+    HistoryState,
+    Message,
+    Outcome,
+    QueueRef,
+    Retries,
+)
+
+pytestmark = pytest.mark.anyio
+
+DONE = Outcome.DONE
+
+
+@pytest.fixture(autouse=True)
+def settles(stores: Stores) -> None:
+    stores.need(Capability.SETTLE)
+
+
+Meeting = Callable[[QueueUnderTest, Retries], Awaitable[int]]
+"""Let the lapses of a queue be met; answer how many dead letters were moved."""
+
+
+async def by_claim(queue: QueueUnderTest, retries: Retries) -> int:
+    claimed = await queue.claim(dead_letter=retries.dead_letter, backoff=retries.backoff)
+    await queue.release(claimed.claim_id or "0" * 32)
+    return claimed.moved
+
+
+async def by_pop(queue: QueueUnderTest, retries: Retries) -> int:
+    popped = await queue.pop(dead_letter=retries.dead_letter, backoff=retries.backoff)
+    return popped.moved
+
+
+async def by_sweep(queue: QueueUnderTest, retries: Retries) -> int:
+    done = await queue.sweep({queue.ref: retries})
+    if retries.dead_letter is not None and sum(swept.moved for swept in done):
+        assert retries.dead_letter.target in {ref for swept in done for ref in swept.letters_in}
+    return sum(swept.moved for swept in done)
+
+
+MEETINGS: dict[str, Meeting] = {"claim": by_claim, "pop": by_pop, "sweep": by_sweep}
+
+
+@pytest.fixture(params=MEETINGS)
+def meet(request: pytest.FixtureRequest) -> Meeting:
+    name: str = request.param
+    return MEETINGS[name]
+
+
+async def let_lapse(queue: QueueUnderTest, *, ttl: int = 5 * MINUTE, later: int = MINUTE) -> str:
+    """Claim what is ready and let the lease lapse, some time ago; answer the claim's id."""
+    claim_id = await queue.claim_id(100, ttl=ttl)
+    queue.advance(ttl + later)
+    return claim_id
+
+
+def reason(letter: Message) -> str:
+    assert letter.origin is not None
+    return letter.origin.reason
+
+
+# Counting.
+
+
+async def test_releases_are_no_failures(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    for count in range(1, 5):
+        claim_id = await queue.claim_id()
+        if count % 2:
+            await queue.release(claim_id)
+        else:
+            await queue.settle(claim_id, give_back(message_id))
+        message = await queue.get_one(message_id)
+        assert (message.claim_count, message.failure_count) == (count, 0)
+
+
+async def test_failures_and_lapses_are_counted_together(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", ttl=10 * HOUR)
+    await queue.settle(await queue.claim_id(), fail(message_id))
+    await let_lapse(queue)
+    await queue.release(await queue.claim_id())
+    await queue.settle(await queue.claim_id(), fail(message_id, MINUTE))
+    queue.advance(2 * MINUTE)
+    await let_lapse(queue)
+    (message,) = (await queue.claim()).messages
+    assert (message.claim_count, message.failure_count) == (6, 4)
+
+
+async def test_a_claim_that_meets_a_lapse_counts_it(queue: QueueUnderTest) -> None:
+    await queue.post("a")
+    await let_lapse(queue)
+    (message,) = (await queue.claim()).messages
+    assert (message.claim_count, message.failure_count) == (2, 1)
+
+
+async def test_a_pop_that_meets_a_lapse_counts_it(queue: QueueUnderTest) -> None:
+    await queue.post("a")
+    await let_lapse(queue)
+    (message,) = (await queue.pop()).messages
+    assert (message.claim_count, message.failure_count) == (1, 1)
+
+
+async def test_a_sweep_that_meets_a_lapse_counts_it(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    await let_lapse(queue)
+    await queue.sweep({})
+    message = await queue.get_one(message_id)
+    assert (message.claim_count, message.failure_count) == (1, 1)
+    assert await queue.counts() == (1, 0, 0)
+
+
+async def test_a_lapse_is_counted_once_however_many_look(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"ab")
+    claim_id = await let_lapse(queue)
+    for _ in range(2):
+        assert await queue.counts() == (2, 0, 0)
+        assert len(await queue.listed(claimed=False)) == 2
+        assert len(await queue.get(*message_ids)) == 2
+        assert await queue.is_over(claim_id)
+        await queue.sweep({})
+        await queue.release(claim_id)
+    claimed = await queue.claim()
+    assert [message.failure_count for message in claimed.messages] == [1, 1]
+    await queue.sweep({})
+    assert [message.failure_count for message in await queue.listed()] == [1, 1]
+    assert [len(await queue.attempts(each)) for each in message_ids] == [1, 1]
+
+
+async def test_a_lapse_is_counted_once_however_many_race(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*map(str, range(10)))
+    await let_lapse(queue)
+    peers = [queue.at(stores) for stores in await queue.stores.peers(3)]
+    await asyncio.gather(
+        *[peer.sweep({}) for peer in peers], *[peer.claim(3) for peer in peers * 2]
+    )
+    await queue.sweep({})
+    messages = await queue.get(*message_ids, details=True)
+    assert [message.failure_count for message in messages] == [1] * 10
+    assert [len(message.attempts) for message in messages] == [1] * 10
+
+
+async def test_each_message_of_a_claim_lapses_for_itself(queue: QueueUnderTest) -> None:
+    kept, gone, early, late = await queue.post(*"abcd")
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    await queue.settle(
+        claim_id, extend(kept, HOUR), ack(gone), extend(early, 2 * MINUTE), give_back(late)
+    )
+    queue.advance(3 * MINUTE)
+    await queue.sweep({})
+    counts = {message.id: message.failure_count for message in await queue.listed()}
+    assert counts == {kept: 0, early: 1, late: 0}
+
+
+async def test_a_lapse_that_was_renewed_in_time_is_none(queue: QueueUnderTest) -> None:
+    await queue.post("a")
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    for _ in range(3):
+        queue.advance(4 * MINUTE)
+        await queue.sweep({})
+        await queue.renew(claim_id, ttl=5 * MINUTE)
+    (message,) = (await queue.get_claim(claim_id)).messages
+    assert message.failure_count == 0
+
+
+# Limits.
+
+
+async def test_the_failure_that_reaches_the_limit_moves_the_message(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a")
+    retries = Retries(other.as_dead_letter_queue(max_failures=3))
+    for moved in (0, 0, 1):
+        claimed = await queue.claim(client="worker-7", dead_letter=retries.dead_letter)
+        settled = await queue.settle(
+            claimed.claim_id or "", fail(message_id, reason="http_503"), retries=retries
+        )
+        assert (list(settled.outcomes), settled.moved) == ([DONE], moved)
+    assert await queue.bodies() == []
+    letter = await other.get_one(message_id, details=True)
+    assert (letter.claim_count, letter.failure_count, letter.claim_id) == (3, 3, None)
+    assert reason(letter) == MAX_FAILURES
+    assert letter.origin is not None
+    assert letter.origin.source == queue.ref.name
+    assert letter.origin.claim_count == 3
+    assert (letter.origin.last_claim_id, letter.origin.last_client_id) == (
+        claimed.claim_id,
+        "worker-7",
+    )
+    assert [(each.outcome, each.reason) for each in letter.attempts] == [
+        (Ended.FAILED, "http_503")
+    ] * 3
+    assert ids((await other.claim()).messages) == [message_id]
+
+
+async def test_a_delay_does_not_keep_a_message_that_has_reached_the_limit(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a")
+    retries = Retries(other.as_dead_letter_queue(max_failures=1), backoff(HOUR))
+    claim_id = await queue.claim_id()
+    await queue.settle(claim_id, fail(message_id, 10 * MINUTE), retries=retries)
+    assert await other.counts() == (1, 0, 0)
+    letter = await other.get_one(message_id, details=True)
+    assert letter.parked_until is None
+    assert [attempt.delay_ms for attempt in letter.attempts] == [0]
+
+
+async def test_the_lapse_that_reaches_the_limit_moves_the_message(
+    queue: QueueUnderTest, other: QueueUnderTest, meet: Meeting
+) -> None:
+    message_ids = await queue.post(*"ab")
+    await queue.settle(await queue.claim_id(1), fail(message_ids[0]))
+    claim_id = await let_lapse(queue)
+    retries = Retries(other.as_dead_letter_queue(max_failures=2))
+    assert await meet(queue, retries) == 1
+    assert await other.counts() == (1, 0, 0)
+    assert not await queue.get(message_ids[0])
+    letter = await other.get_one(message_ids[0], details=True)
+    assert (letter.claim_count, letter.failure_count) == (2, 2)
+    assert reason(letter) == MAX_FAILURES
+    assert letter.origin is not None
+    assert letter.origin.last_claim_id == claim_id
+    assert [(each.outcome, each.reason) for each in letter.attempts] == [
+        (Ended.FAILED, None),
+        (Ended.LAPSED, LAPSED),
+    ]
+
+
+async def test_until_a_lapse_is_met_readers_see_the_message_where_it_was(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a")
+    await let_lapse(queue)
+    assert await queue.counts() == (1, 0, 0)
+    (message,) = await queue.listed(claimed=False, delayed=False)
+    assert (message.id, message.claim_id, message.parked_until) == (message_id, None, None)
+    policy = other.as_dead_letter_queue(max_failures=1)
+    assert (await queue.claim(dead_letter=policy)).moved == 1
+
+
+async def test_a_failure_moves_a_message_that_was_claimed_as_often_as_it_may(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    """Whichever limit is reached first: it would only wait for the next claim to move it."""
+    (message_id,) = await queue.post("a")
+    await queue.release(await queue.claim_id())
+    retries = Retries(other.as_dead_letter_queue(2, max_failures=5))
+    settled = await queue.settle(await queue.claim_id(), fail(message_id), retries=retries)
+    assert settled.moved == 1
+    letter = await other.get_one(message_id)
+    assert (reason(letter), letter.claim_count, letter.failure_count) == (MAX_CLAIMS, 2, 1)
+
+
+async def test_a_lapse_moves_a_message_that_was_claimed_as_often_as_it_may(
+    queue: QueueUnderTest, other: QueueUnderTest, meet: Meeting
+) -> None:
+    (message_id,) = await queue.post("a")
+    await let_lapse(queue)
+    assert await meet(queue, Retries(other.as_dead_letter_queue(1))) == 1
+    letter = await other.get_one(message_id)
+    assert (reason(letter), letter.claim_count, letter.failure_count) == (MAX_CLAIMS, 1, 1)
+
+
+async def test_of_two_limits_reached_the_failures_are_named(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a")
+    retries = Retries(other.as_dead_letter_queue(1, max_failures=1))
+    await queue.settle(await queue.claim_id(), fail(message_id), retries=retries)
+    assert reason(await other.get_one(message_id)) == MAX_FAILURES
+
+
+async def test_a_release_moves_nothing_whatever_the_limits(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    """A deploy that releases kills nothing; what was claimed too often goes at the next claim."""
+    (message_id,) = await queue.post("a")
+    policy = other.as_dead_letter_queue(1, max_failures=1)
+    settled = await queue.settle(
+        await queue.claim_id(), give_back(message_id), retries=Retries(policy)
+    )
+    assert settled.moved == 0
+    assert await queue.counts() == (1, 0, 0)
+    assert (await queue.claim(dead_letter=policy)).moved == 1
+    letter = await other.get_one(message_id)
+    assert (reason(letter), letter.failure_count) == (MAX_CLAIMS, 0)
+
+
+async def test_failures_of_before_the_policy_count_too(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a")
+    for _ in range(4):
+        await queue.settle(await queue.claim_id(), fail(message_id))
+    retries = Retries(other.as_dead_letter_queue(max_failures=2))
+    settled = await queue.settle(await queue.claim_id(), fail(message_id), retries=retries)
+    assert settled.moved == 1
+    assert (await other.get_one(message_id)).failure_count == 5
+
+
+async def test_a_letter_gets_the_ttl_of_the_policy_at_the_failure(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    failed, lapsed = await queue.post(*"ab", ttl=HOUR)
+    retries = Retries(other.as_dead_letter_queue(ttl=3 * HOUR, max_failures=1))
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    await queue.settle(claim_id, fail(failed), retries=retries)
+    queue.advance(6 * MINUTE)
+    await by_sweep(queue, retries)
+    for letter in await other.get(failed, lapsed):
+        assert letter.origin is not None
+        assert letter.ttl_ms == 3 * HOUR
+        assert letter.expires_at == letter.origin.moved_at + 3 * HOUR
+
+
+async def test_counts_go_on_in_the_dead_letter_queue(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a")
+    retries = Retries(other.as_dead_letter_queue(max_failures=1))
+    await queue.settle(await queue.claim_id(), fail(message_id, reason="one"), retries=retries)
+    await other.settle(await other.claim_id(), fail(message_id, reason="two"))
+    letter = await other.get_one(message_id, details=True)
+    assert (letter.claim_count, letter.failure_count) == (2, 2)
+    assert [(attempt.number, attempt.reason) for attempt in letter.attempts] == [
+        (1, "one"),
+        (2, "two"),
+    ]
+    assert reason(letter) == MAX_FAILURES
+
+
+async def test_a_sweep_asks_for_the_policy_of_each_queue(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    sources = [queue.named(f"{queue.ref.name}-{n}") for n in range(3)]
+    for source in sources:
+        await source.post(source.ref.name)
+        await source.claim(ttl=5 * MINUTE)
+    queue.advance(6 * MINUTE)
+    await queue.sweep(
+        {
+            sources[0].ref: Retries(other.as_dead_letter_queue(max_failures=1)),
+            sources[1].ref: Retries(backoff=backoff(10 * MINUTE)),
+        }
+    )
+    assert [await source.counts() for source in sources] == [(0, 0, 0), (0, 1, 0), (1, 0, 0)]
+    assert await other.bodies() == [sources[0].ref.name]
+    assert [message.failure_count for message in await sources[2].listed()] == [1]
+
+
+async def test_a_sweep_that_can_not_learn_a_policy_loses_nothing(queue: QueueUnderTest) -> None:
+    """The records may lie in another store, which may be down for a moment."""
+    (message_id,) = await queue.post("a")
+    await let_lapse(queue)
+
+    async def fails(_: QueueRef) -> Retries:
+        raise Unavailable("The other store does not answer.")
+
+    with suppress(Unavailable):
+        await queue.stores.messages.sweep(1_000, fails)
+    assert await queue.counts() == (1, 0, 0)
+    await queue.sweep({queue.ref: Retries(backoff=backoff(10 * MINUTE))})
+    message = await queue.get_one(message_id)
+    assert message.failure_count == 1
+    assert message.parked_until is not None
+
+
+async def test_a_lapse_does_not_bring_back_what_has_expired(
+    queue: QueueUnderTest, other: QueueUnderTest, meet: Meeting
+) -> None:
+    """It is gone from its deadline on: no later try and no dead letter."""
+    await queue.post("a", ttl=10 * MINUTE)
+    await let_lapse(queue, ttl=5 * MINUTE, later=6 * MINUTE)
+    await meet(queue, Retries(backoff=backoff(HOUR)))
+    assert await queue.counts() == (0, 0, 0)
+    await queue.post("b", ttl=10 * MINUTE)
+    await let_lapse(queue, ttl=5 * MINUTE, later=6 * MINUTE)
+    assert await meet(queue, Retries(other.as_dead_letter_queue(ttl=HOUR, max_failures=1))) == 0
+    assert await queue.counts() == (0, 0, 0)
+    assert await other.bodies() == []
+
+
+async def test_a_dead_letter_can_go_to_the_queues_own_failed_list(queue: QueueUnderTest) -> None:
+    queue.stores.need(Capability.HISTORY)
+    failed, rejected, lapsed = await queue.post(*"abc")
+    retries = Retries(DeadLetter(None, ttl_ms=0, max_failures=1))
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    settled = await queue.settle(claim_id, fail(failed), bury(rejected), retries=retries)
+    assert (list(settled.outcomes), settled.moved) == ([DONE, DONE], 2)
+    queue.advance(6 * MINUTE)
+    assert (await queue.claim(dead_letter=retries.dead_letter)).moved == 1
+    assert await queue.bodies() == []
+    page = await queue.stores.messages.history(
+        queue.ref, HistoryState.FAILED, marker=None, limit=10
+    )
+    assert [entry.id for entry in page.entries] == [failed, rejected, lapsed]
+
+
+# The wait before the next try.
+
+
+async def claim_and_fail(
+    queue: QueueUnderTest, retries: Retries, delay: int | None = None
+) -> Message:
+    """Claim what must be ready, fail it, and answer how it stands then, with its attempts."""
+    (message,) = (await queue.claim()).messages
+    assert await queue.outcomes(
+        message.claim_id or "", fail(message.id, delay), retries=retries
+    ) == [DONE]
+    return await queue.get_one(message.id, details=True)
+
+
+async def test_each_failure_waits_for_its_own_delay(queue: QueueUnderTest) -> None:
+    """The n-th delay for the n-th failure, and the last one from then on."""
+    await queue.post("a", ttl=100 * HOUR)
+    retries = Retries(backoff=backoff(10 * MINUTE, 30 * MINUTE, 20 * MINUTE))
+    for delay in (10, 30, 20, 20, 20):
+        message = await claim_and_fail(queue, retries)
+        last = message.attempts[-1]
+        assert last.delay_ms == delay * MINUTE
+        assert message.parked_until == last.ended_at + delay * MINUTE
+        queue.advance((delay - 1) * MINUTE)
+        assert (await queue.claim()).claim_id is None
+        queue.advance(2 * MINUTE)
+
+
+async def test_chance_spreads_the_delays(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*map(str, range(30)))
+    retries = Retries(backoff=backoff(10 * MINUTE, jitter=0.5))
+    await queue.settle(await queue.claim_id(30), *map(fail, message_ids), retries=retries)
+    parked = await queue.listed(details=True)
+    delays = [message.attempts[-1].delay_ms for message in parked]
+    assert len(delays) == 30
+    assert all(5 * MINUTE <= delay <= 15 * MINUTE for delay in delays)
+    assert len(set(delays)) > 1
+    for message in parked:
+        last = message.attempts[-1]
+        assert message.parked_until == last.ended_at + last.delay_ms
+
+
+async def test_a_delay_of_the_consumers_own_goes_before_the_back_off(
+    queue: QueueUnderTest,
+) -> None:
+    await queue.post("a")
+    retries = Retries(backoff=backoff(10 * MINUTE, jitter=1.0))
+    message = await claim_and_fail(queue, retries, 3 * MINUTE)
+    assert message.parked_until == message.attempts[-1].ended_at + 3 * MINUTE
+    queue.advance(4 * MINUTE)
+    message = await claim_and_fail(queue, retries, 0)
+    assert (message.parked_until, message.attempts[-1].delay_ms) == (None, 0)
+    assert await queue.counts() == (1, 0, 0)
+
+
+async def test_a_release_that_is_no_failure_knows_no_back_off(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    retries = Retries(backoff=backoff(10 * MINUTE))
+    await queue.settle(await queue.claim_id(), give_back(message_id), retries=retries)
+    assert await queue.counts() == (1, 0, 0)
+
+
+async def test_a_lapse_waits_from_the_end_of_its_lease(
+    queue: QueueUnderTest, meet: Meeting
+) -> None:
+    (message_id,) = await queue.post("a")
+    retries = Retries(backoff=backoff(10 * MINUTE))
+    await let_lapse(queue, ttl=5 * MINUTE, later=4 * MINUTE)
+    assert await queue.counts() == (1, 0, 0)
+    assert await meet(queue, retries) == 0
+    assert await queue.counts() == (0, 1, 0)
+    message = await queue.get_one(message_id, details=True)
+    (attempt,) = message.attempts
+    assert (attempt.outcome, attempt.reason, attempt.delay_ms) == (
+        Ended.LAPSED,
+        LAPSED,
+        10 * MINUTE,
+    )
+    assert abs(attempt.ended_at - attempt.claimed_at - 5 * MINUTE) < SECOND
+    assert message.parked_until == attempt.ended_at + 10 * MINUTE
+    queue.advance(5 * MINUTE)
+    assert (await queue.claim(backoff=retries.backoff)).claim_id is None
+    queue.advance(2 * MINUTE)
+    (message,) = (await queue.claim(backoff=retries.backoff)).messages
+    assert (message.claim_count, message.failure_count) == (2, 1)
+
+
+async def test_a_lapse_that_is_met_late_has_waited_already(
+    queue: QueueUnderTest, meet: Meeting
+) -> None:
+    await queue.post(*"ab")
+    await let_lapse(queue, later=11 * MINUTE)
+    await queue.post("c")
+    await meet(queue, Retries(backoff=backoff(10 * MINUTE)))
+    assert (await queue.counts())[1:] == (0, 0)
+    if meet is not by_pop:
+        assert texts((await queue.claim()).messages) == ["a", "b", "c"]
+
+
+async def test_a_lapse_waits_longer_from_failure_to_failure(
+    queue: QueueUnderTest, meet: Meeting
+) -> None:
+    (message_id,) = await queue.post("a", ttl=100 * HOUR)
+    retries = Retries(backoff=backoff(10 * MINUTE, 20 * MINUTE, HOUR))
+    for delay in (10, 20, 60, 60):
+        await let_lapse(queue)
+        await meet(queue, retries)
+        assert await queue.counts() == (0, 1, 0)
+        assert (await queue.attempts(message_id))[-1].delay_ms == delay * MINUTE
+        queue.advance(delay * MINUTE)
+    assert (await queue.claim()).messages[0].failure_count == 4
+
+
+async def test_a_message_lives_until_a_minute_after_its_back_off(
+    queue: QueueUnderTest, meet: Meeting
+) -> None:
+    """What was to be tried again must not expire on the way there."""
+    retries = Retries(backoff=backoff(HOUR))
+    failed, lapsed = await queue.post(*"ab", ttl=20 * MINUTE)
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    await queue.settle(claim_id, fail(failed), retries=retries)
+    queue.advance(6 * MINUTE)
+    await meet(queue, retries)
+    for message in await queue.get(failed, lapsed):
+        assert message.parked_until is not None
+        assert abs(message.expires_at - message.parked_until - MINUTE) < SECOND
+    queue.advance(54 * MINUTE + 30 * SECOND)
+    assert texts((await queue.claim()).messages) == ["a"]
+    queue.advance(5 * MINUTE)
+    assert texts((await queue.claim()).messages) == ["b"]
+
+
+async def test_a_message_that_waits_does_not_hide_the_others(
+    queue: QueueUnderTest, meet: Meeting
+) -> None:
+    await queue.post(*map(str, range(20)))
+    await let_lapse(queue)
+    await queue.post(*map(str, range(20, 25)))
+    await meet(queue, Retries(backoff=backoff(10 * MINUTE)))
+    if meet is by_pop:
+        assert await queue.counts() == (0, 20, 0)
+    else:
+        assert texts((await queue.claim()).messages) == [str(n) for n in range(20, 25)]
+
+
+@pytest.mark.parametrize("mode", list(DelayMode), ids=lambda mode: mode.value)
+async def test_a_back_off_holds_whatever_the_queue_is(
+    queue: QueueUnderTest, mode: DelayMode
+) -> None:
+    await queue.post("a", delay=0 if mode is DelayMode.IGNORE else MINUTE)
+    queue.advance(2 * MINUTE)
+
+    async def claim() -> Claimed:
+        return await queue.claim(mode=mode, ttl=5 * MINUTE, backoff=backoff(10 * MINUTE))
+
+    assert texts((await claim()).messages) == ["a"]
+    queue.advance(6 * MINUTE)
+    assert (await claim()).claim_id is None
+    assert await queue.counts() == (0, 1, 0)
+    queue.advance(10 * MINUTE)
+    assert texts((await claim()).messages) == ["a"]
+
+
+async def test_the_end_of_a_wait_is_no_failure(queue: QueueUnderTest, meet: Meeting) -> None:
+    (message_id,) = await queue.post("a")
+    retries = Retries(backoff=backoff(10 * MINUTE))
+    await let_lapse(queue)
+    await meet(queue, retries)
+    queue.advance(10 * MINUTE)
+    await queue.sweep({queue.ref: retries})
+    message = await queue.get_one(message_id)
+    assert (message.failure_count, message.parked_until) == (1, None)
+    assert await queue.counts() == (1, 0, 0)
