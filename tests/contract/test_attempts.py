@@ -1,0 +1,347 @@
+"""Attempts: what a message remembers of its hand-outs, bounded, and shown only to who asks."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.contract.stores import Stores
+from tests.contract.subject import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    QueueUnderTest,
+    ack,
+    bury,
+    extend,
+    fail,
+    give_back,
+    new,
+    texts,
+)
+from zaqar_lite.domain.attempts import (
+    LAPSED,
+    MAX_ATTEMPTS,
+    MAX_ATTEMPTS_SIZE,
+    MAX_DETAIL,
+    MAX_REASON,
+    REJECTED,
+    Attempt,
+    Ended,
+)
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, Capability, Copy, DelayMode, Retries
+
+pytestmark = pytest.mark.anyio
+
+FAILED, RELEASED, DEAD = Ended.FAILED, Ended.RELEASED, Ended.DEAD
+
+
+@pytest.fixture(autouse=True)
+def settles(stores: Stores) -> None:
+    stores.need(Capability.SETTLE)
+
+
+async def attempt(queue: QueueUnderTest, *, client: str = "consumer", reason: str = "") -> None:
+    """Claim the only message and fail it."""
+    (message,) = (await queue.claim(client=client)).messages
+    await queue.settle(message.claim_id or "", fail(message.id, reason=reason or None))
+
+
+def numbers(attempts: Sequence[Attempt]) -> list[int]:
+    return [each.number for each in attempts]
+
+
+# What an attempt tells.
+
+
+async def test_an_attempt_tells_when_and_how_it_ended(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", ttl=10 * HOUR)
+    before = await queue.get_one(message_id)
+    queue.advance(3 * MINUTE)
+    claimed = await queue.claim(client="worker-7")
+    queue.advance(4 * MINUTE)
+    await queue.settle(
+        claimed.claim_id or "",
+        fail(message_id, 10 * MINUTE, reason="http_503", detail="the shop does not answer"),
+    )
+    (attempt,) = await queue.attempts(message_id)
+    assert attempt._replace(claimed_at=0, ended_at=0) == Attempt(
+        number=1,
+        claimed_at=0,
+        ended_at=0,
+        outcome=FAILED,
+        delay_ms=10 * MINUTE,
+        reason="http_503",
+        detail="the shop does not answer",
+        client_id="worker-7",
+    )
+    assert 3 * MINUTE <= attempt.claimed_at - before.created_at < 4 * MINUTE
+    assert 4 * MINUTE <= attempt.ended_at - attempt.claimed_at < 5 * MINUTE
+
+
+async def test_each_way_to_end_is_told(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", ttl=10 * HOUR)
+    await queue.settle(await queue.claim_id(), fail(message_id, reason="one"))
+    await queue.settle(await queue.claim_id(), give_back(message_id, MINUTE))
+    queue.advance(2 * MINUTE)
+    await queue.release(await queue.claim_id(client="worker-8"))
+    await queue.release(await queue.claim_id(), delay=2 * MINUTE)
+    queue.advance(3 * MINUTE)
+    await queue.claim_id(ttl=5 * MINUTE, client="worker-9")
+    queue.advance(20 * MINUTE)
+    await queue.settle(
+        await queue.claim_id(),
+        bury(message_id, reason="malformed", detail="no id"),
+        retries=Retries(other.as_dead_letter_queue()),
+    )
+    attempts = await other.attempts(message_id)
+    assert [
+        (each.number, each.outcome, each.delay_ms, each.reason, each.detail, each.client_id)
+        for each in attempts
+    ] == [
+        (1, FAILED, 0, "one", None, "consumer"),
+        (2, RELEASED, MINUTE, None, None, "consumer"),
+        (3, RELEASED, 0, None, None, "worker-8"),
+        (4, RELEASED, 2 * MINUTE, None, None, "consumer"),
+        (5, Ended.LAPSED, 0, LAPSED, None, "worker-9"),
+        (6, DEAD, 0, "malformed", "no id", "consumer"),
+    ]
+    # A lapse ended when its lease did, however late somebody looked.
+    assert abs(attempts[4].ended_at - attempts[4].claimed_at - 5 * MINUTE) < SECOND
+    instants = [instant for each in attempts for instant in (each.claimed_at, each.ended_at)]
+    assert instants == sorted(instants)
+
+
+async def test_a_release_may_give_its_reason_too(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    release = give_back(message_id)._replace(reason="shutdown", detail="a new version")
+    await queue.settle(await queue.claim_id(), release)
+    (attempt,) = await queue.attempts(message_id)
+    assert (attempt.outcome, attempt.reason, attempt.detail) == (
+        RELEASED,
+        "shutdown",
+        "a new version",
+    )
+
+
+async def test_a_message_that_was_rejected_without_a_reason_is_told_so(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a")
+    retries = Retries(other.as_dead_letter_queue())
+    await queue.settle(await queue.claim_id(), bury(message_id), retries=retries)
+    (attempt,) = await other.attempts(message_id)
+    assert (attempt.outcome, attempt.reason) == (DEAD, REJECTED)
+
+
+async def test_a_renewed_and_extended_lease_is_one_attempt(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id(ttl=5 * MINUTE)
+    queue.advance(4 * MINUTE)
+    await queue.renew(claim_id, ttl=5 * MINUTE)
+    queue.advance(4 * MINUTE)
+    await queue.settle(claim_id, extend(message_id, 5 * MINUTE))
+    queue.advance(4 * MINUTE)
+    assert not await queue.attempts(message_id)
+    await queue.settle(claim_id, fail(message_id))
+    (attempt,) = await queue.attempts(message_id)
+    assert 12 * MINUTE <= attempt.ended_at - attempt.claimed_at < 13 * MINUTE
+
+
+async def test_the_hand_out_of_now_is_no_attempt_yet(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", ttl=10 * HOUR)
+    assert not await queue.attempts(message_id)
+    for count in range(1, 4):
+        (message,) = (await queue.claim(details=True)).messages
+        assert message.claim_count == count
+        assert numbers(message.attempts) == list(range(1, count))
+        assert numbers(await queue.attempts(message_id)) == list(range(1, count))
+        await queue.release(message.claim_id or "")
+        assert numbers(await queue.attempts(message_id)) == list(range(1, count + 1))
+
+
+async def test_messages_of_a_claim_have_attempts_of_their_own(queue: QueueUnderTest) -> None:
+    a, b, c = await queue.post(*"abc")
+    claim_id = await queue.claim_id()
+    await queue.settle(claim_id, fail(a, reason="one"), ack(b))
+    assert [each.reason for each in await queue.attempts(a)] == ["one"]
+    assert not await queue.attempts(c)
+    await queue.release(claim_id)
+    assert [each.outcome for each in await queue.attempts(a)] == [FAILED]
+    assert [each.outcome for each in await queue.attempts(c)] == [RELEASED]
+
+
+async def test_exposed_and_due_messages_have_attempts_too(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", delay=10 * MINUTE)
+    claimed = await queue.claim(mode=DelayMode.EXPOSE)
+    await queue.settle(claimed.claim_id or "", fail(message_id))
+    (message,) = (await queue.claim(mode=DelayMode.HONOUR, details=True)).messages
+    assert [each.outcome for each in message.attempts] == [FAILED]
+    assert message.delay_expires_at is not None
+
+
+# Texts.
+
+TEXTS = [
+    "a\nb\tc\r\n",
+    "\"'\\/{}[]:,;",
+    "nul \x00 and \x1f and \x7f",
+    "käse, 乾酪, сыр, جبن",
+    "🧀" * 32,
+    "\u2028\u2029\ufeff\uffff",
+    "null",
+    "0",
+    "é" * 64,
+    "x" * MAX_REASON,
+]
+
+
+async def test_texts_are_kept_as_they_are(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*map(str, range(len(TEXTS))))
+    claimed = await queue.claim(len(TEXTS), client="wörker 🧀")
+    await queue.settle(
+        claimed.claim_id or "",
+        *[
+            fail(each, reason=text, detail=text * (MAX_DETAIL // 128))
+            for each, text in zip(message_ids, TEXTS, strict=True)
+        ],
+    )
+    for message_id, text in zip(message_ids, TEXTS, strict=True):
+        (attempt,) = await queue.attempts(message_id)
+        assert (attempt.reason, attempt.detail) == (text, text * (MAX_DETAIL // 128))
+        assert attempt.client_id == "wörker 🧀"
+
+
+# How much is kept.
+
+
+async def test_the_first_and_the_last_attempts_are_kept(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    for number in range(1, 41):
+        await attempt(queue, client=f"worker-{number}", reason=f"reason-{number}")
+    attempts = await queue.attempts(message_id)
+    kept = [1, *range(26, 41)]
+    assert len(kept) == MAX_ATTEMPTS
+    assert numbers(attempts) == kept
+    assert [each.reason for each in attempts] == [f"reason-{number}" for number in kept]
+    assert [each.client_id for each in attempts] == [f"worker-{number}" for number in kept]
+    message = await queue.get_one(message_id)
+    assert (message.claim_count, message.failure_count) == (40, 40)
+
+
+async def test_what_is_kept_is_bounded_in_bytes(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    # In UTF-8 a letter of these takes two bytes and a sign four.
+    reason, detail = "é" * (MAX_REASON // 2), "🧀" * (MAX_DETAIL // 4)
+    expected: list[int] = []
+    for number in range(1, 13):
+        claim_id = await queue.claim_id()
+        await queue.settle(claim_id, fail(message_id, reason=reason, detail=detail))
+        expected.append(number)
+        if len(expected) * (64 + MAX_REASON + MAX_DETAIL + len("consumer")) > MAX_ATTEMPTS_SIZE:
+            del expected[1]
+        attempts = await queue.attempts(message_id)
+        assert numbers(attempts) == expected
+        assert sum(each.size for each in attempts) <= MAX_ATTEMPTS_SIZE
+    assert expected == [1, 7, 8, 9, 10, 11, 12]
+    # Small ones fill up again what the large ones leave.
+    for _ in range(20):
+        await attempt(queue)
+    assert numbers(await queue.attempts(message_id)) == [1, *range(18, 33)]
+
+
+async def test_attempts_count_neither_as_body_nor_as_messages(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    for _ in range(8):
+        claim_id = await queue.claim_id()
+        await queue.settle(claim_id, fail(message_id, detail="x" * MAX_DETAIL))
+    assert texts(await queue.get(message_id)) == ["a"]
+    assert await queue.counts() == (1, 0, 0)
+    assert len(await queue.listed()) == 1
+
+
+# Who sees them, and how long.
+
+
+async def test_attempts_are_shown_only_to_who_asks(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    await attempt(queue, reason="one")
+    assert not (await queue.get_one(message_id)).attempts
+    assert not (await queue.listed())[0].attempts
+    claimed = await queue.claim()
+    assert not claimed.messages[0].attempts
+    assert not (await queue.get_claim(claimed.claim_id or "")).messages[0].attempts
+
+
+async def test_attempts_are_shown_wherever_somebody_asks(queue: QueueUnderTest) -> None:
+    (message_id, _) = await queue.post("a", "b")
+    await queue.settle(await queue.claim_id(1), fail(message_id, reason="one"))
+    (expected,) = await queue.attempts(message_id)
+    assert expected.reason == "one"
+    a, b = await queue.listed(details=True)
+    assert (list(a.attempts), list(b.attempts)) == ([expected], [])
+    claimed = await queue.claim(details=True)
+    assert [list(message.attempts) for message in claimed.messages] == [[expected], []]
+    claim = await queue.get_claim(claimed.claim_id or "", details=True)
+    assert [list(message.attempts) for message in claim.messages] == [[expected], []]
+
+
+async def test_attempts_of_a_parked_message_are_shown(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a")
+    await queue.settle(await queue.claim_id(), fail(message_id, 10 * MINUTE))
+    assert numbers(await queue.attempts(message_id)) == [1]
+    assert [numbers(message.attempts) for message in await queue.listed(details=True)] == [[1]]
+
+
+async def test_attempts_stay_with_a_dead_letter(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    """Also with one that a claim moves, whose last hand-out was no failure."""
+    third = queue.named(f"third-{queue.ref.name}")
+    (message_id,) = await queue.post("a")
+    await attempt(queue, reason="one")
+    await queue.release(await queue.claim_id())
+    assert (await queue.claim(dead_letter=other.as_dead_letter_queue(2))).moved == 1
+    await attempt(other, reason="three")
+    assert (await other.claim(dead_letter=third.as_dead_letter_queue(3))).moved == 1
+    assert [(each.number, each.reason) for each in await third.attempts(message_id)] == [
+        (1, "one"),
+        (2, None),
+        (3, "three"),
+    ]
+    (letter,) = await third.listed(details=True)
+    assert numbers(letter.attempts) == [1, 2, 3]
+
+
+async def test_attempts_stay_bounded_over_queues(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a")
+    for _ in range(10):
+        await attempt(queue)
+    await queue.claim(dead_letter=other.as_dead_letter_queue(10))
+    for _ in range(10):
+        await attempt(other)
+    assert numbers(await other.attempts(message_id)) == [1, *range(6, 21)]
+
+
+async def test_a_message_posted_anew_has_no_attempts(queue: QueueUnderTest) -> None:
+    for forget in ("purge", "drop", "delete", "pop"):
+        (message_id,) = await queue.post("a")
+        await attempt(queue)
+        await (queue.delete(message_id) if forget == "delete" else getattr(queue, forget)())
+        (message_id,) = await queue.post("a")
+        message = await queue.get_one(message_id, details=True)
+        assert (list(message.attempts), message.claim_count, message.failure_count) == ([], 0, 0)
+        await queue.purge()
+
+
+async def test_each_copy_of_a_message_has_attempts_of_its_own(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    queue.stores.need(Capability.FAN_OUT)
+    await queue.post(new("a", copies=(Copy(other.ref, HOUR, 0, DEFAULT_PRIORITY),)))
+    await attempt(queue, reason="one")
+    (copied,) = await other.listed(details=True)
+    assert (list(copied.attempts), copied.failure_count) == ([], 0)
+    (posted,) = await queue.listed(details=True)
+    assert numbers(posted.attempts) == [1]
