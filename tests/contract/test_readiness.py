@@ -1,0 +1,430 @@
+"""Readiness: an announcement of what became ready, and when something will be by time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.contract.conftest import OpenStores
+from tests.contract.stores import Stores
+from tests.contract.subject import (
+    HOUR,
+    MINUTE,
+    QueueUnderTest,
+    ack,
+    backoff,
+    bury,
+    extend,
+    fail,
+    give_back,
+    new,
+)
+from zaqar_lite.domain.models import (
+    DEFAULT_PRIORITY,
+    Capability,
+    Copy,
+    DelayMode,
+    QueueRef,
+    Retries,
+)
+
+pytestmark = pytest.mark.anyio
+
+DEADLINE = 5.0
+"""Seconds until an announcement must have come; most take milliseconds."""
+
+
+class Ears:
+    """A listener that remembers what it heard, in the loop that made it."""
+
+    def __init__(self) -> None:
+        self.heard: list[QueueRef] = []
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+
+    def __call__(self, queue: QueueRef, count: int) -> None:
+        assert asyncio.get_running_loop() is self._loop
+        assert count > 0
+        self.heard.append(queue)
+        self._news.set()
+
+    async def hear(self, queue: QueueUnderTest) -> None:
+        """Wait until this queue was announced since the last `forget`."""
+        async with asyncio.timeout(DEADLINE):
+            while queue.ref not in self.heard:
+                self._news.clear()
+                await self._news.wait()
+
+    def forget(self) -> None:
+        self.heard.clear()
+
+
+@pytest.fixture
+async def ears() -> Ears:
+    return Ears()
+
+
+@pytest.fixture
+async def stores(open_stores: OpenStores, ears: Ears) -> Stores:
+    return await open_stores(listener=ears)
+
+
+async def watch(*queues: QueueUnderTest) -> None:
+    for queue in queues:
+        await queue.stores.messages.watch(queue.ref)
+
+
+async def unwatch(queue: QueueUnderTest) -> None:
+    await queue.stores.messages.unwatch(queue.ref)
+
+
+# What is announced.
+
+Watch = Callable[[], Awaitable[None]]
+Event = Callable[[QueueUnderTest, Watch], Awaitable[None]]
+"""Prepare the queue, begin to watch it, and make a message ready."""
+
+
+async def a_post(queue: QueueUnderTest, begin: Watch) -> None:
+    await begin()
+    await queue.post("a")
+
+
+async def a_release(queue: QueueUnderTest, begin: Watch) -> None:
+    await queue.post("a")
+    claim_id = await queue.claim_id()
+    await begin()
+    await queue.release(claim_id)
+
+
+async def a_settlement(queue: QueueUnderTest, begin: Watch) -> None:
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id()
+    await begin()
+    await queue.settle(claim_id, give_back(message_id))
+
+
+async def a_failure(queue: QueueUnderTest, begin: Watch) -> None:
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id()
+    await begin()
+    await queue.settle(claim_id, fail(message_id))
+
+
+async def an_edit(queue: QueueUnderTest, begin: Watch) -> None:
+    (message_id,) = await queue.post("a", delay=10 * MINUTE)
+    await begin()
+    await queue.edit(message_id, delay=0)
+
+
+async def a_promotion(queue: QueueUnderTest, begin: Watch) -> None:
+    await queue.post("a", delay=10 * MINUTE)
+    await begin()
+    queue.advance(11 * MINUTE)
+    await queue.sweep({})
+
+
+async def an_exposure(queue: QueueUnderTest, begin: Watch) -> None:
+    await queue.post("a", delay=10 * MINUTE)
+    await begin()
+    assert await queue.expose() == 1
+
+
+EVENTS: dict[str, Event] = {
+    "post": a_post,
+    "release": a_release,
+    "settlement": a_settlement,
+    "failure": a_failure,
+    "edit": an_edit,
+    "promotion": a_promotion,
+    "exposure": an_exposure,
+}
+
+
+@pytest.fixture(params=EVENTS)
+def event(request: pytest.FixtureRequest) -> Event:
+    name: str = request.param
+    return EVENTS[name]
+
+
+async def test_what_becomes_ready_in_a_watched_queue_is_announced(
+    queue: QueueUnderTest, ears: Ears, event: Event
+) -> None:
+    async def begin() -> None:
+        await watch(queue)
+
+    await event(queue, begin)
+    await ears.hear(queue)
+    assert set(ears.heard) == {queue.ref}
+
+
+async def test_what_another_process_makes_ready_is_announced_too(
+    queue: QueueUnderTest, ears: Ears, event: Event
+) -> None:
+    second = queue.at(await queue.stores.second())
+
+    async def begin() -> None:
+        await watch(queue)
+
+    await event(second, begin)
+    await ears.hear(queue)
+
+
+# A move makes a letter ready in its target.
+
+
+async def a_claim_that_moves(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    await queue.release(await queue.claim_id())
+    assert (await queue.claim(dead_letter=other.as_dead_letter_queue(1))).moved == 1
+
+
+async def a_pop_that_moves(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    await queue.release(await queue.claim_id())
+    assert (await queue.pop(dead_letter=other.as_dead_letter_queue(1))).moved == 1
+
+
+async def a_rejection(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    (message,) = (await queue.claim()).messages
+    retries = Retries(other.as_dead_letter_queue())
+    assert (await queue.settle(message.claim_id or "", bury(message.id), retries=retries)).moved
+
+
+async def a_last_failure(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    (message,) = (await queue.claim()).messages
+    retries = Retries(other.as_dead_letter_queue(max_failures=1))
+    assert (await queue.settle(message.claim_id or "", fail(message.id), retries=retries)).moved
+
+
+async def a_last_lapse(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    await queue.claim(ttl=5 * MINUTE)
+    queue.advance(6 * MINUTE)
+    await queue.sweep({queue.ref: Retries(other.as_dead_letter_queue(max_failures=1))})
+
+
+MOVES: dict[str, Callable[[QueueUnderTest, QueueUnderTest], Awaitable[None]]] = {
+    "claim": a_claim_that_moves,
+    "pop": a_pop_that_moves,
+    "rejection": a_rejection,
+    "failure": a_last_failure,
+    "lapse": a_last_lapse,
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+async def test_a_letter_is_announced_in_its_new_queue(
+    queue: QueueUnderTest, other: QueueUnderTest, ears: Ears, move: str
+) -> None:
+    await watch(other)
+    await queue.post("a")
+    await MOVES[move](queue, other)
+    await ears.hear(other)
+    assert set(ears.heard) == {other.ref}
+    assert await other.counts() == (1, 0, 0)
+
+
+async def test_a_letter_moved_by_another_process_is_announced_too(
+    queue: QueueUnderTest, other: QueueUnderTest, ears: Ears
+) -> None:
+    second = await queue.stores.second()
+    await watch(other)
+    await queue.post("a")
+    await a_rejection(queue.at(second), other)
+    await ears.hear(other)
+
+
+async def test_a_copy_is_announced_in_its_queue(
+    queue: QueueUnderTest, other: QueueUnderTest, ears: Ears
+) -> None:
+    queue.stores.need(Capability.FAN_OUT)
+    await watch(other)
+    await queue.post(new("a", copies=(Copy(other.ref, HOUR, 0, DEFAULT_PRIORITY),)))
+    await ears.hear(other)
+
+
+# For whom.
+
+
+async def test_queues_are_announced_by_their_own_names(
+    queue: QueueUnderTest, other: QueueUnderTest, ears: Ears
+) -> None:
+    await watch(queue, other)
+    await queue.post("a")
+    await ears.hear(queue)
+    assert set(ears.heard) == {queue.ref}
+    ears.forget()
+    await other.post("b")
+    await ears.hear(other)
+    assert set(ears.heard) == {other.ref}
+
+
+async def test_names_with_odd_characters_are_announced(queue: QueueUnderTest, ears: Ears) -> None:
+    odd = [queue.named(name) for name in ("a.b", "a_b", "-a", "A.B", "a" * 64)]
+    await watch(*odd)
+    for each in odd:
+        await each.post("a")
+        await ears.hear(each)
+    assert set(ears.heard) == {each.ref for each in odd}
+
+
+async def test_a_queue_that_nobody_watches_is_not_announced(
+    queue: QueueUnderTest, other: QueueUnderTest, ears: Ears
+) -> None:
+    await watch(other)
+    await queue.post("a")
+    await other.post("b")
+    await ears.hear(other)
+    assert queue.ref not in ears.heard
+
+
+async def test_a_queue_that_is_watched_no_more_is_not_announced(
+    queue: QueueUnderTest, other: QueueUnderTest, ears: Ears
+) -> None:
+    await watch(queue, other)
+    await queue.post("a")
+    await ears.hear(queue)
+    await unwatch(queue)
+    # What was under way before is over when the other queue is heard.
+    await other.post("b")
+    await ears.hear(other)
+    ears.forget()
+    await queue.post("c")
+    await other.post("d")
+    await ears.hear(other)
+    assert queue.ref not in ears.heard
+
+
+async def test_each_watch_needs_its_unwatch(
+    queue: QueueUnderTest, other: QueueUnderTest, ears: Ears
+) -> None:
+    await watch(queue, queue, other)
+    await unwatch(queue)
+    await queue.post("a")
+    await ears.hear(queue)
+    await unwatch(queue)
+    await other.post("b")
+    await ears.hear(other)
+    ears.forget()
+    await queue.post("c")
+    await other.post("d")
+    await ears.hear(other)
+    assert queue.ref not in ears.heard
+    await watch(queue)
+    await queue.post("e")
+    await ears.hear(queue)
+
+
+async def test_a_queue_stays_watched_whatever_becomes_of_it(
+    queue: QueueUnderTest, ears: Ears
+) -> None:
+    """It need not exist when the watch begins, and may be made again."""
+    await watch(queue)
+    for forget in (queue.purge, queue.drop, queue.pop):
+        await queue.post("a")
+        await ears.hear(queue)
+        await forget()
+        ears.forget()
+    await queue.post("b")
+    await ears.hear(queue)
+
+
+async def test_many_queues_are_watched_at_once(queue: QueueUnderTest, ears: Ears) -> None:
+    queues = [queue.named(f"{queue.ref.name}-{number}") for number in range(100)]
+    await watch(*queues)
+    for chosen in (queues[0], queues[57], queues[99]):
+        ears.forget()
+        await chosen.post("a")
+        await ears.hear(chosen)
+        assert set(ears.heard) == {chosen.ref}
+    for each in queues:
+        await unwatch(each)
+
+
+async def test_what_was_announced_can_be_claimed(queue: QueueUnderTest, ears: Ears) -> None:
+    """The announcement comes after the commit, never before it."""
+    await watch(queue)
+    for number in range(10):
+        post = asyncio.create_task(queue.post(str(number)))
+        await ears.hear(queue)
+        assert (await queue.claim(1)).claim_id is not None
+        await post
+        ears.forget()
+
+
+# When something is due by time.
+
+
+async def due_in(queue: QueueUnderTest, milliseconds: int) -> bool:
+    """Whether the queue says so; a minute early is as good, later never is."""
+    due = await queue.next_due()
+    return due is not None and milliseconds - MINUTE <= due <= milliseconds
+
+
+async def test_nothing_is_due_where_nothing_waits(queue: QueueUnderTest) -> None:
+    assert await queue.next_due() is None
+    await queue.post("ready")
+    assert await queue.next_due() is None
+
+
+async def test_a_delayed_message_is_due_when_its_delay_ends(queue: QueueUnderTest) -> None:
+    late, _ = await queue.post(new("a", delay=40 * MINUTE), new("b", delay=30 * MINUTE))
+    assert await due_in(queue, 30 * MINUTE)
+    queue.advance(10 * MINUTE)
+    assert await due_in(queue, 20 * MINUTE)
+    await queue.edit(late, delay=5 * MINUTE)
+    assert await due_in(queue, 5 * MINUTE)
+    queue.advance(6 * MINUTE)
+    assert await queue.next_due() == 0
+    await queue.claim(mode=DelayMode.HONOUR, ttl=HOUR)
+    assert await due_in(queue, 14 * MINUTE)
+
+
+async def test_a_claimed_message_is_due_when_its_lease_ends(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"abc")
+    await queue.claim(1, ttl=40 * MINUTE)
+    claim_id = await queue.claim_id(2, ttl=30 * MINUTE)
+    assert await due_in(queue, 30 * MINUTE)
+    await queue.settle(claim_id, extend(message_ids[1], 10 * MINUTE))
+    assert await due_in(queue, 10 * MINUTE)
+    queue.advance(11 * MINUTE)
+    assert await queue.next_due() == 0
+
+
+async def test_a_parked_message_is_due_when_its_time_comes(queue: QueueUnderTest) -> None:
+    message_ids = await queue.post(*"abc")
+    claim_id = await queue.claim_id(ttl=HOUR)
+    await queue.settle(claim_id, give_back(message_ids[0], 20 * MINUTE), ack(message_ids[1]))
+    assert await due_in(queue, 20 * MINUTE)
+    await queue.release(claim_id, delay=10 * MINUTE)
+    assert await due_in(queue, 10 * MINUTE)
+    queue.advance(11 * MINUTE)
+    assert await queue.next_due() == 0
+    await queue.claim(ttl=HOUR)
+    assert await due_in(queue, 9 * MINUTE)
+
+
+async def test_a_lapsed_message_is_due_when_its_back_off_ends(queue: QueueUnderTest) -> None:
+    await queue.post("a")
+    await queue.claim(ttl=5 * MINUTE)
+    queue.advance(6 * MINUTE)
+    assert await queue.next_due() == 0
+    assert (await queue.claim(backoff=backoff(20 * MINUTE))).claim_id is None
+    assert await due_in(queue, 19 * MINUTE)
+
+
+async def test_what_a_sweep_has_made_ready_is_due_no_more(queue: QueueUnderTest) -> None:
+    await queue.post("delayed", delay=10 * MINUTE)
+    await queue.post("claimed")
+    await queue.claim(ttl=5 * MINUTE)
+    await queue.post("parked")
+    await queue.release(await queue.claim_id(), delay=8 * MINUTE)
+    queue.advance(11 * MINUTE)
+    assert await queue.next_due() == 0
+    await queue.sweep({})
+    assert await queue.counts() == (3, 0, 0)
+    assert await queue.next_due() is None
+
+
+async def test_another_process_knows_what_is_due(queue: QueueUnderTest) -> None:
+    second = queue.at(await queue.stores.second())
+    await queue.post("a", delay=30 * MINUTE)
+    assert await due_in(second, 30 * MINUTE)
