@@ -26,9 +26,12 @@ from hypothesis.stateful import (
 
 from tests.contract.stores import CASES, DriverCase, Stores, run_hook
 from tests.contract.subject import QueueUnderTest, new
+from zaqar_lite.domain.attempts import Attempt, Backoff
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
 from zaqar_lite.domain.models import (
+    NO_LIMIT,
+    Act,
     Capability,
     Claimed,
     DeadLetter,
@@ -37,11 +40,14 @@ from zaqar_lite.domain.models import (
     NewMessage,
     QueueRecord,
     QueueRef,
+    Retries,
+    Settlement,
     StoreOptions,
 )
 
 UNIT = 6_000_000
 STEP_EXTRA, CLAIM_EXTRA, GRACE_EXTRA, DELAY_EXTRA = 500_000, 170_000, 90_000, 110_000
+PARK_EXTRA, EXTEND_EXTRA, BACKOFF_EXTRA = 130_000, 210_000, 70_000
 MOST_STEPS = 10
 TOLERANCE = 20_000
 OPTIONS = StoreOptions(idempotency_window_ms=2 * UNIT)
@@ -54,6 +60,20 @@ units = st.integers(1, 4)
 clients = st.sampled_from(["ann", "bob"])
 keys = st.sampled_from([None, None, None, "k", "l"])
 picks = st.lists(st.integers(0, 200), min_size=1, max_size=3)
+texts = st.sampled_from([None, "why", "wärum 🧀\n"])
+
+Policy = tuple[int, int | None, int] | None
+"""The dead-letter policy of a call: most claims, ttl of the letters, most failures."""
+policies = st.sampled_from(
+    [
+        *(None, None, (1, None, NO_LIMIT), (2, None, NO_LIMIT), (1, 3 * UNIT, NO_LIMIT)),
+        *((NO_LIMIT, None, 1), (NO_LIMIT, 3 * UNIT, 2), (3, None, 2)),
+    ]
+)
+backoffs = st.sampled_from([None, None, (1,), (2, 1), (1, 2, 3)])
+wishes = st.tuples(
+    st.integers(0, 200), st.sampled_from(Act), st.none() | st.integers(0, 3), st.booleans(), texts
+)
 
 
 @dataclass(frozen=True)
@@ -110,6 +130,7 @@ class Side:
 
     stores: Stores
     project: str
+    settles: bool
     records: dict[str, QueueRecord] = field(default_factory=dict)
     messages: Names = field(default_factory=Names)
     claims: Names = field(default_factory=Names)
@@ -123,8 +144,16 @@ class Side:
     def mode(self, name: str) -> DelayMode:
         return self.records[name].delay_mode
 
-    def dead_letter(self, policy: tuple[int, int | None] | None) -> DeadLetter | None:
-        return None if policy is None else DeadLetter(self.queue("dead").ref, *policy)
+    def retries(self, name: str, policy: Policy, backoff: tuple[int, ...] | None) -> Retries:
+        """What becomes of the failed messages of a queue, as far as the driver can tell."""
+        letter = None
+        if policy is not None and name != "dead":
+            max_claims, ttl_ms, max_failures = policy
+            limit = max_failures if self.settles else NO_LIMIT
+            letter = DeadLetter(self.queue("dead").ref, max_claims, ttl_ms, limit)
+        if backoff is None or not self.settles:
+            return Retries(letter)
+        return Retries(letter, Backoff(tuple(unit * UNIT + BACKOFF_EXTRA for unit in backoff)))
 
     async def create(self, name: str) -> None:
         record, _ = await self.stores.management.create_queue(
@@ -146,7 +175,7 @@ class Side:
         return (
             self.messages.add(message.id),
             message.body,
-            message.ttl_ms,
+            About(message.ttl_ms),  # the end of a back-off may have raised it
             About(message.created_at),
             About(message.expires_at),
             About(message.now),
@@ -162,7 +191,19 @@ class Side:
                 origin.claim_count,
                 self.claim(origin.last_claim_id),
                 origin.last_client_id,
+                origin.reason if self.settles else None,
             ),
+            self.show_failures(message) if self.settles else None,
+        )
+
+    @staticmethod
+    def show_failures(message: Message) -> tuple[Any, ...]:
+        until = message.parked_until
+        return (
+            message.failure_count,
+            None if until is None else About(until),
+            [attempt._replace(claimed_at=0, ended_at=0) for attempt in message.attempts],
+            [(About(attempt.claimed_at), About(attempt.ended_at)) for attempt in message.attempts],
         )
 
     def show_all(self, messages: Sequence[Message], *, ordered: bool) -> list[tuple[Any, ...]]:
@@ -180,8 +221,19 @@ class Side:
         """Whether the order of claims is promised: not of letters moved while exposing."""
         return name != "dead" and self.mode(name) is not DelayMode.EXPOSE
 
-    def limit(self, name: str, wanted: int) -> int:
-        return wanted if self.is_ordered(name) else ALL
+    async def has_lapsed(self, name: str) -> bool:
+        """Whether a lease has lapsed that no claim, pop or sweep has met yet.
+
+        How many of them a call meets is promised only when it takes all that is ready.
+        """
+        return any(
+            message.claim_id is None and message.claim_count > _last_number(message.attempts)
+            for message in await self.queue(name).listed(details=True)
+        )
+
+
+def _last_number(attempts: Sequence[Attempt]) -> int:
+    return attempts[-1].number if attempts else 0
 
 
 class Comparison(RuleBasedStateMachine):
@@ -191,11 +243,16 @@ class Comparison(RuleBasedStateMachine):
         super().__init__()
         self.runner = runner
         project = f"model-{uuid4().hex[:12]}"
-        self.sides = (Side(model, project), Side(driver, project))
+        self.settles = Capability.SETTLE in driver.messages.capabilities
+        self.sides = (
+            Side(model, project, self.settles),
+            Side(driver, project, self.settles),
+        )
         self.steps = 0
         self.posts = 0
-        # Where each claim was made and each message posted, by number.
+        # Where each claim was made, what it handed out, and where each message was posted.
         self.claim_places: list[str] = []
+        self.claim_messages: list[list[int]] = []
         self.message_places: list[str] = []
 
     def both(self, act: Callable[[Side], Awaitable[Any]]) -> Any:
@@ -219,6 +276,19 @@ class Comparison(RuleBasedStateMachine):
     def place(places: list[str], number: int, name: str) -> str:
         """The queue that a claim or message is in, mostly; now and then another one."""
         return name if not places or number % 7 == 0 else places[number % len(places)]
+
+    def limit(self, name: str, wanted: int) -> int:
+        """How many to take; all, where it is not promised which ones come first."""
+        model = self.sides[0]
+        free = model.is_ordered(name) and not self.runner.run(model.has_lapsed(name))
+        return wanted if free else ALL
+
+    def note_claim(self, name: str, answer: tuple[Any, ...]) -> None:
+        """Remember where a claim was made and what it handed out."""
+        claim, messages, _ = answer
+        if claim is not None:
+            self.claim_places.append(name)
+            self.claim_messages.append([message[0] for message in messages])
 
     @initialize()
     def begin(self) -> None:
@@ -287,7 +357,9 @@ class Comparison(RuleBasedStateMachine):
         ttl=units,
         grace=st.integers(0, 2),
         client=clients,
-        policy=st.sampled_from([None, (1, None), (2, None), (1, 3 * UNIT)]),
+        policy=policies,
+        backoff=backoffs,
+        details=st.booleans(),
     )
     def claim(
         self,
@@ -297,22 +369,28 @@ class Comparison(RuleBasedStateMachine):
         ttl: int,
         grace: int,
         client: str,
-        policy: tuple[int, int | None] | None,
+        policy: Policy,
+        backoff: tuple[int, ...] | None,
+        details: bool,
     ) -> None:
+        limit = self.limit(name, limit)
+
         async def act(side: Side) -> tuple[Any, ...]:
+            retries = side.retries(name, policy, backoff)
             claimed = await side.queue(name).claim(
-                side.limit(name, limit),
+                limit,
                 ttl=ttl * UNIT + CLAIM_EXTRA,
                 grace=grace * UNIT + GRACE_EXTRA,
                 client=client,
                 mode=side.mode(name),
-                dead_letter=None if name == "dead" else side.dead_letter(policy),
+                dead_letter=retries.dead_letter,
+                backoff=retries.backoff,
                 version=side.version(name),
+                details=details and self.settles,
             )
             return side.show_claimed(name, claimed)
 
-        if self.both(act)[0] is not None:
-            self.claim_places.append(name)
+        self.note_claim(name, self.both(act))
 
     @rule(name=sources)
     def use_up(self, name: str) -> None:
@@ -325,41 +403,96 @@ class Comparison(RuleBasedStateMachine):
             await side.queue(name).release(claimed.claim_id or "0" * 32)
             return side.show_claimed(name, claimed)
 
-        if self.both(act)[0] is not None:
-            self.claim_places.append(name)
+        self.note_claim(name, self.both(act))
 
     @rule(
         name=queues,
         limit=st.integers(1, 3),
-        policy=st.sampled_from([None, None, (1, None)]),
+        policy=policies,
+        backoff=backoffs,
     )
-    def pop(self, name: str, limit: int, policy: tuple[int, int | None] | None) -> None:
+    def pop(self, name: str, limit: int, policy: Policy, backoff: tuple[int, ...] | None) -> None:
+        limit = self.limit(name, limit)
+
         async def act(side: Side) -> tuple[Any, ...]:
+            retries = side.retries(name, policy, backoff)
             popped = await side.queue(name).pop(
-                side.limit(name, limit),
+                limit,
                 mode=side.mode(name),
-                dead_letter=None if name == "dead" else side.dead_letter(policy),
+                dead_letter=retries.dead_letter,
+                backoff=retries.backoff,
                 version=side.version(name),
             )
             return side.show_claimed(name, popped)
 
         self.both(act)
 
-    @rule(name=queues, number=st.integers(0, 50))
-    def get_claim(self, name: str, number: int) -> None:
+    @rule(name=queues, number=st.integers(0, 50), details=st.booleans())
+    def get_claim(self, name: str, number: int, details: bool) -> None:
         name = self.place(self.claim_places, number, name)
 
         async def act(side: Side) -> tuple[Any, ...]:
-            claim = await side.queue(name).get_claim(side.claims.pick(number))
+            claim = await side.queue(name).get_claim(
+                side.claims.pick(number), details=details and self.settles
+            )
             held = side.show_all(claim.messages, ordered=name != "dead")
             return side.claim(claim.id), claim.ttl_ms, About(claim.age_ms), held
 
         self.both(act)
 
-    @rule(name=queues, number=st.integers(0, 50))
-    def release(self, name: str, number: int) -> None:
+    @rule(name=queues, number=st.integers(0, 50), delay=st.sampled_from([0, 0, 1, 2]))
+    def release(self, name: str, number: int, delay: int) -> None:
         name = self.place(self.claim_places, number, name)
-        self.both(lambda side: side.queue(name).release(side.claims.pick(number)))
+        delay_ms = delay * UNIT + PARK_EXTRA if delay and self.settles else 0
+        self.both(lambda side: side.queue(name).release(side.claims.pick(number), delay=delay_ms))
+
+    @precondition(lambda self: self.settles and self.claim_places)
+    @rule(
+        name=queues,
+        number=st.integers(0, 50),
+        chosen=st.lists(wishes, min_size=1, max_size=4),
+        ttl=units,
+        policy=policies,
+        backoff=backoffs,
+    )
+    def settle(
+        self,
+        *,
+        name: str,
+        number: int,
+        chosen: list[tuple[int, Act, int | None, bool, str | None]],
+        ttl: int,
+        policy: Policy,
+        backoff: tuple[int, ...] | None,
+    ) -> None:
+        """Settle mostly what the claim handed out, and now and then any other message."""
+        name = self.place(self.claim_places, number, name)
+        handed_out = self.claim_messages[number % len(self.claim_messages)]
+
+        async def act(side: Side) -> tuple[Any, ...]:
+            settled = await side.queue(name).settle(
+                side.claims.pick(number),
+                *[
+                    Settlement(
+                        side.messages.pick(
+                            pick if pick % 7 == 0 else handed_out[pick % len(handed_out)]
+                        ),
+                        wish,
+                        delay_ms=delay * UNIT + PARK_EXTRA if delay else delay,
+                        failed=failed,
+                        reason=text,
+                        detail=text,
+                        ttl_ms=ttl * UNIT + EXTEND_EXTRA,
+                        grace_ms=GRACE_EXTRA,
+                    )
+                    for pick, wish, delay, failed, text in chosen
+                ],
+                retries=side.retries(name, policy, backoff),
+                version=side.version(name),
+            )
+            return list(settled.outcomes), settled.moved
+
+        self.both(act)
 
     @rule(name=queues, number=st.integers(0, 50), ttl=units, grace=st.integers(0, 2))
     def renew(self, name: str, number: int, ttl: int, grace: int) -> None:
@@ -416,10 +549,11 @@ class Comparison(RuleBasedStateMachine):
         for side in self.sides:
             side.stores.clock.advance(number * UNIT + STEP_EXTRA)
 
-    @rule()
-    def sweep(self) -> None:
+    @rule(policy=policies, backoff=backoffs)
+    def sweep(self, policy: Policy, backoff: tuple[int, ...] | None) -> None:
         async def act(side: Side) -> None:  # what there is to tidy is the driver's own affair
-            await side.queue("normal").sweep()
+            retries = {side.queue(name).ref: side.retries(name, policy, backoff) for name in QUEUES}
+            await side.queue("normal").sweep(retries)
 
         self.both(act)
 
@@ -454,11 +588,12 @@ class Comparison(RuleBasedStateMachine):
 
         self.both(act)
 
-    @rule(name=queues, numbers=picks)
-    def get(self, name: str, numbers: list[int]) -> None:
+    @rule(name=queues, numbers=picks, details=st.booleans())
+    def get(self, name: str, numbers: list[int], details: bool) -> None:
         async def act(side: Side) -> list[tuple[Any, ...]]:
             wanted = [side.messages.pick(number) for number in numbers]
-            return side.show_all(await side.queue(name).get(*wanted), ordered=False)
+            found = await side.queue(name).get(*wanted, details=details and self.settles)
+            return side.show_all(found, ordered=False)
 
         self.both(act)
 
@@ -490,7 +625,8 @@ class Comparison(RuleBasedStateMachine):
             for name in QUEUES:
                 queue = side.queue(name)
                 stats = await queue.stats()
-                messages = side.show_all(await queue.listed(), ordered=name != "dead")
+                listed = await queue.listed(details=self.settles)
+                messages = side.show_all(listed, ordered=name != "dead")
                 ends = [
                     None if end is None or name == "dead" else side.messages.add(end.id)
                     for end in (stats.oldest, stats.newest)
