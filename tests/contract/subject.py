@@ -409,9 +409,7 @@ class QueueUnderTest:
 
         done: list[Swept] = []
         for _ in range(100):
-            # A driver without SETTLE may not take the second argument yet.
-            more = () if retries is None else (retries_of,)
-            swept = await self.stores.messages.sweep(1_000, *more)
+            swept = await self.stores.messages.sweep(1_000, retries_of)
             if not swept.total:
                 return done
             done.append(swept)

@@ -69,7 +69,7 @@ async def test_a_parked_message_is_handed_out_when_its_time_has_come(
     for _ in range(3):
         assert (await queue.claim(mode=mode)).claim_id is None
         assert not (await queue.pop(mode=mode)).messages
-        await queue.sweep({})
+        await queue.sweep()
         assert await queue.counts() == (0, 1, 0)
         queue.advance(3 * MINUTE)
     queue.advance(MINUTE)
@@ -104,7 +104,7 @@ async def test_a_sweep_brings_a_parked_message_back_at_its_own_place(
     (message_id,) = await park(queue, "a")
     await queue.post("b")
     queue.advance(11 * MINUTE)
-    await queue.sweep({})
+    await queue.sweep()
     message = await queue.get_one(message_id, details=True)
     assert (message.failure_count, message.claim_id, message.parked_until) == (0, None, None)
     assert [attempt.outcome for attempt in message.attempts] == [Ended.RELEASED]
@@ -169,7 +169,7 @@ async def test_a_message_is_shown_as_ready_when_its_time_has_come(queue: QueueUn
         assert (listed.id, listed.claim_id, listed.parked_until) == (message_id, None, None)
         assert (await queue.get_one(message_id)).parked_until is None
         assert await queue.counts() == (1, 0, 0)
-        await queue.sweep({})
+        await queue.sweep()
 
 
 async def test_a_parked_message_is_counted_as_delayed(queue: QueueUnderTest) -> None:
@@ -230,7 +230,7 @@ async def test_a_parked_message_is_purged_for_good(queue: QueueUnderTest) -> Non
     assert await queue.counts() == (0, 0, 0)
     assert not await queue.get(message_id)
     queue.advance(11 * MINUTE)
-    await queue.sweep({})
+    await queue.sweep()
     assert (await queue.claim()).claim_id is None
     assert await queue.bodies() == []
 
@@ -240,7 +240,7 @@ async def test_a_parked_message_is_dropped_with_its_queue(queue: QueueUnderTest)
     await queue.drop()
     await queue.post("b")
     queue.advance(11 * MINUTE)
-    await queue.sweep({})
+    await queue.sweep()
     assert texts((await queue.claim()).messages) == ["b"]
     assert await queue.bodies() == ["b"]
 
@@ -330,7 +330,7 @@ async def test_the_end_of_the_old_claim_leaves_a_parked_message(queue: QueueUnde
     await queue.settle(claim_id, give_back(message_ids[0], 10 * MINUTE))
     queue.advance(6 * MINUTE)
     assert await queue.counts() == (1, 1, 0)
-    await queue.sweep({})
+    await queue.sweep()
     assert await queue.counts() == (1, 1, 0)
     (message,) = (await queue.claim()).messages
     assert (message.id, message.failure_count) == (message_ids[1], 1)
@@ -363,7 +363,7 @@ async def test_a_message_lives_until_a_minute_after_its_parking(queue: QueueUnde
     assert message.ttl_ms == 41 * MINUTE
     assert message.parked_until == message.expires_at - MINUTE
     queue.advance(39 * MINUTE)
-    await queue.sweep({})
+    await queue.sweep()
     assert await queue.counts() == (0, 1, 0)
     queue.advance(MINUTE + 30 * SECOND)
     assert await queue.counts() == (1, 0, 0)

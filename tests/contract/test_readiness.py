@@ -121,7 +121,7 @@ async def a_promotion(queue: QueueUnderTest, begin: Watch) -> None:
     await queue.post("a", delay=10 * MINUTE)
     await begin()
     queue.advance(11 * MINUTE)
-    await queue.sweep({})
+    await queue.sweep()
 
 
 async def an_exposure(queue: QueueUnderTest, begin: Watch) -> None:
@@ -419,7 +419,7 @@ async def test_what_a_sweep_has_made_ready_is_due_no_more(queue: QueueUnderTest)
     await queue.release(await queue.claim_id(), delay=8 * MINUTE)
     queue.advance(11 * MINUTE)
     assert await queue.next_due() == 0
-    await queue.sweep({})
+    await queue.sweep()
     assert await queue.counts() == (3, 0, 0)
     assert await queue.next_due() is None
 

@@ -495,7 +495,7 @@ async def test_a_lapsed_lease_gives_no_right_any_more(
     queue.advance(6 * MINUTE)
     for swept in (False, True):
         if swept:
-            await queue.sweep({})
+            await queue.sweep()
         late = every_act(message_id)
         assert await queue.outcomes(claim_id, *late, retries=letters_to(other)) == [LAPSED] * 4
         assert await queue.counts() == (1, 0, 0)
