@@ -160,9 +160,7 @@ async def test_a_lapse_is_counted_once_however_many_race(queue: QueueUnderTest) 
     message_ids = await queue.post(*map(str, range(10)))
     await let_lapse(queue)
     peers = [queue.at(stores) for stores in await queue.stores.peers(3)]
-    await asyncio.gather(
-        *[peer.sweep() for peer in peers], *[peer.claim(3) for peer in peers * 2]
-    )
+    await asyncio.gather(*[peer.sweep() for peer in peers], *[peer.claim(3) for peer in peers * 2])
     await queue.sweep()
     messages = await queue.get(*message_ids, details=True)
     assert [message.failure_count for message in messages] == [1] * 10

@@ -39,19 +39,30 @@ class Ears:
 
     def __init__(self) -> None:
         self.heard: list[QueueRef] = []
+        self.hastened: list[QueueRef] = []
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
 
     def __call__(self, queue: QueueRef, count: int) -> None:
         assert asyncio.get_running_loop() is self._loop
-        assert count > 0
-        self.heard.append(queue)
+        assert count >= 0
+        if count:  # 0: something may be due earlier; `hastened` has it
+            self.heard.append(queue)
+        else:
+            self.hastened.append(queue)
         self._news.set()
 
     async def hear(self, queue: QueueUnderTest) -> None:
         """Wait until this queue was announced since the last `forget`."""
         async with asyncio.timeout(DEADLINE):
             while queue.ref not in self.heard:
+                self._news.clear()
+                await self._news.wait()
+
+    async def hear_of_a_change(self, queue: QueueUnderTest) -> None:
+        """Wait until it was told that something of this queue may be due earlier."""
+        async with asyncio.timeout(DEADLINE):
+            while queue.ref not in self.hastened:
                 self._news.clear()
                 await self._news.wait()
 
@@ -428,3 +439,14 @@ async def test_another_process_knows_what_is_due(queue: QueueUnderTest) -> None:
     second = queue.at(await queue.stores.second())
     await queue.post("a", delay=30 * MINUTE)
     assert await due_in(second, 30 * MINUTE)
+
+
+async def test_what_may_be_due_earlier_is_told_with_a_count_of_zero(
+    queue: QueueUnderTest, ears: Ears
+) -> None:
+    """Who waits has asked `next_due` before: a delayed post must not wait for the safety poll."""
+    await watch(queue)
+    if queue.stores.messages.poll_interval_ms <= 5_000:
+        pytest.skip("who waits here looks again soon enough")
+    await queue.post("a", delay=HOUR)
+    await ears.hear_of_a_change(queue)

@@ -87,6 +87,9 @@ class Claiming:
         """End up to `limit` leases whose time is over, each a failure; answer how many moved."""
         moved = 0
         for entry in step.queue.lapsed(step.now, limit):
+            if entry.expires_at <= step.now:
+                step.queue.remove(entry)
+                continue
             until = entry.lease_until
             step.queue.let_go(entry)
             wait_ms = _wait(step, entry, None)

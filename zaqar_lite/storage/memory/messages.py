@@ -352,7 +352,11 @@ class MemoryMessageStore(MessageStore):
             ref = self._state.next_to_sweep(now)
             if ref is None:
                 break
-            retries = await retries_of(ref)
+            try:
+                retries = await retries_of(ref)
+            except Exception:
+                self._state.put_off(ref, now)
+                raise
             there = self._state.queues.get(ref)
             if there is not None:
                 swept = self._sweep_queue(Step(ref, there, now, retries), limit, swept)

@@ -160,7 +160,8 @@ class Queue:
         entry.is_parked = True
         entry.lease_until = until
         self.parked.add((until, entry.position))
-        self._outlive(entry, now, until - now, margin_ms)
+        if entry.expires_at < until + margin_ms:
+            self.set_ttl(entry, until + margin_ms - now, now)
 
     def set_ttl(self, entry: Entry, ttl_ms: int, now: int) -> None:
         """Let an entry live `ttl_ms` from now."""

@@ -74,6 +74,12 @@ class State:
                 return ref
         return None
 
+    def put_off(self, ref: QueueRef, now: int) -> None:
+        """Let the sweep come again to a queue that it could not sweep."""
+        queue = self.queues.get(ref)
+        if queue is not None:
+            self.note(ref, queue, now)
+
     def discard(self, entries: dict[int, Entry]) -> None:
         """Let go of a purged queue's entries, by and by."""
         if entries:
