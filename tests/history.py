@@ -15,7 +15,7 @@ import asyncio
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import httpx
@@ -62,12 +62,16 @@ class Delete:
 
 @dataclass
 class History:
-    """What all clients did; `remaining` is what the queue held in the end."""
+    """What all clients did; `remaining` is what the queues held in the end.
+
+    `queues` are those that were posted to, in the order of their first posts.
+    """
 
     posts: dict[str, Post] = field(default_factory=dict)
     holds: list[Hold] = field(default_factory=list)
     deletes: dict[str, list[Delete]] = field(default_factory=lambda: defaultdict(list))
     remaining: Counter[str] = field(default_factory=Counter)
+    queues: dict[str, None] = field(default_factory=dict)
     restarts: int = 0
 
     def end(self, texts: Collection[str]) -> None:
@@ -150,46 +154,84 @@ class History:
         ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Habits:
+    """How a recording client works: what it chooses from, each time anew.
+
+    A `delay` other than 0 is kept by delayed queues only. A consumer takes its claims from the
+    queues that somebody has posted to.
+    """
+
+    project: str = "history"
+    sizes: Sequence[int] = (1, 1, 5)
+    delays: Sequence[int] = (0, 0, 1)
+    limit: int = 5
+
+
 class RecordingClient:
     """Posts, claims, deletes and releases at random over HTTP, and notes all of it."""
 
-    def __init__(self, history: History, url: str, queue: str, client_id: str, seed: int) -> None:
+    def __init__(
+        self,
+        history: History,
+        url: str,
+        queues: str | Sequence[str],
+        client_id: str,
+        seed: int,
+        *,
+        habits: Habits | None = None,
+    ) -> None:
         self._history = history
-        self._queue = f"/v2/queues/{queue}"
+        self._queues = (queues,) if isinstance(queues, str) else queues
         self._random = random.Random(seed)
         self._count = 0
-        self._name = f"{client_id}-{seed}"
-        headers = {"Client-ID": client_id, "X-Project-Id": "history"}
-        self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=10)
+        self._habits = habits or Habits()
+        self._name = f"{client_id[:8]}-{seed}"
+        headers = {"Client-ID": client_id, "X-Project-Id": self._habits.project}
+        self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=30)
+
+    def note_answers(self, note: Callable[[httpx.Response], Awaitable[None]]) -> None:
+        """Call `note` with every answer."""
+        self._http.event_hooks = {"response": [note]}
 
     async def run(self, *, produces: bool) -> None:
         """Work until the server goes away."""
         try:
             while True:
-                await (self._post() if produces else self._consume())
+                if produces:
+                    await self.post(self._random.choice(self._habits.sizes))
+                else:
+                    await self._consume()
         except httpx.TransportError:
             return
         finally:
             await self._http.aclose()
 
-    async def _post(self) -> None:
+    async def post(self, size: int) -> None:
+        """Post a batch of `size` messages to one of the queues."""
         posts = []
-        for _ in range(self._random.choice((1, 1, 5))):
+        for _ in range(size):
             self._count += 1
-            delay = self._random.choice((0, 0, 1))
+            delay = self._random.choice(self._habits.delays)
             posts.append(Post(f"{self._name}-{self._count}", delay, time.time()))
         for post in posts:
             self._history.posts[post.text] = post
-        messages = [{"body": post.text, "delay": int(post.delay), "ttl": 3600} for post in posts]
-        answer = await self._http.post(f"{self._queue}/messages", json={"messages": messages})
+        messages = [{"body": post.text, "delay": int(post.delay)} for post in posts]
+        queue = self._random.choice(self._queues)
+        self._history.queues[queue] = None
+        path = f"/v2/queues/{queue}/messages"
+        answer = await self._http.post(path, json={"messages": messages})
         if answer.status_code == 201:
             for post in posts:
                 post.answered = time.time()
 
     async def _consume(self) -> None:
+        queue = f"/v2/queues/{self._random.choice(list(self._history.queues) or self._queues)}"
         invoked = time.time()
         answer = await self._http.post(
-            f"{self._queue}/claims", params={"limit": 5}, json={"ttl": CLAIM_TTL, "grace": 60}
+            f"{queue}/claims",
+            params={"limit": self._habits.limit},
+            json={"ttl": CLAIM_TTL, "grace": 60},
         )
         answered = time.time()
         if answer.status_code != 201:
@@ -202,31 +244,31 @@ class RecordingClient:
             self._history.holds.append(hold)
             held[message["id"] if "id" in message else _id(message["href"])] = hold
         if self._random.random() < 0.25:
-            await self._release(claim, list(held.values()))
+            await self._release(queue, claim, list(held.values()))
             return
         for message_id, hold in held.items():
             if self._random.random() < 0.9:
-                await self._delete(message_id, claim, hold)
+                await self._delete(queue, message_id, claim, hold)
 
-    async def _release(self, claim: str, holds: list[Hold]) -> None:
+    async def _release(self, queue: str, claim: str, holds: list[Hold]) -> None:
         for hold in holds:
             hold.given_up = time.time()
-        await self._http.delete(f"{self._queue}/claims/{claim}")
+        await self._http.delete(f"{queue}/claims/{claim}")
 
-    async def _delete(self, message_id: str, claim: str, hold: Hold) -> None:
+    async def _delete(self, queue: str, message_id: str, claim: str, hold: Hold) -> None:
         delete = Delete(hold.text, time.time())
         hold.given_up = delete.invoked
         self._history.deletes[hold.text].append(delete)
         answer = await self._http.delete(
-            f"{self._queue}/messages/{message_id}", params={"claim_id": claim}
+            f"{queue}/messages/{message_id}", params={"claim_id": claim}
         )
         if answer.status_code == 204:
             delete.answered = time.time()
 
 
-async def everything(url: str, queue: str) -> list[str]:
+async def everything(url: str, queue: str, project: str = "history") -> list[str]:
     """All messages of a queue, claimed and delayed ones too."""
-    headers = {"Client-ID": "00000000-0000-0000-0000-000000000001", "X-Project-Id": "history"}
+    headers = {"Client-ID": "00000000-0000-0000-0000-000000000001", "X-Project-Id": project}
     found: list[str] = []
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=30) as http:
         path = (

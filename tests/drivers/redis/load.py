@@ -61,7 +61,7 @@ async def under_load(url: str) -> AsyncIterator[Load]:
             for seed in range(8)
         ]
         for client in clients:
-            client._http.event_hooks = {"response": [load.note]}
+            client.note_answers(load.note)
         work = [
             asyncio.create_task(client.run(produces=seed < 4))
             for seed, client in enumerate(clients)
