@@ -121,8 +121,7 @@ class Retries(NamedTuple):
 NO_RETRIES = Retries()
 
 
-@dataclass(frozen=True, slots=True)
-class Take:
+class Take(NamedTuple):
     """What a claim or a pop asks for.
 
     `ttl_ms` is that of the lease; `grace_ms` how much longer its messages live at least. A pop
@@ -140,8 +139,7 @@ class Take:
     details: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """What a listing asks for: up to `limit` messages after `marker`, up to and with `until`.
 
     `exclude_client_id` leaves out what that client posted (echo off). `version` is the queue
@@ -158,8 +156,7 @@ class Selection:
     details: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(NamedTuple):
     """A change of a delayed message; the durations count from now, what is None stays."""
 
     message_id: str

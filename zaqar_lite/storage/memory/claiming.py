@@ -59,7 +59,7 @@ class Claiming:
         """
         _, queue, now, retries = step
         limit, delay_mode, letter = take.limit, take.delay_mode, retries.dead_letter
-        moved = self.end_lapsed(step, _SHARE)
+        _, moved = self.end_lapsed(step, _SHARE)
         queue.unpark(now, _SHARE)
         if delay_mode is DelayMode.HONOUR:
             queue.promote(now, _SHARE)
@@ -83,10 +83,14 @@ class Claiming:
         left = bool(queue.ready) or (back is not None and back <= now)
         return taken, moved, left and len(taken) < limit
 
-    def end_lapsed(self, step: Step, limit: int) -> int:
-        """End up to `limit` leases whose time is over, each a failure; answer how many moved."""
+    def end_lapsed(self, step: Step, limit: int) -> tuple[int, int]:
+        """End up to `limit` leases whose time is over, each a failure.
+
+        Answers how many, and how many of their messages were moved to the dead letters.
+        """
+        lapsed = step.queue.lapsed(step.now, limit)
         moved = 0
-        for entry in step.queue.lapsed(step.now, limit):
+        for entry in lapsed:
             if entry.expires_at <= step.now:
                 step.queue.remove(entry)
                 continue
@@ -94,7 +98,7 @@ class Claiming:
             step.queue.let_go(entry)
             wait_ms = _wait(step, entry, None)
             moved += self._fail(step, entry, Ended.LAPSED, until, wait_ms, reason=LAPSED)
-        return moved
+        return len(lapsed), moved
 
     def settle(self, step: Step, claim_id: str, settlement: Settlement) -> tuple[Outcome, int]:
         """Do what a settlement says; answer what became of it, and how many dead letters moved."""
@@ -110,7 +114,7 @@ class Claiming:
             case Act.ACK:
                 queue.remove(entry)
             case Act.EXTEND:
-                queue.extend(entry, now, settlement.ttl_ms, settlement.grace_ms)
+                queue.extend(entry, holder, now, settlement.ttl_ms, settlement.grace_ms)
             case Act.DEAD:
                 if retries.dead_letter is None:
                     return Outcome.NO_TARGET, 0

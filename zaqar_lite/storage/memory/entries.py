@@ -10,7 +10,7 @@ from zaqar_lite.domain.models import Message, Origin
 class Claim:
     """A claim and what it holds, by position; empty once it is over."""
 
-    __slots__ = ("client_id", "held", "id", "started_at", "ttl_ms")
+    __slots__ = ("client_id", "ends_at", "held", "id", "started_at", "ttl_ms")
 
     def __init__(self, claim_id: str, client_id: str) -> None:
         self.id = claim_id
@@ -18,6 +18,7 @@ class Claim:
         self.held: dict[int, Entry] = {}
         self.ttl_ms = 0
         self.started_at = 0
+        self.ends_at = 0
 
 
 class Shared:
@@ -100,6 +101,18 @@ class Entry:
         """The live claim on it."""
         return self.claim if self.claim is not None and self.lease_until > now else None
 
+    def be_held(self, claim: Claim, now: int) -> None:
+        """Let a claim hold the entry; its lease is set when the claim begins."""
+        self.claim = self.last_claim = claim
+        self.last_ended = None
+        self.claim_count += 1
+        self.claimed_at = now
+        claim.held[self.position] = self
+
+    def is_away(self, now: int) -> bool:
+        """Whether it is claimed or parked."""
+        return (self.claim is not None or self.is_parked) and self.lease_until > now
+
     def waits(self, now: int) -> bool:
         """Whether it is delayed."""
         return self.is_delayed and self.delay_expires_at > now
@@ -126,7 +139,7 @@ class Entry:
 
     def view(self, now: int) -> Message:
         """Show the entry to a reader at `now`, but for its delay and its attempts."""
-        holder = self.holder(now)
+        holder = None if self.claim is None else self.holder(now)
         return Message(
             self.id,
             self.position,
@@ -142,7 +155,7 @@ class Entry:
             self.headers,
             self.origin,
             self.failure_count,
-            self.lease_until if self.parked(now) else None,
+            self.lease_until if self.is_parked and self.lease_until > now else None,
         )
 
     def full_view(self, now: int, *, details: bool = False) -> Message:

@@ -128,7 +128,7 @@ class MemoryMessageStore(MessageStore):
                 page.marker = after = position
                 if (
                     entry.expires_at > now
-                    and (selection.include_claimed or not (entry.holder(now) or entry.parked(now)))
+                    and (selection.include_claimed or not entry.is_away(now))
                     and (selection.include_delayed or not entry.waits(now))
                     and (
                         selection.exclude_client_id is None
@@ -239,10 +239,9 @@ class MemoryMessageStore(MessageStore):
             self._state.close(queue, there)
             return Claimed(None, (), moved, more)
         claim = entries.Claim(new_claim_id(), take.client_id)
-        claim.started_at, claim.ttl_ms = now, take.ttl_ms
-        there.claims[claim.id] = claim
         for entry in taken:
-            there.hold(entry, claim, now, take.ttl_ms, take.grace_ms)
+            entry.be_held(claim, now)
+        there.begin(claim, now, take.ttl_ms, take.grace_ms)
         self._state.note(queue, there, now + take.ttl_ms)
         self._announce(queue, 0)
         return Claimed(claim.id, _views(taken, now, take), moved, more)
@@ -257,11 +256,9 @@ class MemoryMessageStore(MessageStore):
     async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
         """Let a live claim live on; see the seam."""
         now = self._clock.now_ms()
-        claim, held = self._live_claim(queue, claim_id, now)
+        claim, _ = self._live_claim(queue, claim_id, now)
         there = self._state.queue(queue)
-        claim.started_at, claim.ttl_ms = now, ttl_ms
-        for entry in held:
-            there.extend(entry, now, ttl_ms, grace_ms)
+        there.renew(claim, now, ttl_ms, grace_ms)
         self._state.note(queue, there, now + ttl_ms)
 
     async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
@@ -400,9 +397,7 @@ class MemoryMessageStore(MessageStore):
         left = limit - swept.total
         expired = there.expire(now, left)
         left -= expired
-        before = len(there.leases)
-        moved = self._claiming.end_lapsed(step, left)
-        lapsed = before - len(there.leases)
+        lapsed, moved = self._claiming.end_lapsed(step, left)
         left -= lapsed
         promoted = there.promote(now, left)
         promoted += there.unpark(now, left - promoted)

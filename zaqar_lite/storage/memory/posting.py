@@ -80,6 +80,7 @@ class Posting:
         first = self._state.take_positions(count, now_us)
         places = zip(range(first, first + count), new_message_ids(first, count), strict=True)
         posted: list[Posted] = []
+        ready = 0
         for message in messages:
             body, ttl_ms, delay_ms, key, headers, priority, targets = message
             if key is not None:
@@ -96,31 +97,30 @@ class Posting:
             entry = Entry(
                 message_id, position, body, ttl_ms, now, priority, client_id, headers, shared
             )
-            self._add(queue, there, entry, delay_ms, now)
+            there.add(entry, now + delay_ms if delay_ms else 0)
+            ready += not delay_ms
             for target, ttl_ms, delay_ms, priority in targets:
                 position, copy_id = next(places)
                 entry = Entry(
                     copy_id, position, body, ttl_ms, now, priority, client_id, headers, shared
                 )
-                self._add(target, self._state.queue(target), entry, delay_ms, now)
+                other = self._state.queue(target)
+                other.add(entry, now + delay_ms if delay_ms else 0)
+                self._tell(target, other, int(not delay_ms))
         if batch_key is not None:
             ids = tuple(answer.id for answer in posted)
             there.batch_keys.pop(batch_key.text, None)
             there.batch_keys[batch_key.text] = Known(ids, batch_key.digest, window_ends)
-        if batch_key is not None or there.message_keys:
-            self._state.note(queue, there, window_ends)
+        if new:
+            self._tell(queue, there, ready)
         return posted
 
-    def _add(self, ref: QueueRef, queue: Queue, entry: Entry, delay_ms: int, now: int) -> None:
-        """Let a new entry in."""
-        if delay_ms:
-            queue.add(entry, now + delay_ms)
-            self._state.note(ref, queue, min(now + delay_ms, entry.expires_at))
-            self._announce(ref, 0)
-        else:
-            queue.add(entry)
-            self._state.note(ref, queue, entry.expires_at)
-            self._announce(ref, 1)
+    def _tell(self, ref: QueueRef, queue: Queue, ready: int) -> None:
+        """Tell the sweep when to come to a queue that got messages, and who waits for it."""
+        due = queue.due_at()
+        if due is not None:
+            self._state.note(ref, queue, due)
+        self._announce(ref, ready)
 
     def _check_limits(
         self,

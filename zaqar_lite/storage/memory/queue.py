@@ -1,13 +1,14 @@
 """The data layout of the memory driver: entries, and one set of indexes for each queue.
 
 A queue has a table of its entries and six sorted indexes of keys. Every entry is in `order` and
-`expiry`, and in exactly one of ready, delayed, leases and parked:
+`expiry`, and in exactly one of ready, delayed, parked and a claim's `held`:
 
     entries    position -> entry              ids      message id -> entry
     order      position                       expiry   (expires_at, position)
     ready      (priority, position)           delayed  (delay_expires_at, position)
-    leases     (lease_until, position)        parked   (lease_until, position)
-    claims     claim id -> claim, while it holds an entry
+    claims     claim id -> claim, while it    parked   (lease_until, position)
+               holds an entry
+    lapses     (ends_at, claim id): no lease of the claim ends before `ends_at`
 
 An index never holds a key of an entry that has left its state, so a claim looks at nothing but
 what it hands out, whatever else is in the queue. What time alone has ended - an entry, a delay, a
@@ -23,6 +24,8 @@ from zaqar_lite.storage.memory.entries import Claim, Entry, Known
 
 _LAST = 1 << 80
 """A position above all."""
+_LAST_ID = "g"
+"""An id above all claims' ids, which are hex digits."""
 
 
 class Queue:
@@ -36,7 +39,7 @@ class Queue:
         "examined",
         "expiry",
         "ids",
-        "leases",
+        "lapses",
         "message_keys",
         "noted",
         "order",
@@ -62,7 +65,7 @@ class Queue:
         self.expiry: SortedList[tuple[int, int]] = SortedList()
         self.ready: SortedList[tuple[int, int]] = SortedList()
         self.delayed: SortedList[tuple[int, int]] = SortedList()
-        self.leases: SortedList[tuple[int, int]] = SortedList()
+        self.lapses: SortedList[tuple[int, str]] = SortedList()
         self.parked: SortedList[tuple[int, int]] = SortedList()
         self.claims: dict[str, Claim] = {}
         return entries
@@ -123,33 +126,48 @@ class Queue:
         entry = self.ids.get(message_id)
         return None if entry is None or entry.expires_at <= now else entry
 
-    def hold(self, entry: Entry, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
-        """Let `claim` hold an entry that `take_first` took."""
-        entry.claim = entry.last_claim = claim
-        entry.last_ended = None
-        entry.claim_count += 1
-        entry.claimed_at = now
-        claim.held[entry.position] = entry
-        entry.lease_until = now + ttl_ms
-        self.leases.add((entry.lease_until, entry.position))
-        self._outlive(entry, now, ttl_ms, grace_ms)
+    def begin(self, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
+        """Let a new claim and what it holds live `ttl_ms` from now."""
+        claim.started_at, claim.ttl_ms, claim.ends_at = now, ttl_ms, now + ttl_ms
+        self.claims[claim.id] = claim
+        self.lapses.add((claim.ends_at, claim.id))
+        for entry in claim.held.values():
+            self._lease(entry, now, ttl_ms, grace_ms)
 
-    def extend(self, entry: Entry, now: int, ttl_ms: int, grace_ms: int) -> None:
-        """Let the lease of a held entry end `ttl_ms` from now."""
-        self.leases.remove((entry.lease_until, entry.position))
-        entry.lease_until = now + ttl_ms
-        self.leases.add((entry.lease_until, entry.position))
-        self._outlive(entry, now, ttl_ms, grace_ms)
+    def renew(self, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
+        """Let a claim live `ttl_ms` from now, and of what it holds what has not lapsed."""
+        claim.started_at, claim.ttl_ms = now, ttl_ms
+        for entry in claim.held.values():
+            if entry.lease_until > now:
+                self._lease(entry, now, ttl_ms, grace_ms)
+        self._end_at(claim, min(entry.lease_until for entry in claim.held.values()))
+
+    def extend(self, entry: Entry, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
+        """Let the lease of an entry that the claim holds end `ttl_ms` from now."""
+        self._lease(entry, now, ttl_ms, grace_ms)
+        self._end_at(claim, min(claim.ends_at, entry.lease_until))
 
     def let_go(self, entry: Entry) -> None:
         """Take a held entry out of its claim, which ends with its last one; it is in no index."""
         claim = entry.claim
         if claim is not None:
-            self.leases.remove((entry.lease_until, entry.position))
             entry.claim = None
             del claim.held[entry.position]
             if not claim.held:
+                self.lapses.remove((claim.ends_at, claim.id))
                 del self.claims[claim.id]
+
+    def _lease(self, entry: Entry, now: int, ttl_ms: int, grace_ms: int) -> None:
+        """Set a lease's end; an entry that would expire before it expires a grace behind it."""
+        entry.lease_until = now + ttl_ms
+        if entry.expires_at < entry.lease_until:
+            self.set_ttl(entry, ttl_ms + grace_ms, now)
+
+    def _end_at(self, claim: Claim, instant: int) -> None:
+        if instant != claim.ends_at:
+            self.lapses.remove((claim.ends_at, claim.id))
+            claim.ends_at = instant
+            self.lapses.add((instant, claim.id))
 
     def offer(self, entry: Entry) -> None:
         """Make an entry ready that is in no state's index."""
@@ -185,13 +203,20 @@ class Queue:
         return count
 
     def lapsed(self, now: int, limit: int) -> list[Entry]:
-        """Up to `limit` held entries whose lease has ended, the oldest first."""
+        """Up to `limit` held entries whose lease has ended, those of the oldest claims first."""
         found: list[Entry] = []
-        for until, position in islice(self.leases, limit):
-            if until > now:
+        if not self.lapses or self.lapses[0][0] > now:
+            return found
+        for _, claim_id in list(islice(self.lapses.irange(None, (now, _LAST_ID)), limit)):
+            claim = self.claims[claim_id]
+            ended = [entry for entry in claim.held.values() if entry.lease_until <= now]
+            self.examined += len(claim.held)
+            found += ended[: limit - len(found)]
+            if len(found) == limit:
                 break
-            found.append(self.entries[position])
-        self.examined += len(found)
+            if len(ended) < len(claim.held):
+                live = (e.lease_until for e in claim.held.values() if e.lease_until > now)
+                self._end_at(claim, min(live))
         return found
 
     def promote(self, now: int, limit: int) -> int:
@@ -248,7 +273,10 @@ class Queue:
 
     def returns_at(self) -> int | None:
         """The next instant at which a lease or a parking ends."""
-        return min((index[0][0] for index in (self.leases, self.parked) if index), default=None)
+        instants = [self.lapses[0][0]] if self.lapses else []
+        if self.parked:
+            instants.append(self.parked[0][0])
+        return min(instants, default=None)
 
     def ripens_at(self) -> int | None:
         """The next instant at which something becomes ready by time."""
@@ -270,11 +298,11 @@ class Queue:
         """How many entries are ready, delayed (or parked) and claimed, once none has expired."""
         due = self.delayed.bisect_right((now, _LAST))
         back = self.parked.bisect_right((now, _LAST))
-        lapsed = self.leases.bisect_right((now, _LAST))
+        lapsed = sum(
+            entry.lease_until <= now
+            for _, claim_id in self.lapses.irange(None, (now, _LAST_ID))
+            for entry in self.claims[claim_id].held.values()
+        )
+        held = len(self.entries) - len(self.ready) - len(self.delayed) - len(self.parked)
         waiting = len(self.delayed) - due + len(self.parked) - back
-        return len(self.ready) + due + back + lapsed, waiting, len(self.leases) - lapsed
-
-    def _outlive(self, entry: Entry, now: int, ttl_ms: int, margin_ms: int) -> None:
-        """Let an entry that would end before now + `ttl_ms` end `margin_ms` after it."""
-        if entry.expires_at < now + ttl_ms:
-            self.set_ttl(entry, ttl_ms + margin_ms, now)
+        return len(self.ready) + due + back + lapsed, waiting, held - lapsed
