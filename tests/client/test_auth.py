@@ -56,6 +56,30 @@ async def test_an_application_credential_logs_the_async_client_in(
     assert queues.seen[0][1]["X-Auth-Token"] == "token-1"
 
 
+CLOUDS = """
+clouds:
+  none: {auth_type: none, auth: {endpoint: URL}}
+  override: {auth_type: none, messaging_endpoint_override: URL/v2}
+  token: {auth_type: admin_token, auth: {endpoint: URL, token: given}}
+"""
+
+
+@pytest.mark.filterwarnings("ignore:Support for InfluxDB")  # openstacksdk's own
+@pytest.mark.parametrize("name", ["none", "override", "token"])
+def test_a_cloud_without_keystone_has_its_address_and_the_clients_project(
+    queues: FaultyServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "clouds.yaml"
+    file.write_text(CLOUDS.replace("URL", queues.url), encoding="utf-8")
+    monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(file))
+    with Client(auth=KeystoneAuth.cloud(name), project="mine") as client:
+        client.post("q", 1)
+        assert client.url == queues.url
+    _, headers = queues.seen[0]
+    assert headers["X-Project-ID"] == "mine"
+    assert name != "token" or headers["X-Auth-Token"] == "given"
+
+
 def test_a_token_is_renewed_before_it_ends(identity: Identity, queues: FaultyServer) -> None:
     identity.lifetime = dt.timedelta(seconds=90)
     with Client(auth=password(identity)) as client:

@@ -4,6 +4,7 @@ A plug-in is any object with the methods of `Auth`.
 """
 
 import json
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -106,12 +107,14 @@ class KeystoneAuth:
         region: str | None = None,
         interface: str = "public",
         service_types: tuple[str, ...] = ("messaging", "message"),
+        endpoint: str | None = None,
     ) -> None:
         self._session = session
         self._plugin: Any = session.auth  # what v3 plug-ins have, their base class does not declare
         self._region = region
         self._interface = interface
         self._service_types = service_types
+        self._endpoint = endpoint
         self._lock = threading.Lock()
         self._headers: Mapping[str, str] | None = None
         self._until = 0.0
@@ -180,6 +183,7 @@ class KeystoneAuth:
             session,
             region=region.get_region_name() or None,
             interface=region.get_interface("messaging") or "public",
+            endpoint=region.get_endpoint("messaging") or None,
         )
 
     def headers(self) -> Mapping[str, str] | None:
@@ -197,18 +201,29 @@ class KeystoneAuth:
         with self._lock:
             if self.headers() is not None:
                 return
+            if not hasattr(self._plugin, "get_access"):
+                self._without_keystone()
+                return
             try:
                 access = self._plugin.get_access(self._session)
             except exceptions.ConnectFailure as error:
                 raise Unreachable("Keystone does not answer", str(error), sent=False) from error
             except exceptions.ClientException as error:
                 raise Unauthenticated("Keystone refused", str(error), status=401) from error
-            self._url = self._find(access)
+            self._url = self._endpoint or self._find(access)
             self._until = access.expires.timestamp() - self.MARGIN
             headers = {"X-Auth-Token": access.auth_token}
             if access.project_id:
                 headers["X-Project-ID"] = access.project_id
             self._headers = headers
+
+    def _without_keystone(self) -> None:
+        """Take what clouds.yaml says itself: `auth_type: none`, or a token with an endpoint."""
+        self._headers = self._session.get_auth_headers() or {}
+        self._url = self._endpoint
+        for service_type in self._service_types:
+            self._url = self._url or self._session.get_endpoint(service_type=service_type)
+        self._until = math.inf
 
     def forget(self) -> bool:
         """Drop the token; a new login gets another."""

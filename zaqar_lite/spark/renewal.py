@@ -45,10 +45,14 @@ class Renewal:
 
     def _run(self, ended: threading.Event) -> None:
         with self._options.client() as client:
+            over: set[str] = set()
             while not ended.wait(self._options.claim_renewal):
-                for claims in list(self._claims.values()):
-                    for claim_id in claims:
-                        renew(client, self._options, claim_id)
+                held = [one for claims in list(self._claims.values()) for one in claims]
+                over.intersection_update(held)
+                for claim_id in held:
+                    # A claim that is gone, with its last message or in time, never comes back.
+                    if claim_id not in over and not renew(client, self._options, claim_id):
+                        over.add(claim_id)
 
 
 def renew(client: Client, options: Options, claim_id: str) -> bool:
