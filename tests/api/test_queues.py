@@ -320,9 +320,31 @@ async def test_warns_of_what_is_stored_and_is_no_option(api: Api) -> None:
     assert "'_\\xfc\\n0'" in told
     assert "and 3 more" in told
     assert len(told) < 300
-    answer = await api.call("PUT", "", {"_max_claim_count": 3})
-    assert "Zaqar-Lite-Warning" not in answer.headers
+    known = {"_retry_backoff": {"type": "list", "delays": [5]}, "_flavor": "x"}
+    assert "Zaqar-Lite-Warning" not in (await api.call("PUT", "", known)).headers
     operations = [{"op": "add", "path": "/metadata/_dead_leter_queue", "value": "d"}]
-    kind = "application/openstack-messaging-v2.0-json-patch"
-    answer = await api.call("PATCH", "", operations, Content_Type=kind)
+    answer = await api.call("PATCH", "", operations, Content_Type=PATCH)
     assert "did you mean _dead_letter_queue?" in answer.headers["Zaqar-Lite-Warning"]
+
+
+@pytest.mark.parametrize("limit", ["_max_claim_count", "_max_failures"])
+async def test_warns_of_a_limit_without_a_place_for_dead_letters(api: Api, limit: str) -> None:
+    async def patched(op: str, key: str, **value: object) -> str | None:
+        answer = await patch(api, {"op": op, "path": f"/metadata/{key}", **value})
+        assert answer.status_code == 200
+        told: str | None = answer.headers.get("Zaqar-Lite-Warning")
+        return told
+
+    answer = await api.call("PUT", "", {limit: 3})
+    warning = (
+        f"{limit} has no effect: the queue has no _dead_letter_queue (and no _failed_retention)."
+    )
+    assert answer.headers["Zaqar-Lite-Warning"] == warning
+    # This one changes nothing, whatever it says, and the queue may have a dead-letter queue.
+    assert "Zaqar-Lite-Warning" not in (await api.call("PUT", "", {limit: 3})).headers
+    assert await patched("add", "team", value="a") is None
+    assert await patched("add", limit, value=4) == warning
+    assert await patched("add", "_dead_letter_queue", value="letters") is None
+    assert await patched("add", limit, value=5) is None
+    assert await patched("remove", "_dead_letter_queue") == warning
+    assert await patched("remove", limit) is None

@@ -67,7 +67,9 @@ def test_a_queue_from_making_to_deleting(run: Run, queue: str) -> None:
     assert run("queue", "create", queue, "team=b")[0] == 1
     _, (shown,) = run("queue", "show", queue)
     assert (shown["team"], shown["tags"], shown["_default_message_delay"]) == ("a", ["x"], 30)
-    assert run("queue", "set", queue, "--max-claims", "3")[1][0]["_max_claim_count"] == 3
+    limits = ("--max-claims", "3", "--max-failures", "2", "--dead-letter-queue", f"{queue}-dead")
+    (changed,) = run("queue", "set", queue, *limits)[1]
+    assert (changed["_max_claim_count"], changed["_max_failures"]) == (3, 2)
     assert "team" not in run("queue", "unset", queue, "team")[1][0]
     assert {"name": queue} in [{"name": row["name"]} for row in run("queue", "list")[1]]
     run("message", "post", queue, "1", "2")

@@ -43,9 +43,10 @@ class Response(NamedTuple):
 NO_CONTENT = Response(204)
 
 
-def warning(text: str | None) -> tuple[tuple[bytes, bytes], ...]:
+def warning(*texts: str | None) -> tuple[tuple[bytes, bytes], ...]:
     """Return the header that tells a client what was done otherwise than it may think, if any."""
-    return () if text is None else ((b"zaqar-lite-warning", text.encode("ascii", "replace")),)
+    told = " ".join(text for text in texts if text is not None)
+    return ((b"zaqar-lite-warning", told.encode("ascii", "replace")),) if told else ()
 
 
 class WrongLength(Exception):

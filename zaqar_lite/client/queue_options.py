@@ -14,6 +14,8 @@ KEYS: Mapping[str, str] = {
     "delay": "_default_message_delay",
     "max_post_size": "_max_messages_post_size",
     "max_claims": "_max_claim_count",
+    "max_failures": "_max_failures",
+    "retry_backoff": "_retry_backoff",
     "dead_letter_queue": "_dead_letter_queue",
     "dead_letter_ttl": "_dead_letter_queue_messages_ttl",
     "done_retention": "_done_retention",
@@ -34,6 +36,9 @@ class QueueOptions:
             the queue a delayed queue, the only kind that honours a message's own delay.
         max_post_size: bytes of one post, at most.
         max_claims: how often a message is handed out before it is a dead letter.
+        max_failures: how often a message may fail before it is a dead letter.
+        retry_backoff: how long a message waits after each failure, such as
+            `{"type": "exponential", "min": 1, "max": 3600}`.
         dead_letter_queue: where dead letters go.
         dead_letter_ttl: seconds that a dead letter lives there.
         done_retention: seconds that deleted messages stay in the queue's history.
@@ -47,6 +52,8 @@ class QueueOptions:
     delay: int | None = None
     max_post_size: int | None = None
     max_claims: int | None = None
+    max_failures: int | None = None
+    retry_backoff: Mapping[str, Any] | None = None
     dead_letter_queue: str | None = None
     dead_letter_ttl: int | None = None
     done_retention: int | None = None

@@ -29,6 +29,7 @@ RESERVED: tuple[tuple[str, str, Callable[[str], int], str, str], ...] = (
         "how long until it can be claimed; above 0, delays work",
     ),
     ("--max-claims", "_max_claim_count", int, "N", "deliveries before a message is a dead letter"),
+    ("--max-failures", "_max_failures", int, "N", "failures before a message is a dead letter"),
     (
         "--dead-letter-ttl",
         "_dead_letter_queue_messages_ttl",

@@ -9,7 +9,7 @@ dead-letter queue).
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from zaqar_lite.domain.backoff import ATTRIBUTE as BACKOFF
@@ -35,6 +35,8 @@ RESERVED = frozenset(
         "_dead_letter_queue_messages_ttl",
         "_max_claim_count",
         "_enable_encrypt_messages",
+        "_max_failures",
+        BACKOFF,
         "_retry_policy",
         "_flavor",
         *FAN_OUT_ATTRIBUTES,
@@ -42,6 +44,8 @@ RESERVED = frozenset(
     }
 )
 """The keys that mean something; others that begin with `_` are stored with a warning."""
+_LIMITS = ("_max_claim_count", "_max_failures")
+_DECIDE_LETTERS = frozenset({*_LIMITS, "_dead_letter_queue", FAILED_RETENTION})
 _MOST_TOLD = 3
 MAX_RETENTION = (1 << 32) - 1
 """Seconds: the RFC stores a retention as u32; 0 means for ever."""
@@ -124,6 +128,24 @@ def unknown_keys(metadata: Mapping[str, Any]) -> str | None:
     told = ", ".join(_with_nearest(key) for key in unknown[:_MOST_TOLD])
     more = len(unknown) - _MOST_TOLD
     return f"Stored, but not options of a queue: {told}{f' and {more} more' if more > 0 else ''}."
+
+
+def idle_limit(metadata: Mapping[str, Any], changed: Collection[str]) -> str | None:
+    """Say that a limit does nothing, because the queue has no place for dead letters.
+
+    None when it has one, or when none of the `changed` keys has to do with it.
+    """
+    if _DECIDE_LETTERS.isdisjoint(changed):
+        return None
+    limits = [key for key in _LIMITS if metadata.get(key)]
+    has_place = dead_letter_target(metadata) or metadata.get(FAILED_RETENTION) is not None
+    if not limits or has_place:
+        return None
+    verb = "have" if len(limits) > 1 else "has"
+    return (
+        f"{' and '.join(limits)} {verb} no effect: the queue has no _dead_letter_queue "
+        f"(and no {FAILED_RETENTION})."
+    )
 
 
 def _with_nearest(key: str) -> str:

@@ -7,7 +7,7 @@ from zaqar_lite.api.checks import queue_of
 from zaqar_lite.api.http import NO_CONTENT, HttpError, Request, Response, warning
 from zaqar_lite.api.render import instant, to_json
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.metadata import unknown_keys
+from zaqar_lite.domain.metadata import idle_limit, unknown_keys
 from zaqar_lite.domain.metadata_patch import parse as parse_patch
 from zaqar_lite.domain.models import HistoryState, Message
 from zaqar_lite.service.queues import Queues
@@ -62,7 +62,8 @@ class QueueHandlers:
             metadata = documents.parse_object(await documents.read(request))
         created = await self._queues.create(queue_of(request), metadata)
         location = (b"location", request.path.encode())
-        headers = (location, *warning(unknown_keys(metadata)))
+        idle = idle_limit(metadata, metadata) if created else None
+        headers = (location, *warning(unknown_keys(metadata), idle))
         return Response(201 if created else 204, b"", headers)
 
     async def get(self, request: Request) -> Response:
@@ -80,7 +81,8 @@ class QueueHandlers:
             )
         operations = parse_patch(documents.parse(await documents.read(request)))
         metadata = await self._queues.patch(queue_of(request), operations)
-        return Response(200, to_json(metadata), warning(unknown_keys(metadata)))
+        idle = idle_limit(metadata, {operation.key for operation in operations})
+        return Response(200, to_json(metadata), warning(unknown_keys(metadata), idle))
 
     async def delete(self, request: Request) -> Response:
         """Delete a queue with all its messages."""
