@@ -1,7 +1,9 @@
 """The message store: each operation is one script, and one round trip."""
 
+import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any, NoReturn
 
 from zaqar_lite.domain.clock import Clock
@@ -108,6 +110,12 @@ class RedisMessageStore(MessageStore):
         randomness = new_randomness(len(messages))
         keyed = any(message.idempotency_key is not None for message in messages)
         options = self._options
+        blobs: list[bytes] = []
+        for start in range(0, len(messages), MAX_EXAMINED):
+            if start:
+                await asyncio.sleep(0)  # a large batch must not hold up the others of this process
+            some = slice(start, start + MAX_EXAMINED)
+            blobs += map(pack_new, messages[some], repeat(client), randomness[some])
         status, *rest = await self._run_on(
             queue,
             "post",
@@ -117,7 +125,7 @@ class RedisMessageStore(MessageStore):
             options.max_messages,
             pack_key(batch_key),
             len(messages),
-            *map(pack_new, messages, [client] * len(messages), randomness),
+            *blobs,
             *([pack_key(message.idempotency_key) for message in messages] if keyed else ()),
         )
         if status == b"known":

@@ -1,13 +1,14 @@
 -- Remove from the outbox the letters that have arrived.
--- ARGV: 1 sequence number (8 bytes) of the last of them
+-- ARGV: 1 sequence number (8 bytes) of the last of them, 2 how many they were
 -- key outbox: list, dead letters on their way; drained by outbox_ack, expires by `keep`
-local last, removed = struct.unpack('>I8', ARGV[1]), 0
-while removed < 1000 do
-  local letter = redis.call('LINDEX', outbox, 0)
-  if not letter or struct.unpack('>I8', letter) > last then
+local last, count = struct.unpack('>I8', ARGV[1]), tonumber(ARGV[2])
+-- Where another process has removed some of them already, the last one lies further ahead.
+while count > 0 do
+  local letter = redis.call('LINDEX', outbox, count - 1)
+  if letter and struct.unpack('>I8', letter) <= last then
+    redis.call('LTRIM', outbox, count, -1)
     break
   end
-  redis.call('LPOP', outbox)
-  removed = removed + 1
+  count = count - 1
 end
-return {'ok', removed}
+return {'ok', count}

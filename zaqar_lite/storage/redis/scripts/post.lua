@@ -17,38 +17,40 @@ local window, count = tonumber(ARGV[3]), tonumber(ARGV[7])
 local batch_key = ARGV[6] ~= '' and 'b' .. ARGV[6]:sub(17)
 local keyed = #ARGV > 7 + count
 
--- The ids that a key stands for, and whether it stands for what has this digest. Entries of
--- earlier versions have no digest, and match any.
-local function known(field, digest)
-  local entry = redis.call('HGET', keys, field)
+-- The ids that an entry answers, and whether it stands for what has this digest. Entries of earlier
+-- versions have no digest, and match any.
+local function read_entry(entry, digest)
   if not entry or struct.unpack('>I6', entry) <= now then
     return false, true
-  end
-  if #entry % 16 == 6 then
+  elseif #entry % 16 == 6 then
     return entry:sub(7), true
   end
   return entry:sub(24), entry:sub(8, 23) == digest
 end
 
 if batch_key then
-  local answer, is_same = known(batch_key, ARGV[6]:sub(1, 16))
+  local known, is_same = read_entry(redis.call('HGET', keys, batch_key), ARGV[6]:sub(1, 16))
   if not is_same then
     return {'reused', -1}
-  elseif answer then
-    return {'known', 0, answer}
+  elseif known then
+    return {'known', 0, known}
   end
 end
 
 -- Which messages are new, and which of them stands for each.
 local new, answers, first_of, digests, new_keys = {}, {}, {}, {}, batch_key and 1 or 0
+local fields = {}
+for i = 1, keyed and count or 0 do
+  fields[i] = 'm' .. ARGV[7 + count + i]:sub(17)
+end
+local entries = gather(keys, fields)
 for i = 1, count do
-  local word = keyed and ARGV[7 + count + i] or ''
-  local digest, key = word:sub(1, 16), word:sub(17)
-  local id, is_same = false, true
-  if first_of[key] then
-    id, is_same = first_of[key], digests[key] == digest
-  elseif word ~= '' then
-    id, is_same = known('m' .. key, digest)
+  local field, id, is_same = fields[i], false, true
+  local digest = field and ARGV[7 + count + i]:sub(1, 16) or ''
+  if digest ~= '' and first_of[field] then
+    id, is_same = first_of[field], digests[field] == digest
+  elseif digest ~= '' then
+    id, is_same = read_entry(entries[i], digest)
   end
   if not is_same then
     return {'reused', i - 1}
@@ -56,8 +58,8 @@ for i = 1, count do
   answers[i] = id or ''
   if not id then
     new[#new + 1] = i
-    if word ~= '' then
-      first_of[key], digests[key] = #new, digest
+    if digest ~= '' then
+      first_of[field], digests[field] = #new, digest
       new_keys = new_keys + 1
     end
   end
@@ -91,33 +93,42 @@ end
 
 local first = take_positions(#new)
 local soonest, latest = has_orphans() and now or now + 253402300799000, now
-local records, expiring, ready_now, priorities = {}, {}, {}, {}
-local delayed, delays = {}, {}
-local stored = {}
+
+-- What messages of one ttl and delay have in common: the head of the record, and the scores.
+local kinds = {}
+local function kind_of(times)
+  local ttl, delay = struct.unpack('>I5I5', times)
+  local expires, d = now + ttl, delay > 0 and now + delay or 0
+  latest = math.max(latest, expires)
+  soonest = math.min(soonest, expires, d > 0 and d or expires)
+  kinds[times] = {
+    head = struct.pack('>I6I6I5I6', now, expires, ttl, d),
+    expires = string.format('%.0f', expires),
+    d = d > 0 and string.format('%.0f', d),
+  }
+  return kinds[times]
+end
+
+local stored, records, expiring = {}, {}, {}
+local ready_now, priorities, delayed, delays = {}, {}, {}, {}
 for k, i in ipairs(new) do
   local blob = ARGV[7 + i]
-  local ttl, delay = struct.unpack('>I5I5', blob)
-  local position, expires, d = struct.pack('>I8', first + k - 1), now + ttl, 0
-  latest = math.max(latest, expires)
-  soonest = math.min(soonest, expires)
-  if delay > 0 then
-    d = now + delay
-    soonest = math.min(soonest, d)
-    delayed[#delayed + 1] = position
-    delays[#delays + 1] = d
-  end
-  local record = struct.pack('>I6I6I5I6', now, expires, ttl, d) .. blob:sub(11)
-  if delay == 0 then
+  local times = blob:sub(1, 10)
+  local kind = kinds[times] or kind_of(times)
+  local position, record = struct.pack('>I8', first + k - 1), kind.head .. blob:sub(11)
+  stored[k], expiring[k] = position, kind.expires
+  records[2 * k - 1], records[2 * k] = position, record
+  if not kind.d then
     ready_now[#ready_now + 1] = position
     priorities[#priorities + 1] = priority_of(record)
-  elseif not life[4] and priority_of(record) ~= DEFAULT_PRIORITY then
-    redis.call('HSET', state, 'ranked', 1)
-    life[4] = '1'
+  else
+    delayed[#delayed + 1] = position
+    delays[#delays + 1] = kind.d
+    if not life[4] and priority_of(record) ~= DEFAULT_PRIORITY then
+      redis.call('HSET', state, 'ranked', 1)
+      life[4] = '1'
+    end
   end
-  records[#records + 1] = position
-  records[#records + 1] = record
-  expiring[k] = expires
-  stored[k] = position
 end
 apply('HSET', messages, records)
 add_to(expiry, stored, expiring)
@@ -131,32 +142,37 @@ if #delayed > 0 then
   keep(latest, {due, waiting})
 end
 
-local function remember(field, digest, all)
-  redis.call('HSET', keys, field, struct.pack('>I6B', now + window, 1) .. digest .. all)
-  redis.call('ZADD', forgets, now + window, field)
-end
 local id_of = {}
 for k, i in ipairs(new) do
   id_of[k] = stored[k] .. ARGV[7 + i]:sub(11, 18)
 end
 if new_keys > 0 then
-  soonest = math.min(soonest, now + window)
-  for key, k in pairs(first_of) do
-    remember('m' .. key, digests[key], id_of[k])
+  local known, until_when = {}, now + window
+  local head, forgetting = struct.pack('>I6B', until_when, 1), {}
+  local function remember(field, digest, all)
+    known[#known + 1], known[#known + 2] = field, head .. digest .. all
+    forgetting[#forgetting + 1] = field
+  end
+  for field, k in pairs(first_of) do
+    remember(field, digests[field], id_of[k])
   end
   if batch_key then
-    local all, k = {}, 0
-    for i = 1, count do
-      if answers[i] == '' then
-        k = k + 1
-        all[i] = id_of[k]
-      else
-        all[i] = type(answers[i]) == 'number' and id_of[answers[i]] or answers[i]
-      end
+    local all = {}
+    for i, id in ipairs(answers) do
+      all[i] = id
+    end
+    for k, i in ipairs(new) do
+      all[i] = id_of[k]
+    end
+    for i, id in ipairs(all) do
+      all[i] = type(id) == 'number' and id_of[id] or id
     end
     remember(batch_key, ARGV[6]:sub(1, 16), table.concat(all))
   end
-  keep(now + window, {keys, forgets})
+  apply('HSET', keys, known)
+  add_to(forgets, forgetting, string.format('%.0f', until_when))
+  soonest = math.min(soonest, until_when)
+  keep(until_when, {keys, forgets})
 end
 local answer = {'ok', schedule(soonest), struct.pack('>I8', first)}
 if keyed then

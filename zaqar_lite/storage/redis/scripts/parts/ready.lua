@@ -13,13 +13,14 @@ local function priority_of(record)
   return DEFAULT_PRIORITY
 end
 
+-- Add to a zset. `scores` is one for all or a list, best as text: Redis writes out each number that
+-- it is given. All are '0' where there is none.
 local function add_to(key, positions, scores)
-  local pairs_of_both = {}
+  local both, one = {}, type(scores) ~= 'table' and (scores or '0')
   for i, position in ipairs(positions) do
-    pairs_of_both[2 * i - 1] = scores and scores[i] or 0
-    pairs_of_both[2 * i] = position
+    both[2 * i - 1], both[2 * i] = one or scores[i], position
   end
-  apply('ZADD', key, pairs_of_both)
+  apply('ZADD', key, both)
 end
 
 local function enter_ready(positions, priorities)

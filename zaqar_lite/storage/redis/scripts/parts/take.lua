@@ -7,7 +7,7 @@
 
 -- The script answers with what it has when it has examined `BUDGET` entries that are not handed out
 -- (expired, exhausted, brought back), or read `BYTES` of them: the next call and the sweep go on.
-local BUDGET, BYTES = 400, 2097152
+local BUDGET, BYTES = 250, 2097152
 local limit, mode, most_claims = tonumber(ARGV[4]), ARGV[7], tonumber(ARGV[9])
 local spent, is_settled = lapse(BUDGET / 2)
 if mode == 'H' then

@@ -1,0 +1,106 @@
+"""No call is long, whatever a queue holds: each does a bounded part, and the next one goes on."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new
+from tests.drivers.redis.test_cost import BULK, examined, fill
+from tests.drivers.redis.test_letters import swept
+from zaqar_lite.domain.models import DelayMode
+from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.redis.router import Router
+
+pytestmark = pytest.mark.anyio
+
+CROWD = 3 * BULK
+
+
+async def gather_crowd(queue: QueueUnderTest, kind: str) -> None:
+    """Put a crowd of one kind before one ready message, all of it at one instant."""
+    if kind == "expired":
+        await fill(queue, CROWD, ttl=MINUTE)
+    elif kind == "due":
+        await fill(queue, CROWD, delay=MINUTE)
+    else:
+        await fill(queue, CROWD)
+        limit = 5 if kind == "lapsed" else 500
+        while (await queue.claim(limit, ttl=MINUTE)).messages:
+            pass
+    if kind == "exhausted":
+        queue.advance(2 * MINUTE)
+        await swept(queue)
+    await queue.post("behind")
+    queue.advance(2 * MINUTE)
+
+
+@pytest.mark.parametrize("kind", ["expired", "due", "lapsed", "exhausted"])
+@pytest.mark.parametrize("how", ["claim", "pop"])
+async def test_what_is_taken_behind_a_crowd_is_bounded_and_goes_on(
+    queue: QueueUnderTest, kind: str, how: str
+) -> None:
+    await gather_crowd(queue, kind)
+    target = queue.named(f"{queue.ref.name}-dead")
+    policy = target.as_dead_letter_queue(1) if kind == "exhausted" else None
+    mode = DelayMode.HONOUR if kind == "due" else DelayMode.IGNORE
+    take = queue.claim if how == "claim" else queue.pop
+    moved = 0
+    for _ in range(CROWD // 100):
+        before = examined(queue)
+        taken = await take(1, mode=mode, dead_letter=policy)
+        assert examined(queue) - before <= MAX_EXAMINED
+        moved += taken.moved
+        if taken.messages:
+            break
+        assert taken.more, "an empty answer says that there is more"
+    else:
+        pytest.fail("taking made no progress")
+    assert moved == (CROWD if kind == "exhausted" else 0)
+
+
+@pytest.mark.parametrize("kind", ["expired", "due", "lapsed"])
+async def test_the_sweep_goes_on_until_nothing_is_left(queue: QueueUnderTest, kind: str) -> None:
+    await gather_crowd(queue, kind)
+    steps = [step async for step in sweeps(queue)]
+    assert sum(steps) == CROWD if kind != "lapsed" else sum(steps) == CROWD // 5
+    assert max(steps) <= MAX_EXAMINED + 400
+    assert await queue.counts() == (1 if kind == "expired" else CROWD + 1, 0, 0)
+
+
+async def sweeps(queue: QueueUnderTest) -> AsyncIterator[int]:
+    """What each sweep did, until one finds nothing to do."""
+    while total := (await queue.stores.messages.sweep(MAX_EXAMINED)).total:
+        yield total
+
+
+async def test_idempotency_keys_are_forgotten_as_fast_as_they_come(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    for start in range(0, CROWD, BULK):
+        await queue.post(
+            *[new("x", key=str(number), ttl=HOUR) for number in range(start, start + BULK)]
+        )
+    queue.advance(11 * MINUTE)
+    assert sum([step async for step in sweeps(queue)]) == CROWD
+    assert not client.exists(f"zl:keys:{{project/{queue.ref.name}}}")
+
+
+async def test_a_read_behind_a_crowd_goes_on_in_steps(queue: QueueUnderTest) -> None:
+    await fill(queue, CROWD, ttl=HOUR)
+    await queue.stores.messages.post(queue.ref, [new("x")], client_id="another", version=None)
+    steps: list[int] = []
+    run = Router.run
+
+    async def watched(self: Router, script: Any, *args: Any, **options: Any) -> Any:
+        reply = await run(self, script, *args, **options)
+        if script.name == "list":
+            steps.append(reply[2])
+        return reply
+
+    with patch.object(Router, "run", watched):
+        page = await queue.page(limit=5, exclude="producer", claimed=False)
+    assert len(page.messages) == 1
+    assert max(steps) <= MAX_EXAMINED
+    assert sum(steps) == CROWD + 1
