@@ -272,7 +272,7 @@ class RedisMessageStore(MessageStore):
                 return replace(first, more=True)
             limit = take.limit - len(first.messages)
             rest, _ = await self._take_once(
-                queue, script, claim_id, replace(take, limit=limit), armed="1"
+                queue, script, claim_id, take._replace(limit=limit), armed="1"
             )
         except (Unavailable, QueueChanged):
             if not first.messages:
