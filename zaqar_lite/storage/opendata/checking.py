@@ -28,6 +28,7 @@ _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
     RecordType.GARBAGE: bookkeeping.decode_garbage,
 }
 _LOG_ENTRY = 0x10
+_PAGES = 64
 _LOG_DECODERS: dict[int, Callable[[bytes], Any]] = {
     _LOG_ENTRY: records.decode_metadata,
     0x20: bookkeeping.decode_block,
@@ -68,8 +69,9 @@ async def check(db: Database) -> Findings:
         for entry in page.entries.values()
     }
     for queue in db.queues:
-        for ids in (await cold_ids(db, queue)).values():
-            held.update(dict.fromkeys(ids, queue.ref))
+        for first in range(0, len(queue.pages), _PAGES):
+            for ids in (await cold_ids(db, queue, queue.pages[first : first + _PAGES])).values():
+                held.update(dict.fromkeys(ids, queue.ref))
     for message_id, ref in held.items():
         for kind, there in (("payload", payloads), ("metadata", logged)):
             if message_id not in there:

@@ -1,116 +1,168 @@
-"""Taking messages: who is next, who has been claimed too often, and who holds what."""
+"""Taking messages: who is next, who has been claimed too often, and who holds what.
 
-import asyncio
-from collections.abc import Collection
-from heapq import heappop, heappush
-from typing import NamedTuple
+One call examines and moves a bounded number of entries. Where that was not enough it answers with
+what it has, and `more`: the next call goes on behind what this one has done, and so does the sweep.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from enum import Enum
+from heapq import heappop
+from typing import NamedTuple, TypeAlias
 
 from zaqar_lite.domain.errors import NotFound
 from zaqar_lite.domain.ids import new_claim_id
-from zaqar_lite.domain.models import Claimed, DeadLetter, DelayMode, QueueRef, RefusalReason
+from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, RefusalReason, Take
+from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.opendata import past
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.due import STEP, expose, open_first
+from zaqar_lite.storage.opendata.due import bring_back, expose, open_first
 from zaqar_lite.storage.opendata.entries import Claim, Entry, is_damaged
 from zaqar_lite.storage.opendata.paging import cold_at_head, prepared
 from zaqar_lite.storage.opendata.queue import POSITION_MASK, Queue
-from zaqar_lite.storage.opendata.reading import fill
+from zaqar_lite.storage.opendata.reading import bodies_in_memory, read_bodies
 
-_MOST_MOVED = 1_000
+MOST_TAKEN = MAX_EXAMINED
+MOST_MOVED = 200
+_BUDGET = 4 * MAX_EXAMINED
+_REMOVAL = 4
+"""What removing one that has expired takes of the budget, which counts entries looked at."""
+
+Finish: TypeAlias = Callable[[Queue, int, Sequence[Entry]], str | None]
+"""What becomes of the entries that are handed out; answers the id of the claim, if there is one."""
 
 
-class Taken(NamedTuple):
+class _Budget:
+    """What is left of the work that one call may do."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+class _Stop(Enum):
+    """Why no further entry is taken: none is ready, one must be loaded first, or the budget."""
+
+    EMPTY = 1
+    COLD = 2
+    SPENT = 3
+
+
+class _Taken(NamedTuple):
     """The queue, the instant, the entries that were taken, and how many others were moved."""
 
-    queue: Queue | None
+    queue: Queue
     now: int
     entries: list[Entry]
     moved: int
+    more: bool
 
 
-async def take(
-    db: Database,
-    ref: QueueRef,
-    version: int | None,
-    limit: int,
-    *,
-    delay_mode: DelayMode,
-    dead_letter: DeadLetter | None,
-) -> Taken:
-    """Take up to `limit` ready entries out of a queue, to be held or removed before the next await.
-
-    Exhausted entries are moved; where there are so many of these that they take a step of their
-    own, the answer has fewer than `limit`.
-    """
-    moved = 0
+async def hand_out(db: Database, queue: QueueRef, take: Take, finish: Finish) -> Claimed:
+    """Hand out ready messages, once what `finish` does with them is durable."""
     while True:
-        there, now = await prepared(db, ref, version, lambda there: cold_at_head(there, limit))
-        if there is None:
-            return Taken(None, now, [], moved)
-        found = _take(db, there, now, limit, delay_mode, dead_letter)
-        moved += found.moved
-        if found.entries:
-            return Taken(there, now, found.entries, moved)
-        if found.moved:
+        taken = await _take(db, queue, take)
+        if taken is None:
+            return Claimed(None)
+        there, now, entries, moved, more = taken
+        readable = await _with_bodies(db, queue, take.version, there, entries)
+        if readable is None:
+            continue  # the queue was recovered: nobody was given anything
+        claim_id = finish(there, now, [entry for entry, _ in readable]) if readable else None
+        with_delay = take.delay_mode is not DelayMode.IGNORE
+        messages = []
+        for entry, body in readable:
+            message = entry.view(db.names.write(entry.name), now, with_delay=with_delay)
+            message.body = body
+            messages.append(message)
+        if readable or moved or more:
+            db.changed(there)
             await db.committer.durable()
-        if not found.is_cut:
-            return Taken(there, now, [], moved)
-        await asyncio.sleep(0)
+        return Claimed(claim_id, messages, moved, more or len(readable) < len(entries))
 
 
-class _Step(NamedTuple):
-    entries: list[Entry]
-    moved: int
-    is_cut: bool
+def hold(take: Take, there: Queue, now: int, entries: Sequence[Entry]) -> str:
+    """Let a new claim hold entries that were taken; answer its id."""
+    claim = Claim(new_claim_id(), take.client_id)
+    for entry in entries:
+        there.hold(entry, claim)
+    there.extend(claim, now, take.ttl_ms, take.grace_ms)
+    return claim.id
 
 
-def _take(  # noqa: PLR0917 - the claim's values, passed on as they are
-    db: Database,
-    there: Queue,
-    now: int,
-    limit: int,
-    delay_mode: DelayMode,
-    dead_letter: DeadLetter | None,
-) -> _Step:
-    exposes = delay_mode is DelayMode.EXPOSE
-    until = now if delay_mode is DelayMode.HONOUR else -1
+def remove(db: Database, there: Queue, now: int, entries: Sequence[Entry]) -> None:
+    """Let entries that were taken leave the queue: they are popped."""
+    keeps = past.keeps_done(there)
+    for entry in entries:
+        if keeps:
+            past.record_done(db, there, entry, now, None)
+        there.leave(entry)
+
+
+async def _take(db: Database, queue: QueueRef, take: Take) -> _Taken | None:
+    """Take ready entries out of a queue, to be held or to leave before the next await."""
+    budget = _Budget(_BUDGET)
+    moved = 0
+    limit = min(take.limit, MOST_TAKEN)
+    while True:
+        there, now = await prepared(
+            db, queue, take.version, lambda there: cold_at_head(there, limit)
+        )
+        if there is None:
+            return None
+        if not bring_back(there, now):
+            return _Taken(there, now, [], moved, more=True)
+        entries, also_moved, stop = _pick(db, there, now, take, limit, budget)
+        moved += also_moved
+        if there.removed or there.changed_pages:
+            db.touched.add(there)
+        if entries or stop is not _Stop.COLD:
+            more = stop in {_Stop.COLD, _Stop.SPENT} or limit < take.limit
+            return _Taken(there, now, entries, moved, more)
+
+
+def _pick(  # noqa: PLR0917 - what one call works with
+    db: Database, there: Queue, now: int, take: Take, limit: int, budget: _Budget
+) -> tuple[list[Entry], int, _Stop | None]:
+    """Take entries within the budget; tell how many were moved, and what put an end to it."""
+    exposes = take.delay_mode is DelayMode.EXPOSE
+    until = now if take.delay_mode is DelayMode.HONOUR else -1
+    letters = take.retries.dead_letter
     if exposes:
         expose(there, now, limit)
     taken: list[Entry] = []
     moved = 0
-    most = there.examined + limit + STEP
     while len(taken) < limit:
-        if moved >= _MOST_MOVED:
-            return _Step(taken, moved, is_cut=True)
-        entry = _first(there, until, most)
-        if entry is None:
-            if there.examined > most:
-                return _Step(taken, moved, is_cut=True)
-            if exposes and expose(there, now, limit):
-                continue
-            break
-        if dead_letter is not None and entry.attempts >= dead_letter.max_claims:
-            past.move(db, there, entry, dead_letter, now)
+        entry = _first(there, now, until, budget)
+        if entry is _Stop.EMPTY and exposes and expose(there, now, limit):
+            continue
+        if isinstance(entry, _Stop):
+            return taken, moved, entry
+        if letters is not None and entry.attempts >= letters.max_claims:
+            past.move(db, there, entry, letters, now)
             moved += 1
+            if moved >= MOST_MOVED:
+                return taken, moved, _Stop.SPENT
         else:
             taken.append(entry)
-    return _Step(taken, moved, is_cut=False)
+    return taken, moved, None
 
 
-def _first(queue: Queue, until: int, most: int) -> Entry | None:
+def _first(queue: Queue, now: int, until: int, budget: _Budget) -> Entry | _Stop:
     """Take the first ready entry out of its index; it is held or leaves in the same step.
 
-    What was delayed up to `until` counts as ready. Gives up when the queue's `examined` is above
-    `most`.
+    What was delayed up to `until` counts as ready; what has expired is removed.
     """
     ready, due = queue.ready, queue.due
-    while queue.examined <= most:
+    while budget.left > 0:
         if until >= 0 and due and (not ready or due[0][0] <= ready[0]):
+            budget.left -= len(due[0][1].entries)
             open_first(queue, until)
             continue
         if not ready:
-            return None
+            return _Stop.COLD if queue.cold.count else _Stop.EMPTY
         queue.examined += 1
+        budget.left -= 1
         key = heappop(ready)
         while ready and ready[0] == key:
             heappop(ready)  # of an entry that was only on disk meanwhile: twice in the heap
@@ -119,72 +171,75 @@ def _first(queue: Queue, until: int, most: int) -> Entry | None:
             continue
         cold = queue.cold.first() if queue.cold.count else None
         if cold is not None and cold[0] < key:
-            heappush(ready, key)  # a cold page is first: whoever comes next loads it
-            return None
+            queue.push_ready(key)  # a cold page is first
+            return _Stop.COLD
+        if entry.expires_at <= now:
+            queue.remove(entry)
+            budget.left -= _REMOVAL
+            continue
         queue.ready_count -= 1
         return entry
-    return None
+    return _Stop.SPENT
 
 
-async def pop(
+async def _with_bodies(
     db: Database,
     queue: QueueRef,
-    *,
-    limit: int,
-    delay_mode: DelayMode,
-    dead_letter: DeadLetter | None = None,
     version: int | None,
-) -> Claimed:
-    """Remove and hand out ready messages; see the seam."""
-    there, now, taken, moved = await take(
-        db, queue, version, limit, delay_mode=delay_mode, dead_letter=dead_letter
-    )
-    if there is None or not taken:
-        return Claimed(None, (), moved)
-    with_delay = delay_mode is not DelayMode.IGNORE
-    messages = [
-        entry.view(db.names.write(entry.name), now, with_delay=with_delay) for entry in taken
-    ]
-    # The bodies come before anything goes, because a message that can't be read must stay.
-    holder = Claim(new_claim_id(), "")
-    holder.deadline = now
-    for entry in taken:
-        entry.claim = holder
-        holder.held[entry.position] = entry
+    there: Queue,
+    entries: Sequence[Entry],
+) -> list[tuple[Entry, bytes]] | None:
+    """Those of the taken entries that can be read, with their bodies; None: begin anew.
+
+    The bodies come before anything is changed: an answer must not fail once it is committed, and
+    a message that can't be read must stay.
+    """
+    bodies = bodies_in_memory(db, entries)
+    if bodies is not None:
+        return list(zip(entries, bodies, strict=True))
+    draft = Claim(new_claim_id(), "")
+    for entry in entries:
+        entry.claim = draft
+        draft.held[entry.position] = entry
     try:
-        await fill(db, there, taken, messages)
+        found = await read_bodies(db, there, entries)
+        is_current = db.queue_to_change(queue, version) is there
     except BaseException:
-        for entry in list(holder.held.values()):  # nobody gets them: back to their places
-            entry.claim = None
-            there.make_ready(entry)
+        if db.is_current(there):
+            for entry in _let_go(draft):
+                there.make_ready(entry)
         raise
-    keeps = past.keeps_done(there)
-    for entry in list(holder.held.values()):
-        if is_damaged(entry):
-            entry.claim = None
-            continue
-        if keeps:
-            past.record_done(db, there, entry, now, None)
-        there.remove(entry)
-    db.changed(there)
-    await db.committer.durable()
-    return Claimed(None, messages, moved)
+    if not is_current:
+        return None
+    left = _let_go(draft)  # without what others deleted, or a purge removed, meanwhile
+    return [
+        (entry, found[entry.position])
+        for entry in left
+        if entry.position in found and not is_damaged(entry)
+    ]
 
 
-def live_claim(there: Queue | None, claim_id: str) -> tuple[Queue, Claim]:
-    """The claim of this id in a settled queue, and the queue.
+def _let_go(draft: Claim) -> Collection[Entry]:
+    """End what only kept others away; the entries are in no state's index now."""
+    for entry in draft.held.values():
+        entry.claim = None
+    return draft.held.values()
+
+
+def live_claim(there: Queue | None, claim_id: str, now: int) -> tuple[Queue, Claim]:
+    """The claim of this id, and the queue.
 
     Raises:
-        NotFound: it does not exist or has lapsed.
+        NotFound: it does not exist, has lapsed, or holds no live message any more.
     """
     claim = None if there is None else there.claims.get(claim_id)
-    if there is None or claim is None:
+    if there is None or claim is None or claim.deadline <= now or not claim.live(now):
         raise NotFound(f"Claim {claim_id} does not exist or has expired.")
     return there, claim
 
 
-def refusal(entry: Entry, claim_ids: Collection[str]) -> RefusalReason | None:
-    """Why an entry may not be deleted by these claims; None when it may."""
-    if entry.claim is not None:
-        return None if entry.claim.id in claim_ids else RefusalReason.CLAIMED
+def refusal(holder: Claim | None, claim_ids: Collection[str]) -> RefusalReason | None:
+    """Why a message may not be deleted by these claims; None when it may."""
+    if holder is not None:
+        return None if holder.id in claim_ids else RefusalReason.CLAIMED
     return RefusalReason.NOT_CLAIMED if claim_ids else None

@@ -9,6 +9,8 @@ from zaqar_lite.storage.opendata.engine import Batch, Engine
 
 logger = logging.getLogger(__name__)
 _BACK_OFF = 1.0
+PATIENCE = 10.0
+"""Seconds after which a batch that is being written is not waited for any more."""
 
 
 class Committer:
@@ -34,6 +36,7 @@ class Committer:
         self._doubt: asyncio.Task[None] | None = None
         self._recovery = asyncio.Lock()
         self._recovering = False
+        self._began: float | None = None  # when the batch that is being written was begun
         self._refused: Unavailable | None = None
         self._refused_until = 0.0
         self.epoch = 1
@@ -51,16 +54,28 @@ class Committer:
             raise Unavailable("A write failed; the store returns to its last good state.")
 
     def check_writable(self) -> None:
-        """Refuse to write shortly after a write failed.
+        """Refuse to write shortly after a write failed, and while one takes too long.
 
         Raises:
-            Unavailable: says why that write failed.
+            Unavailable: says why that write failed, or for how long it has been waited for.
         """
         self.check_readable()
+        stalled = self._stalled()
+        if stalled is not None:
+            raise stalled
         if self._refused is not None:
             if asyncio.get_running_loop().time() < self._refused_until:
                 raise Unavailable(self._refused.shown, retry_after=self._refused.retry_after)
             self._refused = None
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether writes are refused now."""
+        try:
+            self.check_writable()
+        except Unavailable:
+            return True
+        return False
 
     @property
     def is_writing(self) -> bool:
@@ -68,7 +83,14 @@ class Committer:
         return self._task is not None
 
     def durable(self) -> "asyncio.Future[None]":
-        """Wait until everything applied so far is durable."""
+        """Wait until everything applied so far is durable.
+
+        Raises:
+            Unavailable: the batch before is being written for too long.
+        """
+        stalled = self._stalled()
+        if stalled is not None:
+            raise stalled
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._waiting.append(future)
@@ -80,6 +102,9 @@ class Committer:
         """Wait until the batch `epoch` is durable: what a reader saw must not go away again."""
         if epoch <= self.committed:
             return
+        stalled = self._stalled()
+        if stalled is not None:
+            raise stalled
         if epoch == self.epoch:
             await self.durable()
         else:
@@ -99,13 +124,17 @@ class Committer:
         try:
             while self._waiting:
                 self._writing, self._waiting = self._waiting, []
-                batch = self._take()
                 writing = self.epoch
-                self.epoch += 1
                 try:
-                    await self._engine.commit(batch)
+                    batch = self._take()
+                    self.epoch += 1
+                    await self._commit(batch)
                 except Unavailable as exc:
                     await self._fail(exc)
+                except Exception:
+                    # A bug, as a value that a record can't hold, must not poison what comes after.
+                    logger.exception("a batch can't be written")
+                    await self._fail(Unavailable("The store can't write this; try again."))
                 else:
                     self.committed = writing
                     _settle(self._writing, None)
@@ -115,6 +144,36 @@ class Committer:
             raise
         finally:
             self._task = None
+
+    async def _commit(self, batch: Batch) -> None:
+        loop = asyncio.get_running_loop()
+        self._began = loop.time()
+        watch = loop.call_later(PATIENCE, self._give_up_waiting)
+        try:
+            await self._engine.commit(batch)
+        finally:
+            watch.cancel()
+            self._began = None
+
+    def _stalled(self) -> Unavailable | None:
+        """What to tell who would wait for a batch that has been written for too long."""
+        if self._began is None:
+            return None
+        waited = asyncio.get_running_loop().time() - self._began
+        if waited < PATIENCE:
+            return None
+        return Unavailable(
+            f"The store's disk has not answered for {waited:.0f} s; what was sent meanwhile may be "
+            "stored later.",
+            retry_after=5,
+        )
+
+    def _give_up_waiting(self) -> None:
+        """Answer those who wait for a disk that hangs; the memory holds what the batch holds."""
+        exc = self._stalled()
+        logger.error("%s", exc)
+        _settle([*self._writing, *self._waiting], exc)
+        self._writing, self._waiting = [], []
 
     async def _fail(self, exc: Unavailable) -> None:
         logger.error("a batch was not written: %s", exc)

@@ -151,8 +151,18 @@ class Database:
         self.committer.check_writable()
         return self.queue(ref, version)
 
+    def is_current(self, queue: Queue) -> bool:
+        """Whether a queue was not replaced, by a recovery, since the caller found it."""
+        return self.queues.get(queue.ref) is queue
+
     def changed(self, queue: Queue) -> None:
-        """Note that an operation changed a queue: its readers wait for the batch."""
+        """Note that an operation changed a queue: its readers wait for the batch.
+
+        Raises:
+            Unavailable: a recovery has replaced the queue, so the change is lost.
+        """
+        if not self.is_current(queue):
+            raise Unavailable("A write failed meanwhile; nothing of this was stored.")
         queue.epoch = self.committer.epoch
         self.touched.add(queue)
 
@@ -167,10 +177,13 @@ class Database:
         return is_settled
 
     def publish(self, queue: Queue, entries: Sequence[Entry], bodies: Sequence[bytes]) -> None:
-        """Put new messages of one client, with ids in a row, into the batch: payloads and log."""
-        self.store(entries[0].id, bodies)
+        """Put new messages of one client, with ids in a row, into the batch: payloads and log.
+
+        Before they enter their queues: of what can't be encoded, nothing must be left in memory.
+        """
         client_id = entries[0].client_id or ""
-        puts, prefix, start = self.puts, self.log_prefix, self.log_start
+        puts: dict[bytes, bytes] = {}
+        prefix, start = self.log_prefix, self.log_start
         plain = self._log_headers(queue, client_id, None)
         for entry in entries:
             own = entry.headers
@@ -180,6 +193,8 @@ class Database:
                 message_id, now, entry.visible_at or now, -(-(entry.expires_at - now) // 1000),
                 number, headers,
             )  # fmt: skip
+        self.puts.update(puts)
+        self.store(entries[0].id, bodies)
 
     def store(self, first: int, bodies: Sequence[bytes]) -> None:
         """Put the payloads of ids in a row into the batch; remember them for those who will ask."""
@@ -229,16 +244,29 @@ class Database:
         """Encode everything that changed since the last batch."""
         puts, deletes, touched = self.puts, self.deletes, self.touched
         for queue in touched:
-            encode_changes(self, queue, puts, deletes)
+            if self.is_current(queue):
+                encode_changes(self, queue, puts, deletes)
+                self.queues.agenda.changed(queue)
         puts[keys.STATE] = encode_state(self.ids.next, self.clock.now_ms(), self.secret)
         self.puts, self.deletes, self.touched = {}, {}, set()
         self.written, self.written_touched = Batch(puts, list(deletes)), touched
         return self.written
 
+    def _forget_batches(self) -> None:
+        """Forget what is elsewhere in memory of the batches that failed: bodies, and garbage."""
+        for puts in (self.written.puts, self.puts):
+            for key in puts:
+                if key.startswith(PAYLOAD_PREFIX):
+                    self.bodies.forget(keys.read_message_id(key))
+        garbage = keys.prefix(RecordType.GARBAGE)
+        for deletes in (self.written.deletes, self.deletes):
+            self.garbage.extend(key for key in deletes if key.startswith(garbage))
+
     async def _recover(self) -> None:
         """Bring every queue that a failed batch had changed back to what the engine holds."""
         refs = {queue.ref for queue in self.touched | self.written_touched} | self._in_doubt
         self._in_doubt = refs if self.engine.is_in_doubt else set()
+        self._forget_batches()
         self.puts, self.deletes, self.touched = {}, {}, set()
         self.written, self.written_touched = Batch({}, ()), set()
         self.ids.forget_stored()

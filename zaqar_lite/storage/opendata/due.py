@@ -1,21 +1,35 @@
 """What becomes due in a queue as time goes on: expiry, the lapse of claims, the end of delays.
 
-However much is due at once, one step of the event loop does a bounded part of it. What has expired
-or lapsed is brought up to now before an operation acts, in as many steps as it takes
-(`paging.prepared`). A delay that has ended is found by its page: `gather` enters the pages into the
-queue's `due`, by what their first entry could be handed out as, and `open_first` makes the entries
-of one page ready. A claim opens the pages that come before what is next in the ready index, and no
-others; so nothing is overtaken, and the sweep does the rest.
+However much is due at once, one step of the event loop does a bounded part of it. Nothing waits for
+the rest: an entry past its deadline and a claim past its own are over for everybody, whether or
+not a step came to them. Only who is handed out next depends on the order of all that is ready: so
+a claim first brings back what has lapsed, and finds the delays that have ended (`bring_back`).
+
+A delay that has ended is found by its page: `gather` enters the pages into the queue's `due`, by
+what their first entry could be handed out as, and `open_first` makes the entries of one page
+ready. A claim opens the pages that come before what is next in the ready index, and no others; so
+nothing is overtaken, and the sweep does the rest.
 """
 
 from heapq import heappop, heappush
 from itertools import islice
 
+from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.opendata.entries import MAX_PRIORITY, NEVER, Page
 from zaqar_lite.storage.opendata.queue import POSITION_BITS, Queue
 
-STEP = 4_096
+STEP = MAX_EXAMINED
 """About how many entries one step looks at: some milliseconds of work."""
+
+
+def bring_back(queue: Queue, now: int) -> bool:
+    """Find what comes back into its place by `now`, or a step's worth; answer whether it is all."""
+    lapses, delayed = queue.lapses, queue.delayed
+    if lapses and lapses[0][0] <= now:
+        lapse(queue, now, STEP)
+    if delayed and delayed[0][0] <= now:
+        gather(queue, now, STEP)
+    return not (lapses and lapses[0][0] <= now) and not (delayed and delayed[0][0] <= now)
 
 
 def settle(queue: Queue, now: int) -> bool:
@@ -24,21 +38,15 @@ def settle(queue: Queue, now: int) -> bool:
     Afterwards what has expired or lapsed is gone, keys too, and the pages with ended delays are in
     `due`.
     """
-    expiries, lapses, delayed = queue.expiries, queue.lapses, queue.delayed
-    is_there = True
+    is_settled = bring_back(queue, now)
+    expiries, keys = queue.expiries, queue.keys
     if expiries and expiries[0][0] <= now:
         expire(queue, now, STEP)
-        is_there = not expiries or expiries[0][0] > now
-    if lapses and lapses[0][0] <= now:
-        lapse(queue, now, STEP)
-        is_there = is_there and (not lapses or lapses[0][0] > now)
-    if delayed and delayed[0][0] <= now:
-        gather(queue, now, STEP)
-        is_there = is_there and (not delayed or delayed[0][0] > now)
-    if queue.keys and queue.keys.next_due() <= now:
-        queue.keys.forget(now, STEP)
-        is_there = is_there and queue.keys.next_due() > now
-    return is_there
+        is_settled = is_settled and not (expiries and expiries[0][0] <= now)
+    if keys.next_due() <= now:
+        keys.forget(now, STEP)
+        is_settled = is_settled and keys.next_due() > now
+    return is_settled
 
 
 def expire(queue: Queue, now: int, limit: int) -> int:

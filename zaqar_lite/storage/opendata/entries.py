@@ -40,6 +40,16 @@ class Claim:
         self.ttl_ms = self.grace_ms = 0
         self.held: dict[int, Entry] = {}
 
+    @property
+    def is_draft(self) -> bool:
+        """Whether it only keeps others away while bodies are read: nobody holds a message by it."""
+        return not self.ttl_ms
+
+    def live(self, now: int) -> "list[Entry]":
+        """What it holds and has not expired, in order of position."""
+        held = self.held
+        return [held[at] for at in sorted(held) if held[at].expires_at > now]
+
 
 class Past:
     """What an entry went through; most entries have none.
@@ -93,7 +103,7 @@ class Page:
         extras: list[bytes] = []
         for entry in islice(self.entries.values(), self.encoded_count, None):
             claim = entry.claim
-            if claim is None:
+            if claim is None or claim.is_draft:
                 available += (
                     entry.id, entry.priority, entry.visible_at, entry.expires_at, entry.attempts,
                 )  # fmt: skip
@@ -153,6 +163,11 @@ class Entry(Struct, eq=False):
             not ttl or (self.created_at >= 0 and ttl == self.expires_at - self.created_at)
         )
 
+    def holder(self, now: int) -> Claim | None:
+        """The claim that holds the entry, unless it has lapsed."""
+        claim = self.claim
+        return None if claim is None or claim.deadline <= now else claim
+
     def remember(self) -> Past:
         """The entry's past, to write to."""
         past = self.past
@@ -177,7 +192,7 @@ class Entry(Struct, eq=False):
     def view(self, name: str, now: int, *, with_delay: bool = True) -> Message:
         """Show the entry to a reader, but for its body."""
         past = self.past
-        claim = self.claim
+        claim = self.holder(now)
         return Message(
             name,
             self.position,
@@ -197,7 +212,7 @@ class Entry(Struct, eq=False):
     def extra(self) -> bytes | None:
         """Encode what the entry has beyond the RFC's fields."""
         extra = Extra()
-        if self.claim is not None:
+        if self.claim is not None and not self.claim.is_draft:
             extra.visible_at, extra.deadline = self.visible_at, self.expires_at
         moved = self.position != self.id
         if not self.is_plain and self.ttl_ms:
@@ -242,6 +257,10 @@ class Entry(Struct, eq=False):
                     extra.moved_client,
                 )
         return entry
+
+
+NOWHERE = Page(None, NEVER)
+"""The page of entries that are not in a queue yet."""
 
 
 def is_damaged(entry: Entry) -> bool:

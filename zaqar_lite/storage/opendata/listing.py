@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice, takewhile
 
 from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import Message, Page, QueueRef, Stats
+from zaqar_lite.domain.models import Message, Page, QueueRef, Selection, Stats
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import STEP, promote
@@ -17,28 +17,21 @@ from zaqar_lite.storage.opendata.paging import (
     cold_ends,
     cold_for_names,
     prepared,
+    settled,
 )
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import fill, warm
 
 
-async def list_messages(
-    db: Database,
-    queue: QueueRef,
-    *,
-    marker: Marker | None = None,
-    until: Marker | None = None,
-    limit: int,
-    exclude_client_id: str | None = None,
-    include_claimed: bool = False,
-    include_delayed: bool = False,
-    version: int | None = None,
-) -> Page:
+async def list_messages(db: Database, queue: QueueRef, selection: Selection) -> Page:
     """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
+    limit, version = selection.limit, selection.version
+    exclude_client_id = selection.exclude_client_id
+    include_claimed, include_delayed = selection.include_claimed, selection.include_delayed
     there = db.queue(queue, version)
     if there is None:
         return Page((), None)
-    after, last = resolve(db, marker, there), resolve(db, until, there)
+    after, last = resolve(db, selection.marker, there), resolve(db, selection.until, there)
     page = Page((), None)
     while True:
         start = -1 if after is None else after
@@ -56,7 +49,8 @@ async def list_messages(
             examined += 1
             reached = entry.position
             if (
-                (entry.claim is None or include_claimed)
+                entry.expires_at > now
+                and (include_claimed or entry.holder(now) is None)
                 and (include_delayed or not entry.delayed or entry.visible_at <= now)
                 and (exclude_client_id is None or entry.client_id != exclude_client_id)
                 and not damaged
@@ -76,6 +70,7 @@ async def list_messages(
                 return page
         if examined < MAX_EXAMINED and len(found) < limit:
             return page
+        await asyncio.sleep(0)
 
 
 def _between(there: Queue, start: int, last: int | None) -> Iterator[Entry]:
@@ -85,9 +80,9 @@ def _between(there: Queue, start: int, last: int | None) -> Iterator[Entry]:
 
 
 async def stats(db: Database, queue: QueueRef) -> Stats:
-    """Count the live messages; see the seam."""
+    """Count the live messages, once all that is due has come about; see the seam."""
     while True:
-        there, now = await prepared(db, queue, None, cold_ends, reads=True)
+        there, now = await settled(db, queue, cold_ends)
         if there is None:
             return Stats()
         if promote(there, now, STEP) < STEP:
@@ -103,12 +98,11 @@ async def stats(db: Database, queue: QueueRef) -> Stats:
 
 async def split(db: Database, queue: QueueRef, count: int) -> Sequence[int]:
     """Cut the live messages into ranges; see the seam."""
-    there, _ = await prepared(
-        db, queue, None, lambda there: cold_at(there, _cuts(there.total, count)), reads=True
-    )
+    there, _ = await settled(db, queue, lambda there: cold_at(there, _cuts(there.total, count)))
     if there is None:
         return ()
-    cuts = [there.nth(index) for index in _cuts(there.total, count)]
+    ends = there.at(_cuts(there.total, count))
+    cuts = [list(page.entries)[within] for page, within in ends]
     await db.committer.visible(there.epoch)
     return cuts
 
@@ -132,14 +126,14 @@ async def read(db: Database, there: Queue, found: Sequence[Entry], now: int) -> 
     return messages
 
 
-def named(db: Database, there: Queue, ids: Collection[str]) -> list[Entry]:
-    """The entries of these ids that the queue has, each once."""
+def named(db: Database, there: Queue, ids: Collection[str], now: int) -> list[Entry]:
+    """The live entries of these ids that the queue has, each once."""
     read_name = db.names.read
     found = []
     for text in dict.fromkeys(ids):
         name = read_name(text)
         entry = None if name is None else there.find_named(name)
-        if entry is not None:
+        if entry is not None and entry.expires_at > now:
             found.append(entry)
     return found
 
@@ -158,5 +152,6 @@ def resolve(db: Database, marker: Marker | None, there: Queue) -> int | None:
     """The position that a marker means in this queue."""
     if marker is None:
         return None
-    found = named(db, there, (marker.message_id,)) if marker.message_id else ()
+    now = db.clock.now_ms()
+    found = named(db, there, (marker.message_id,), now) if marker.message_id else ()
     return found[0].position if found else marker.position

@@ -5,6 +5,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import islice
 
@@ -23,6 +24,8 @@ from zaqar_lite.storage.opendata.reading import readable
 
 logger = logging.getLogger(__name__)
 _HOT_SLACK = 32 * PAGE_SIZE
+_DUE_PAGES = 4
+_PURGED_PAGES = 8
 
 
 async def prepared(
@@ -35,30 +38,54 @@ async def prepared(
 ) -> tuple[Queue | None, int]:
     """The queue of an operation and the instant it acts at, to be used before the next await.
 
-    What has expired or lapsed by then is gone, and what the operation needs is in memory
-    (`cold.py`). Where much is due at once, that takes many steps, and others act in between.
+    What the operation needs is in memory then (`cold.py`). What has expired or lapsed by then may
+    still be there: an entry is live, and held, by its deadlines alone.
     """
     find = db.queue if reads else db.queue_to_change
     kept: set[Page] = set()  # or one page would be forgotten for the next, and so on for ever
     while True:
         there = find(ref, version)
         now = db.clock.now_ms()
+        if there is None or not there.cold.count:
+            return there, now
+        pages = needed(there)
+        if not pages:
+            return there, now
+        kept.update(pages)
+        await load(db, there, pages, kept)
+
+
+async def settled(
+    db: Database, ref: QueueRef, needed: Callable[[Queue], list[Page]]
+) -> tuple[Queue | None, int]:
+    """As `prepared`, for one who reads a queue as a whole, with all that was due done before.
+
+    Where much is due at once, that takes many steps, and others act in between.
+    """
+    kept: set[Page] = set()
+    while True:
+        there = db.queue(ref, None)
+        now = db.clock.now_ms()
         if there is None:
             return None, now
         is_settled = db.settle(there, now)
-        if there.cold.count:
-            pages = [*there.due_pages, *(needed(there) if is_settled else ())]
-            there.due_pages.clear()
-            if pages:
-                kept.update(pages)
-                await load(db, there, pages, kept)
-                continue
-        if is_settled:
-            return there, now
-        if reads:
-            await asyncio.sleep(0)
+        if there.due_pages:
+            await load_due(db, there)
+        elif not is_settled:
+            # Saved at each step, so that no batch becomes as large as all that is due.
+            await (asyncio.sleep(0) if db.committer.is_refusing else db.committer.durable())
+        elif pages := needed(there) if there.cold.count else []:
+            kept.update(pages)
+            await load(db, there, pages, kept)
         else:
-            await db.committer.durable()  # so that no batch becomes as large as all that is due
+            return there, now
+
+
+async def load_due(db: Database, queue: Queue) -> None:
+    """Let the entries of some cold pages in, because something there has expired."""
+    pages = queue.due_pages[:_DUE_PAGES]
+    del queue.due_pages[:_DUE_PAGES]
+    await load(db, queue, pages, set(pages))
 
 
 async def load(
@@ -102,39 +129,42 @@ def cool(
     _cool(queue, db.hot_limit, is_saved, all_pages=all_pages)
 
 
-async def cold_ids(db: Database, queue: Queue) -> dict[int | None, list[int]]:
-    """The ids in the cold pages of a queue, by page, complete at the next step."""
-    found: dict[int | None, list[int]] = {}
+async def cold_ids(db: Database, queue: Queue, pages: Iterable[Page]) -> dict[Page, list[int]]:
+    """Read the ids in cold pages of a queue; none of a page that can't be read."""
     root = keys.queue_key(RecordType.ACTIVE, queue.raw)
-    while missing := [p for p in queue.pages if p.cold and p.number not in found][:64]:
-        wanted = {
-            root if page.number is None else root + page.number.to_bytes(8, "big"): page
-            for page in missing
-        }
-        stored = await db.engine.get(list(wanted))
-        for key, page in wanted.items():
-            try:
-                found[page.number] = list(read_active(readable(stored, key))[0][::5])
-            except CodecError:
-                found[page.number] = []
+    wanted = {
+        root if page.number is None else root + page.number.to_bytes(8, "big"): page
+        for page in pages
+        if page.cold
+    }
+    found: dict[Page, list[int]] = {page: [] for page in wanted.values()}
+    stored = await db.engine.get(list(wanted)) if wanted else {}
+    for key, page in wanted.items():
+        with suppress(CodecError):
+            found[page] = list(read_active(readable(stored, key))[0][::5])
     return found
 
 
-async def purge(db: Database, ref: QueueRef) -> Queue | None:
-    """Remove all entries and claims of a queue; answer the queue, if there is one."""
-    while True:
-        there = db.queue_to_change(ref, None)
-        if there is None:
-            return None
-        ids = await cold_ids(db, there)
-        if db.queue_to_change(ref, None) is there:
-            break  # it was not dropped or recovered meanwhile
-    gone = [message_id for page in there.pages if page.cold for message_id in ids[page.number]]
-    there.clear()
-    db.changed(there)
-    if gone:
-        put_garbage(db, gone, db.puts)
-    return there
+async def purge_some(db: Database, queue: Queue, until: int) -> None:
+    """Remove the first entries of a queue that lie before a position, a step's worth of them.
+
+    What others do meanwhile to a queue with cold pages is not overwritten: when it was replaced,
+    or they loaded such a page, this step does less, or nothing.
+    """
+    pages = queue.pages[:_PURGED_PAGES]
+    ids = await cold_ids(db, queue, pages)
+    if not db.is_current(queue):
+        return
+    for page in pages:
+        if queue.numbered.get(page.number) is not page:
+            continue
+        if page.cold and page in ids:
+            queue.drop_cold(page)
+            put_garbage(db, ids[page], db.puts)
+        for entry in list(page.entries.values()):
+            if entry.position < until:
+                queue.remove(entry)
+    db.changed(queue)
 
 
 def cold_for_names(queue: Queue, names: Iterable[int]) -> list[Page]:
@@ -184,8 +214,8 @@ def cold_after(queue: Queue, position: int, count: int) -> list[Page]:
 
 
 def cold_at(queue: Queue, indexes: Iterable[int]) -> list[Page]:
-    """The cold pages that hold the entries with these indexes."""
-    found = {page.first: page for index in indexes for page, _ in (queue.at(index),)}
+    """The cold pages that hold the entries with these ascending indexes."""
+    found = {page.first: page for page, _ in queue.at(indexes)}
     return [page for page in found.values() if page.cold]
 
 

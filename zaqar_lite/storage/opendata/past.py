@@ -8,7 +8,7 @@ from zaqar_lite.domain.models import DeadLetter, HistoryEntry, HistoryPage, Hist
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.engine import Damage
-from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Entry
+from zaqar_lite.storage.opendata.entries import NEVER, PAGE_SIZE, Entry
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import (
@@ -152,12 +152,27 @@ async def _items(
 
 def _cutoff(queue: Queue, history: History, now: int) -> int:
     """What ended up to this instant is over; -1 while everything is kept."""
+    return max(-1, now - _retention_ms(queue, history))
+
+
+def _retention_ms(queue: Queue, history: History) -> int:
+    """How long a list keeps what ended: not at all without the queue's setting, for ever at 0."""
     retention = None
     if queue.record is not None:
         retention = queue.record.metadata.get(_RETENTIONS[history.kind])
     if retention is None:
-        return now
-    return now - retention * 1000 if retention else -1
+        return 0
+    return retention * 1000 if retention else NEVER
+
+
+def next_over(queue: Queue) -> int:
+    """The instant at which the first of the done and failed messages is over its retention."""
+    instants = [NEVER]
+    for history in (queue.done, queue.failed):
+        if history:
+            first = history.full[0].last_ended_at if history.full else history.tail[0].ended_at
+            instants.append(first + _retention_ms(queue, history))
+    return min(instants)
 
 
 async def trim(db: Database, queue: Queue, now: int) -> int:

@@ -7,7 +7,7 @@ from zaqar_lite.domain.errors import KeyReused, LimitReached
 from zaqar_lite.domain.models import Copy, IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import STEP
-from zaqar_lite.storage.opendata.entries import Entry
+from zaqar_lite.storage.opendata.entries import NOWHERE, Entry
 from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, Known, short
 from zaqar_lite.storage.opendata.queue import Queue
 
@@ -92,7 +92,7 @@ def _check_limits(db: Database, queue: Queue, new: Sequence[NewMessage], now: in
         return
     for ref, count in Counter(copies).items():
         target = db.queues.get(ref)
-        if target is None:
+        if target is None or target.total + count <= most:
             continue
         db.settle(target, now)
         if target.total + count > most:
@@ -146,21 +146,23 @@ def _store(  # noqa: PLR0917 - as above
 ) -> None:
     if not new:
         return
-    tail, add = queue.tail, queue.add
     entries: list[Entry] = []
-    for number, (_, ttl_ms, delay_ms, _, headers, priority, copies) in enumerate(new, first):
+    for number, (_, ttl_ms, delay_ms, _, headers, priority, _) in enumerate(new, first):
         visible_at = now + delay_ms if delay_ms else 0
         entry = Entry(
-            number, number, tail(number), priority, visible_at, now + ttl_ms, ttl_ms, now,
-            client_id, headers,
+            number, number, NOWHERE, priority, visible_at, now + ttl_ms, ttl_ms, now, client_id,
+            headers,
         )  # fmt: skip
         if delay_ms:
             entry.delayed = True
-        if copies:
-            _copy(db, entry, copies, now)
-        add(entry)
         entries.append(entry)
     db.publish(queue, entries, [message.body for message in new])
+    tail, add = queue.tail, queue.add
+    for entry, message in zip(entries, new, strict=True):
+        entry.page = tail(entry.position)
+        if message.copies:
+            _copy(db, entry, message.copies, now)
+        add(entry)
 
 
 def _copy(db: Database, entry: Entry, copies: Sequence[Copy], now: int) -> None:

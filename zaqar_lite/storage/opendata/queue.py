@@ -16,7 +16,8 @@ Nothing here writes: `changed` collects the pages and claims that differ from th
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappush
 from itertools import islice
 
@@ -24,6 +25,7 @@ from zaqar_lite.domain.metadata import dead_letter_policy
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.opendata.cold import ColdPages
 from zaqar_lite.storage.opendata.entries import (
+    NEVER,
     PAGE_SIZE,
     Claim,
     Entry,
@@ -40,6 +42,7 @@ _SLACK = 1_000
 _STALE = 8
 _SPARE_PAGES = 8
 _FOLDED = PAGE_SIZE * 3 // 4
+_MOST_JOINED = 64
 
 
 class Queue:
@@ -67,10 +70,14 @@ class Queue:
         self.due_pages: list[Page] = []  # cold ones that hold something that has expired
         self.examined = 0
         self.epoch = 0
+        self.visit_at = NEVER  # when the sweep comes next (`agenda.py`)
+        self.is_noted = False  # whether it comes at once
+        self.review_from: int | None = None  # the position before which all attempts were looked at
+        self.pushed: list[int] | None = None  # onto `ready`, while that is being built anew
         self.changed_pages: set[int | None] = set()  # by number
         self.changed_claims: dict[str, Claim | None] = {}
         self.ended: list[Entry] = []  # whose attempts record is out of date
-        self.exhaustible: list[Entry] = []  # whose last attempt may have ended
+        self.exhaustible: deque[Entry] = deque()  # whose last attempt may have ended
         self.removed: list[Entry] = []
         self.damaged_pages: set[int | None] = set()
         self._last_page = 0
@@ -110,19 +117,16 @@ class Queue:
         for page in islice(self.pages, index + 1, None):
             yield from page.entries.values()
 
-    def at(self, index: int) -> tuple[Page, int]:
-        """The page of the entry with this index, from 0, and the entry's index in it."""
-        for page in self.pages:
-            count = page.cold or len(page.entries)
-            if index < count:
-                return page, index
-            index -= count
-        raise IndexError(index)
-
-    def nth(self, index: int) -> int:
-        """The position of the entry with this index, from 0."""
-        page, within = self.at(index)
-        return list(page.entries)[within]
+    def at(self, indexes: Iterable[int]) -> Iterator[tuple[Page, int]]:
+        """The pages of the entries with these ascending indexes, and each entry's index in its."""
+        pages = iter(self.pages)
+        page, before, count = None, 0, 0
+        for index in indexes:
+            while page is None or index >= before + count:
+                before += count
+                page = next(pages)
+                count = page.cold or len(page.entries)
+            yield page, index - before
 
     def ends(self) -> list[Entry]:
         """The first and the last entry; empty when there is none."""
@@ -134,12 +138,21 @@ class Queue:
             next(reversed(filled[-1].entries.values())),
         ]
 
+    def first_position(self) -> int | None:
+        """The position of the first entry; None when there is none."""
+        if not self.total:
+            return None
+        page = self.pages[0]
+        return page.first if page.cold else next(iter(page.entries))
+
     # -- entering and leaving --
 
     def tail(self, position: int) -> Page:
         """The page that takes an entry at `position`, above every other position."""
         if self.pages:
             page = self.pages[-1]
+            if page.cold:
+                return self._new_page(position)
             if page.entries or page.number is None or None in self.damaged_pages:
                 if len(page.entries) < PAGE_SIZE:
                     return page
@@ -216,7 +229,7 @@ class Queue:
             self.index_delay(entry)
         elif entry.claim is None:
             self.ready_count += 1
-            heappush(self.ready, entry.priority << POSITION_BITS | entry.position)
+            self.push_ready(entry.priority << POSITION_BITS | entry.position)
 
     def index_delay(self, entry: Entry) -> None:
         """Enter the end of an entry's delay into its page and, if it is the first, the heap."""
@@ -239,6 +252,12 @@ class Queue:
             self.ready_count -= 1
         self.leave(entry)
 
+    def remove_all(self) -> None:
+        """Remove the entries of a queue that is short, and wholly in memory."""
+        for page in list(self.pages):
+            for entry in list(page.entries.values()):
+                self.remove(entry)
+
     def leave(self, entry: Entry) -> None:
         """Let an entry that is in no state's index leave the queue."""
         self.total -= 1
@@ -250,17 +269,29 @@ class Queue:
         if not page.entries and page is not self.pages[-1]:
             self._drop_page(page)
 
-    def forget_stale_keys(self) -> None:
-        """Build the ready index anew where nearly all keys are of entries that are not ready."""
-        if len(self.ready) <= _STALE * (self.ready_count - self.cold.count) + _SLACK:
-            return
-        self.ready = [
-            entry.priority << POSITION_BITS | entry.position
-            for page in self.pages
-            for entry in page.entries.values()
-            if entry.claim is None and not entry.delayed and not is_damaged(entry)
-        ]
-        heapify(self.ready)
+    @property
+    def is_stale(self) -> bool:
+        """Whether nearly all keys of the ready index are of entries that are not ready."""
+        return len(self.ready) > _STALE * (self.ready_count - self.cold.count) + _SLACK
+
+    def forget_last_keys(self, count: int) -> None:
+        """Take keys off the end of the ready index, where no entry is ready.
+
+        A heap without its end is one.
+        """
+        del self.ready[-count:]
+
+    def push_ready(self, key: int) -> None:
+        """Put a key into the ready index."""
+        heappush(self.ready, key)
+        if self.pushed is not None:
+            self.pushed.append(key)
+
+    def replace_ready(self, keys: list[int]) -> None:
+        """Let the ready index be these keys, and what came in since they were looked at."""
+        keys += self.pushed or ()
+        heapify(keys)
+        self.ready, self.pushed = keys, None
 
     def discard_page(self, page: Page) -> None:
         """Forget a page whose record can't be read, and never write over it."""
@@ -273,47 +304,45 @@ class Queue:
         del self.firsts[index]
         del self.numbered[page.number]
 
-    def fold(self) -> None:
-        """Join neighbouring pages that are nearly empty, once there are many of them.
+    def drop_cold(self, page: Page) -> None:
+        """Remove a page whose entries are only in its record."""
+        self.total -= page.cold
+        self.ready_count -= page.cold
+        self.cold.remove(page)
+        self._drop_page(page)
+        self.change(page)
+
+    def fold(self) -> bool:
+        """Join neighbouring pages that are nearly empty, once there are many; tell if more are.
 
         Stragglers would otherwise keep a page each, in memory and on disk.
         """
         if len(self.pages) <= 2 * (self.total // PAGE_SIZE) + _SPARE_PAGES:
-            return
-        left = self.pages[0]
+            return False
+        left, joined = self.pages[0], 0
         for right in self.pages[1:]:
             if left.cold or right.cold or len(left.entries) + len(right.entries) > _FOLDED:
                 left = right
                 continue
-            for entry in right.entries.values():
-                entry.page = left
-                if entry.delayed:
-                    self.index_delay(entry)
-            left.entries.update(right.entries)
-            right.entries = {}
-            if right.min_expires < left.min_expires:
-                left.min_expires = right.min_expires
-                heappush(self.expiries, (left.min_expires, left.first, left))
-            self.change(left)
-            self.change(right)
-            self._drop_page(right)
+            self._join(left, right)
+            joined += 1
+            if joined == _MOST_JOINED:
+                return True
+        return False
 
-    def clear(self) -> None:
-        """Remove all entries and claims; keep the idempotency keys and the history."""
-        for page in self.pages:
-            self.change(page)
-            self.removed.extend(page.entries.values())
-            page.entries = {}
-        for claim_id in self.claims:
-            self.changed_claims[claim_id] = None
-        for collection in (
-            self.pages, self.firsts, self.numbered, self.names, self.ready, self.delayed,
-            self.due, self.claims, self.lapses, self.expiries,
-        ):  # fmt: skip
-            collection.clear()
-        self.cold.clear()
-        self.due_pages.clear()
-        self.total = self.ready_count = self.delayed_count = 0
+    def _join(self, left: Page, right: Page) -> None:
+        for entry in right.entries.values():
+            entry.page = left
+            if entry.delayed:
+                self.index_delay(entry)
+        left.entries.update(right.entries)
+        right.entries = {}
+        if right.min_expires < left.min_expires:
+            left.min_expires = right.min_expires
+            heappush(self.expiries, (left.min_expires, left.first, left))
+        self.change(left)
+        self.change(right)
+        self._drop_page(right)
 
     # -- states --
 
@@ -340,7 +369,7 @@ class Queue:
         if is_damaged(entry):
             return
         self.ready_count += 1
-        heappush(self.ready, entry.priority << POSITION_BITS | entry.position)
+        self.push_ready(entry.priority << POSITION_BITS | entry.position)
 
     def extend(self, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
         """Let a claim live `ttl_ms` from now, and what it holds at least as long.
@@ -354,7 +383,7 @@ class Queue:
         self.index_claim(claim)
         for entry in claim.held.values():
             self.change(entry.page)
-            if entry.expires_at < deadline:
+            if now < entry.expires_at < deadline:
                 self.set_ttl(entry, ttl_ms + grace_ms, now)
 
     def index_claim(self, claim: Claim) -> None:
@@ -385,11 +414,21 @@ class Queue:
         claim.held.clear()
 
     def review_attempts(self) -> None:
-        """Let the next sweep look at every entry that was held before, by the policy as it is."""
+        """Let the sweep look at every entry that was held before, by the policy as it is."""
         record = self.record
         if record is not None and dead_letter_policy(self.ref, record.metadata) is not None:
-            entries = (entry for page in self.pages for entry in page.entries.values())
-            self.exhaustible = [one for one in entries if one.attempts and one.claim is None]
+            self.review_from = -1
+
+    def review(self, limit: int) -> None:
+        """Find who was held before among the next `limit` entries."""
+        if self.review_from is None:
+            return
+        position = None
+        for entry in islice(self.after(self.review_from), limit):
+            position = entry.position
+            if entry.attempts and entry.claim is None:
+                self.exhaustible.append(entry)
+        self.review_from = position
 
     def set_ttl(self, entry: Entry, ttl_ms: int, now: int) -> None:
         """Let an entry live `ttl_ms` from now."""

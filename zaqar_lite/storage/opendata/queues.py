@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from zaqar_lite.domain.metadata import FILTER, dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.storage.opendata.agenda import Agenda
 from zaqar_lite.storage.opendata.format.keys import RecordType, queue_key, read_page
 from zaqar_lite.storage.opendata.queue import Queue
 
@@ -31,6 +32,7 @@ class Queues:
         self._filtered: dict[str, set[str]] = {}
         self._exposing: dict[QueueRef, None] = {}
         self._lost: set[tuple[bytes, bytes]] = set()
+        self.agenda = Agenda()
 
     def __iter__(self) -> Iterator[Queue]:
         return iter(list(self._queues.values()))
@@ -44,6 +46,7 @@ class Queues:
         queue = self._queues.get(ref)
         if queue is None:
             queue = self._queues[ref] = Queue(ref)
+            self.agenda.changed(queue)
             for after, until in self._lost:
                 _keep_lost_pages(queue, after, until)
         return queue
@@ -53,13 +56,6 @@ class Queues:
         self._lost.add((after, until))
         for queue in self._queues.values():
             _keep_lost_pages(queue, after, until)
-
-    def put(self, queue: Queue) -> None:
-        """Put a queue in the place of the one of its name."""
-        self.discard(queue.ref)
-        record, queue.record = queue.record, None
-        self._queues[queue.ref] = queue
-        self.set_record(queue, record)
 
     def discard(self, ref: QueueRef) -> None:
         """Forget a queue; no error when there is none."""

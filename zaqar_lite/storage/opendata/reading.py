@@ -62,21 +62,19 @@ async def fill(
 ) -> None:
     """Give messages the bodies of their entries, and what else is only in the log.
 
-    A message that was deleted meanwhile leaves the list. One that can't be read is set aside:
-    it is named in the log and never handed out again, and stays stored as it is.
+    A message that was deleted meanwhile, or that can't be read, leaves the list.
     """
-    if _fill_from_memory(db, entries, messages):
+    bodies = bodies_in_memory(db, entries)
+    if bodies is not None:
+        for message, body in zip(messages, bodies, strict=True):
+            message.body = body
         return
-    stored = await _read(db, entries)
+    found = await read_bodies(db, queue, entries)
     kept: list[Message] = []
     for entry, message in zip(entries, messages, strict=True):
-        try:
-            message.body = _body_of(entry.id, stored)
-            _learn(db, entry, stored)
-        except CodecError as exc:
-            if queue.find(entry.position) is entry:
-                set_aside(db, queue, entry, str(exc))
+        if entry.position not in found:
             continue
+        message.body = found[entry.position]
         message.created_at, message.client_id = entry.created_at, entry.client_id
         message.headers = entry.headers
         message.ttl_ms = entry.ttl_ms or message.expires_at - entry.created_at
@@ -84,14 +82,36 @@ async def fill(
     messages[:] = kept
 
 
-def _fill_from_memory(db: "Database", entries: Sequence[Entry], messages: list[Message]) -> bool:
-    bodies = db.bodies
-    for entry, message in zip(entries, messages, strict=True):
-        body = bodies.get(entry.id)
+def bodies_in_memory(db: "Database", entries: Sequence[Entry]) -> list[bytes] | None:
+    """The bodies of entries, unless one of them, or what the log says of it, must be read."""
+    get = db.bodies.get
+    found = []
+    for entry in entries:
+        body = get(entry.id)
         if body is None or entry.created_at == UNKNOWN:
-            return False
-        message.body = body
-    return True
+            return None
+        found.append(body)
+    return found
+
+
+async def read_bodies(db: "Database", queue: Queue, entries: Sequence[Entry]) -> dict[int, bytes]:
+    """Read the bodies of entries, by position, and what else is only in the log.
+
+    One that can't be read is left out and set aside: it is named in the log and never handed out
+    again, and stays stored as it is.
+    """
+    stored = await _read(db, entries)
+    found = {}
+    for entry in entries:
+        try:
+            body = _body_of(entry.id, stored)
+            _learn(db, entry, stored)
+        except CodecError as exc:
+            if db.is_current(queue) and queue.find(entry.position) is entry:
+                set_aside(db, queue, entry, str(exc))
+            continue
+        found[entry.position] = body
+    return found
 
 
 async def warm(db: "Database", queue: Queue, entries: Iterable[Entry]) -> None:
@@ -102,7 +122,7 @@ async def warm(db: "Database", queue: Queue, entries: Iterable[Entry]) -> None:
         try:
             _learn(db, entry, stored)
         except CodecError as exc:
-            if queue.find(entry.position) is entry:
+            if db.is_current(queue) and queue.find(entry.position) is entry:
                 set_aside(db, queue, entry, str(exc))
 
 

@@ -20,7 +20,7 @@ from zaqar_lite.domain.filters import (
 from zaqar_lite.domain.metadata import FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
 from zaqar_lite.storage.opendata.engine import Damage
-from zaqar_lite.storage.opendata.entries import NEVER, Entry, Page
+from zaqar_lite.storage.opendata.entries import NEVER, NOWHERE, Entry
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.records import QUEUE_HEADER, Metadata, decode_metadata
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from zaqar_lite.storage.opendata.database import Database
 
 logger = logging.getLogger(__name__)
-_NOWHERE = Page(None, NEVER)
 
 
 async def replay(db: "Database") -> None:
@@ -123,7 +122,7 @@ class Router:
         entries: list[tuple[QueueRef, Entry]] = []
         for receiver, ttl_ms, visible in targets:
             entry = Entry(
-                metadata.message_id, metadata.message_id, _NOWHERE, receiver.priority_of(seen),
+                metadata.message_id, metadata.message_id, NOWHERE, receiver.priority_of(seen),
                 visible, received + ttl_ms, ttl_ms, received, client_id, headers or None,
             )  # fmt: skip
             entry.delayed = visible > self._db.clock.now_ms()

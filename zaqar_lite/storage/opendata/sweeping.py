@@ -1,53 +1,63 @@
-"""The sweep: bring queues up to now, move what is exhausted, delete what nobody holds any more."""
+"""The sweep: bring queues up to now, move what is exhausted, delete what nobody holds any more.
+
+It visits the queues that changed or in which something is due (`agenda.py`), each for a bounded
+step whose changes are one batch; a queue with more to do is visited again after the others.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
 
 from zaqar_lite.domain.metadata import dead_letter_policy
 from zaqar_lite.domain.models import QueueRef, Swept
 from zaqar_lite.storage.opendata import past
+from zaqar_lite.storage.opendata.claiming import MOST_MOVED
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import STEP, expire, lapse, next_due, promote
 from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import is_damaged
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.bookkeeping import decode_garbage
-from zaqar_lite.storage.opendata.paging import cool, load
+from zaqar_lite.storage.opendata.paging import cool, load_due
 from zaqar_lite.storage.opendata.queue import Queue
+
+_VISIT = 256
+"""Entries that one visit to a queue tidies; what others commit meanwhile waits for their batch."""
+_STALE_KEYS = 16_384
+_BETWEEN = 32
+"""Visits in which nothing was due, before others have their turn."""
 
 
 async def sweep(db: Database, limit: int) -> Swept:
     """Tidy up about `limit` entries; what was changed is durable when this returns."""
     db.committer.check_writable()
     now = db.clock.now_ms()
-    expired = promoted = lapsed = moved = 0
-    letters_in: set[QueueRef] = set()
-    for queue in db.queues:
-        left = limit - expired - promoted - lapsed - moved
-        if left <= 0:
-            break
-        if next_due(queue) <= now:
-            gone = expire(queue, now, left)
-            if queue.due_pages:
-                pages = queue.due_pages.copy()
-                queue.due_pages.clear()
-                await load(db, queue, pages)
-                if db.queues.get(queue.ref) is not queue:
-                    continue  # it was dropped or recovered meanwhile
-                gone += expire(queue, now, left)
-            free = lapse(queue, now, max(0, left - gone))
-            due = promote(queue, now, max(0, left - gone - free))
-            queue.keys.forget(now, STEP)
-            expired, lapsed, promoted = expired + gone, lapsed + free, promoted + due
-            db.touched.add(queue)
-        queue.fold()
-        queue.forget_stale_keys()
-        cool(db, queue, all_pages=True)
-        if queue.changed_pages:
-            db.touched.add(queue)
-        if queue.exhaustible:
-            moved += _move_exhausted(db, queue, now, left, letters_in)
-        if queue.done or queue.failed:
-            await past.trim(db, queue, now)
-        if queue.is_empty and queue not in db.touched and queue.epoch <= db.committer.committed:
-            db.queues.discard(queue.ref)
+    agenda = db.queues.agenda
+    tidied = _Tidied()
+    waiting: list[Queue] = []
+    idle = 0
+    while tidied.total < limit and (queue := agenda.next(now)) is not None:
+        if not db.is_current(queue):
+            continue
+        before = tidied.total
+        try:
+            more = await _visit(db, queue, now, min(_VISIT, limit - before), tidied)
+        except BaseException:
+            agenda.changed(queue)
+            raise
+        if more:
+            agenda.changed(queue)
+        elif _is_over(db, queue):
+            waiting.append(queue)
+        else:
+            agenda.note(queue, min(next_due(queue), past.next_over(queue)))
+        if (more or tidied.total > before) and (db.touched or db.puts or db.deletes):
+            await db.committer.durable()
+        elif more or idle >= _BETWEEN:
+            idle = 0
+            await asyncio.sleep(0)
+        idle += 1
+    for queue in waiting:
+        agenda.changed(queue)
     deleted = 0
     while True:
         deleted += await _delete_garbage(db)
@@ -55,32 +65,113 @@ async def sweep(db: Database, limit: int) -> Swept:
             await db.committer.durable()
         if not db.garbage or deleted >= limit:
             break
-    return Swept(expired, promoted, lapsed, moved, deleted, frozenset(letters_in))
+    return Swept(
+        tidied.expired, tidied.promoted, tidied.lapsed, tidied.moved, deleted,
+        frozenset(tidied.letters_in),
+    )  # fmt: skip
 
 
-def _move_exhausted(
-    db: Database, queue: Queue, now: int, limit: int, letters_in: set[QueueRef]
-) -> int:
+@dataclass(slots=True)
+class _Tidied:
+    """What a sweep has done so far."""
+
+    expired: int = 0
+    promoted: int = 0
+    lapsed: int = 0
+    moved: int = 0
+    letters_in: set[QueueRef] = field(default_factory=set)
+
+    @property
+    def total(self) -> int:
+        return self.expired + self.promoted + self.lapsed + self.moved
+
+
+async def _visit(db: Database, queue: Queue, now: int, limit: int, tidied: _Tidied) -> bool:
+    """Tidy up to about `limit` entries of a queue; answer whether there is more to do now."""
+    if next_due(queue) <= now:
+        _bring_up(queue, now, limit, tidied)
+        db.touched.add(queue)
+    if queue.due_pages:
+        await load_due(db, queue)
+        return True
+    if queue.review_from is not None:
+        queue.review(STEP)
+    if queue.exhaustible:
+        _move_exhausted(db, queue, now, min(limit, MOST_MOVED), tidied)
+    has_more = queue.fold()
+    cool(db, queue, all_pages=True)
+    if queue.changed_pages:
+        db.touched.add(queue)
+    if queue.is_stale and queue.pushed is None:
+        await _forget_stale_keys(queue)
+    trimmed = await past.trim(db, queue, now) if queue.done or queue.failed else 0
+    return db.is_current(queue) and bool(
+        has_more
+        or queue.is_stale
+        or trimmed >= STEP
+        or queue.exhaustible
+        or queue.review_from is not None
+        or next_due(queue) <= now
+    )
+
+
+def _bring_up(queue: Queue, now: int, limit: int, tidied: _Tidied) -> None:
+    expired = expire(queue, now, limit)
+    lapsed = lapse(queue, now, limit - expired)
+    tidied.promoted += promote(queue, now, max(0, limit - expired - lapsed))
+    tidied.expired += expired
+    tidied.lapsed += lapsed
+    queue.keys.forget(now, STEP)
+
+
+def _is_over(db: Database, queue: Queue) -> bool:
+    """Forget a queue that has nothing left; answer whether it has, but a batch tells it first."""
+    if not queue.is_empty or not db.is_current(queue):
+        return False
+    if queue in db.touched or queue.epoch > db.committer.committed:
+        return True
+    db.queues.discard(queue.ref)
+    return False
+
+
+async def _forget_stale_keys(queue: Queue) -> None:
+    """Build the ready index anew without the keys of entries that are not ready."""
+    if not queue.ready_count:
+        queue.forget_last_keys(_STALE_KEYS)
+        return
+    keys = queue.ready.copy()
+    queue.pushed = []
+    ready: list[int] = []
+    try:
+        for start in range(0, len(keys), STEP):
+            ready += filter(queue.is_ready, keys[start : start + STEP])
+            await asyncio.sleep(0)
+        queue.replace_ready(ready)
+    finally:
+        queue.pushed = None
+
+
+def _move_exhausted(db: Database, queue: Queue, now: int, limit: int, tidied: _Tidied) -> None:
     """Move entries whose last attempt has ended, by the policy in the queue's own record."""
     record = queue.record
     policy = None if record is None else dead_letter_policy(queue.ref, record.metadata)
-    waiting = queue.exhaustible[:STEP]
-    del queue.exhaustible[:STEP]
-    moved = 0
-    for entry in waiting:
-        if policy is None or entry.claim is not None or queue.find(entry.position) is not entry:
+    if policy is None:
+        queue.exhaustible.clear()
+        return
+    for _ in range(STEP):
+        if not queue.exhaustible or limit <= 0:
+            break
+        entry = queue.exhaustible.popleft()
+        if entry.claim is not None or queue.find(entry.position) is not entry:
             continue
-        if is_damaged(entry) or entry.attempts < policy.max_claims:
-            continue
-        if moved >= limit:
-            queue.exhaustible.append(entry)
+        if is_damaged(entry) or entry.expires_at <= now or entry.attempts < policy.max_claims:
             continue
         queue.ready_count -= 1  # its key in the ready index is passed over from now on
         past.move(db, queue, entry, policy, now)
-        moved += 1
+        limit -= 1
+        tidied.moved += 1
         if policy.target is not None:
-            letters_in.add(policy.target)
-    return moved
+            tidied.letters_in.add(policy.target)
 
 
 async def _delete_garbage(db: Database) -> int:
@@ -92,6 +183,8 @@ async def _delete_garbage(db: Database) -> int:
     if value is None:
         stored = (await db.engine.get([key])).get(key)
         value = None if isinstance(stored, Damage) else stored
+    if not db.garbage or db.garbage[0] != key:
+        return 0
     db.garbage.popleft()
     db.deletes[key] = None
     db.puts.pop(key, None)

@@ -1,0 +1,106 @@
+"""The sweep visits the queues that changed or in which something is due, and no others."""
+
+import asyncio
+
+import pytest
+
+from tests.drivers.opendata.store import HOUR, MINUTE, QUEUE, Store
+from zaqar_lite.domain.models import HistoryState, NewMessage, QueueRef
+
+pytestmark = pytest.mark.anyio
+
+
+async def visits(store: Store) -> int:
+    """How many queues a sweep visits."""
+    before = store.db.queues.agenda.visits
+    await store.messages.sweep(1_000)
+    return store.db.queues.agenda.visits - before
+
+
+async def settle(store: Store) -> None:
+    """Sweep until nothing is visited any more."""
+    for _ in range(5):
+        if not await visits(store):
+            return
+    raise AssertionError("the sweep does not come to rest")
+
+
+async def test_idle_queues_are_not_visited(store: Store) -> None:
+    refs = [QueueRef("project", f"queue-{number}") for number in range(10_000)]
+    for start in range(0, len(refs), 1_000):
+        await asyncio.gather(*[store.post("waits", to=ref) for ref in refs[start : start + 1_000]])
+    await settle(store)
+    assert await visits(store) == 0
+    store.clock.advance(MINUTE)
+    assert await visits(store) == 0
+    await store.post("changed", to=refs[7])
+    assert await visits(store) == 1
+
+
+async def test_a_queue_is_visited_when_something_is_due_there(store: Store) -> None:
+    await store.post("expires", NewMessage(b'"delayed"', 3 * HOUR, 2 * MINUTE))
+    await store.claim(1)
+    await settle(store)
+    store.clock.advance(MINUTE - 1_000)
+    assert await visits(store) == 0
+    store.clock.advance(1_000)
+    assert (await store.messages.sweep(100)).lapsed == 1
+    await settle(store)
+    store.clock.advance(MINUTE)
+    assert (await store.messages.sweep(100)).promoted == 1
+    await settle(store)
+    store.clock.advance(HOUR)
+    assert (await store.messages.sweep(100)).expired == 1
+    await settle(store)
+    store.clock.advance(2 * HOUR)
+    assert (await store.messages.sweep(100)).expired == 1
+    await settle(store)
+    assert not list(store.db.queues)  # nothing is left of it
+
+
+async def test_a_history_is_trimmed_at_its_instant(store: Store) -> None:
+    await store.management.create_queue(QUEUE, {"_done_retention": 60}, max_queues=9)
+    await store.post("done")
+    await store.acknowledge()
+    await settle(store)
+    assert await visits(store) == 0
+    store.clock.advance(MINUTE)
+    await settle(store)
+    assert await store.history(HistoryState.DONE) == []
+    queue = store.db.queues.get(QUEUE)
+    assert queue is not None
+    assert not queue.done
+
+
+async def test_what_is_due_after_a_restart_is_found(store: Store) -> None:
+    await store.post("expires")
+    await store.restart()
+    await settle(store)
+    store.clock.advance(HOUR)
+    assert (await store.messages.sweep(100)).expired == 1
+
+
+async def test_a_policy_that_is_set_later_moves_what_was_held_before(store: Store) -> None:
+    """However long the queue is, its entries are looked at in steps."""
+    for _ in range(3):
+        await store.post(*["many"] * 1_000)
+    for _ in range(3):
+        claimed = await store.claim(1_000)
+        await store.messages.release(QUEUE, claimed.claim_id or "")
+    record, _ = await store.management.create_queue(QUEUE, {}, max_queues=9)
+    policy = {"_max_claim_count": 1, "_dead_letter_queue": "other"}
+    await store.management.update_queue(type(record)(QUEUE, policy, record.version))
+    moved = 0
+    for _ in range(20):
+        swept = await store.messages.sweep(1_000)
+        moved += swept.moved
+        if not swept.total:
+            break
+    assert moved == 1_000  # the same thousand each time: a release puts back into its place
+    await settle(store)
+
+
+async def test_a_queue_that_a_refused_post_made_is_forgotten(store: Store) -> None:
+    store.db.queues.make(QUEUE)
+    await settle(store)
+    assert store.db.queues.get(QUEUE) is None
