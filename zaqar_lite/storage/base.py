@@ -447,7 +447,9 @@ class ManagementStore(Store):
         """List a project's queues after `marker`, by name in code point order.
 
         `name_contains` is a literal part of the name; `metadata` holds top-level keys that must
-        be equal (`1` and `True` differ). A page shorter than `limit` is the end.
+        be equal (`1` and `True` differ). A filter is examined in steps of at most MAX_EXAMINED
+        records: it goes on until a step has found a queue or the project ends, so a filtered page
+        may be shorter than `limit`, and only an empty one is the end.
         """
 
     @abstractmethod

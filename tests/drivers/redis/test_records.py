@@ -1,5 +1,6 @@
 """Records and the indexes over them: a crash between two slots is mended by the sweep."""
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from tests.drivers.redis.test_letters import crash_before
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import NewMessage, QueueRecord, QueueRef
 from zaqar_lite.storage.redis.codec import new_randomness, pack_client, pack_new, read_message
+from zaqar_lite.storage.redis.keys import keys_of, keys_of_project
 from zaqar_lite.storage.redis.scripts import load
 
 pytestmark = pytest.mark.anyio
@@ -73,6 +75,38 @@ async def test_an_index_that_was_not_changed_is_mended(
     exposing = [r.ref for r in await management.exposing_queues(limit=100)]
     assert (queue.ref in exposing) == updated
     assert await management.count_queues(project) == int(updated)
+
+
+async def test_a_filter_over_many_queues_is_examined_in_pages(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    project, pipe = f"project-{queue.ref.name}", client.pipeline()
+    for number in range(3_000):
+        name = f"queue-{number:04}"
+        metadata = {"env": "prod" if number in {7, 2_500} else "test", "other": 1}
+        pipe.zadd(keys_of_project(project).key("names"), {name: 0})
+        pipe.hset(
+            keys_of(QueueRef(project, name)).key("queue"),
+            mapping={"version": 1, "metadata": json.dumps(metadata), "exposing": ""},
+        )
+    pipe.execute()
+    management = queue.stores.management
+    marker, pages, costs = None, [], []
+    while True:
+        client.config_resetstat()
+        found = await management.list_queues(
+            project, marker=marker, limit=10, metadata={"env": "prod"}
+        )
+        costs.append(client.info("commandstats")["cmdstat_hmget"]["calls"])
+        if not found:
+            break
+        pages.append([record.ref.name for record in found])
+        marker = found[-1].ref.name
+    assert pages == [["queue-0007"], ["queue-2500"]]
+    assert costs[0] <= 1_100
+    client.config_resetstat()
+    assert len(await management.list_queues(project, limit=20)) == 20
+    assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 20
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from zaqar_lite.domain.errors import LimitReached, QueueChanged
 from zaqar_lite.domain.json_values import is_same
 from zaqar_lite.domain.metadata import dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef
-from zaqar_lite.storage.base import ManagementStore
+from zaqar_lite.storage.base import MAX_EXAMINED, ManagementStore
 from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of, keys_of_project, ref_of
 from zaqar_lite.storage.redis.records import RecordIndexes, make_record
@@ -110,10 +110,12 @@ class RedisManagementStore(ManagementStore):
         keys = keys_of_project(project)
         after = "-" if marker is None else f"({marker}"
         found: list[QueueRecord] = []
-        while len(found) < limit:
+        examined = 0
+        step = _NAMES_PER_STEP if name_contains or metadata else min(limit, _NAMES_PER_STEP)
+        while len(found) < limit and not (found and examined >= MAX_EXAMINED):
             names = await self._router.command(
                 *(keys.slot, "ZRANGEBYLEX", keys.key("names"), after.encode()),
-                *("+", "LIMIT", 0, _NAMES_PER_STEP),
+                *("+", "LIMIT", 0, step),
             )
             wanted = [name.decode() for name in names]
             found += await self._read_matching(
@@ -124,8 +126,9 @@ class RedisManagementStore(ManagementStore):
                 ],
                 metadata or {},
             )
-            if len(names) < _NAMES_PER_STEP:
+            if len(names) < step:
                 break
+            examined += len(names)
             after = f"({wanted[-1]}"
         return found[:limit]
 
@@ -133,7 +136,7 @@ class RedisManagementStore(ManagementStore):
         self, refs: Sequence[QueueRef], metadata: Mapping[str, Any]
     ) -> list[QueueRecord]:
         """Read records in one turn; leave out those without, or with other metadata."""
-        records = await asyncio.gather(*map(self._indexes.read, refs))
+        records = await asyncio.gather(*[self._indexes.read(ref, having=metadata) for ref in refs])
         return [
             record
             for record in records
@@ -152,12 +155,23 @@ class RedisManagementStore(ManagementStore):
     async def dead_letter_sources(self, target: QueueRef, *, limit: int) -> Sequence[str]:
         """Name the queues with this dead-letter queue; see the seam."""
         keys = keys_of(target)
-        names = await self._router.command(keys.slot, "SMEMBERS", keys.key("sources"))
-        records = await self._read_matching(
-            [QueueRef(target.project, name.decode()) for name in sorted(names)], {}
-        )
-        sources = (r.ref.name for r in records if dead_letter_target(r.metadata) == target.name)
-        return list(sources)[:limit]
+        sources: set[str] = set()
+        cursor: bytes | int = 0
+        while len(sources) < limit:
+            cursor, names = await self._router.command(
+                keys.slot, "SSCAN", keys.key("sources"), cursor, "COUNT", _NAMES_PER_STEP
+            )
+            records = await self._read_matching(
+                [QueueRef(target.project, name.decode()) for name in names], {}
+            )
+            sources |= {
+                record.ref.name
+                for record in records
+                if dead_letter_target(record.metadata) == target.name
+            }
+            if cursor == b"0":
+                break
+        return sorted(sources)[:limit]
 
     async def exposing_queues(self, *, limit: int) -> Sequence[QueueRecord]:
         """Find the exposing queues; see the seam."""

@@ -10,7 +10,7 @@ the sweep finds the intent and does the rest; until then a name may be listed wi
 
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
@@ -42,13 +42,15 @@ class RecordIndexes:
         self._clock = clock
         self._follow_ups = follow_ups
 
-    async def read(self, ref: QueueRef) -> QueueRecord | None:
-        """Read a queue's record."""
+    async def read(self, ref: QueueRef, *, having: Collection[str] = ()) -> QueueRecord | None:
+        """Read a queue's record; None also where its metadata can't have one of these keys."""
         keys = keys_of(ref)
         fields = await self._router.command(
             keys.slot, "HMGET", keys.key("queue"), "version", "metadata", "exposing"
         )
-        return None if fields[0] is None else make_record(ref, fields)
+        if fields[0] is None or any(json.dumps(key).encode() not in fields[1] for key in having):
+            return None
+        return make_record(ref, fields)
 
     @asynccontextmanager
     async def changing(self, ref: QueueRef) -> AsyncIterator[None]:
