@@ -418,3 +418,35 @@ async def test_a_wrong_parameter_claims_nothing(api: Api) -> None:
     await api.post({"body": 1})
     assert (await api.call("POST", "claims?details=maybe")).status_code == 400
     assert len(await api.claim()) == 1
+
+
+async def pile_up(api: Api, count: int) -> None:
+    """Let so many messages stand first in the queue that are dead letters when claimed next."""
+    for start in range(0, count, 100):
+        await api.post(*({"body": number} for number in range(start, start + 100)))
+    claimed = [await api.claim(20) for _ in range(count // 20)]
+    for messages in claimed:
+        await api.call("DELETE", f"claims/{claim_id_of(messages[0])}")
+    metadata = {"_max_claim_count": 1, "_dead_letter_queue": f"{api.queue}-letters"}
+    operations = [
+        {"op": "add", "path": f"/metadata/{key}", "value": value} for key, value in metadata.items()
+    ]
+    kind = "application/openstack-messaging-v2.0-json-patch"
+    assert (await api.call("PATCH", "", operations, Content_Type=kind)).status_code == 200
+    await api.post({"body": "ready"})
+
+
+async def test_dead_letters_before_the_ready_messages_do_not_look_like_an_empty_queue(
+    api: Api,
+) -> None:
+    await pile_up(api, 2_000)
+    (message,) = await api.claim(1)
+    assert message["body"] == "ready"
+    letters = await api.call("GET", f"/v2/queues/{api.queue}-letters/stats")
+    assert letters.json()["messages"]["total"] == 2_000
+
+
+async def test_nor_to_a_pop(api: Api) -> None:
+    await pile_up(api, 2_000)
+    popped = (await api.call("DELETE", "messages?pop=1")).json()["messages"]
+    assert [message["body"] for message in popped] == ["ready"]

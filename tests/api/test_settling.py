@@ -92,7 +92,17 @@ async def test_the_back_off_of_the_queue_holds_for_a_failure_without_a_delay(api
     api.advance(9)
     assert await api.claim(1) == []
     api.advance(2)
-    assert len(await api.claim(1)) == 1
+    (again,) = await api.claim(1)
+    failed = {"claim": {"failed": True, "reason": "http_503"}}
+    assert (await api.call("PATCH", again["href"], failed)).status_code == 204
+    api.advance(19)
+    assert await api.claim(1) == []
+    api.advance(2)
+    (again,) = await api.claim(1, "&details=true")
+    assert [(one["delay"], one["reason"]) for one in again["attempts"]] == [
+        (10, None),
+        (20, "http_503"),
+    ]
 
 
 async def test_a_claim_is_settled_in_one_request(api: Api) -> None:
@@ -161,6 +171,8 @@ async def test_a_lapsed_lease_is_a_failure_by_the_next_sweep_or_claim(api: Api) 
         {"ttl": 1},
         {"dead": False},
         {"dead": True, "failed": True},
+        {"failed": False},
+        {"reason": "no act"},
         {"release_in": 1, "reason": "x" * 129},
         {"release_in": 1, "detail": "\u00fc" * 1_025},
         {"release_in": 1, "unknown": 1},

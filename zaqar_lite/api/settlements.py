@@ -1,7 +1,8 @@
 """The documents that settle messages of a claim: one by its href, many in one request.
 
 One: `{"claim": {"release_in": 30, "failed": true, "reason": "...", "detail": "..."}}`,
-`{"claim": {"ttl": 600}}` or `{"claim": {"dead": true, "reason": "...", "detail": "..."}}`.
+`{"claim": {"ttl": 600}}` or `{"claim": {"dead": true, "reason": "...", "detail": "..."}}`. A
+failure without `release_in` waits as the queue's back-off says.
 
 Many: `{"delete": [id, ...], "release": [{"id", "delay", "failed", "reason", "detail"}, ...],
 "extend": [{"id", "ttl"}, ...], "dead": [{"id", "reason", "detail"}, ...]}`. Seconds everywhere.
@@ -65,8 +66,11 @@ def parse_one(message_id: str, document: Mapping[str, Any]) -> Settlement:
             '{"claim": {"release_in": 30}}, {"claim": {"ttl": 600}} or {"claim": {"dead": true}}.'
         )
     chosen = {"release_in", "ttl", "dead"} & set(act)
-    if len(chosen) != 1:
-        raise bad_body("claim must have exactly one of 'release_in', 'ttl' and 'dead'.")
+    has_failed = not chosen and act.get("failed") is True
+    if len(chosen) != 1 and not has_failed:
+        raise bad_body(
+            "claim must have exactly one of 'release_in', 'ttl' and 'dead', or \"failed\": true."
+        )
     fields = dict(act)
     if "dead" in chosen:
         if fields.pop("dead") is not True:
@@ -74,7 +78,8 @@ def parse_one(message_id: str, document: Mapping[str, Any]) -> Settlement:
         return _settlement("dead", message_id, fields, "claim")
     if "ttl" in chosen:
         return _settlement("extend", message_id, fields, "claim")
-    fields["delay"] = fields.pop("release_in")
+    if not has_failed:
+        fields["delay"] = fields.pop("release_in")
     return _settlement("release", message_id, fields, "claim")
 
 

@@ -78,7 +78,7 @@ class Claims:
                 await self._queues.ensure_dead_letter_queue(policy.letters_in)
             return claimed
 
-        claimed = await self._policies.decide(queue, act)
+        claimed = await self._policies.take(queue, act)
         if claimed.claim_id is None or not claimed.messages:
             return None
         return claimed.claim_id, claimed.messages

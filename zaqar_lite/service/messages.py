@@ -287,7 +287,7 @@ class Messages:
                 await self._queues.ensure_dead_letter_queue(policy.letters_in)
             return popped
 
-        popped = await self._policies.decide(queue, act)
+        popped = await self._policies.take(queue, act)
         return popped.messages
 
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:

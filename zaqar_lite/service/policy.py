@@ -1,5 +1,6 @@
 """What a queue's record means for its messages, computed once per version of the record."""
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -8,12 +9,21 @@ from typing import TypeVar
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import retries
-from zaqar_lite.domain.models import NO_RETRIES, DelayMode, QueueRecord, QueueRef, Retries
+from zaqar_lite.domain.models import (
+    NO_RETRIES,
+    Claimed,
+    DelayMode,
+    QueueRecord,
+    QueueRef,
+    Retries,
+)
 from zaqar_lite.service.routing import Route, stored_route
 from zaqar_lite.storage.base import ManagementStore
 
 _MAX_CACHED = 10_000
 _MAX_ROUNDS = 20
+_LONGEST_SEARCH = 1.0
+"""Seconds in which a claim or a pop goes on behind dead letters."""
 
 T = TypeVar("T")
 
@@ -98,6 +108,22 @@ class Policies:
             except QueueChanged:
                 self.forget(queue)
         raise Unavailable(f"The queue {queue.name!r} is being changed too often.")
+
+    async def take(self, queue: QueueRef, act: Callable[[Policy], Awaitable[Claimed]]) -> Claimed:
+        """Claim or pop by `act`, again while a step ended by its budget and found nothing.
+
+        An empty answer means to clients that nothing is ready, though a step may have moved dead
+        letters only. After a second it is given all the same.
+        """
+        claimed = await self.decide(queue, act)
+        if claimed.messages or not claimed.more:
+            return claimed
+        time = asyncio.get_running_loop().time
+        until = time() + _LONGEST_SEARCH
+        while claimed.more and not claimed.messages and time() < until:
+            await asyncio.sleep(0)  # other requests have their turn
+            claimed = await self.decide(queue, act)
+        return claimed
 
     def _compile(self, queue: QueueRef, record: QueueRecord | None) -> Policy:
         limits = self._limits
