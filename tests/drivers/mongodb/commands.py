@@ -17,6 +17,9 @@ Document = dict[str, Any]
 READS_AND_WRITES = frozenset(
     {"find", "aggregate", "count", "distinct", "insert", "update", "delete", "findAndModify"}
 )
+ENDS = frozenset({"commitTransaction", "abortTransaction"})
+COUNTED = READS_AND_WRITES | ENDS | {"getMore", "bulkWrite"}
+"""What operations cost: not the connections' own greetings."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +33,14 @@ class Explained:
 
 
 class Commands(CommandListener):
-    """A listener that keeps every command that reads or writes."""
+    """A listener that keeps every command that reads, writes or ends a transaction."""
 
     def __init__(self) -> None:
         self.sent: list[Document] = []
 
     def started(self, event: CommandStartedEvent) -> None:
         """Keep a command."""
-        if event.command_name in READS_AND_WRITES | {"getMore", "bulkWrite"}:
+        if event.command_name in COUNTED:
             self.sent.append(dict(event.command))
 
     def succeeded(self, event: CommandSucceededEvent) -> None:
@@ -81,7 +84,8 @@ def queries(command: Mapping[str, Any]) -> Iterator[Document]:
         for delete in command["deletes"]:
             yield _find(collection, delete["q"], delete.get("hint"))
     elif name == "findAndModify":
-        yield _find(collection, command["query"], command.get("hint"))
+        # Without a hint, which some servers refuse here: `_id` decides, whatever else is asked.
+        yield _find(collection, {"_id": command["query"]["_id"]}, None)
 
 
 def writes(command: Mapping[str, Any]) -> Iterator[Document]:

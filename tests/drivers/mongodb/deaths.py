@@ -1,7 +1,5 @@
-"""Writers that end as by kill -9, or stop for a while, between two commands to the server."""
+"""Callers that end as by kill -9, or stop for a while, between two commands to the server."""
 
-import asyncio
-import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
@@ -9,7 +7,6 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.contract.pausing import Pause
 from tests.contract.subject import QueueUnderTest
 from zaqar_lite.storage.mongodb.messages import MongoMessageStore
 
@@ -25,12 +22,6 @@ class DiedError(Exception):
 def driver(queue: QueueUnderTest) -> MongoMessageStore:
     """The driver behind a queue."""
     return cast(MongoMessageStore, queue.stores.messages)
-
-
-def impatient(queue: QueueUnderTest) -> QueueUnderTest:
-    """The queue, by a writer that does not wait for another's commit."""
-    driver(queue)._placing.patience = 0
-    return queue
 
 
 async def dies(owner: object, name: str, action: Callable[[], Awaitable[object]]) -> None:
@@ -62,32 +53,4 @@ def before_writes(queue: QueueUnderTest, step: Callable[[int], Awaitable[None]])
             for name in _WRITES:
                 write = planted(getattr(collection, name))
                 stack.enter_context(patch.object(collection, name, write))
-        yield
-
-
-@contextmanager
-def stopped_at(
-    queue: QueueUnderTest, pause_at: int, *, die_at: int | None = None
-) -> Iterator[Pause]:
-    """Stop a writer before the write of this number, and end it before a later one."""
-    pause = Pause()
-
-    async def step(number: int) -> None:
-        if number == pause_at:
-            await pause._stop()
-        if number == die_at:
-            raise DiedError
-
-    with before_writes(queue, step):
-        yield pause
-
-
-@contextmanager
-def unsteady(queue: QueueUnderTest, chance: random.Random) -> Iterator[None]:
-    """Let a writer's writes come late, each by another while."""
-
-    async def step(_: int) -> None:
-        await asyncio.sleep(chance.choice((0, 0, 0.002, 0.02, 0.06)))
-
-    with before_writes(queue, step):
         yield

@@ -1,17 +1,20 @@
 """Settings and indexes: what is wrong is told at the start, with the way out."""
 
+import bson
 import pytest
 
 from tests.contract.subject import QueueUnderTest
 from tests.drivers.mongodb.commands import Commands, name_of
 from tests.drivers.mongodb.conftest import OpenStores
 from tests.drivers.mongodb.inspection import database_of
+from tests.drivers.mongodb.lossy import answering
 from tests.services import MongoServer
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.storage.mongodb import create
 from zaqar_lite.storage.mongodb.configuration import read_configuration
+from zaqar_lite.storage.mongodb.indexes import meaning
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +23,6 @@ pytestmark = pytest.mark.anyio
     ("uri", "extra", "words"),
     [
         ("mongodb://h/?w=0", {}, "w=majority"),
-        ("mongodb://h/?retryWrites=false", {}, "retryWrites=true"),
         ("mongodb://h", {"databse": "x"}, "database, collection_prefix, create_indexes"),
         ("mongodb://h", {"database": 5}, "must be a str"),
         ("mongodb://h", {"create_indexes": "no"}, "must be a bool"),
@@ -70,8 +72,7 @@ async def test_reads_that_decide_go_to_the_primary_and_lists_where_the_uri_says(
     commands.clear()
     await queue.page()
     (decides, shows) = [c for c in commands.take() if name_of(c) == "aggregate"]
-    assert decides["readConcern"]["level"] == "local"
-    assert shows["readConcern"]["level"] == "majority"
+    assert decides["readConcern"]["level"] == shows["readConcern"]["level"] == "majority"
     # A secondary waits until it has what the counter stands for; else a reader would pass it.
     assert shows["lsid"] == decides["lsid"]
     assert "afterClusterTime" in shows["readConcern"]
@@ -88,9 +89,13 @@ async def test_every_write_carries_the_write_concern(
     commands.clear()
     await queue.post("a")
     await queue.pop()
-    writes = [c for c in commands.take() if name_of(c) not in ("find", "aggregate")]
-    assert len(writes) >= 4
-    assert all(c["writeConcern"]["w"] == "majority" for c in writes)
+    await queue.claim()
+    sent = [c for c in commands.take() if name_of(c) not in ("find", "aggregate")]
+    alone = [c for c in sent if "autocommit" not in c]
+    commits = [c for c in sent if name_of(c) == "commitTransaction"]
+    assert len(alone) >= 3
+    assert len(commits) == 1
+    assert all(c["writeConcern"]["w"] == "majority" for c in alone + commits)
 
 
 async def test_opening_again_changes_no_index(
@@ -109,11 +114,55 @@ async def test_a_missing_index_is_told_where_none_may_be_created(
 ) -> None:
     await open_stores()
     with database_of(mongodb.url, database_name) as database:
-        database["zaqar_messages"].drop_index("ready")
-        with pytest.raises(ConfigurationError, match=r"'ready' on \(q, s, p, k\) is missing"):
+        database["zaqar_messages"].drop_index("live")
+        with pytest.raises(ConfigurationError, match=r"'live' on \(q, s, k, e, w\) is missing"):
             await open_stores(create_indexes=False)
         await open_stores()
-        assert "ready" in database["zaqar_messages"].index_information()
+        assert "live" in database["zaqar_messages"].index_information()
+
+
+async def test_the_indexes_of_earlier_versions_go(
+    open_stores: OpenStores, mongodb: MongoServer, database_name: str
+) -> None:
+    with database_of(mongodb.url, database_name) as database:
+        messages = database["zaqar_messages"]
+        messages.create_index([("q", 1), ("s", 1), ("k", 1)], name="state")
+        messages.create_index([("mine", 1)], name="mine")
+        await open_stores()
+        assert {"mine", "live"} <= messages.index_information().keys()
+        assert "state" not in messages.index_information()
+
+
+@pytest.mark.parametrize(
+    ("asked", "given", "is_same"),
+    [
+        ({"x": {"$eq": True}}, {"x": True}, True),
+        ({"x": {"$eq": True}}, {"x": {"$eq": True}}, True),
+        ({"w": {"$exists": True}}, {"w": {"$exists": 1}}, True),
+        ({"x": {"$eq": True}, "w": {"$gt": 0}}, {"$and": [{"x": True}, {"w": {"$gt": 0}}]}, True),
+        ({"x": {"$eq": True}}, {"x": {"$exists": True}}, False),
+        ({"x": {"$eq": True}}, {"x": False}, False),
+        ({"x": {"$eq": True}}, None, False),
+    ],
+)  # fmt: skip
+def test_conditions_of_indexes_are_compared_by_what_they_mean(
+    asked: dict[str, object], given: dict[str, object] | None, is_same: bool
+) -> None:
+    option = "partialFilterExpression"
+    assert (meaning(option, asked) == meaning(option, given)) == is_same
+
+
+async def test_an_index_with_another_condition_is_told_with_both(
+    open_stores: OpenStores, mongodb: MongoServer, database_name: str
+) -> None:
+    with database_of(mongodb.url, database_name) as database:
+        database["zaqar_queues"].create_index(
+            "x", name="exposing", partialFilterExpression={"x": {"$gt": 0}}
+        )
+        with pytest.raises(ConfigurationError, match="exposing") as caught:
+            await open_stores()
+        assert "{x: {$gt: 0}}" in str(caught.value)
+        assert "{x: {$eq: True}}" in str(caught.value)
 
 
 @pytest.mark.parametrize("keys", [[("q", 1), ("k", 1)], [("q", 1), ("k", -1)]])
@@ -128,6 +177,21 @@ async def test_a_different_index_is_told(
         for create_indexes in (True, False):
             with pytest.raises(ConfigurationError, match="'position' differs"):
                 await open_stores(create_indexes=create_indexes)
+
+
+async def test_a_standalone_server_is_refused_with_the_way_out() -> None:
+    """It answers the greeting as a mongod without a replica set does."""
+    greeting = {"ok": 1.0, "isWritablePrimary": True, "minWireVersion": 0, "maxWireVersion": 21}
+    async with answering(bson.encode(greeting)) as port:
+        store, _ = create(
+            f"mongodb://127.0.0.1:{port}/?directConnection=true",
+            clock=Clock(),
+            options=StoreOptions(),
+        )
+        with pytest.raises(ConfigurationError) as caught:
+            await store.open()
+    assert "--replSet" in str(caught.value)
+    assert "rs.initiate()" in str(caught.value)
 
 
 async def test_either_store_closes_without_the_other(open_stores: OpenStores) -> None:

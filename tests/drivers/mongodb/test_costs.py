@@ -1,18 +1,26 @@
 """What operations cost in commands and plans, whatever else is in the queue."""
 
+import asyncio
+
 import pytest
 
 from tests.contract.stores import Stores
-from tests.contract.subject import MINUTE, QueueUnderTest, ids, new
+from tests.contract.subject import MINUTE, QueueUnderTest, ids, new, texts
 from tests.drivers.mongodb.commands import Commands, Explained, explain, name_of, queries, writes
+from tests.drivers.mongodb.conftest import OpenStores
 from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer
-from zaqar_lite.domain.models import DelayMode, QueueRef
+from zaqar_lite.domain.errors import LimitReached
+from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef
+from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.mongodb import claiming, posting
 
 pytestmark = pytest.mark.anyio
 
 BEFORE = 300
 """Delayed or claimed messages before the ready ones."""
+MANY = 100
+"""Expired messages, and exhausted ones, before a ready one."""
 SLACK = 12
 """Index keys that a plan may examine beyond what it returns: ends of ranges, limits."""
 
@@ -24,29 +32,50 @@ async def hold(queue: QueueUnderTest, count: int) -> None:
     assert len(held.messages) == count
 
 
-async def test_a_post_of_100_takes_three_commands(
+async def test_a_post_of_any_size_takes_three_commands(
     queue: QueueUnderTest, commands: Commands
 ) -> None:
     await queue.post("first")
-    commands.clear()
-    await queue.post(*map(str, range(100)))
-    assert [name_of(c) for c in commands.take()] == ["aggregate", "insert", "update"]
+    for size in (1, 100):
+        commands.clear()
+        await queue.post(*map(str, range(size)))
+        assert [name_of(c) for c in commands.take()] == [
+            "findAndModify",
+            "insert",
+            "commitTransaction",
+        ]
 
 
-@pytest.mark.parametrize(
-    ("batch_key", "keyed", "most"), [("b", False, 6), (None, True, 6), ("b", True, 7)]
-)
-async def test_a_post_with_keys_takes_six_or_seven_commands(
-    queue: QueueUnderTest, commands: Commands, batch_key: str | None, keyed: bool, most: int
+@pytest.mark.parametrize(("batch_key", "keyed"), [("b", False), (None, True), ("b", True)])
+async def test_a_post_with_keys_takes_five_and_its_repetition_two(
+    queue: QueueUnderTest, commands: Commands, batch_key: str | None, keyed: bool
 ) -> None:
-    """Read, look up, stage, remember (each kind of key), take places, commit."""
+    """Look up, take positions, insert messages, insert keys, commit; look up, read the state."""
     await queue.post("first")
     messages = [new(str(n), key=str(n) if keyed else None) for n in range(20)]
     commands.clear()
-    await queue.post_all(messages, batch_key=batch_key)
-    assert len(commands.take()) == most
-    await queue.post_all(messages, batch_key=batch_key)
-    assert len(commands.take()) == 3
+    first = await queue.post_all(messages, batch_key=batch_key)
+    assert len(commands.take()) == 5
+    again = await queue.post_all(messages, batch_key=batch_key)
+    assert len(commands.take()) == 2
+    assert [answer.id for answer in again] == [answer.id for answer in first]
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_sixteen_posters_share_their_transactions(
+    queue: QueueUnderTest, commands: Commands, keyed: bool
+) -> None:
+    await queue.post("first")
+    commands.clear()
+
+    async def poster(name: int) -> None:
+        for number in range(4):
+            text = f"{name}-{number}"
+            await queue.post(new(text, key=text if keyed else None))
+
+    await asyncio.gather(*map(poster, range(16)))
+    assert len(commands.take()) <= 64 * 1.5
+    assert len(await queue.bodies()) == 65
 
 
 async def test_a_post_to_a_queue_with_a_record_takes_three_from_the_first(
@@ -56,6 +85,31 @@ async def test_a_post_to_a_queue_with_a_record_takes_three_from_the_first(
     commands.clear()
     await queue.post("first", version=record.version)
     assert len(commands.take()) == 3
+
+
+async def test_a_full_queue_is_known_to_be_full_without_counting(
+    open_stores: OpenStores,
+    queue: QueueUnderTest,
+    commands: Commands,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are counted when the bound is reached, and then not before a while has passed."""
+    monkeypatch.setattr(posting, "_MS_PER_COUNTED", 20)
+    most = MAX_EXAMINED + 200
+    full = queue.at(await open_stores(max_messages=most))
+    posted = await full.post(*map(str, range(most)))
+    costs = []
+    for _ in range(3):
+        commands.clear()
+        with pytest.raises(LimitReached):
+            await full.post("one too many")
+        costs.append([name_of(command) for command in commands.take()])
+    assert "aggregate" in costs[0], "counted"
+    assert costs[1:] == [["findAndModify", "abortTransaction"]] * 2
+    await full.delete(*posted[:10])
+    full.advance(MINUTE)
+    await full.post("fits")
+    assert await full.counts() == (most - 9, 0, 0)
 
 
 async def test_a_page_takes_two_commands_with_any_filter(
@@ -105,6 +159,50 @@ async def test_a_delete_of_20_takes_two_commands(queue: QueueUnderTest, commands
     assert len(commands.take()) == 2
     assert not await queue.delete(*ids(await queue.listed()))
     assert await queue.bodies() == []
+
+
+async def exhausted(queue: QueueUnderTest, count: int) -> None:
+    """Post messages and use up their one claim."""
+    await queue.post(*map(str, range(count)))
+    await queue.release((await queue.claim(count)).claim_id or "")
+
+
+@pytest.mark.parametrize("limit", [1, 10, 20])
+async def test_forty_dead_letters_cost_a_claim_twenty_commands_at_most(
+    queue: QueueUnderTest, other: QueueUnderTest, commands: Commands, limit: int
+) -> None:
+    await exhausted(queue, 40)
+    await queue.post("ready")
+    commands.clear()
+    claimed = await queue.claim(limit, dead_letter=other.as_dead_letter_queue(1))
+    assert len(commands.take()) <= 20
+    assert (claimed.moved, texts(claimed.messages), claimed.more) == (40, ["ready"], False)
+    assert await other.bodies() == [str(number) for number in range(40)]
+
+
+async def test_a_claim_behind_many_dead_or_expired_messages_makes_progress(
+    queue: QueueUnderTest,
+    other: QueueUnderTest,
+    commands: Commands,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever is in its way is moved or deleted within the budget, and the next call goes on."""
+    await queue.post(*map(str, range(MANY)), ttl=20 * MINUTE)
+    await queue.post(*map(str, range(MANY)))
+    await queue.release((await queue.claim(2 * MANY)).claim_id or "")
+    queue.advance(21 * MINUTE)
+    await queue.post("ready")
+    monkeypatch.setattr(claiming, "_BUDGET", 40)
+    policy = other.as_dead_letter_queue(1)
+    answers: list[Claimed] = []
+    while not answers or not answers[-1].messages:
+        commands.clear()
+        answers.append(await queue.claim(1, dead_letter=policy))
+        assert len(commands.take()) <= 25
+        assert answers[-1].messages or answers[-1].more
+    assert texts(answers[-1].messages) == ["ready"]
+    assert sum(answer.moved for answer in answers) == MANY
+    assert 2 <= len(answers) <= 8
 
 
 async def test_getting_renewing_and_releasing_a_claim_take_one_or_two(
@@ -177,8 +275,9 @@ async def test_every_query_is_an_index_scan(  # noqa: PLR0917 - fixtures
     commands.clear()
     await exercise(stores, queue, other)
     sent = commands.take()
-    assert {name_of(command) for command in sent} == {
-        *("find", "aggregate", "insert", "update", "delete", "findAndModify")
+    assert {name_of(command) for command in sent} - {"abortTransaction"} == {
+        *("find", "aggregate", "insert", "update", "delete", "findAndModify"),
+        "commitTransaction",
     }
     shapes: set[str] = set()
     with database_of(mongodb.url, database_name) as database:

@@ -5,9 +5,11 @@ import gc
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
+from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
+from pymongo.errors import ExecutionTimeout
 
 from tests.contract.stores import Stores
 from tests.contract.subject import MINUTE, QueueUnderTest, ids, texts
@@ -24,7 +26,8 @@ from zaqar_lite.domain.models import (
     Selection,
     StoreOptions,
 )
-from zaqar_lite.storage.mongodb import create
+from zaqar_lite.storage.mongodb import create, transactions
+from zaqar_lite.storage.mongodb.grip import POP_TIME_MS, Grip
 
 pytestmark = [
     pytest.mark.anyio,
@@ -33,6 +36,7 @@ pytestmark = [
 ]
 
 NOT_PRIMARY, STEPPED_DOWN = 10107, 189
+TIME_IS_UP = 50
 WRITE_CONCERN_TIMEOUT = {"code": 64, "errmsg": "waiting for replication timed out"}
 ONCE = {"times": 1}
 
@@ -84,18 +88,19 @@ def fail(mongodb: MongoServer, app_name: str) -> Fail:
 
 
 @pytest.mark.parametrize("code", [NOT_PRIMARY, STEPPED_DOWN])
-@pytest.mark.parametrize("command", ["aggregate", "insert", "update"])
+@pytest.mark.parametrize("command", ["findAndModify", "insert", "commitTransaction"])
 async def test_a_post_survives_a_stepdown_at_each_step(
     queue: QueueUnderTest, fail: Fail, command: str, code: int
 ) -> None:
     await queue.post("first")
-    labels = [] if command == "aggregate" else ["RetryableWriteError"]
-    with fail(command, errorCode=code, errorLabels=labels):
+    is_commit = command == "commitTransaction"
+    label = "RetryableWriteError" if is_commit else "TransientTransactionError"
+    with fail(command, errorCode=code, errorLabels=[label]):
         await queue.post("a", "b")
     assert await queue.bodies() == ["first", "a", "b"]
 
 
-@pytest.mark.parametrize("command", ["insert", "update"])
+@pytest.mark.parametrize("command", ["findAndModify", "insert", "commitTransaction"])
 async def test_a_post_whose_answer_is_lost_is_stored_once(
     queue: QueueUnderTest, fail: Fail, command: str
 ) -> None:
@@ -135,16 +140,59 @@ async def test_a_delete_a_pop_and_a_release_survive_a_failure(
     assert await queue.counts() == (0, 0, 0)
 
 
-@pytest.mark.parametrize("step", ["findAndModify", "update"])
+@pytest.mark.parametrize("code", [112, 251])
+@pytest.mark.parametrize("labels", [[], ["TransientTransactionError"]])
+async def test_a_conflict_is_told_by_its_label_or_by_its_code(
+    queue: QueueUnderTest, fail: Fail, code: int, labels: list[str]
+) -> None:
+    await queue.post("first")
+    with fail("insert", mode={"times": 3}, errorCode=code, errorLabels=labels):
+        await queue.post("a", "b")
+    assert await queue.bodies() == ["first", "a", "b"]
+
+
+@pytest.mark.parametrize("step", ["findAndModify", "update", "commitTransaction"])
 async def test_a_dead_letter_survives_a_stepdown(
     queue: QueueUnderTest, other: QueueUnderTest, fail: Fail, step: str
 ) -> None:
     (letter,) = await queue.post("a")
     await queue.release(await queue.claim_id())
-    failure = {"errorCode": NOT_PRIMARY, "errorLabels": ["RetryableWriteError"]}
-    with fail(step, **failure):
+    label = "RetryableWriteError" if step == "commitTransaction" else "TransientTransactionError"
+    with fail(step, errorCode=NOT_PRIMARY, errorLabels=[label]):
         assert (await queue.claim(dead_letter=other.as_dead_letter_queue(1))).moved == 1
     assert ids(await other.listed()) == [letter]
+
+
+async def test_a_pop_whose_removal_fails_is_answered_and_finished_by_the_sweep(
+    queue: QueueUnderTest, second: QueueUnderTest, fail: Fail
+) -> None:
+    """What was taken and read is the caller's, whatever becomes of the clean-up."""
+    await queue.post(*"abc")
+    with fail("delete", mode="alwaysOn", errorCode=TIME_IS_UP):
+        popped = await queue.pop(2)
+    assert texts(popped.messages) == ["a", "b"]
+    assert await second.bodies() == ["c"]
+    await queue.sweep()
+    queue.advance(2 * POP_TIME_MS)
+    await second.sweep()
+    assert await second.bodies() == ["c"]
+    assert await second.counts() == (1, 0, 0)
+
+
+@pytest.mark.parametrize("is_pop", [False, True])
+async def test_what_was_taken_and_could_not_be_read_is_given_back(
+    queue: QueueUnderTest, second: QueueUnderTest, is_pop: bool
+) -> None:
+    """Nobody was told of it: at the sweep it is ready again, and it was not counted."""
+    await queue.post(*"ab")
+    with patch.object(Grip, "_read", side_effect=ExecutionTimeout("time is up", TIME_IS_UP)):
+        with pytest.raises(Unavailable):
+            await (queue.pop(2) if is_pop else queue.claim(2))
+    assert (await second.claim()).claim_id is None
+    await queue.sweep()
+    again = await second.claim()
+    assert texts(again.messages) == ["a", "b"]
+    assert [message.claim_count for message in again.messages] == [1, 1]
 
 
 async def test_a_lost_cursor_does_not_end_a_listing(
@@ -162,17 +210,24 @@ async def test_a_lost_cursor_does_not_end_a_listing(
     assert "getMore" in [name_of(command) for command in commands.take()]
 
 
-@pytest.mark.parametrize("command", ["insert", "update"])
 async def test_too_few_confirmations_are_told(
-    queue: QueueUnderTest, fail: Fail, command: str
+    queue: QueueUnderTest, fail: Fail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The write may or may not last: no 201 for it."""
+    """The write may or may not last: no 201 for it, and a claim of nobody is given back."""
+    monkeypatch.setattr(transactions, "BUDGET", 0.3)
     await queue.post("first")
-    with fail(command, writeConcernError=WRITE_CONCERN_TIMEOUT, mode="alwaysOn"):
+    failure = {"mode": "alwaysOn", "writeConcernError": WRITE_CONCERN_TIMEOUT}
+    with fail("commitTransaction", **failure):
         with pytest.raises(Unavailable, match="may or may not last"):
             await queue.post("a")
+    with fail("update", **failure):
+        with pytest.raises(Unavailable, match="may or may not last"):
+            await queue.claim()
     await queue.post("b")
-    assert set(await queue.bodies()) in ({"first", "b"}, {"first", "a", "b"})
+    await queue.sweep()
+    assert await queue.bodies() in (["first", "b"], ["first", "a", "b"])
+    claimed = await queue.claim()
+    assert {message.claim_count for message in claimed.messages} == {1}
 
 
 @pytest.mark.parametrize(
@@ -208,7 +263,10 @@ async def test_a_server_that_stays_away_is_unavailable_in_every_operation(
         "sources": lambda: stores.management.dead_letter_sources(queue.ref, limit=5),
         "exposing": lambda: stores.management.exposing_queues(limit=5),
     }
-    every = ("aggregate", "count", "find", "insert", "update", "delete", "findAndModify")
+    every = (
+        *("aggregate", "count", "find", "insert", "update", "delete", "findAndModify"),
+        "commitTransaction",
+    )
     with fail(*every, mode="alwaysOn", **failure):
         for name, operation in list(operations.items())[:count]:
             with pytest.raises(Unavailable) as caught:

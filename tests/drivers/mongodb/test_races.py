@@ -5,17 +5,18 @@ import sys
 from asyncio.subprocess import PIPE, Process
 
 import pytest
+from pymongo.asynchronous.client_session import AsyncClientSession
 
 from tests.contract.pausing import pause_after, pause_before
 from tests.contract.stores import Stores
 from tests.contract.subject import HOUR, QueueUnderTest, ids, new, texts
-from tests.drivers.mongodb.deaths import dies, driver, impatient
+from tests.drivers.mongodb.conftest import OpenStores
+from tests.drivers.mongodb.deaths import dies, driver
 from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer
+from zaqar_lite.domain.errors import KeyReused, LimitReached, QueueChanged
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.mongodb.claiming import POP_TIME_MS, _Grip
-from zaqar_lite.storage.mongodb.placing import Insertion
-from zaqar_lite.storage.mongodb.sweeping import MOVE_TIME_MS
+from zaqar_lite.storage.mongodb.grip import POP_TIME_MS, Grip
 
 pytestmark = pytest.mark.anyio
 
@@ -68,46 +69,15 @@ async def test_a_reader_misses_nothing_that_two_processes_post(
         assert [body for body in seen if body in own] == own
 
 
-# --- slow writers -----------------------------------------------------------------------------
+# --- writers ----------------------------------------------------------------------------------
 
 
-async def test_a_writer_that_was_slow_to_insert_is_not_skipped(
+async def test_a_slow_writer_is_waited_for_and_not_skipped(
     queue: QueueUnderTest, second: QueueUnderTest
 ) -> None:
-    """Its positions were used and freed meanwhile: the unique index lets it in behind readers."""
+    """It holds the counter until its commit: until then nobody passes it, or sees its messages."""
     await queue.post("first")
-    with pause_before(Insertion, "_insert") as pause:
-        slow = asyncio.create_task(queue.post("slow 1", "slow 2"))
-        await pause.reached()
-        fast = await second.post("fast 1", "fast 2", "fast 3")
-        page = await second.page()
-        assert texts(page.messages) == ["first", "fast 1", "fast 2", "fast 3"]
-        await second.delete(*fast)
-        pause.go()
-        posted = await slow
-    rest = await second.page(after=page.marker)
-    assert ids(rest.messages) == posted
-    assert texts(rest.messages) == ["slow 1", "slow 2"]
-
-
-async def test_a_writer_that_was_slow_to_insert_keeps_off_taken_positions(
-    queue: QueueUnderTest, second: QueueUnderTest
-) -> None:
-    with pause_before(Insertion, "_insert") as pause:
-        slow = asyncio.create_task(queue.post("slow 1", "slow 2"))
-        await pause.reached()
-        await second.post("fast")
-        pause.go()
-        await slow
-    assert await queue.bodies() == ["fast", "slow 1", "slow 2"]
-
-
-async def test_a_writer_waits_for_the_commit_of_another(
-    queue: QueueUnderTest, second: QueueUnderTest
-) -> None:
-    """Until then nobody sees what is not committed, and nobody passes it."""
-    await queue.post("first")
-    with pause_before(driver(queue)._queues, "commit") as pause:
+    with pause_before(driver(queue)._posting, "_insert") as pause:
         slow = asyncio.create_task(queue.post("slow"))
         await pause.reached()
         fast = asyncio.create_task(second.post("fast"))
@@ -119,50 +89,84 @@ async def test_a_writer_waits_for_the_commit_of_another(
     assert await queue.bodies() == ["first", "slow", "fast"]
 
 
-async def test_a_writer_that_was_passed_over_goes_to_the_end(
-    queue: QueueUnderTest, second: QueueUnderTest
+@pytest.mark.parametrize("step", ["insert_many", "commit_transaction"])
+async def test_a_writer_that_died_leaves_nothing(
+    queue: QueueUnderTest, second: QueueUnderTest, step: str
 ) -> None:
-    """Readers may have seen its messages; they see them again, and miss none."""
-    with pause_before(driver(queue)._queues, "commit") as pause:
-        slow = asyncio.create_task(queue.post("slow 1", "slow 2"))
-        await pause.reached()
-        await impatient(second).post("fast")
-        page = await second.page()
-        assert texts(page.messages) == ["slow 1", "slow 2", "fast"]
-        held = await second.claim(1)
-        assert texts(held.messages) == ["slow 1"]
-        pause.go()
-        posted = await slow
-    rest = await second.page(after=page.marker)
-    assert ids(rest.messages) == posted
-    assert [message.claim_id for message in rest.messages] == [held.claim_id, None]
-    assert await queue.counts() == (2, 0, 1)
-
-
-async def test_what_a_dead_writer_left_holds_up_nobody_for_long(
-    queue: QueueUnderTest, second: QueueUnderTest
-) -> None:
-    await dies(driver(queue)._queues, "commit", lambda: queue.post("left"))
+    """No message and no key of it is there, so its retry stores all of them, once."""
+    batch = [new("a", key="k"), new("b")]
+    owner = AsyncClientSession if step == "commit_transaction" else driver(queue)._connection.keys
+    await dies(owner, step, lambda: queue.post_all(batch, batch_key="batch"))
     assert await second.bodies() == []
-    await impatient(second).post("next")
-    assert await second.bodies() == ["left", "next"]
+    await second.post("between")
+    first = await second.post_all(batch, batch_key="batch")
+    assert not any(posted.duplicate for posted in first)
+    again = await queue.post_all(batch, batch_key="batch")
+    assert [posted.id for posted in again] == [posted.id for posted in first]
+    assert await queue.bodies() == ["between", "a", "b"]
 
 
-async def test_a_post_that_a_drop_overtakes_is_gone_with_the_queue(
+async def test_a_post_and_a_drop_happen_one_after_the_other(
     queue: QueueUnderTest, second: QueueUnderTest
 ) -> None:
     await queue.post("before")
-    for step in ("_insert", "commit"):
-        owner: object = Insertion if step == "_insert" else driver(queue)._queues
-        with pause_before(owner, step) as pause:
-            slow = asyncio.create_task(queue.post("slow 1", "slow 2"))
-            await pause.reached()
-            await second.drop()
-            await second.post("of the next life")
-            pause.go()
-            await slow
-        assert await second.bodies() == ["of the next life"]
-        assert texts((await second.claim()).messages) == ["of the next life"]
+    with pause_before(driver(queue)._posting, "_insert") as pause:
+        slow = asyncio.create_task(queue.post("slow 1", "slow 2"))
+        await pause.reached()
+        drop = asyncio.create_task(second.drop())
+        pause.go()
+        await asyncio.gather(slow, drop)
+    assert await second.bodies() in ([], ["slow 1", "slow 2"])
+
+
+async def test_of_a_gathered_batch_who_is_refused_is_refused_for_itself(
+    open_stores: OpenStores, queue: QueueUnderTest
+) -> None:
+    small = queue.at(await open_stores(max_messages=5))
+    await small.post(new("known", key="k"))
+    answers = await asyncio.gather(
+        small.post("a"),
+        small.post_all([new("other", key="k")]),
+        small.post("too", "many", "for", "the", "queue"),
+        small.post("stale", version=7),
+        small.post_all([new("known", key="k")]),
+        small.post(new("b", key="l"), batch_key="m"),
+        small.post(new("b", key="l"), batch_key="m"),
+        return_exceptions=True,
+    )
+    kinds = [type(answer) for answer in answers]
+    assert kinds == [list, KeyReused, LimitReached, QueueChanged, list, list, list]
+    assert answers[5] == answers[6]
+    assert await small.bodies() == ["known", "a", "b"]
+
+
+async def test_who_gives_up_waiting_holds_up_nobody(queue: QueueUnderTest) -> None:
+    with pause_before(driver(queue)._posting, "_insert") as pause:
+        first = asyncio.create_task(queue.post("first"))
+        await pause.reached()
+        impatient = asyncio.create_task(queue.post("impatient"))
+        other = asyncio.create_task(queue.post("other"))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        pause.go()
+        await asyncio.gather(first, other)
+    assert await queue.bodies() == ["first", "other"]
+
+
+async def test_after_a_rollback_a_marker_reader_misses_no_acknowledged_message(
+    queue: QueueUnderTest, mongodb: MongoServer, database_name: str
+) -> None:
+    """A failover takes back what no majority had: messages that a reader saw, and the counter."""
+    await queue.post("kept")
+    with database_of(mongodb.url, database_name) as database:
+        before = database["zaqar_queues"].find_one({"_id": "project/queue"})
+        assert before is not None
+        await queue.post("seen", "and", "rolled back")
+        page = await queue.page()
+        database["zaqar_messages"].delete_many({"k": {"$gt": before["k"]}})
+        database["zaqar_queues"].replace_one({"_id": before["_id"]}, before)
+    await queue.post("acknowledged")
+    assert texts((await queue.page(after=page.marker)).messages) == ["acknowledged"]
 
 
 # --- claims and dead letters ------------------------------------------------------------------
@@ -172,7 +176,7 @@ async def test_a_claim_that_is_slow_to_take_gets_only_what_is_free(
     queue: QueueUnderTest, second: QueueUnderTest
 ) -> None:
     await queue.post(*"abcdef")
-    with pause_after(driver(queue)._claiming, "_candidates") as pause:
+    with pause_after(driver(queue)._claiming, "_find") as pause:
         slow = asyncio.create_task(queue.claim(4))
         await pause.reached()
         fast = await second.claim(3)
@@ -183,42 +187,42 @@ async def test_a_claim_that_is_slow_to_take_gets_only_what_is_free(
     assert [message.claim_count for message in held.messages] == [1, 1, 1]
 
 
-async def test_a_sweep_does_not_take_what_is_being_popped(
+async def test_what_is_being_popped_is_in_no_queue(
     queue: QueueUnderTest, second: QueueUnderTest
 ) -> None:
-    """Between update and look it is in no queue; but it must be there."""
     await queue.post(*"ab")
-    with pause_before(_Grip, "_read") as pause:
+    with pause_before(Grip, "_read") as pause:
         slow = asyncio.create_task(queue.pop(2))
         await pause.reached()
         assert await second.bodies() == []
         assert (await second.claim()).claim_id is None
         await second.sweep()
+        assert not await second.get(*ids(await queue.listed()))
         pause.go()
         popped = await slow
     assert texts(popped.messages) == ["a", "b"]
     assert await second.counts() == (0, 0, 0)
 
 
-async def test_what_a_dead_popper_left_is_in_no_queue_and_is_swept(
-    queue: QueueUnderTest, second: QueueUnderTest, mongodb: MongoServer, database_name: str
+async def test_what_a_dead_popper_took_comes_back(
+    queue: QueueUnderTest, second: QueueUnderTest
 ) -> None:
+    """Nobody was given it."""
     await queue.post(*"ab")
-    await dies(_Grip, "_read", lambda: queue.pop(2))
+    await dies(Grip, "_read", lambda: queue.pop(2))
     assert await second.bodies() == []
-    assert (await second.claim()).claim_id is None
-    assert not await second.get(*ids(await queue.listed()))
-    queue.advance(2 * POP_TIME_MS)
+    queue.advance(POP_TIME_MS + 1_000)
     await second.sweep()
-    with database_of(mongodb.url, database_name) as database:
-        assert database["zaqar_messages"].count_documents({}) == 0
+    popped = await second.pop()
+    assert texts(popped.messages) == ["a", "b"]
+    assert [message.claim_count for message in popped.messages] == [0, 0]
 
 
 async def test_a_claim_that_gets_nothing_leaves_no_record(
     queue: QueueUnderTest, second: QueueUnderTest, mongodb: MongoServer, database_name: str
 ) -> None:
     await queue.post(*"ab")
-    with pause_after(driver(queue)._claiming, "_candidates") as pause:
+    with pause_after(driver(queue)._claiming, "_find") as pause:
         slow = asyncio.create_task(queue.claim(2))
         await pause.reached()
         await second.pop(2)
@@ -252,20 +256,17 @@ async def exhausted(queue: QueueUnderTest, *bodies: str) -> None:
     await queue.release(await queue.claim_id(len(bodies)))
 
 
-async def test_a_letter_of_a_mover_that_died_arrives_by_the_sweep(
+async def test_a_letter_of_a_mover_that_died_stays_where_it_was(
     queue: QueueUnderTest, second: QueueUnderTest, other: QueueUnderTest
 ) -> None:
-    """In between it is in neither queue; then in the dead-letter queue, once."""
     policy = other.as_dead_letter_queue(1)
     await exhausted(queue, "a", "b")
-    await dies(driver(queue)._queues, "commit", lambda: queue.claim(dead_letter=policy))
-    assert await second.bodies() == []
-    assert (await second.claim(dead_letter=policy)).moved == 0
+    await dies(AsyncClientSession, "commit_transaction", lambda: queue.claim(dead_letter=policy))
+    assert await second.bodies() == ["a", "b"]
     there = other.at(second.stores)
     assert await there.bodies() == []
-    queue.advance(MOVE_TIME_MS + 1_000)
-    await second.sweep()
-    assert await there.bodies() == ["a", "b"]
+    assert (await second.claim(dead_letter=policy)).moved == 2
+    assert await second.bodies() == []
     assert texts((await there.claim()).messages) == ["a", "b"]
 
 
@@ -273,15 +274,17 @@ async def test_a_letter_and_a_post_that_race_have_each_a_place(
     queue: QueueUnderTest, second: QueueUnderTest, other: QueueUnderTest
 ) -> None:
     await exhausted(queue, "a", "b")
-    with pause_after(driver(queue)._queues, "announce_move") as pause:
-        slow = asyncio.create_task(queue.claim(dead_letter=other.as_dead_letter_queue(1)))
+    there = other.at(second.stores)
+    with pause_before(driver(second)._posting, "_insert") as pause:
+        posting = asyncio.create_task(there.post("posted"))
         await pause.reached()
-        there = other.at(second.stores)
-        await there.post("posted")
-        page = await there.page()
-        assert texts(page.messages) == ["posted"]
+        moving = asyncio.create_task(queue.claim(dead_letter=other.as_dead_letter_queue(1)))
+        assert await other.bodies() == []
         pause.go()
-        assert (await slow).moved == 2
+        await posting
+        page = await there.page(limit=1)
+        assert (await moving).moved == 2
+    assert texts(page.messages) == ["posted"]
     assert texts((await there.page(after=page.marker)).messages) == ["a", "b"]
 
 
@@ -291,7 +294,7 @@ async def test_a_drop_that_died_leaves_nothing_to_the_next_life(
     await stores.management.create_queue(queue.ref, {}, max_queues=5)
     await queue.post_all([new("old", key="k"), new("older", ttl=2 * HOUR)], batch_key="b")
     claim_id = await queue.claim_id(1)
-    await dies(driver(queue), "_remove", queue.drop)
+    await dies(driver(queue), "_clear", queue.drop)
     assert await stores.management.get_queue(queue.ref) is None
     assert await second.bodies() == []
     assert await second.counts() == (0, 0, 0)

@@ -1,4 +1,4 @@
-"""The MongoDB driver: three collections, guarded single-document updates, no transaction.
+"""The MongoDB driver: three collections, one transaction a post, guarded updates for the rest.
 
 Data layout. Instants are BSON dates of the server's clock (`$$NOW`), durations milliseconds; the
 key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting, `zaqar_` at first.
@@ -6,55 +6,54 @@ key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting,
 `<prefix>queues`, one document per queue name that was used lately; `_id` is the queue's key
 
     p, n     project and name                      k   the counter: position of the last message
-    m        the record's metadata as JSON text;       that readers may see
-             absent without a record               b   birth: messages at or below it belong to an
-    v        the record's version, kept over its       earlier life of the name and do not exist
-             deletion so that it only grows        f   floor: at most k - f messages are live
-    x        exposing, only when true              y   at most so many idempotency keys are live
-    t        key of the dead-letter queue          z   dropped at (tombstone; absent while in use)
-    i        who created the record                mv  moves under way into this queue [{t, at}]
+    m        the record's metadata as JSON text;   b   birth: messages at or below it do not exist
+             absent without a record               g   the life: keys of others do not exist
+    v        the record's version, kept over its   u   messages up to here are still to be cleared
+             deletion so that it only grows        f   at most so many messages are live; known to
+    x        exposing, only when true                  be as good as counted until fu
+    t        key of the dead-letter queue          y   the same of idempotency keys, until yu
+    i        who created the record                at  when the counter was moved last
+    z        dropped at (tombstone; absent while in use)
 
     _id       every operation: the record's version, counter, birth and `$$NOW` in one read
     name      (p, n)            list and count a project's queues
     source    (t, n) partial    which queues have this dead-letter queue
     exposing  (x) partial       queues that still hand out what waited
-    moves     (mv.at) partial   moves that a crash cut short
+    unclear   (u) partial       queues whose purged messages are still to be deleted
     gone      (z) TTL           forget a tombstone after a day
 
-`<prefix>messages`, messages and claims; `q` is the queue's key
+`<prefix>messages`; `q` is the queue's key
 
-    _id  message id             s   0 ready, 1 delayed, 2 claimed, 3 a claim's record, 4 popped,
-                                    5 staged: of a keyed post, and to be seen by nobody yet
-    k    position               w   wakes at: when 1 is due (`d`) and when 2 lapses (claim's end)
-    p    priority               n   claim counter          cid, cu  last claim, its client
+    _id  message id             s   0 ready, 1 delayed, 2 claimed, 4 popped (in no queue)
+    k    position               w   wakes at: when 1 is due (`d`), when 2 and 4 lapse
+    n    claim counter          cid, cu, ct  last claim, its client, its ttl
     b    body, byte for byte    t   ttl       e  expires    c  created
     u    client id              d   delayed until: the spec's `d`; never read on a normal queue
     h    headers [[name, text]] o   origin of a dead letter
-    r, at  (keyed) which post brings it in, since when    g  (claim, keyed) birth of its queue
 
     _id       read, edit, delete and take by id
-    position  unique (q, k) partial: k   list everything; place at the end
-    state     (q, s, k)                  list by state; purge claims
-    ready     (q, s, p, k) partial: s=0  candidates of a claim: nothing else is in it
-    wake      (q, s, w) partial: w       due delays and lapsed claims of a queue; what is delayed
+    position  unique (q, k) partial: k   list everything; clear
+    live      (q, s, k, e, w)            candidates of a claim; list by state; count
+    waking    (q, s, w, k) partial: w    due delays and lapsed claims of a queue; what is delayed
     due       (s, w) partial: w          the same over all queues, for the sweep
-    claim     (q, cid) partial: cid      what a claim holds, and its record
+    claim     (q, cid) partial: cid      what a claim holds, which is all there is of a claim
     expiry    (e) TTL 0                  the broom
 
 `<prefix>keys`, idempotency keys; `_id` is kind, key and queue
 
-    q  queue    g  the queue's birth    e  end of the window    r  the post that made it
-    l  ids of the messages (one for a message key): staged before, so that the key can decide
+    q  queue    g  the queue's life    e  end of the window    d  digest of what was posted
+    l  ids of the messages (one for a message key)
 
-    _id       remember, look up            queue   (q) count and drop
+    _id       remember, look up            live    (q, g, e)  count, and find the oldest
     expiry    (e) TTL 0                    the broom
 
-The counter is the point of commit. A writer reads it, inserts above it under the unique index and
-then moves it by compare-and-set; nobody reads above the counter, so no reader can pass a slow
-writer. A writer whose compare-and-set fails may stand where readers have been: it takes its
-messages to the end again before it answers. A dead letter enters its target in the same way.
+A post moves the counter and inserts above it in one transaction. The counter's document is locked
+until the commit, so positions become visible in their order, and no reader passes a slow writer.
+Posts that wait for one queue in a process share one transaction. A dead letter enters its target in
+the same way. An operation of many documents that is not a transaction carries a guard that makes a
+second run harmless.
 
-Shard key: {q: 1} for messages and keys, {_id: 1} for queues. Every query but the sweep's has it.
+Shard by ranges of the queue's key, with the same zones: `api-ref/source/store-mongodb.rst`.
 """
 
 from zaqar_lite.domain.clock import Clock

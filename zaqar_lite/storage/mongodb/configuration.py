@@ -55,10 +55,6 @@ def read_configuration(uri: str, extra: Mapping[str, Any]) -> Configuration:
             "The mongodb store can't work with w=0: nobody would learn whether a write happened. "
             "Use w=majority (the default) or w=1."
         )
-    if in_uri.get("retrywrites", "true").lower() != "true":
-        raise ConfigurationError(
-            "The mongodb store needs retryWrites=true: leave it out of the URI."
-        )
     database = extra.get("database") or parts.path.strip("/") or "zaqar"
     prefix = extra.get("collection_prefix", "zaqar_")
     create_indexes = extra.get("create_indexes", True)

@@ -29,7 +29,9 @@ class Connection:
     """The collections, opened by the first store that needs them, closed by the last.
 
     `queues`, `messages` and `keys` read from the primary: they decide who gets a message.
-    `listed_queues` and `listed` follow the URI's read preference and read concern: they only show.
+    `known_keys` reads there what as many members have as a write waits for. `listed_queues` and
+    `listed` follow the URI's read preference and read concern: they only show; `counters` and
+    `counted` are the same two with their read concern, from the primary.
     """
 
     def __init__(self, configuration: Configuration, clock: Clock) -> None:
@@ -40,6 +42,9 @@ class Connection:
         self.queues: AsyncCollection[Document]
         self.messages: AsyncCollection[Document]
         self.keys: AsyncCollection[Document]
+        self.known_keys: AsyncCollection[Document]
+        self.counters: AsyncCollection[Document]
+        self.counted: AsyncCollection[Document]
         self.listed: AsyncCollection[Document]
         self.listed_queues: AsyncCollection[Document]
 
@@ -63,6 +68,11 @@ class Connection:
             client, self._client = self._client, None
             await _close(client)
 
+    @property
+    def client(self) -> AsyncMongoClient[Document]:
+        """The client behind the collections."""
+        return self.queues.database.client
+
     async def ping(self) -> None:
         """Ask the primary for its time."""
         await self.now_ms()
@@ -70,7 +80,7 @@ class Connection:
     async def now_ms(self) -> int:
         """The server's clock, in milliseconds since 1970, with the offset added."""
         with translated():
-            answer = await self.queues.database.client.admin.command("hello", codec_options=_CODEC)
+            answer = await self.client.admin.command("hello", codec_options=_CODEC)
         return int(answer["localTime"]) + self._clock.offset_ms
 
     @asynccontextmanager
@@ -83,7 +93,7 @@ class Connection:
         if self.listed.read_preference == ReadPreference.PRIMARY:
             yield None
             return
-        async with self.listed.database.client.start_session(causal_consistency=True) as session:
+        async with self.client.start_session(causal_consistency=True) as session:
             yield session
 
     @property
@@ -114,6 +124,7 @@ class Connection:
             ) from exc
 
     async def _prepare(self, client: AsyncMongoClient[Document]) -> None:
+        await _check_server(client)
         database = client.get_database(self._configuration.database, codec_options=_CODEC)
 
         def collection(kind: str, *, decides: bool = True) -> AsyncCollection[Document]:
@@ -126,12 +137,32 @@ class Connection:
 
         self.queues, self.messages = collection("queues"), collection("messages")
         self.keys = collection("keys")
+        is_majority = database.write_concern.document.get("w") == "majority"
+        self.known_keys = self.keys.with_options(
+            read_concern=ReadConcern("majority" if is_majority else "local")
+        )
         self.listed = collection("messages", decides=False)
         self.listed_queues = collection("queues", decides=False)
+        self.counters = self.listed_queues.with_options(read_preference=ReadPreference.PRIMARY)
+        self.counted = self.listed.with_options(read_preference=ReadPreference.PRIMARY)
         create = self._configuration.create_indexes
         await indexes.prepare(self.queues, indexes.QUEUES, create=create)
         await indexes.prepare(self.messages, indexes.MESSAGES, create=create)
         await indexes.prepare(self.keys, indexes.KEYS, create=create)
+
+
+async def _check_server(client: AsyncMongoClient[Document]) -> None:
+    """Refuse a standalone server: it has no transactions.
+
+    Raises:
+        ConfigurationError: tells how to make it a replica set of one.
+    """
+    answer = await client.admin.command("hello")
+    if "setName" not in answer and answer.get("msg") != "isdbgrid":
+        raise ConfigurationError(
+            "The MongoDB server is standalone, and posts need transactions. Make it a replica set "
+            "of one: start it as `mongod --replSet rs0`, then run `rs.initiate()` in mongosh once."
+        )
 
 
 async def _close(client: AsyncMongoClient[Document]) -> None:

@@ -1,4 +1,4 @@
-"""Messages as documents: their states, and how a reader sees one."""
+"""Messages as documents: their fields, and how a reader sees one."""
 
 from typing import Any
 
@@ -11,15 +11,14 @@ from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, READY, QueueStat
 
 
 def new_document(
-    message: NewMessage, state: QueueState, *, message_id: str, client_id: str
+    message: NewMessage, state: QueueState, *, message_id: str, position: int, client_id: str
 ) -> Document:
-    """Make the document of a message that is posted at `state.now`; its position comes later."""
+    """Make the document of a message that is posted at `state.now`."""
     document: Document = {
         "_id": message_id,
         "q": state.key,
-        "k": None,
+        "k": Int64(position),
         "s": READY,
-        "p": message.priority,
         "n": 0,
         "b": message.body,
         "u": client_id,

@@ -28,7 +28,7 @@ def translated() -> Iterator[None]:
 
 def translate(exc: errors.PyMongoError) -> ZaqarLiteError:  # noqa: PLR0911 - a table of cases
     """Find the domain's error for one of pymongo's."""
-    code = _code(exc)
+    code = code_of(exc)
     if isinstance(exc, errors.ConfigurationError | errors.InvalidURI | errors.InvalidName):
         return ConfigurationError(f"The MongoDB URI or an option in it is wrong: {exc}")
     if isinstance(exc, errors.DocumentTooLarge) or code in _TOO_LARGE:
@@ -67,10 +67,11 @@ async def repeated(operation: Callable[[], Awaitable[T]]) -> T:
 
 def is_duplicate(exc: errors.PyMongoError) -> bool:
     """Tell whether a write failed at a unique index."""
-    return _code(exc) == 11000
+    return code_of(exc) == 11000
 
 
-def _code(exc: errors.PyMongoError) -> int | None:
+def code_of(exc: errors.PyMongoError) -> int | None:
+    """The server's code of an error; of several errors that of the first."""
     if isinstance(exc, errors.BulkWriteError):
         details = exc.details or {}
         found = [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]

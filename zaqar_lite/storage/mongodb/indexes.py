@@ -28,24 +28,25 @@ _EXISTS = {"$exists": True}
 QUEUES: Sequence[IndexModel] = (
     _index("name", "p", "n"),
     _index("source", "t", "n", **_only(t=_EXISTS)),
-    _index("exposing", "x", **_only(x=True)),
-    _index("moves", "mv.at", **_only(**{"mv.at": _EXISTS})),
+    _index("exposing", "x", **_only(x={"$eq": True})),
+    _index("unclear", "u", **_only(u=_EXISTS)),
     _index("gone", "z", expireAfterSeconds=DAY),
 )
 MESSAGES: Sequence[IndexModel] = (
     _index("position", "q", "k", unique=True, **_only(k=_EXISTS)),
-    _index("state", "q", "s", "k"),
-    _index("ready", "q", "s", "p", "k", **_only(s=0)),
-    _index("wake", "q", "s", "w", **_only(w=_EXISTS)),
+    _index("live", "q", "s", "k", "e", "w"),
+    _index("waking", "q", "s", "w", "k", **_only(w=_EXISTS)),
     _index("due", "s", "w", **_only(w=_EXISTS)),
     _index("claim", "q", "cid", **_only(cid=_EXISTS)),
     _index("expiry", "e", expireAfterSeconds=0),
 )
 KEYS: Sequence[IndexModel] = (
-    _index("queue", "q"),
+    _index("live", "q", "g", "e"),
     _index("expiry", "e", expireAfterSeconds=0),
 )
 
+_OBSOLETE = frozenset({"moves", "state", "ready", "wake", "queue"})
+"""Indexes of earlier versions, which cost every write and serve no query any more."""
 _CONFLICTS = frozenset({67, 85, 86})
 """CannotCreateIndex, IndexOptionsConflict, IndexKeySpecsConflict."""
 _CHECKED = ("key", "unique", "partialFilterExpression", "expireAfterSeconds")
@@ -54,26 +55,30 @@ _CHECKED = ("key", "unique", "partialFilterExpression", "expireAfterSeconds")
 async def prepare(
     collection: AsyncCollection[Document], indexes: Sequence[IndexModel], *, create: bool
 ) -> None:
-    """Create what is missing (when `create`) and check that every index is as it must be.
+    """Create what is missing (when `create`) and check that every index means what it must.
 
     Raises:
         ConfigurationError: an index is missing or another one has its name or its keys; a server
             that ran without it would be slow, or would let two messages have one position.
     """
-    if create:
+    existing = await _existing(collection)
+    missing = [model for model in indexes if model.document["name"] not in existing]
+    if create and missing:
         try:
-            await collection.create_indexes(list(indexes))
+            await collection.create_indexes(missing)
         except OperationFailure as exc:
             if exc.code not in _CONFLICTS:
                 raise
             raise ConfigurationError(
-                f"An index of the collection {collection.name} differs from what this version "
-                f"needs ({exc.details.get('codeName') if exc.details else exc.code}): "
-                f"{_difference(await _existing(collection), indexes)}"
+                f"Collection {collection.name}: an index of other users has the keys of one that "
+                f"is needed here: drop it and start again ({exc.details or exc.code})."
             ) from exc
-    difference = _difference(await _existing(collection), indexes)
+        existing = await _existing(collection)
+    difference = _difference(existing, indexes)
     if difference:
         raise ConfigurationError(f"Collection {collection.name}: {difference}")
+    for name in existing.keys() & _OBSOLETE if create else ():
+        await collection.drop_index(name)
 
 
 async def _existing(collection: AsyncCollection[Document]) -> Mapping[str, Document]:
@@ -91,20 +96,44 @@ def _difference(existing: Mapping[str, Document], wanted: Sequence[IndexModel]) 
                 f"the index {document['name']!r} on {_keys(document)} is missing: start once with "
                 "create_indexes on and a user who may create it."
             )
-        if any(_plain(found.get(name)) != _plain(document.get(name)) for name in _CHECKED):
-            return (
-                f"the index {document['name']!r} differs from what is needed, {_keys(document)}: "
-                "drop it and start again."
-            )
+        for option in _CHECKED:
+            if meaning(option, found.get(option)) != meaning(option, document.get(option)):
+                return (
+                    f"the index {document['name']!r} differs from what is needed: its {option} is "
+                    f"{_shown(found.get(option))} and should be {_shown(document.get(option))}. "
+                    "Drop it and start again."
+                )
     return ""
+
+
+def meaning(option: str, value: Any) -> Any:  # noqa: ANN401 - any option of an index
+    """What an option of an index means, whatever form a server gives it back in."""
+    if option == "key":
+        return [(field, int(direction)) for field, direction in dict(value or {}).items()]
+    if option == "partialFilterExpression":
+        return sorted(_conditions(value or {}), key=repr)
+    return value or None if option == "unique" else value
+
+
+def _conditions(expression: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
+    """An expression as single conditions: `{x: 1}` is `{x: {$eq: 1}}`, `$and` is all of its own."""
+    found: list[tuple[str, str, Any]] = []
+    for field, condition in expression.items():
+        if field == "$and":
+            found += [each for part in condition for each in _conditions(part)]
+        elif isinstance(condition, Mapping) and any(name.startswith("$") for name in condition):
+            for name, value in condition.items():
+                found.append((field, name, bool(value) if name == "$exists" else value))
+        else:
+            found.append((field, "$eq", condition))
+    return found
 
 
 def _keys(document: Mapping[str, Any]) -> str:
     return "(" + ", ".join(document["key"]) + ")"
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - any option of an index
-    """Make options comparable: SON, dict and int 1 against True."""
+def _shown(value: Any) -> str:  # noqa: ANN401 - any option of an index
     if isinstance(value, Mapping):
-        return [(key, _plain(inner)) for key, inner in value.items()]
-    return value or None if isinstance(value, bool) else value
+        return "{" + ", ".join(f"{name}: {_shown(inner)}" for name, inner in value.items()) + "}"
+    return str(value)

@@ -1,33 +1,45 @@
 """Idempotency keys: which messages a key stands for.
 
-A key is written when its messages are staged: stored, and seen by nobody. So a key that is there
-answers its ids, whatever became of the messages since; and without one nobody has seen any.
+A key is written in the transaction that stores its messages. So a key that is there answers its
+ids, whatever became of the messages since; and of racing posts with one key the first to commit
+has stored it, because the id of a key's document is the key.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from pymongo import UpdateOne
-from pymongo.errors import BulkWriteError
+from bson import Int64
+from bson.binary import Binary
+from bson.datetime_ms import DatetimeMS
+from pymongo.asynchronous.client_session import AsyncClientSession
 
-from zaqar_lite.storage.mongodb.connection import Connection
-from zaqar_lite.storage.mongodb.errors import is_duplicate, repeated
-from zaqar_lite.storage.mongodb.indexes import BY_ID
+from zaqar_lite.domain.models import IdempotencyKey
+from zaqar_lite.storage.mongodb.connection import Connection, read_all
+from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import QueueState
 
 BATCH, MESSAGE = "b", "m"
 
 
-def key_id(kind: str, key: str, queue: str) -> str:
+def key_id(kind: str, text: str, queue: str) -> str:
     """The id of a key's document: the length makes it the only one with this text."""
-    return f"{kind}{len(key)}:{key}{queue}"
+    return f"{kind}{len(text)}:{text}{queue}"
 
 
-class Remembered(NamedTuple):
-    """A live key: the ids it stands for, and whose post made it."""
+class Known(NamedTuple):
+    """What a key stands for: the ids, the digest of what was posted, the life it belongs to.
+
+    A key of an earlier version has no digest.
+    """
 
     ids: Sequence[str]
-    maker: str
+    digest: bytes | None
+    generation: int
+    is_live: bool = True
+
+    def matches(self, key: IdempotencyKey) -> bool:
+        """Tell whether the key came with what it stands for."""
+        return self.digest is None or self.digest == key.digest
 
 
 class Keys:
@@ -37,62 +49,63 @@ class Keys:
         self._connection = connection
         self._window_ms = window_ms
 
-    async def look_up(self, state: QueueState, names: Sequence[str]) -> Mapping[str, Remembered]:
-        """Find the live ones among the documents `names`."""
-        cursor = self._connection.keys.find(
-            {"_id": {"$in": list(names)}, "q": state.key}, hint=BY_ID, batch_size=len(names) + 1
+    async def look_up(self, queue: str, names: Collection[str]) -> dict[str, Known]:
+        """Find the documents `names`, also those whose time is over.
+
+        As far as the write concern reaches: a key that a majority has not got yet may still be
+        rolled back, and its messages with it, so no replay is answered by it.
+        """
+        found = await read_all(
+            self._connection.known_keys,
+            [
+                {"$match": {"_id": {"$in": list(names)}, "q": queue}},
+                {"$addFields": {"now": self._connection.now}},
+            ],
+            hint=BY_ID,
         )
         return {
-            document["_id"]: Remembered(document["l"], document["r"])
-            for document in await cursor.to_list()
-            if int(document["e"]) > state.now and document["g"] == state.birth
+            document["_id"]: Known(
+                document["l"], document.get("d"), document["g"], document["e"] > document["now"]
+            )
+            for document in found
         }
 
     async def remember(
-        self, state: QueueState, wanted: Mapping[str, Sequence[str]], maker: str
-    ) -> Mapping[str, Remembered]:
-        """Write the keys that are not live yet; answer what all of them stand for.
-
-        This decides between posts of one key: its messages are those of the first that comes here.
-        """
-        now = self._connection.now
-        is_live = {"$and": [{"$gt": ["$e", now]}, {"$eq": ["$g", state.birth]}]}
-        updates = []
-        for name, ids in wanted.items():
-            fresh = {
-                "_id": "$_id",
-                "q": "$q",
-                "g": state.birth,
-                "e": {"$toDate": {"$add": [{"$toLong": now}, self._window_ms]}},
-                "r": maker,
-                "l": list(ids),
-            }
-            update = [{"$replaceWith": {"$cond": [is_live, "$$ROOT", fresh]}}]
-            updates.append(
-                UpdateOne({"_id": name, "q": state.key}, update, upsert=True, hint=BY_ID)
-            )
-        try:
-            result = await self._connection.keys.bulk_write(updates, ordered=False)
-        except BulkWriteError as exc:
-            if not is_duplicate(exc):
-                raise
-            # Another post made one of them between our look and our insert: now it is there.
-            await self._connection.keys.bulk_write(updates, ordered=False)
-        else:
-            if result.upserted_count == len(wanted):
-                return {name: Remembered(ids, maker) for name, ids in wanted.items()}
-        return await self.look_up(state, list(wanted))
-
-    async def count(self, state: QueueState) -> int:
-        """Count the live keys of a queue."""
-        return await self._connection.keys.count_documents(
-            {"q": state.key, "e": {"$gt": state.date}, "g": state.birth}, hint="queue"
+        self, session: AsyncClientSession, state: QueueState, new: dict[str, Known]
+    ) -> None:
+        """Write new keys; DuplicateKeyError tells that another post was faster."""
+        ends = DatetimeMS(state.now + self._window_ms)
+        await self._connection.keys.insert_many(
+            [
+                {
+                    "_id": name,
+                    "q": state.key,
+                    "g": Int64(state.generation),
+                    "e": ends,
+                    "l": list(known.ids),
+                    "d": Binary(known.digest or b""),
+                }
+                for name, known in new.items()
+            ],
+            session=session,
         )
 
-    async def forget(self, state: QueueState) -> None:
-        """Delete the keys of the lives of a queue before this one."""
-        await repeated(
-            lambda: self._connection.keys.delete_many(
-                {"q": state.key, "g": {"$lt": state.birth}}, hint="queue"
-            )
+    async def forget(
+        self, session: AsyncClientSession, state: QueueState, names: Collection[str]
+    ) -> None:
+        """Delete what is left of keys whose time, or whose queue's life, is over."""
+        is_over = [{"e": {"$lte": state.date}}, {"g": {"$ne": Int64(state.generation)}}]
+        await self._connection.keys.delete_many(
+            {"_id": {"$in": list(names)}, "q": state.key, "$or": is_over}, session=session
         )
+
+    async def count(self, state: QueueState) -> tuple[int, int]:
+        """Count the live keys of a queue; tell when the oldest of them ends."""
+        live: Document = {
+            "q": state.key,
+            "g": Int64(state.generation),
+            "e": {"$gt": state.date},
+        }
+        count = await self._connection.keys.count_documents(live, hint="live")
+        oldest = await self._connection.keys.find_one(live, {"e": 1}, sort=[("e", 1)], hint="live")
+        return count, state.now if oldest is None else int(oldest["e"])

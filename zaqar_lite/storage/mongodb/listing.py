@@ -8,7 +8,7 @@ from bson import Int64
 from pymongo.asynchronous.client_session import AsyncClientSession
 
 from zaqar_lite.domain.ids import Marker, is_message_id
-from zaqar_lite.domain.models import Message, Page, QueueRef, Stats
+from zaqar_lite.domain.models import Message, Page, QueueRef, Selection, Stats
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb.connection import Connection, read_all
 from zaqar_lite.storage.mongodb.documents import to_message
@@ -24,7 +24,7 @@ from zaqar_lite.storage.mongodb.queues import (
 )
 
 _FINE_RANGES = 10_000
-"""Ranges of positions that are counted to cut a queue; exact below so many positions."""
+"""Ranges of positions that are counted at once to cut a queue."""
 
 
 class Listing:
@@ -34,48 +34,74 @@ class Listing:
         self._connection = connection
         self._queues = queues
 
-    async def page(
-        self,
-        ref: QueueRef,
-        *,
-        marker: Marker | None,
-        until: Marker | None,
-        limit: int,
-        exclude_client_id: str | None,
-        states: Collection[int],
-        version: int | None,
-    ) -> Page:
-        """Read one page of the messages in these states; see the seam."""
+    async def page(self, ref: QueueRef, selection: Selection) -> Page:
+        """Read one page of a selection; see the seam."""
+        states = {READY}
+        states |= {DELAYED} if selection.include_delayed else set()
+        states |= {CLAIMED} if selection.include_claimed else set()
+        own_id = selection.exclude_client_id
         async with self._connection.one_view() as session:
-            after = await self._position(ref, marker, 0, session)
-            last = await self._position(ref, until, None, session)
-            state = await self._queues.read(ref, version, session=session)
+            after = await self._position(ref, selection.marker, 0, session) or 0
+            last = await self._position(ref, selection.until, None, session)
+            state, bound = await self._read(
+                ref, selection.version, session, after=after, is_filtered=own_id is not None
+            )
             if state is None:
                 return Page((), None)
             residual: Document = {"e": {"$gt": state.date}, "s": {"$in": LIVE_STATES}}
-            if exclude_client_id is not None:
-                residual["u"] = {"$ne": exclude_client_id}
-            low = max(state.birth, after or 0)
+            if own_id is not None:
+                residual["u"] = {"$ne": own_id}
+            low = max(state.birth, after)
             high = state.counter if last is None else min(state.counter, last)
-            query = PageQuery(state, limit, states, residual)
-            return await self._search(query, low, high, session)
+            query = PageQuery(state, selection.limit, states, residual)
+            return await self._search(query, low, high, bound, session)
+
+    async def _read(
+        self,
+        ref: QueueRef,
+        version: int | None,
+        session: AsyncClientSession | None,
+        *,
+        after: int,
+        is_filtered: bool,
+    ) -> tuple[QueueState | None, int | None]:
+        """The queue's state, and in the same command how far a filtered step may look."""
+        collection, pipeline, hint = (
+            self._connection.counters,
+            self._queues.read_pipeline(ref),
+            BY_ID,
+        )
+        if is_filtered:
+            state = {"$unionWith": {"coll": collection.name, "pipeline": pipeline}}
+            collection, hint = self._connection.counted, "position"
+            pipeline = [*_bound(key_of(ref), after), state]
+        found = await read_all(collection, pipeline, hint=hint, session=session)
+        bounds = [document["bound"] for document in found if "bound" in document]
+        states = [document for document in found if "bound" not in document]
+        return self._queues.checked(states, ref, version), bounds[0] if bounds else None
 
     async def _search(
-        self, query: "PageQuery", low: int, high: int, session: AsyncClientSession | None
+        self,
+        query: "PageQuery",
+        low: int,
+        high: int,
+        bound: int | None,
+        session: AsyncClientSession | None,
     ) -> Page:
         """Find the first page with a message between two positions; without one, the end.
 
-        A filter by client may pass by a lot. Positions are dense, so a window of positions bounds
-        how much one step looks at.
+        A filter by client may pass by a lot, so one step looks at MAX_EXAMINED entries at most: at
+        those up to `bound`, and then at as many again.
         """
-        is_filtered = "u" in query.residual
         while low < high:
-            end = min(high, low + MAX_EXAMINED) if is_filtered else high
-            found = await self._step(query, low, end, session)
+            end = high if bound is None else min(high, bound)
+            found = await self._step(query, low, end, session) if low < end else []
             if found:
                 messages = [to_message(document, query.state.now) for document in found]
                 return Page(messages, messages[-1].position)
-            low = end if end == high else await self._next(query.state, end, session)
+            low = max(low, end)
+            if low < high:
+                bound = await self._next_bound(query.state.key, low, session)
         return Page((), None)
 
     async def _step(
@@ -92,18 +118,14 @@ class Listing:
         once = {document["_id"]: document for document in found}
         return sorted(once.values(), key=lambda document: document["k"])[: query.limit]
 
-    async def _next(
-        self, state: QueueState, position: int, session: AsyncClientSession | None
-    ) -> int:
-        """The place right before the first entry after `position`."""
-        found = await self._connection.listed.find_one(
-            {"q": state.key, "k": {"$gt": Int64(position), "$lte": Int64(state.counter)}},
-            {"_id": 0, "k": 1},
-            sort=[("k", 1)],
-            hint="position",
-            session=session,
+    async def _next_bound(
+        self, key: str, after: int, session: AsyncClientSession | None
+    ) -> int | None:
+        """The position of the last entry that the next step may look at; None without so many."""
+        found = await read_all(
+            self._connection.listed, _bound(key, after), hint="position", session=session
         )
-        return state.counter if found is None else int(found["k"]) - 1
+        return found[0]["bound"] if found else None
 
     async def _position(
         self,
@@ -136,19 +158,19 @@ class Listing:
         return [to_message(found[key], state.now) for key in wanted if key in found]
 
     async def stats(self, ref: QueueRef) -> Stats:
-        """Count the live messages; costs O(messages), as the store keeps no counts."""
+        """Count the live messages; see the seam."""
         state = await self._queues.read(ref)
         if state is None:
             return Stats()
         live = state.live
         is_awake = {"$and": [{"$in": ["$s", [DELAYED, CLAIMED]]}, {"$lte": ["$w", state.date]}]}
-        counting = read_all(
+        counting = read_all(  # from the index alone: it has every field that is named here
             self._connection.listed,
             [
                 {"$match": live},
                 {"$group": {"_id": {"$cond": [is_awake, READY, "$s"]}, "n": {"$sum": 1}}},
             ],
-            hint="position",
+            hint="live",
         )
         counts, oldest, newest = await asyncio.gather(
             counting, self._end(live, 1), self._end(live, -1)
@@ -170,28 +192,45 @@ class Listing:
     async def split(self, ref: QueueRef, count: int) -> Sequence[int]:
         """Cut the live messages into ranges; see the seam.
 
-        Counts by fine ranges of positions in the server, so a queue of any length costs one pass
-        there and a small answer.
+        Counts by fine ranges of positions in the server. Positions follow the clock, so a range
+        that holds more than its share is counted again by finer ones.
         """
         state = await self._queues.read(ref)
-        if state is None:
+        oldest = None if state is None else await self._end(state.live, 1)
+        if state is None or oldest is None:
             return ()
-        live = state.live
-        oldest = await self._end(live, 1)
-        if oldest is None:
-            return ()
-        width = max(1, -(-(state.counter - oldest["k"] + 1) // max(_FINE_RANGES, 20 * count)))
-        number = {"$floor": {"$divide": [{"$subtract": ["$k", oldest["k"]]}, width]}}
-        fine = await read_all(
+        fine = await self._ranges(state, oldest["k"], state.counter)
+        share = max(1, sum(size for size, _, _ in fine) // (2 * count))
+        ranges: list[tuple[int, int]] = []
+        while fine:
+            size, first, last = fine.pop(0)
+            if size > share and first < last:
+                fine = [*await self._ranges(state, first, last), *fine]
+            else:
+                ranges.append((size, last))
+        return _cut(ranges, count)
+
+    async def _ranges(self, state: QueueState, first: int, last: int) -> list[tuple[int, int, int]]:
+        """Count the live messages from `first` to `last` by ranges (size, first, last)."""
+        width = max(1, -(-(last - first + 1) // _FINE_RANGES))
+        positions = {"$gte": Int64(first), "$lte": Int64(last)}
+        found = await read_all(
             self._connection.listed,
             [
-                {"$match": live},
-                {"$group": {"_id": number, "n": {"$sum": 1}, "last": {"$max": "$k"}}},
+                {"$match": {**state.live, "k": positions}},
+                {
+                    "$group": {
+                        "_id": {"$floor": {"$divide": [{"$subtract": ["$k", first]}, width]}},
+                        "n": {"$sum": 1},
+                        "first": {"$min": "$k"},
+                        "last": {"$max": "$k"},
+                    }
+                },
                 {"$sort": {"_id": 1}},
             ],
             hint="position",
         )
-        return _cut([(entry["n"], entry["last"]) for entry in fine], count)
+        return [(entry["n"], entry["first"], entry["last"]) for entry in found]
 
 
 class PageQuery(NamedTuple):
@@ -219,7 +258,18 @@ class PageQuery(NamedTuple):
         for wanted in sorted(self.states):
             match = {"$match": {"q": key, "s": wanted, "k": positions}}
             pipelines.append([match, by_position, *end])
-        return "wake", *pipelines
+        return "waking", *pipelines
+
+
+def _bound(key: str, after: int) -> list[Document]:
+    """The position of the entry that is MAX_EXAMINED behind `after`: from the index alone."""
+    return [
+        {"$match": {"q": key, "k": {"$gt": Int64(after)}}},
+        {"$sort": {"k": 1}},
+        {"$skip": MAX_EXAMINED - 1},
+        {"$limit": 1},
+        {"$project": {"_id": 0, "bound": "$k"}},
+    ]
 
 
 def _cut(fine: Sequence[tuple[int, int]], count: int) -> Sequence[int]:

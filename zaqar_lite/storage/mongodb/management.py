@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from pymongo import ReturnDocument
-from pymongo.errors import CursorNotFound, DuplicateKeyError
+from pymongo.errors import CursorNotFound
 
 from zaqar_lite.domain.errors import LimitReached, QueueChanged, Unavailable
 from zaqar_lite.domain.json_values import is_same
@@ -15,7 +15,7 @@ from zaqar_lite.domain.metadata import dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.base import ManagementStore
 from zaqar_lite.storage.mongodb.connection import Connection
-from zaqar_lite.storage.mongodb.errors import translated
+from zaqar_lite.storage.mongodb.errors import repeated, translated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import Queues, key_of
 
@@ -46,20 +46,22 @@ class MongoManagementStore(ManagementStore):
     async def create_queue(
         self, ref: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
     ) -> tuple[QueueRecord, bool]:
-        """Create a queue in one guarded upsert; see the seam.
+        """Create a queue in one guarded update; see the seam.
 
         The limit is counted before it: racing creators may pass it by as many as they are.
         """
         maker = uuid4().hex
-        for _ in range(_ATTEMPTS):
-            known = await self.get_queue(ref)
-            if known is not None:
-                return known, False
-            with translated():
+        with translated():
+            for _ in range(_ATTEMPTS):
+                known = await self._connection.queues.find_one({"_id": key_of(ref)}, hint=BY_ID)
+                if known is not None and "m" in known:
+                    return _record(known), known["i"] == maker
                 await self._check_limit(ref, max_queues)
-                document = await self._upsert_record(ref, metadata, maker)
-            if document is not None:
-                return _record(document), document["i"] == maker
+                if known is None:
+                    await self._queues.seed(ref)
+                document = await self._make_record(ref, metadata, maker)
+                if document is not None:
+                    return _record(document), True
         raise Unavailable(f"The queue {ref.name!r} is being created and deleted too often.")
 
     async def _check_limit(self, ref: QueueRef, max_queues: int) -> None:
@@ -69,22 +71,18 @@ class MongoManagementStore(ManagementStore):
         if count >= max_queues:
             raise LimitReached(f"The project has {max_queues} queues, as many as it may have.")
 
-    async def _upsert_record(
+    async def _make_record(
         self, ref: QueueRef, metadata: Mapping[str, Any], maker: str
     ) -> Document | None:
-        """Write a record where there is none; None when another's upsert came first."""
-        is_new = {"$eq": [{"$type": "$m"}, "missing"]}
+        """Write a record where there is none; None without a document, or with another's record."""
         fields = {**self._record_fields(ref, metadata, exposing=False), "i": maker}
-        created = {name: {"$cond": [is_new, value, f"${name}"]} for name, value in fields.items()}
-        try:
-            return await self._connection.queues.find_one_and_update(
-                {"_id": key_of(ref)},
-                [*self._queues.birth_pipeline(ref), {"$set": created}],
-                upsert=True,
+        return await repeated(
+            lambda: self._connection.queues.find_one_and_update(
+                {"_id": key_of(ref), "m": {"$exists": False}},
+                [*self._queues.birth_pipeline(), {"$set": fields}],
                 return_document=ReturnDocument.AFTER,
             )
-        except DuplicateKeyError:
-            return None
+        )
 
     async def get_queue(self, ref: QueueRef) -> QueueRecord | None:
         """Read a queue's record from the primary; see the seam."""
@@ -104,7 +102,6 @@ class MongoManagementStore(ManagementStore):
                 {"_id": key_of(record.ref), "v": record.version, **_HAS_RECORD},
                 update,
                 return_document=ReturnDocument.AFTER,
-                hint=BY_ID,
             )
         if document is None:
             raise QueueChanged(f"The queue {record.ref.name!r} changed or was deleted meanwhile.")

@@ -1,35 +1,73 @@
-"""Posting: three commands without idempotency keys, and a retry that completes with them."""
+"""Posting: one transaction takes positions from the counter, inserts messages and keys, commits.
 
-from collections.abc import Mapping, Sequence
+The counter's document is locked from the first of these commands to the commit, so positions
+become visible in their order and no reader passes a slow writer. Between the commands nothing is
+awaited but the server: the shorter the lock, the fewer transactions meet.
+"""
 
-from zaqar_lite.domain.errors import LimitReached
-from zaqar_lite.domain.ids import new_claim_id, new_message_id
-from zaqar_lite.domain.models import NewMessage, Posted, QueueRef, StoreOptions
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.errors import PyMongoError
+
+from zaqar_lite.domain.errors import (
+    Invalid,
+    LimitReached,
+    QueueChanged,
+    Unavailable,
+    ZaqarLiteError,
+)
+from zaqar_lite.domain.models import IdempotencyKey, NewMessage, Posted, QueueRef, StoreOptions
+from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb.connection import Connection
-from zaqar_lite.storage.mongodb.documents import new_document
-from zaqar_lite.storage.mongodb.indexes import Document
-from zaqar_lite.storage.mongodb.keys import BATCH, MESSAGE, Keys, Remembered, key_id
-from zaqar_lite.storage.mongodb.placing import Insertion
-from zaqar_lite.storage.mongodb.queues import Queues, QueueState
-from zaqar_lite.storage.mongodb.staging import Bringer, Staging
+from zaqar_lite.storage.mongodb.errors import is_duplicate
+from zaqar_lite.storage.mongodb.gathering import Gathering, Post
+from zaqar_lite.storage.mongodb.indexes import BY_ID
+from zaqar_lite.storage.mongodb.keys import Keys, Known
+from zaqar_lite.storage.mongodb.planning import Plan, most_new, names_of
+from zaqar_lite.storage.mongodb.queues import Queues, QueueState, key_of
+from zaqar_lite.storage.mongodb.transactions import Tries, transaction
+
+_LARGEST_BODY = (16 << 20) - (64 << 10)
+"""A document may have 16 MiB; headers and the other fields take the rest."""
+
+_MS_PER_COUNTED = 0.005
+"""After a count of n > MAX_EXAMINED, so many times n pass before the queue is counted again."""
+
+
+class _TryAgain(Exception):
+    """The transaction can't be committed as it is; `remedy`, if any, comes before the next."""
+
+    def __init__(self, remedy: Callable[[], Awaitable[None]] | None = None) -> None:
+        super().__init__()
+        self.remedy = remedy
+
+
+class _Batch:
+    """What the tries of one batch of posts have learned of their queue."""
+
+    def __init__(self, ref: QueueRef) -> None:
+        self.ref = ref
+        self.key = key_of(ref)
+        self.generation: int | None = None
+        self.has_counted_messages = self.has_counted_keys = False
+
+    def counts(self, known: Known) -> bool:
+        """Tell whether a key is live, and of the queue's life as far as that is known."""
+        return known.is_live and self.generation in (None, known.generation)
 
 
 class Posting:
     """Store messages, each key once."""
 
     def __init__(
-        self,
-        connection: Connection,
-        queues: Queues,
-        keys: Keys,
-        staging: Staging,
-        options: StoreOptions,
+        self, connection: Connection, queues: Queues, keys: Keys, options: StoreOptions
     ) -> None:
-        self.connection = connection
+        self._connection = connection
         self._queues = queues
         self._keys = keys
-        self._staging = staging
         self._options = options
+        self._gathering = Gathering(self._store)
 
     async def post(
         self,
@@ -37,168 +75,163 @@ class Posting:
         messages: Sequence[NewMessage],
         *,
         client_id: str,
-        batch_key: str | None,
+        batch_key: IdempotencyKey | None,
         version: int | None,
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
-        state = await self._queues.enter(ref, version)
-        if batch_key is not None or any(m.idempotency_key is not None for m in messages):
-            post = _KeyedPost(state, messages, client_id, batch_key)
-            return await self._post_with_keys(ref, post)
-        documents = [
-            new_document(message, state, message_id="", client_id=client_id) for message in messages
-        ]
-        await self._staging.placing.let_in(state, _Post(self, ref, documents))
-        return [Posted(document["_id"]) for document in documents]
+        if any(len(message.body) > _LARGEST_BODY for message in messages):
+            raise Invalid("The message is larger than a MongoDB document may be (16 MiB).")
+        post = Post(messages, client_id=client_id, batch_key=batch_key, version=version)
+        return await self._gathering.add(ref, post)
 
-    async def _post_with_keys(self, ref: QueueRef, post: "_KeyedPost") -> Sequence[Posted]:
-        """Stage what is new, let the keys decide whose messages are stored, bring those in."""
-        state = post.state
-        known = await self._keys.look_up(state, post.names)
-        added = 0
-        if not post.is_known(known):
-            post.plan(known)
-            added = len(post.names) - len(known)
-            await self.admit(ref, state, state.counter, len(post.documents), added)
-            await self._staging.stage(state, post.documents, post.maker)
-            for wanted in (post.message_keys, post.batch_key):
-                undecided = wanted(known)
-                if undecided:
-                    decided = await self._keys.remember(state, undecided, post.maker)
-                    known = {**known, **decided}
-        answers = post.answers(known)
-        ids = list(dict.fromkeys(answer.id for answer in answers))
-        own = [document["_id"] for document in post.documents]
-        needed = {*ids, *(message_id for key in known.values() for message_id in key.ids)}
-        in_vain = [message_id for message_id in own if message_id not in needed]
-        await self._staging.withdraw(state, in_vain, post.maker)
+    async def close(self) -> None:
+        """Wait for the posts that are under way."""
+        await self._gathering.close()
 
-        async def admit(seen: QueueState, base: int, messages: int) -> None:
-            await self.admit(ref, seen, base, messages, 0)
+    async def _store(self, ref: QueueRef, posts: Sequence[Post]) -> None:
+        """Store all posts in one transaction; who is refused leaves it, and the others go on."""
+        batch, tries = _Batch(ref), Tries()
+        while pending := [post for post in posts if not post.outcome.done()]:
+            try:
+                await self._store_once(batch, pending)
+            except _TryAgain as again:
+                if not tries.left:
+                    raise Unavailable(f"The queue {ref.name!r} changes too often.") from again
+                if again.remedy is not None:
+                    await again.remedy()
+            except PyMongoError as exc:
+                if not is_duplicate(exc) or not tries.left:
+                    await tries.pause(exc)
+                    continue
+                await self._accept_stored(batch, pending)
+                await tries.back_off()
+            else:
+                for post in pending:
+                    post.accept()
 
-        if set(ids) <= set(own):
-            bringer = Bringer(post.maker, admit, added)
-            if await self._staging.bring_in(state, ids, bringer):
-                return answers
-            added = 0
-        await self._staging.complete(state, ids, Bringer(post.maker, admit, added))
-        return answers
+    async def _store_once(self, batch: _Batch, posts: Sequence[Post]) -> None:
+        """One try: it stores all of these posts, or raises."""
+        names = {name for post in posts for name in names_of(post, batch.key)}
+        found = await self._keys.look_up(batch.key, names) if names else {}
+        known = {name: each for name, each in found.items() if batch.counts(each)}
+        count = sum(most_new(post, batch.key, known) for post in posts)
+        if not count and len(known) == len(names):
+            state = await self._queues.read(batch.ref)
+            self._decide(batch, state, posts, known, room=(0, 0))
+            return
+        room = (count, len(names) - len(known))
+        async with transaction(self._connection) as session:
+            state = await self._queues.advance(session, batch.key, messages=room[0], keys=room[1])
+            plan = self._decide(batch, state, posts, known, room=room)
+            await self._insert(session, plan, stale=found.keys() - known.keys())
 
-    async def admit(
-        self, ref: QueueRef, state: QueueState, base: int, messages: int, keys: int
+    async def _insert(
+        self, session: AsyncClientSession, plan: Plan, *, stale: Collection[str]
     ) -> None:
-        """Refuse a post over a limit; counts only where the upper bound does not tell.
+        if plan.documents:
+            await self._connection.messages.insert_many(plan.documents, session=session)
+        if stale:
+            await self._keys.forget(session, plan.state, stale)
+        if plan.keys:
+            await self._keys.remember(session, plan.state, plan.keys)
 
-        Positions are given out one by one, so base - floor is at least what is live; a count
-        raises the floor, and the next one is needed only after as many posts again. The commit
-        holds only if the counter is still where this has looked, so racing posts keep the limit.
+    def _decide(
+        self,
+        batch: _Batch,
+        state: QueueState | None,
+        posts: Sequence[Post],
+        known: Mapping[str, Known],
+        *,
+        room: tuple[int, int],
+    ) -> Plan:
+        """Plan all posts; `room` is what the queue's bounds have been raised by for them.
+
+        Raises:
+            _TryAgain: one of them is refused, or more must be known of the queue.
+        """
+        if state is None:
+            raise _TryAgain(lambda: self._make_queue(batch, posts))
+        if any(each.generation != state.generation for each in known.values()):
+            batch.generation = state.generation
+            raise _TryAgain
+        plan = Plan(state, known, state.counter - room[0])
+        before = state._replace(messages=state.messages - room[0], keys=state.keys - room[1])
+        refused = False
+        for post in posts:
+            mark = plan.mark
+            try:
+                state.check(batch.ref, post.version)
+                plan.add(post)
+                self._admit(batch, before, plan)
+            except ZaqarLiteError as exc:
+                plan.rewind(mark)
+                post.refuse(exc)
+                refused = True
+        if refused:
+            raise _TryAgain
+        return plan
+
+    def _admit(self, batch: _Batch, state: QueueState, plan: Plan) -> None:
+        """Refuse a post over a limit; `state` is the queue's before this batch.
+
+        Its bounds only grow with posts. One that is reached is counted anew, and until the time
+        that the count is good for nobody counts again: the queue is known to be full.
 
         Raises:
             LimitReached: the queue may not hold or remember as many.
+            _TryAgain: they must be counted first.
         """
         most, most_keys = self._options.max_messages, self._options.max_idempotency_keys
-        if base - state.floor + messages > most:
-            live = await self.connection.messages.count_documents(state.live, hint="position")
-            if base - state.counter + live + messages > most:
-                raise LimitReached(f"The queue {ref.name!r} may hold {most} messages.")
-            await self._queues.raise_floor(state.key, state.counter - live)
-        if keys and state.keys + keys > most_keys:
-            live = await self._keys.count(state)
-            if live + keys > most_keys:
-                raise LimitReached(
-                    f"The queue {ref.name!r} may remember {most_keys} idempotency keys."
-                )
-            await self._queues.set_keys(state, live)
+        if state.messages + len(plan.documents) > most:
+            is_sure = batch.has_counted_messages or state.now < state.full_until
+            if state.messages and not is_sure:
+                raise _TryAgain(lambda: self._count_messages(batch, state))
+            raise LimitReached(
+                f"The queue {batch.ref.name!r} may hold {most} messages.",
+                retry_after=_seconds(state.full_until - state.now),
+            )
+        if plan.keys and state.keys + len(plan.keys) > most_keys:
+            is_sure = batch.has_counted_keys or state.now < state.keys_full_until
+            if state.keys and not is_sure:
+                raise _TryAgain(lambda: self._count_keys(batch, state))
+            raise LimitReached(
+                f"The queue {batch.ref.name!r} may remember {most_keys} idempotency keys.",
+                retry_after=_seconds(state.keys_full_until - state.now),
+            )
+
+    async def _count_messages(self, batch: _Batch, state: QueueState) -> None:
+        live = await self._connection.messages.count_documents(state.live, hint="live")
+        batch.has_counted_messages = await self._queues.note_count(
+            state, messages=live, until=state.now + _pause_after(live)
+        )
+
+    async def _count_keys(self, batch: _Batch, state: QueueState) -> None:
+        live, oldest_ends = await self._keys.count(state)
+        until = max(oldest_ends, state.now + _pause_after(live))
+        batch.has_counted_keys = await self._queues.note_count(state, keys=live, until=until)
+
+    async def _make_queue(self, batch: _Batch, posts: Sequence[Post]) -> None:
+        """Make the queue's document, unless every post was decided by a record, which is gone."""
+        for post in posts:
+            if post.version:
+                post.refuse(QueueChanged(f"The queue {batch.ref.name!r} was deleted meanwhile."))
+        if not all(post.outcome.done() for post in posts):
+            await self._queues.seed(batch.ref)
+
+    async def _accept_stored(self, batch: _Batch, posts: Sequence[Post]) -> None:
+        """End the posts that an earlier try has stored: its commit's answer was lost."""
+        firsts = {next(iter(post.ids.values())): post for post in posts if post.ids}
+        cursor = self._connection.messages.find(
+            {"_id": {"$in": list(firsts)}, "q": batch.key}, {"_id": 1}, hint=BY_ID
+        )
+        for document in await cursor.to_list():
+            firsts[document["_id"]].accept()
 
 
-class _Post(Insertion):
-    """The messages of one post, checked against the limits until they are in."""
-
-    def __init__(self, posting: Posting, ref: QueueRef, documents: Sequence[Document]) -> None:
-        super().__init__(posting.connection, documents)
-        self._posting = posting
-        self._ref = ref
-        self._count = len(documents)
-
-    async def admit(self, state: QueueState, base: int) -> None:
-        """Check the limits; see there."""
-        await self._posting.admit(self._ref, state, base, self._count, 0)
+def _pause_after(counted: int) -> int:
+    """For how many milliseconds a count is good: in proportion to what it has cost."""
+    return 0 if counted <= MAX_EXAMINED else int(counted * _MS_PER_COUNTED)
 
 
-class _KeyedPost:
-    """One post with keys: what it would store, what its keys shall say, and what it answers."""
-
-    def __init__(
-        self,
-        state: QueueState,
-        messages: Sequence[NewMessage],
-        client_id: str,
-        batch_key: str | None,
-    ) -> None:
-        self.state = state
-        self.maker = new_claim_id()
-        self.documents: list[Document] = []
-        self._messages = messages
-        self._client_id = client_id
-        self._planned = [
-            new_message_id(position)
-            for position in range(state.counter + 1, state.counter + 1 + len(messages))
-        ]
-        self._batch = None if batch_key is None else key_id(BATCH, batch_key, state.key)
-        self._names = [
-            None if m.idempotency_key is None else key_id(MESSAGE, m.idempotency_key, state.key)
-            for m in messages
-        ]
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The ids of the documents of all keys, each once."""
-        return [name for name in dict.fromkeys([self._batch, *self._names]) if name is not None]
-
-    def is_known(self, known: Mapping[str, Remembered]) -> bool:
-        """Tell whether an earlier post has decided all that this one could."""
-        if self._batch is not None:
-            return self._batch in known
-        return all(name in known for name in self._names)
-
-    def plan(self, known: Mapping[str, Remembered]) -> None:
-        """Make the documents of the messages that no known key stands for."""
-        seen = set(known)
-        for message, name, planned in zip(self._messages, self._names, self._planned, strict=True):
-            if name is None or name not in seen:
-                self.documents.append(
-                    new_document(message, self.state, message_id=planned, client_id=self._client_id)
-                )
-            if name is not None:
-                seen.add(name)
-
-    def message_keys(self, known: Mapping[str, Remembered]) -> Mapping[str, Sequence[str]]:
-        """What each key of a message shall stand for if it is new."""
-        wanted: dict[str, Sequence[str]] = {}
-        for name, planned in zip(self._names, self._planned, strict=True):
-            if name is not None and name not in known:
-                wanted.setdefault(name, [planned])
-        return wanted
-
-    def batch_key(self, known: Mapping[str, Remembered]) -> Mapping[str, Sequence[str]]:
-        """What the key of the batch shall stand for, when those of its messages are decided."""
-        return {} if self._batch is None else {self._batch: self._ids(known)}
-
-    def answers(self, known: Mapping[str, Remembered]) -> Sequence[Posted]:
-        """What the post answers, now that all its keys are decided."""
-        batch = None if self._batch is None else known.get(self._batch)
-        if batch is not None and batch.maker != self.maker:
-            return [Posted(message_id, duplicate=True) for message_id in batch.ids]
-        own = {document["_id"] for document in self.documents}
-        answers = []
-        for message_id in self._ids(known):
-            answers.append(Posted(message_id, message_id not in own))
-            own.discard(message_id)  # another message of this batch with the same key
-        return answers
-
-    def _ids(self, known: Mapping[str, Remembered]) -> Sequence[str]:
-        """The messages' ids; a key that a drop has forgotten since then says nothing."""
-        return [
-            planned if name is None or name not in known else known[name].ids[0]
-            for name, planned in zip(self._names, self._planned, strict=True)
-        ]
+def _seconds(milliseconds: int) -> int:
+    return max(1, -(-milliseconds // 1000))

@@ -1,7 +1,7 @@
 """The queue's document: one read tells the version, the counter, the birth and the time."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import NamedTuple
 
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
@@ -9,19 +9,15 @@ from pymongo import ReturnDocument
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import DuplicateKeyError
 
-from zaqar_lite.domain.errors import QueueChanged, Unavailable
+from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.mongodb.connection import Connection, read_all
+from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 
-LIFE_GAP = 1_000_000
-"""Positions between two lives of a name: more than any post that began in the one before takes."""
-
-READY, DELAYED, CLAIMED, RECORD, POPPED, STAGED = range(6)
-"""The states of what is in the collection of messages."""
+READY, DELAYED, CLAIMED, _RECORD, POPPED = range(5)
+"""The states of messages; 3 was a claim's record in earlier versions."""
 LIVE_STATES = (READY, DELAYED, CLAIMED)
-
-_ATTEMPTS = 5
 
 
 def key_of(ref: QueueRef) -> str:
@@ -30,16 +26,22 @@ def key_of(ref: QueueRef) -> str:
 
 
 class QueueState(NamedTuple):
-    """What the queue's document said at `now` (the server's clock, milliseconds)."""
+    """What the queue's document said at `now` (the server's clock, milliseconds).
+
+    `messages` and `keys` are upper bounds of what is live. Until `full_until` and
+    `keys_full_until` these bounds are as good as a count, so nobody counts again.
+    """
 
     key: str
     now: int
     counter: int
     birth: int
-    floor: int
+    generation: int
+    messages: int
     keys: int
+    full_until: int
+    keys_full_until: int
     version: int
-    in_use: bool
 
     @property
     def date(self) -> DatetimeMS:
@@ -72,152 +74,160 @@ class QueueState(NamedTuple):
 
 
 class Queues:
-    """Read, create and move the counters of queues."""
+    """Read and change the documents of queues."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def read(
-        self,
-        ref: QueueRef,
-        version: int | None = None,
-        *,
-        session: AsyncClientSession | None = None,
-    ) -> QueueState | None:
+    async def read(self, ref: QueueRef, version: int | None = None) -> QueueState | None:
         """Read a queue's state; None when nothing was ever posted to it.
 
         Raises:
             QueueChanged: the record is not at `version`.
         """
-        state = await self.read_key(key_of(ref), session=session)
+        found = await read_all(self._connection.queues, self.read_pipeline(ref), hint=BY_ID)
+        return self.checked(found, ref, version)
+
+    def read_pipeline(self, ref: QueueRef) -> list[Document]:
+        """The aggregation that reads one queue's document and the server's clock."""
+        return [
+            {"$match": {"_id": key_of(ref)}},
+            {"$project": {"m": 0}},
+            {"$addFields": {"now": self._connection.now}},
+        ]
+
+    def checked(
+        self, found: list[Document], ref: QueueRef, version: int | None
+    ) -> QueueState | None:
+        """The state that `read_pipeline` has found.
+
+        Raises:
+            QueueChanged: the record is not at `version`.
+        """
+        state = _state(found[0]) if found and "k" in found[0] else None
         if state is not None:
             state.check(ref, version)
         elif version:
             raise QueueChanged(f"The queue {ref.name!r} is not at version {version} any more.")
         return state
 
-    async def read_key(
-        self, key: str, *, session: AsyncClientSession | None = None
+    async def advance(
+        self, session: AsyncClientSession, key: str, *, messages: int, keys: int = 0
     ) -> QueueState | None:
-        """Read a queue's state by its key."""
-        found = await read_all(
-            self._connection.queues, self.read_pipeline(key), hint=BY_ID, session=session
-        )
-        return _state(found[0]) if found else None
+        """Take the next `messages` positions, up to the counter that is answered; in a transaction.
 
-    def read_pipeline(self, key: str) -> list[Document]:
-        """The aggregation that reads one queue's document and the server's clock."""
-        return [
-            {"$match": {"_id": key}},
-            {"$project": {"k": 1, "b": 1, "f": 1, "y": 1, "v": 1, "z": 1, "has": {"$type": "$m"}}},
-            {"$addFields": {"now": self._connection.now}},
-        ]
-
-    async def enter(self, ref: QueueRef, version: int | None = None) -> QueueState:
-        """Read the state of a queue that something will be written to; make its document first.
-
-        Raises:
-            QueueChanged: the record is not at `version`; nothing was made.
+        They begin above the server's clock in microseconds too. A counter that a rollback took back
+        therefore never gives a position again that a reader has passed. None without a document.
         """
-        for _ in range(_ATTEMPTS):
-            state = await self.read(ref, version)
-            if state is not None and state.in_use:
-                return state
-            await self._upsert(ref, self.birth_pipeline(ref))
-        raise Unavailable(f"The queue {ref.name!r} is being deleted too often.")
+        update: list[Document] = [
+            *self.birth_pipeline(),
+            {
+                "$set": {
+                    "k": {"$add": [{"$max": ["$k", self._connection.now_us]}, messages]},
+                    "f": {"$add": ["$f", messages]},
+                    "y": {"$add": ["$y", keys]},
+                    "at": self._connection.now,
+                }
+            },
+        ]
+        document = await self._connection.queues.find_one_and_update(
+            {"_id": key},
+            update,
+            projection={"m": 0},
+            return_document=ReturnDocument.AFTER,
+            session=session,
+        )
+        return None if document is None else _state({**document, "now": document["at"]})
 
-    async def announce_move(self, ref: QueueRef, token: str) -> QueueState:
-        """Enter a queue, and note in its document that a move into it is under way."""
-        note = [{"t": token, "at": self._connection.now}]
-        noted = {"$set": {"mv": {"$concatArrays": [{"$ifNull": ["$mv", []]}, note]}}}
-        for _ in range(_ATTEMPTS):
-            document = await self._upsert(ref, [*self.birth_pipeline(ref), noted])
-            if document is not None:
-                return _state({**document, "now": document["mv"][-1]["at"]})
-        raise Unavailable(f"The queue {ref.name!r} is being deleted too often.")
+    async def seed(self, ref: QueueRef) -> None:
+        """Make a queue's document where there is none; `birth_pipeline` gives it its life."""
+        document = {"_id": key_of(ref), "p": ref.project, "n": ref.name}
+        with suppress(DuplicateKeyError):
+            await repeated(lambda: self._connection.queues.insert_one(document))
 
-    async def _upsert(self, ref: QueueRef, pipeline: Sequence[Document]) -> Document | None:
-        """Update a queue's document, made if need be; None when another made it just now."""
-        try:
-            return await self._connection.queues.find_one_and_update(
-                {"_id": key_of(ref)},
-                pipeline,
-                upsert=True,
-                return_document=ReturnDocument.AFTER,
-            )
-        except DuplicateKeyError:
-            return None
-
-    def birth_pipeline(self, ref: QueueRef) -> list[Document]:
-        """The update that gives a queue its document, and leaves one that is there as it is."""
+    def birth_pipeline(self) -> list[Document]:
+        """The update that gives a queue's document a life, and leaves one that it has as it is."""
         born = self._connection.now_us
         return [
             {
                 "$set": {
-                    "p": {"$literal": ref.project},
-                    "n": {"$literal": ref.name},
                     "v": {"$ifNull": ["$v", Int64(0)]},
                     "k": {"$ifNull": ["$k", born]},
                     "b": {"$ifNull": ["$b", born]},
-                    "f": {"$ifNull": ["$f", born]},
-                    "y": {"$ifNull": ["$y", 0]},
+                    "g": {"$ifNull": ["$g", {"$ifNull": ["$b", born]}]},
+                    "f": {"$ifNull": ["$f", Int64(0)]},
+                    "y": {"$ifNull": ["$y", Int64(0)]},
                 }
             },
             {"$unset": "z"},
         ]
 
-    async def commit(
-        self, key: str, expected: int, last: int, *, keys: int = 0, move: str | None = None
+    async def note_count(
+        self, state: QueueState, *, messages: int | None = None, keys: int | None = None, until: int
     ) -> bool:
-        """Move the counter from `expected` to `last`; False when it is elsewhere by now."""
-        update: dict[str, Any] = {"$set": {"k": Int64(last)}}
-        if keys:
-            update["$inc"] = {"y": keys}
-        if move is not None:
-            update["$pull"] = {"mv": {"t": move}}
-        result = await self._connection.queues.update_one(
-            {"_id": key, "k": Int64(expected)}, update, hint=BY_ID
+        """Note what was counted, good until `until`; False when more has come since `state`."""
+        bound, counted, known = "f", messages, "fu"
+        seen = state.messages
+        if keys is not None:
+            bound, counted, known, seen = "y", keys, "yu", state.keys
+        unchanged = {"_id": state.key, bound: seen, "g": state.generation}
+        update = {"$set": {bound: Int64(counted or 0), known: DatetimeMS(until)}}
+        result = await repeated(
+            lambda: self._connection.queues.update_one(unchanged, update, hint=BY_ID)
         )
         return result.matched_count == 1
 
-    async def raise_floor(self, key: str, floor: int) -> None:
-        """Note that at most counter - `floor` messages are live."""
-        await self._connection.queues.update_one({"_id": key}, {"$max": {"f": Int64(floor)}})
-
-    async def set_keys(self, state: QueueState, count: int) -> None:
-        """Note how many idempotency keys are live, unless others were added meanwhile."""
-        await self._connection.queues.update_one(
-            {"_id": state.key, "y": state.keys}, {"$set": {"y": count}}
-        )
+    async def end_messages(self, key: str) -> QueueState | None:
+        """Let no message exist that is there now; their documents are left for `Clearing`."""
+        changes = {
+            "g": {"$ifNull": ["$g", "$b"]},
+            "b": "$k",
+            "u": "$k",
+            "f": Int64(0),
+            "at": self._connection.now,
+        }
+        return await self._end(key, [{"$set": changes}, {"$unset": ["fu", "mv"]}])
 
     async def end_life(self, key: str) -> QueueState | None:
-        """Turn a queue's document into a tombstone: no message of its life exists any more.
+        """Turn a queue's document into a tombstone: no message and no key of its life exists.
 
         Record and messages go in this one step: positions up to the new birth are dead. The
         tombstone keeps version and counter, so that the next life of the name begins above both.
         """
-        birth = {"$max": [{"$add": ["$k", LIFE_GAP]}, self._connection.now_us]}
-        document = await self._connection.queues.find_one_and_update(
-            {"_id": key},
-            [
-                {"$set": {"b": birth, "k": birth, "f": birth, "y": 0, "z": self._connection.now}},
-                {"$unset": ["m", "x", "t", "i", "mv"]},
-            ],
-            return_document=ReturnDocument.AFTER,
+        birth = {"$max": ["$k", self._connection.now_us]}
+        changes = {
+            **dict.fromkeys(("b", "k", "g", "u"), birth),
+            "f": Int64(0),
+            "y": Int64(0),
+            "z": self._connection.now,
+            "at": self._connection.now,
+        }
+        gone = ["m", "x", "t", "i", "fu", "yu", "mv"]
+        return await self._end(key, [{"$set": changes}, {"$unset": gone}])
+
+    async def _end(self, key: str, update: list[Document]) -> QueueState | None:
+        document = await repeated(
+            lambda: self._connection.queues.find_one_and_update(
+                {"_id": key, "k": {"$exists": True}},
+                update,
+                projection={"m": 0},
+                return_document=ReturnDocument.AFTER,
+            )
         )
-        return None if document is None else _state({**document, "now": document["z"]})
+        return None if document is None else _state({**document, "now": document["at"]})
 
 
 def _state(document: Document) -> QueueState:
-    """Read a queue's document; `has` stands for the record where the read left it out."""
-    has_record = document["has"] != "missing" if "has" in document else "m" in document
+    """Read a queue's document; `i` is there as long as its record is."""
     return QueueState(
         document["_id"],
         int(document["now"]),
         document["k"],
         document["b"],
+        document["g"] if "g" in document else document["b"],
         document["f"],
         document["y"],
-        document["v"] if has_record else 0,
-        "z" not in document,
+        int(document.get("fu", 0)),
+        int(document.get("yu", 0)),
+        document["v"] if "i" in document else 0,
     )

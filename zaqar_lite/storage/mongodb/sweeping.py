@@ -1,4 +1,7 @@
-"""Sweeping: remove what has expired, wake what is due, finish the moves of those who died."""
+"""Sweeping: wake what is due, clear what purges left, finish what calls could not.
+
+What has expired is the TTL index's, and of claims that meet it.
+"""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -7,32 +10,36 @@ from bson.datetime_ms import DatetimeMS
 from pymongo import UpdateMany
 
 from zaqar_lite.domain.models import QueueRef, Swept
-from zaqar_lite.storage.mongodb.claiming import exposed_delay
+from zaqar_lite.storage.mongodb.clearing import Clearing
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.errors import repeated
+from zaqar_lite.storage.mongodb.grip import LooseEnds, exposed_delay
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.placing import Placing
-from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, LIVE_STATES, READY, Queues
-
-MOVE_TIME_MS = 5_000
-"""How long a move may take before the sweep finishes it for its mover."""
+from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, POPPED, READY, Queues
 
 
 class Sweeping:
     """Tidy up in bounded steps; every step is guarded, so any number of nodes may sweep."""
 
-    def __init__(self, connection: Connection, queues: Queues, placing: Placing) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        queues: Queues,
+        clearing: Clearing,
+        loose_ends: LooseEnds,
+    ) -> None:
         self._connection = connection
         self._queues = queues
-        self._placing = placing
+        self._clearing = clearing
+        self._loose_ends = loose_ends
 
     async def sweep(self, limit: int) -> Swept:
         """Tidy up about `limit` entries over all queues; see the seam."""
+        finished = await self._loose_ends.tie_up()
         now = await self._connection.now_ms()
-        expired = await self._expire(now, limit)
-        promoted, lapsed = await self._wake(now, max(1, limit - expired))
-        moved = await self._finish_moves(now, limit)
-        return Swept(expired=expired, promoted=promoted, lapsed=lapsed, moved=moved)
+        promoted, lapsed = await self._wake(now, limit)
+        deleted = await self._clearing.sweep(max(1, limit - promoted - lapsed))
+        return Swept(promoted=promoted, lapsed=lapsed, deleted=deleted + finished)
 
     async def expose(self, ref: QueueRef, limit: int) -> int:
         """Make delayed messages ready, whatever their delay; see the seam."""
@@ -51,7 +58,7 @@ class Sweeping:
             sort=[("w", 1)],
             limit=limit,
             batch_size=limit,
-            hint="wake",
+            hint="waking",
         )
         found = await cursor.to_list()
         if found:
@@ -66,23 +73,13 @@ class Sweeping:
             )
         return len(found)
 
-    async def _expire(self, now: int, limit: int) -> int:
-        gone = {"e": {"$lte": DatetimeMS(now)}}
-        cursor = self._connection.messages.find(
-            gone, {"q": 1, "s": 1}, limit=limit, batch_size=limit, hint="expiry"
-        )
-        found = await cursor.to_list()
-        for key, documents in _by_queue(found):
-            doomed = {"_id": {"$in": _ids(documents)}, "q": key, **gone}
-            await repeated(lambda: self._connection.messages.delete_many(doomed, hint=BY_ID))  # noqa: B023 - awaited here
-        return sum(document["s"] in LIVE_STATES for document in found)
-
     async def _wake(self, now: int, limit: int) -> tuple[int, int]:
-        """Promote what is due and free what has lapsed; counts messages, and claims."""
-        awake = {"s": {"$in": [DELAYED, CLAIMED]}, "w": {"$lte": DatetimeMS(now)}}
+        """Promote what is due, free what has lapsed; counts messages, and claims or pops."""
+        awake = {"s": {"$in": [DELAYED, CLAIMED, POPPED]}, "w": {"$lte": DatetimeMS(now)}}
         cursor = self._connection.messages.find(
-            {**awake, "e": {"$gt": DatetimeMS(now)}},
+            awake,
             {"q": 1, "s": 1, "cid": 1},
+            sort=[("w", 1)],
             limit=limit,
             batch_size=limit,
             hint="due",
@@ -98,21 +95,8 @@ class Sweeping:
         ]
         if updates:
             await repeated(lambda: self._connection.messages.bulk_write(updates, ordered=False))
-        claims = {document["cid"] for document in found if document["s"] == CLAIMED}
+        claims = {document["cid"] for document in found if document["s"] != DELAYED}
         return sum(document["s"] == DELAYED for document in found), len(claims)
-
-    async def _finish_moves(self, now: int, limit: int) -> int:
-        """Commit the moves whose movers have not, for too long; counts them."""
-        before = DatetimeMS(now - MOVE_TIME_MS)
-        cursor = self._connection.queues.find(
-            {"mv.at": {"$lte": before}}, {"mv": 1}, limit=limit, batch_size=limit, hint="moves"
-        )
-        count = 0
-        for document in await cursor.to_list():
-            stale = [move["t"] for move in document["mv"] if move["at"] <= before]
-            await self._placing.finish_moves(document["_id"], stale)
-            count += len(stale)
-        return count
 
 
 def _ids(documents: Sequence[Document]) -> list[str]:

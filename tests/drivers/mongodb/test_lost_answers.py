@@ -1,0 +1,174 @@
+"""A command is carried out and its answer lost, at every command of an operation.
+
+With retryable writes, which the server recognises, and without, as many of MongoDB's kin want it.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from tests.contract.stores import Stores
+from tests.contract.subject import QueueUnderTest, ids, new, texts
+from tests.drivers.mongodb.commands import Commands
+from tests.drivers.mongodb.conftest import CASE
+from tests.drivers.mongodb.lossy import LossyProxy, lossy
+from tests.services import MongoServer
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.models import Claimed, QueueRef, StoreOptions
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+BATCH = [new("a", key="k"), new("b")]
+
+
+@dataclass(frozen=True)
+class Lossy:
+    """A queue by way of the proxy."""
+
+    queue: QueueUnderTest
+    proxy: LossyProxy
+    commands: Commands
+
+    async def at_every_command(
+        self,
+        prepare: Callable[[QueueUnderTest], Awaitable[None]],
+        act: Callable[[QueueUnderTest], Awaitable[object]],
+        check: Callable[[QueueUnderTest, object], Awaitable[None]],
+    ) -> None:
+        """Lose the answer of the first command of `act`, of the second, up to the last."""
+        number, lost = 0, True
+        while lost:
+            number += 1
+            queue = self.queue.named(f"queue-{number}")
+            await prepare(queue)
+            self.proxy.lose(number)
+            answer = await act(queue)
+            lost = self.proxy.lost is not None
+            self.proxy.lose(0)
+            await check(queue, answer)
+        assert number > 2
+
+
+@pytest.fixture(params=["true", "false"])
+async def lossy_queue(
+    request: pytest.FixtureRequest, mongodb: MongoServer, database_name: str, commands: Commands
+) -> AsyncIterator[Lossy]:
+    if mongodb.real and "directConnection" not in mongodb.url:
+        pytest.skip("a client of several members does not stay at the proxy")
+    opened: list[Stores] = []
+    options = StoreOptions(extra={"database": database_name})
+    async with lossy(mongodb.url) as (proxy, url):
+        uri = f"{url}&retryWrites={request.param}"
+        stores = await Stores.open(CASE, uri, Clock(), options, opened)
+        queue = QueueUnderTest(stores, QueueRef("project", "queue"))
+        try:
+            yield Lossy(queue, proxy, commands)
+        finally:
+            await stores.close()
+
+
+async def nothing(_: QueueUnderTest) -> None:
+    """No preparation."""
+
+
+async def test_a_post_is_stored_once(lossy_queue: Lossy) -> None:
+    async def check(queue: QueueUnderTest, answer: object) -> None:
+        assert ids(await queue.listed()) == answer
+        assert await queue.bodies() == ["a", "b"]
+
+    await lossy_queue.at_every_command(nothing, lambda queue: queue.post("a", "b"), check)
+
+
+async def test_a_post_with_keys_and_its_repetition_are_stored_once(lossy_queue: Lossy) -> None:
+    async def post(queue: QueueUnderTest) -> object:
+        return await queue.post_all(BATCH, batch_key="batch")
+
+    async def check_first(queue: QueueUnderTest, answer: object) -> None:
+        assert isinstance(answer, list)
+        assert [posted.duplicate for posted in answer] == [False, False]
+        assert ids(await queue.listed()) == [posted.id for posted in answer]
+
+    async def post_before(queue: QueueUnderTest) -> None:
+        await queue.post_all(BATCH, batch_key="batch")
+
+    async def check_again(queue: QueueUnderTest, answer: object) -> None:
+        assert isinstance(answer, list)
+        assert [posted.duplicate for posted in answer] == [True, True]
+        assert ids(await queue.listed()) == [posted.id for posted in answer]
+
+    await lossy_queue.at_every_command(nothing, post, check_first)
+    await lossy_queue.at_every_command(post_before, post, check_again)
+
+
+async def fill(queue: QueueUnderTest) -> None:
+    """Three messages."""
+    await queue.post(*"abc")
+
+
+async def test_a_claim_counts_once_and_is_told_of_all_that_it_holds(lossy_queue: Lossy) -> None:
+    async def claim(queue: QueueUnderTest) -> object:
+        return await queue.claim(2)
+
+    async def check(queue: QueueUnderTest, answer: object) -> None:
+        assert isinstance(answer, Claimed)
+        assert texts(answer.messages) == ["a", "b"]
+        assert [message.claim_count for message in answer.messages] == [1, 1]
+        assert ids((await queue.get_claim(answer.claim_id or "")).messages) == ids(answer.messages)
+
+    await lossy_queue.at_every_command(fill, claim, check)
+
+
+async def test_a_pop_loses_nothing_and_gives_nothing_twice(lossy_queue: Lossy) -> None:
+    async def pop(queue: QueueUnderTest) -> object:
+        return await queue.pop(2)
+
+    async def check(queue: QueueUnderTest, answer: object) -> None:
+        assert isinstance(answer, Claimed)
+        assert texts(answer.messages) == ["a", "b"]
+        assert await queue.bodies() == ["c"]
+        assert await queue.counts() == (1, 0, 0)
+
+    await lossy_queue.at_every_command(fill, pop, check)
+
+
+async def test_an_acknowledgement_is_done(lossy_queue: Lossy) -> None:
+    held: dict[str, tuple[list[str], str]] = {}
+
+    async def claim(queue: QueueUnderTest) -> None:
+        await fill(queue)
+        claimed = await queue.claim(2)
+        held[queue.ref.name] = ids(claimed.messages), claimed.claim_id or ""
+
+    async def delete(queue: QueueUnderTest) -> object:
+        message_ids, claim_id = held[queue.ref.name]
+        return await queue.delete(*message_ids, claims=[claim_id])
+
+    async def check(queue: QueueUnderTest, refused: object) -> None:
+        assert not refused
+        assert await queue.bodies() == ["c"]
+
+    await lossy_queue.at_every_command(claim, delete, check)
+
+
+async def test_dead_letters_move_once(lossy_queue: Lossy) -> None:
+    def letters(queue: QueueUnderTest) -> QueueUnderTest:
+        return queue.named(queue.ref.name + "-letters")
+
+    async def exhaust(queue: QueueUnderTest) -> None:
+        await fill(queue)
+        await queue.release(await queue.claim_id(2))
+
+    async def claim(queue: QueueUnderTest) -> object:
+        return await queue.claim(dead_letter=letters(queue).as_dead_letter_queue(1))
+
+    async def check(queue: QueueUnderTest, answer: object) -> None:
+        assert isinstance(answer, Claimed)
+        assert texts(answer.messages) == ["c"]
+        assert await queue.bodies() == ["c"]
+        assert await letters(queue).bodies() == ["a", "b"]
+
+    await lossy_queue.at_every_command(exhaust, claim, check)

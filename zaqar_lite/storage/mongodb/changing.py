@@ -1,0 +1,116 @@
+"""Changing single messages: edits of what is delayed, and deletes."""
+
+from collections.abc import Collection, Sequence
+
+from bson import Int64
+from bson.datetime_ms import DatetimeMS
+from pymongo import ReturnDocument
+
+from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
+from zaqar_lite.domain.ids import is_message_id
+from zaqar_lite.domain.models import Edit, Message, QueueRef, Refusal, RefusalReason
+from zaqar_lite.storage.mongodb.connection import Connection
+from zaqar_lite.storage.mongodb.documents import to_message
+from zaqar_lite.storage.mongodb.errors import repeated
+from zaqar_lite.storage.mongodb.holding import live_among
+from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
+from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, LIVE_STATES, READY, Queues, key_of
+
+_ROUNDS = 10
+
+
+class Changing:
+    """Edit and delete messages by their ids."""
+
+    def __init__(self, connection: Connection, queues: Queues) -> None:
+        self._connection = connection
+        self._queues = queues
+
+    async def edit(self, queue: QueueRef, edit: Edit) -> Message:
+        """Change a delayed message in one guarded update; see the seam."""
+        messages, message_id = self._connection.messages, edit.message_id
+        ttl_ms, delay_ms = edit.ttl_ms, edit.delay_ms
+        for _ in range(_ROUNDS):
+            state = await self._queues.read(queue, edit.version)
+            if state is None or not is_message_id(message_id):
+                break
+            live = {"_id": message_id, **state.live}
+            guard: Document = {**live, "s": DELAYED, "w": {"$gt": state.date}}
+            changes: Document = {} if edit.body is None else {"b": edit.body}
+            due = None if delay_ms is None else DatetimeMS(state.now + delay_ms)
+            end = None if ttl_ms is None else DatetimeMS(state.now + ttl_ms)
+            if end is not None:
+                changes |= {"t": Int64(ttl_ms or 0), "e": end}
+            if due is not None:
+                changes |= {"d": due, "w": due}
+            if due is not None and end is None:
+                guard["e"] = {"$gt": state.date, "$gte": due}
+            elif end is not None and due is None:
+                guard["w"] = {"$gt": state.date, "$lte": end}
+            is_possible = due is None or end is None or due <= end
+            edited = is_possible and await messages.find_one_and_update(
+                guard, {"$set": changes}, return_document=ReturnDocument.AFTER
+            )
+            if edited:
+                return to_message(edited, state.now)
+            found = await messages.find_one(live, hint=BY_ID)
+            if found is None:
+                break
+            if found["s"] != DELAYED or found["w"] <= state.date:
+                raise Conflict(f"Message {message_id} is not delayed (any more).")
+            early = int(due or found["w"]) - int(end or found["e"])
+            if early > 0:
+                raise Invalid(
+                    f"Message {message_id} would expire {early} ms before its delay is over: "
+                    "give a longer ttl or a shorter delay."
+                )
+        raise NotFound(f"Message {message_id} does not exist.")
+
+    async def delete(
+        self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
+    ) -> Sequence[Refusal]:
+        """Delete messages: a look that refuses, then a delete with the same guard; see the seam."""
+        wanted = [message_id for message_id in dict.fromkeys(ids) if is_message_id(message_id)]
+        if not wanted:
+            return ()
+        if claim_ids is not None:
+            return await self._delete_checked(key_of(queue), wanted, list(claim_ids))
+        doomed = {"_id": {"$in": wanted}, "q": key_of(queue), "s": {"$in": LIVE_STATES}}
+        await repeated(lambda: self._connection.messages.delete_many(doomed, hint=BY_ID))
+        return ()
+
+    async def _delete_checked(
+        self, key: str, wanted: Sequence[str], claim_ids: list[str]
+    ) -> Sequence[Refusal]:
+        refused: list[Refusal] = []
+        among = {"_id": {"$in": wanted}, "s": {"$in": LIVE_STATES}}
+        for _ in range(_ROUNDS):
+            found, now = await live_among(self._connection, key, among, BY_ID)
+            live = {document["_id"]: document for document in found}
+            refused = [
+                Refusal(message_id, reason)
+                for message_id in wanted
+                if message_id in live
+                and (reason := _refusal(live[message_id], claim_ids, now)) is not None
+            ]
+            if refused or not live:
+                break
+            guard: Document = {"s": CLAIMED, "cid": {"$in": claim_ids}}
+            if not claim_ids:
+                lapsed = {"s": CLAIMED, "w": {"$lte": DatetimeMS(now)}}
+                guard = {"$or": [{"s": {"$in": [READY, DELAYED]}}, lapsed]}
+            doomed = {"_id": {"$in": list(live)}, "q": key, **guard}
+            result = await repeated(
+                lambda: self._connection.messages.delete_many(doomed, hint=BY_ID)  # noqa: B023 - awaited here
+            )
+            if result.deleted_count == len(live):
+                break
+            # Somebody deleted, claimed or freed one in between: look again at what is left.
+        return refused
+
+
+def _refusal(document: Document, claim_ids: Collection[str], now: int) -> RefusalReason | None:
+    """Why a message may not be deleted by these claims; None when it may."""
+    if document["s"] == CLAIMED and int(document["w"]) > now:
+        return None if document["cid"] in claim_ids else RefusalReason.CLAIMED
+    return RefusalReason.NOT_CLAIMED if claim_ids else None

@@ -1,0 +1,109 @@
+"""Gathering: what waits for one queue in this process is stored together, one batch at a time.
+
+All posts to a queue change its counter, and transactions that meet there repeat each other. With
+one transaction at a time per queue and process, contention falls with load instead of growing.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from zaqar_lite.domain.models import IdempotencyKey, NewMessage, Posted, QueueRef
+
+MOST_MESSAGES = 1_000
+MOST_BYTES = 8 << 20
+"""Of one transaction, unless a single post is larger."""
+
+
+class Post:
+    """A post that waits to be stored, and the promise of its answer.
+
+    `ids`, by the place of their messages, are fixed when the first try has learned its positions: a
+    later try that finds them stored knows that the earlier one's answer was lost.
+    """
+
+    def __init__(
+        self,
+        messages: Sequence[NewMessage],
+        *,
+        client_id: str,
+        batch_key: IdempotencyKey | None,
+        version: int | None,
+    ) -> None:
+        self.messages = messages
+        self.client_id = client_id
+        self.batch_key = batch_key
+        self.version = version
+        self.ids: dict[int, str] = {}
+        self.answer: Sequence[Posted] = ()
+        self.outcome: asyncio.Future[Sequence[Posted]] = asyncio.get_running_loop().create_future()
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return sum(len(message.body) + 300 for message in self.messages)
+
+    def refuse(self, error: BaseException) -> None:
+        """End it with an error; it stores nothing."""
+        if not self.outcome.done():
+            self.outcome.set_exception(error)
+
+    def accept(self) -> None:
+        """End it with its answer, now that it is stored."""
+        if not self.outcome.done():
+            self.outcome.set_result(self.answer)
+
+
+Store = Callable[[QueueRef, Sequence[Post]], Awaitable[None]]
+
+
+class Gathering:
+    """One worker for each queue that posts wait for."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: dict[QueueRef, deque[Post]] = {}
+        self._workers: dict[QueueRef, asyncio.Task[None]] = {}
+
+    async def add(self, ref: QueueRef, post: Post) -> Sequence[Posted]:
+        """Store a post with the others that wait for its queue."""
+        self._waiting.setdefault(ref, deque()).append(post)
+        if ref not in self._workers:
+            self._workers[ref] = asyncio.create_task(self._work(ref))
+        return await post.outcome
+
+    async def close(self) -> None:
+        """Wait for what is under way."""
+        await asyncio.gather(*self._workers.values(), return_exceptions=True)
+
+    async def _work(self, ref: QueueRef) -> None:
+        waiting = self._waiting[ref]
+        batch: list[Post] = []
+        try:
+            while waiting:
+                batch = _next_batch(waiting)
+                try:
+                    await self._store(ref, batch)
+                except Exception as exc:  # noqa: BLE001 - handed on to those who wait for it
+                    for post in batch:
+                        post.refuse(exc)
+        finally:
+            del self._workers[ref], self._waiting[ref]
+            for post in (*batch, *waiting):
+                post.outcome.cancel()  # nobody is left to store it
+
+
+def _next_batch(waiting: deque[Post]) -> list[Post]:
+    """Take what fits into one transaction; those whose callers have gone are left out."""
+    batch: list[Post] = []
+    messages = size = 0
+    while waiting:
+        post = waiting[0]
+        messages += len(post.messages)
+        size += post.size
+        if batch and (messages > MOST_MESSAGES or size > MOST_BYTES):
+            break
+        waiting.popleft()
+        if not post.outcome.done():
+            batch.append(post)
+    return batch

@@ -1,0 +1,177 @@
+"""One caller's hold on messages, by a token of its own: taken, read, removed, or let go."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pymongo
+from bson import Int64
+from pymongo import UpdateMany
+
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.ids import new_claim_id
+from zaqar_lite.domain.models import DelayMode, Take
+from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.mongodb.connection import Connection
+from zaqar_lite.storage.mongodb.errors import repeated
+from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
+from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, POPPED, READY, QueueState
+
+POP_TIME_MS = 60_000
+"""How long a pop may take to read and remove what it holds; then the sweep makes it ready again."""
+
+REMOVAL_SECONDS = 15
+"""How long a pop waits for its removal: well within POP_TIME_MS."""
+
+_MOST_LOOSE_ENDS = 1_000
+
+
+class Grip:
+    """What one call holds: CLAIMED by its terms, or POPPED for as long as the call takes."""
+
+    def __init__(self, connection: Connection, state: QueueState, take: Take, held: int) -> None:
+        self.token = new_claim_id()
+        self.started_at = state.now
+        self.key = state.key
+        self.held = held
+        self._connection = connection
+        self._began = time.monotonic()
+        self._take = take
+        delay_mode = take.delay_mode
+        free: list[Document] = [{"s": READY}, {"s": CLAIMED, "w": {"$lte": state.date}}]
+        if delay_mode is DelayMode.EXPOSE:
+            free.append({"s": DELAYED})
+        elif delay_mode is DelayMode.HONOUR:
+            free.append({"s": DELAYED, "w": {"$lte": state.date}})
+        self.claimable: Document = {
+            "q": state.key,
+            "k": {"$gt": Int64(state.birth)},
+            "e": {"$gt": state.date},
+            "$or": free,
+        }
+
+    async def close(self, wanted: Sequence[Document], rest: Sequence[Document]) -> list[Document]:
+        """Take what is still free of `wanted`, make `rest` ready; read all that is held by now."""
+        updates: list[UpdateMany] = []
+        if wanted:
+            condition = {**_among(wanted), **self.claimable}
+            if self._take.retries.dead_letter is not None:
+                condition["n"] = {"$lt": self._take.retries.dead_letter.max_claims}
+            updates.append(UpdateMany(condition, self._holding(), hint=BY_ID))
+        if rest:
+            updates.append(
+                UpdateMany({**_among(rest), **self.claimable}, self._freeing(), hint=BY_ID)
+            )
+        await repeated(lambda: self._connection.messages.bulk_write(updates, ordered=True))
+        return await self._read()
+
+    async def remove(self, ids: Sequence[str]) -> None:
+        """Remove what was popped, within the time that it is held for.
+
+        Raises:
+            Unavailable: it took so long to read that others may have it by now.
+        """
+        if time.monotonic() - self._began > POP_TIME_MS / 1000 - REMOVAL_SECONDS:
+            raise Unavailable("MongoDB was too slow for a pop; the messages come back.")
+        mine = {"_id": {"$in": list(ids)}, "q": self.key, "cid": self.token, "s": POPPED}
+        with pymongo.timeout(REMOVAL_SECONDS):
+            await repeated(lambda: self._connection.messages.delete_many(mine, hint=BY_ID))
+
+    async def _read(self) -> list[Document]:
+        """Read what is held, in order; its end tells when it began by the server's clock."""
+        found = await repeated(
+            lambda: self._connection.messages.find(
+                {"q": self.key, "cid": self.token, "s": self.held},
+                {"d": 0} if self._take.delay_mode is DelayMode.IGNORE else None,
+                hint="claim",
+                batch_size=MAX_EXAMINED,
+            ).to_list()
+        )
+        if found and self.held == CLAIMED:
+            self.started_at = int(found[0]["w"]) - self._take.ttl_ms
+        return sorted(
+            (document for document in found if int(document["e"]) > self.started_at),
+            key=lambda document: document["k"],
+        )
+
+    def _holding(self) -> list[Document]:
+        """The update of what is taken; a message that expired meanwhile stays expired."""
+        now = self._connection.now
+        changes: dict[str, Any] = {"cid": self.token, "s": self.held}
+        if self._take.delay_mode is DelayMode.EXPOSE:
+            changes["d"] = exposed_delay(now)
+        if self.held == POPPED:
+            return [{"$set": {**changes, "w": {"$add": [now, POP_TIME_MS]}}}]
+        take, end = self._take, {"$add": [now, self._take.ttl_ms]}
+        changes |= {
+            "cu": {"$literal": take.client_id},
+            "ct": Int64(take.ttl_ms),
+            "w": end,
+            "n": {"$add": ["$n", 1]},
+            **raised_ttl(now, end, take.ttl_ms, take.grace_ms),
+        }
+        return [{"$set": changes}]
+
+    def _freeing(self) -> list[Document]:
+        changes: dict[str, Any] = {"s": READY}
+        if self._take.delay_mode is DelayMode.EXPOSE:
+            changes["d"] = exposed_delay(self._connection.now)
+        return [{"$set": changes}, {"$unset": "w"}]
+
+
+class LooseEnds:
+    """What calls of this process could not finish: the sweep does, as long as their time runs.
+
+    It is lost with the process, and then time decides: what is held lapses.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._grips: list[tuple[Grip, bool]] = []
+
+    def remove(self, grip: Grip) -> None:
+        """Have removed what a caller was given."""
+        self._note(grip, is_told=True)
+
+    def undo(self, grip: Grip) -> None:
+        """Have made ready what a caller was not told of, without counting it."""
+        self._note(grip, is_told=False)
+
+    async def tie_up(self) -> int:
+        """Finish what can be finished; answer how many messages that were."""
+        count = 0
+        while self._grips:
+            grip, is_told = self._grips[0]
+            mine = {"q": grip.key, "cid": grip.token, "s": grip.held}
+            messages = self._connection.messages
+            if is_told:
+                count += (await messages.delete_many(mine, hint="claim")).deleted_count
+            else:
+                counted = {"n": {"$add": ["$n", -1]}} if grip.held == CLAIMED else {}
+                update: list[Document] = [{"$set": {"s": READY, **counted}}, {"$unset": "w"}]
+                count += (await messages.update_many(mine, update, hint="claim")).modified_count
+            del self._grips[0]
+        return count
+
+    def _note(self, grip: Grip, *, is_told: bool) -> None:
+        if len(self._grips) < _MOST_LOOSE_ENDS:
+            self._grips.append((grip, is_told))
+
+
+def raised_ttl(now: Document, end: Document, ttl_ms: int, grace_ms: int) -> Document:
+    """The fields of a message that must not end before its claim does, at `end`."""
+    ends_early = {"$and": [{"$gt": ["$e", now]}, {"$lt": ["$e", end]}]}
+    raised = ttl_ms + grace_ms
+    return {
+        "t": {"$cond": [ends_early, Int64(raised), "$t"]},
+        "e": {"$cond": [ends_early, {"$add": [now, raised]}, "$e"]},
+    }
+
+
+def exposed_delay(now: Document) -> Document:
+    """The delay of a message that is let out before its time: it is over now."""
+    return {"$cond": [{"$eq": ["$s", DELAYED]}, {"$min": ["$d", now]}, "$d"]}
+
+
+def _among(documents: Sequence[Document]) -> Document:
+    return {"_id": {"$in": [document["_id"] for document in documents]}}

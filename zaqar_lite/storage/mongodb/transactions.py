@@ -1,0 +1,76 @@
+"""Transactions: begun, ended and repeated by the driver; nothing is left to the server's goodwill.
+
+Some servers that speak the protocol set no error labels, keep a transaction open after an error in
+it, or do not remember what was committed. So every error ends the transaction, what may be repeated
+is told by label or by code, and whoever repeats it must know its own writes again (by their ids).
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from pymongo import ReadPreference
+from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.errors import AutoReconnect, PyMongoError
+from pymongo.read_concern import ReadConcern
+
+from zaqar_lite.storage.mongodb.connection import Connection
+from zaqar_lite.storage.mongodb.errors import code_of
+
+BUDGET = 10.0
+"""Seconds after which a transaction is not begun again."""
+
+_SHORTEST, _LONGEST = 0.004, 0.25
+_CONFLICT, _NO_SUCH_TRANSACTION = 112, 251
+_LABELS = ("TransientTransactionError", "UnknownTransactionCommitResult")
+
+
+class Tries:
+    """How often an operation may be tried: within a budget of time, with growing pauses."""
+
+    def __init__(self) -> None:
+        self._deadline = time.monotonic() + BUDGET
+        self._pause = _SHORTEST
+
+    async def pause(self, exc: PyMongoError) -> None:
+        """Wait before the next try after `exc`, or raise it when there is no use in one."""
+        is_passing = (
+            any(exc.has_error_label(label) for label in _LABELS)
+            or isinstance(exc, AutoReconnect)
+            or code_of(exc) in (_CONFLICT, _NO_SUCH_TRANSACTION)
+        )
+        if not is_passing or not self.left:
+            raise exc
+        await self.back_off()
+
+    async def back_off(self) -> None:
+        """Wait a while, longer each time: others are at work on the same documents."""
+        await asyncio.sleep(random.uniform(self._pause / 2, self._pause))  # noqa: S311 - no secret
+        self._pause = min(2 * self._pause, _LONGEST)
+
+    @property
+    def left(self) -> bool:
+        """Tell whether there is time for another try."""
+        return time.monotonic() < self._deadline
+
+
+@asynccontextmanager
+async def transaction(connection: Connection) -> AsyncIterator[AsyncClientSession]:
+    """One try of a transaction: committed at the end of the block, aborted by any error in it."""
+    async with connection.client.start_session() as session:  # whose end aborts what is open
+        await session.start_transaction(
+            read_concern=ReadConcern("local"), read_preference=ReadPreference.PRIMARY
+        )
+        yield session
+        tries = Tries()
+        while True:
+            try:
+                await session.commit_transaction()
+            except PyMongoError as exc:
+                if not exc.has_error_label("UnknownTransactionCommitResult"):
+                    raise
+                await tries.pause(exc)
+            else:
+                return
