@@ -12,11 +12,13 @@ ROOT = Path(__file__).parents[1]
 SOURCES = ("zaqar_lite", "tempest_plugin", "tests")
 
 # What puts the layers together may import everything, and no layer imports it.
-ROOTS = {"main", "cli", "serve", "store", "commands", "bench"}
+ROOTS = {"__main__", "main", "cli", "serve", "store", "commands", "bench"}
 
 MOST_LINES = 600
 # A module that has a reason to be longer: its path, and the reason.
-LONGER: dict[str, str] = {}
+LONGER: dict[str, str] = {
+    "tests/contract/test_model.py": "one state machine: its rules are one class",
+}
 
 # A function with no home is a missing noun.
 NO_NAMES = {"utils", "util", "common", "core", "helpers", "helper", "misc"}

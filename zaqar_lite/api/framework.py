@@ -31,6 +31,7 @@ _MEANINGS = {
     409: "It exists in a state that excludes the request",
     413: "The body is larger than this route takes",
     415: "The Content-Type is not that of a metadata patch",
+    429: "Too many requests wait already; try again after Retry-After seconds",
     431: "A header is too large",
     503: "The store cannot serve now; try again after Retry-After seconds",
 }
