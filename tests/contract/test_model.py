@@ -71,8 +71,13 @@ policies = st.sampled_from(
     ]
 )
 backoffs = st.sampled_from([None, None, (1,), (2, 1), (1, 2, 3)])
-wishes = st.tuples(
-    st.integers(0, 200), st.sampled_from(Act), st.none() | st.integers(0, 3), st.booleans(), texts
+acts = st.sampled_from([Act.ACK, *[Act.RELEASE] * 4, *[Act.EXTEND] * 2, Act.DEAD])
+Wish = tuple[int, Act, int | None, bool, str | None]
+"""A settlement: of which message, what, the delay in units, whether it failed, and why."""
+wishes = st.lists(
+    st.tuples(st.integers(0, 200), acts, st.none() | st.integers(0, 3), st.booleans(), texts),
+    min_size=1,
+    max_size=4,
 )
 
 
@@ -290,6 +295,12 @@ class Comparison(RuleBasedStateMachine):
             self.claim_places.append(name)
             self.claim_messages.append([message[0] for message in messages])
 
+    def pick_claim(self, name: str, number: int) -> tuple[str, int]:
+        """Where to find a claim, and its number: mostly of the latest ones, which may be live."""
+        count = len(self.claim_places)
+        claim = max(0, count - 1 - number % 3) if number % 2 else number
+        return self.place(self.claim_places, claim, name), claim
+
     @initialize()
     def begin(self) -> None:
         async def act(side: Side) -> None:
@@ -429,7 +440,7 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(name=queues, number=st.integers(0, 50), details=st.booleans())
     def get_claim(self, name: str, number: int, details: bool) -> None:
-        name = self.place(self.claim_places, number, name)
+        name, number = self.pick_claim(name, number)
 
         async def act(side: Side) -> tuple[Any, ...]:
             claim = await side.queue(name).get_claim(
@@ -442,7 +453,7 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(name=queues, number=st.integers(0, 50), delay=st.sampled_from([0, 0, 1, 2]))
     def release(self, name: str, number: int, delay: int) -> None:
-        name = self.place(self.claim_places, number, name)
+        name, number = self.pick_claim(name, number)
         delay_ms = delay * UNIT + PARK_EXTRA if delay and self.settles else 0
         self.both(lambda side: side.queue(name).release(side.claims.pick(number), delay=delay_ms))
 
@@ -450,7 +461,7 @@ class Comparison(RuleBasedStateMachine):
     @rule(
         name=queues,
         number=st.integers(0, 50),
-        chosen=st.lists(wishes, min_size=1, max_size=4),
+        chosen=wishes,
         ttl=units,
         policy=policies,
         backoff=backoffs,
@@ -460,33 +471,33 @@ class Comparison(RuleBasedStateMachine):
         *,
         name: str,
         number: int,
-        chosen: list[tuple[int, Act, int | None, bool, str | None]],
+        chosen: list[Wish],
         ttl: int,
         policy: Policy,
         backoff: tuple[int, ...] | None,
     ) -> None:
-        """Settle mostly what the claim handed out, and now and then any other message."""
-        name = self.place(self.claim_places, number, name)
+        """Settle mostly what the claim handed out, and now and then other messages."""
+        name, number = self.pick_claim(name, number)
         handed_out = self.claim_messages[number % len(self.claim_messages)]
+
+        def settlement(side: Side, wish: Wish) -> Settlement:
+            pick, act, delay, failed, text = wish
+            message = pick if pick % 7 == 0 else handed_out[pick % len(handed_out)]
+            return Settlement(
+                side.messages.pick(message),
+                act,
+                delay_ms=delay * UNIT + PARK_EXTRA if delay else delay,
+                failed=failed,
+                reason=text,
+                detail=text,
+                ttl_ms=ttl * UNIT + EXTEND_EXTRA,
+                grace_ms=GRACE_EXTRA,
+            )
 
         async def act(side: Side) -> tuple[Any, ...]:
             settled = await side.queue(name).settle(
                 side.claims.pick(number),
-                *[
-                    Settlement(
-                        side.messages.pick(
-                            pick if pick % 7 == 0 else handed_out[pick % len(handed_out)]
-                        ),
-                        wish,
-                        delay_ms=delay * UNIT + PARK_EXTRA if delay else delay,
-                        failed=failed,
-                        reason=text,
-                        detail=text,
-                        ttl_ms=ttl * UNIT + EXTEND_EXTRA,
-                        grace_ms=GRACE_EXTRA,
-                    )
-                    for pick, wish, delay, failed, text in chosen
-                ],
+                *[settlement(side, wish) for wish in chosen],
                 retries=side.retries(name, policy, backoff),
                 version=side.version(name),
             )
@@ -494,9 +505,61 @@ class Comparison(RuleBasedStateMachine):
 
         self.both(act)
 
+    @precondition(lambda self: self.settles)
+    @rule(name=sources, chosen=wishes, ttl=units, policy=policies, backoff=backoffs)
+    def work(
+        self,
+        name: str,
+        chosen: list[Wish],
+        ttl: int,
+        policy: Policy,
+        backoff: tuple[int, ...] | None,
+    ) -> None:
+        """Claim, and settle at once, while the claim is sure to be live."""
+        self.claim(
+            name=name,
+            limit=4,
+            ttl=ttl,
+            grace=0,
+            client="ann",
+            policy=None,
+            backoff=backoff,
+            details=True,
+        )
+        if self.claim_places:
+            self.settle(name=name, number=3, chosen=chosen, ttl=ttl, policy=policy, backoff=backoff)
+
+    @precondition(lambda self: self.steps < MOST_STEPS)
+    @rule(name=sources, meeting=st.integers(0, 2), policy=policies, backoff=backoffs)
+    def lapse(
+        self, name: str, meeting: int, policy: Policy, backoff: tuple[int, ...] | None
+    ) -> None:
+        """Let a claim lapse, and let a claim, a pop or the sweep meet it."""
+
+        def claim() -> None:
+            self.claim(
+                name=name,
+                limit=2,
+                ttl=1,
+                grace=0,
+                client="bob",
+                policy=policy,
+                backoff=backoff,
+                details=True,
+            )
+
+        claim()
+        self.advance(1)
+        if meeting == 0:
+            self.sweep(policy, backoff)
+        elif meeting == 1:
+            self.pop(name, 1, policy, backoff)
+        else:
+            claim()
+
     @rule(name=queues, number=st.integers(0, 50), ttl=units, grace=st.integers(0, 2))
     def renew(self, name: str, number: int, ttl: int, grace: int) -> None:
-        name = self.place(self.claim_places, number, name)
+        name, number = self.pick_claim(name, number)
         self.both(
             lambda side: side.queue(name).renew(
                 side.claims.pick(number),
