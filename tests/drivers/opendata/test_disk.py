@@ -369,14 +369,7 @@ async def test_a_damaged_payload_is_named_and_the_rest_is_served(
         assert await bodies(store) == [*texts[:2], *texts[3:]]
         claimed = await store.claim(
             QUEUE,
-            Take(
-                limit=10,
-                ttl_ms=60_000,
-                grace_ms=0,
-                client_id="c",
-                delay_mode=DelayMode.IGNORE,
-                version=None,
-            ),
+            Take(10, None, DelayMode.IGNORE, ttl_ms=60_000, client_id="c"),
         )
         assert [json.loads(message.body) for message in claimed.messages] == [
             *texts[:2], *texts[3:],
