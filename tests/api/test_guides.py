@@ -4,27 +4,56 @@ import re
 import subprocess
 import textwrap
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from tests.server import ServerProcess
+from zaqar_lite.domain.attempts import MAX_ATTEMPTS
 
 SOURCE = Path(__file__).parents[2] / "api-ref" / "source"
 
 
-@pytest.mark.parametrize("guide", ["guide-delayed-queues", "guide-dead-letters"])
-def test_every_command_of_a_guide_works(guide: str) -> None:
+def play(guide: str) -> str:
+    """Run all commands of a guide in one shell, with shorter waits; answer what they print."""
     text = (SOURCE / f"{guide}.rst").read_text()
     blocks = re.findall(r"::\n\n((?:(?: {3}.*)?\n)+)", text)
     script = "\n".join(textwrap.dedent(block) for block in blocks)
-    assert script.count("curl -X") >= 2
+    assert script.count(" -X ") >= 2
     with ServerProcess("memory://") as server:
         commands = script.replace("http://127.0.0.1:8888", server.url)
+        commands = commands.replace("wait=20", "wait=4")
         finished = subprocess.run(
             ["bash", "-euc", 'curl() { command curl -sS --fail "$@"; }\n' + commands],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             check=False,
         )
     assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def test_the_commands_about_delayed_queues_work() -> None:
+    play("guide-delayed-queues")
+
+
+def test_the_commands_about_retries_work_and_the_letter_says_why() -> None:
+    printed = play("guide-retries")
+    assert printed.count('"status":204') == 3
+    letters = printed.rpartition('{"messages":')[2]
+    assert letters.count('"reason":"exit_1"') == 2
+    assert '"reason":"max_failures"' in letters
+    assert '"body":"poison"' in letters
+
+
+def test_the_guide_has_the_numbers_of_the_program() -> None:
+    text = (SOURCE / "guide-retries.rst").read_text()
+    assert f"last {MAX_ATTEMPTS - 1} are kept" in text
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "claimed", "parked", "dead letter"])
+def test_the_picture_shows_every_state(state: str) -> None:
+    picture = ET.parse(SOURCE / "message-states.svg")  # noqa: S314 - our own file
+    names = picture.findall(".//{*}text[@class='name']")
+    assert state in [name.text for name in names]
