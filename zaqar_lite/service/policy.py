@@ -116,11 +116,9 @@ class Policies:
         letters only. After a second it is given all the same.
         """
         claimed = await self.decide(queue, act)
-        if claimed.messages or not claimed.more:
-            return claimed
         time = asyncio.get_running_loop().time
         until = time() + _LONGEST_SEARCH
-        while claimed.more and not claimed.messages and time() < until:
+        while not claimed.messages and claimed.more and time() < until:
             await asyncio.sleep(0)  # other requests have their turn
             claimed = await self.decide(queue, act)
         return claimed
