@@ -9,8 +9,6 @@ from zaqar_lite.storage.opendata.engine import Batch, Engine
 
 logger = logging.getLogger(__name__)
 _BACK_OFF = 1.0
-PATIENCE = 10.0
-"""Seconds after which a batch that is being written is not waited for any more."""
 
 
 class Committer:
@@ -148,7 +146,7 @@ class Committer:
     async def _commit(self, batch: Batch) -> None:
         loop = asyncio.get_running_loop()
         self._began = loop.time()
-        watch = loop.call_later(PATIENCE, self._give_up_waiting)
+        watch = loop.call_later(self._engine.patience, self._give_up_waiting)
         try:
             await self._engine.commit(batch)
         finally:
@@ -160,7 +158,7 @@ class Committer:
         if self._began is None:
             return None
         waited = asyncio.get_running_loop().time() - self._began
-        if waited < PATIENCE:
+        if waited < self._engine.patience:
             return None
         return Unavailable(
             f"The store's disk has not answered for {waited:.0f} s; what was sent meanwhile may be "

@@ -22,6 +22,26 @@ def try_to_write(file: Path) -> None:
         file.unlink(missing_ok=True)
 
 
+def make_directory(directory: Path) -> None:
+    """Make a directory, and what is missing above it, so that they survive the loss of power.
+
+    Raises:
+        OSError: one can't be made.
+    """
+    missing = []
+    path = directory.absolute()
+    while not path.exists():
+        missing.append(path)
+        path = path.parent
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for made in reversed(missing):
+        parent = os.open(made.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+
+
 def is_full(exc: BaseException) -> bool:
     """Whether an error says that there is no room, or none for this user."""
     return isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT)

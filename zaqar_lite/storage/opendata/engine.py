@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.storage.opendata.disk import make_directory
 from zaqar_lite.storage.opendata.format.keys import describe
 
 
@@ -49,6 +50,9 @@ class Engine(ABC):
 
     was_rebuilt = False
     """Whether what is intact of a damaged place was put into a new one: any may be missing."""
+
+    patience = 10.0
+    """Seconds after which a commit is not waited for any more; it may still be stored."""
 
     is_in_doubt = False
     """Whether a commit that was reported as failed may still be stored; others are refused then."""
@@ -112,7 +116,7 @@ class DirectoryLock:
             ConfigurationError: another process has it, or the directory can't be made.
         """
         try:
-            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_directory(self._directory)
             file = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             raise ConfigurationError(

@@ -20,8 +20,6 @@ from zaqar_lite.storage.opendata.format.bookkeeping import decode_garbage
 from zaqar_lite.storage.opendata.paging import cool, load_due
 from zaqar_lite.storage.opendata.queue import Queue
 
-_VISIT = 256
-"""Entries that one visit to a queue tidies; what others commit meanwhile waits for their batch."""
 _STALE_KEYS = 16_384
 _BETWEEN = 32
 """Visits in which nothing was due, before others have their turn."""
@@ -40,7 +38,7 @@ async def sweep(db: Database, limit: int) -> Swept:
             continue
         before = tidied.total
         try:
-            more = await _visit(db, queue, now, min(_VISIT, limit - before), tidied)
+            more = await _visit(db, queue, now, min(STEP, limit - before), tidied)
         except BaseException:
             agenda.changed(queue)
             raise

@@ -64,6 +64,7 @@ class SlateDbEngine(Engine):
         self._path = path
         self._db: slatedb.Db | None = None
         self._patience = _PATIENCE_REMOTE if local is None else _PATIENCE_LOCAL
+        self.patience = 2 * self._patience  # it gives up by itself, and tells more
         self._broken: str | None = None
         self.damages: list[str] = []
         self._flushed = 0.0

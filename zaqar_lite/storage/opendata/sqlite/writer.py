@@ -110,6 +110,8 @@ def open_file(path: Path) -> sqlite3.Connection:
             "busy_timeout = 5000",
             "journal_mode = WAL",
             "synchronous = FULL",
+            "fullfsync = ON",
+            "checkpoint_fullfsync = ON",
             "wal_autocheckpoint = 4000",
             "cache_size = -32768",
             "temp_store = MEMORY",

@@ -1,0 +1,251 @@
+"""What others do while an operation waits: a failed batch, a purge, a disk that hangs."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store, listed, texts
+from tests.drivers.opendata.test_writer import writer_of
+from zaqar_lite.domain.errors import NotFound, Unavailable
+from zaqar_lite.domain.models import Claimed, DelayMode, Edit, NewMessage, Take
+from zaqar_lite.storage.opendata import claiming
+from zaqar_lite.storage.opendata.engine import Batch, Stored
+from zaqar_lite.storage.opendata.sqlite import writer
+
+pytestmark = pytest.mark.anyio
+
+
+async def pop(store: Store) -> Claimed:
+    return await store.messages.pop(QUEUE, Take(20, None, DelayMode.IGNORE))
+
+
+def replace(store: Store, name: str, call: Callable[..., Awaitable[object]]) -> None:
+    """Let the engine do something else."""
+    setattr(store.db.engine, name, call)
+
+
+def refuse_commits(store: Store) -> Callable[..., Awaitable[object]]:
+    """Let every commit fail; answer what commits."""
+    commit = store.db.engine.commit
+
+    async def fail(_: Batch) -> None:
+        raise Unavailable("planted")
+
+    replace(store, "commit", fail)
+    return commit
+
+
+async def fail_a_batch(store: Store) -> None:
+    """Let a post to the queue fail, as on a full disk; what had changed in memory is undone."""
+    commit = refuse_commits(store)
+    with pytest.raises(Unavailable, match="planted"):
+        await store.post("refused")
+    replace(store, "commit", commit)
+    store.db.committer._refused = None  # instead of waiting for a second
+
+
+def while_reading(store: Store, act: Callable[[], Awaitable[object]]) -> None:
+    """Do something while the next operation waits for the engine to read."""
+    get = store.db.engine.get
+
+    async def slow(wanted: Sequence[bytes]) -> dict[bytes, Stored]:
+        replace(store, "get", get)
+        found = await get(wanted)
+        await act()
+        return found
+
+    replace(store, "get", slow)
+
+
+@pytest.mark.parametrize("by", ["pop", "claim"])
+async def test_what_is_handed_out_after_a_recovery_is_so_on_disk(store: Store, by: str) -> None:
+    """The queue in memory is another one by then: what is done to the old one is lost."""
+    await store.post("a", "b", "c")
+    await store.restart()  # so that bodies must be read
+    while_reading(store, lambda: fail_a_batch(store))
+    handed_out = await (pop(store) if by == "pop" else store.claim())
+    assert texts(handed_out) == ["a", "b", "c"]
+    assert not (await store.claim()).messages
+    await store.restart()
+    assert not (await store.claim()).messages
+    assert (await store.messages.stats(QUEUE)).total == (0 if by == "pop" else 3)
+    if by == "claim":
+        await store.messages.release(QUEUE, handed_out.claim_id or "")
+
+
+@pytest.mark.parametrize("by", ["pop", "claim"])
+async def test_what_a_purge_removed_meanwhile_is_not_handed_out(store: Store, by: str) -> None:
+    ids = await store.post("a", "b", "c")
+    await store.restart()
+    while_reading(store, lambda: store.messages.purge(QUEUE))
+    handed_out = await (pop(store) if by == "pop" else store.claim())
+    assert not handed_out.messages
+    stats = await store.messages.stats(QUEUE)
+    assert (stats.ready, stats.delayed, stats.claimed) == (0, 0, 0)
+    assert not await store.messages.get_messages(QUEUE, ids)
+    await store.post("later")
+    assert texts(await pop(store)) == ["later"]
+
+
+async def test_what_is_read_for_a_pop_is_ready_to_others_till_then(store: Store) -> None:
+    """They may list and delete it; one that a pop gives up is in its place again."""
+    ids = await store.post("a", "b", "c")
+    await store.restart()
+
+    async def look_and_delete() -> None:
+        await listed(store)
+        stats = await store.messages.stats(QUEUE)
+        assert stats.total == 3
+        await store.messages.delete(QUEUE, ids[1:2], claim_ids=None)
+        raise Unavailable("the disk does not answer")
+
+    while_reading(store, look_and_delete)
+    with pytest.raises(Unavailable, match="does not answer"):
+        await pop(store)
+    assert texts(await store.claim()) == ["a", "c"]
+
+
+async def test_nothing_is_left_in_memory_of_what_is_not_stored(store: Store) -> None:
+    """A refused edit showed its body until a restart."""
+    (message_id,) = await store.post(NewMessage(b'"first"', HOUR, MINUTE))
+    commit = refuse_commits(store)
+    with pytest.raises(Unavailable, match="planted"):
+        await store.messages.edit(QUEUE, Edit(message_id, body=b'"second"'))
+    replace(store, "commit", commit)
+    assert await listed(store) == ["first"]
+
+
+async def test_an_edit_reads_what_it_shows_before_it_changes_anything(store: Store) -> None:
+    (message_id,) = await store.post(NewMessage(b'"first"', HOUR, MINUTE))
+    await store.restart()
+
+    async def fail() -> None:
+        raise Unavailable("the disk does not answer")
+
+    while_reading(store, fail)
+    with pytest.raises(Unavailable, match="does not answer"):
+        await store.messages.edit(QUEUE, Edit(message_id, delay_ms=2 * MINUTE))
+    (found,) = await store.messages.get_messages(QUEUE, [message_id])
+    assert (found.delay_expires_at or 0) - found.created_at == MINUTE
+    while_reading(store, lambda: store.messages.delete(QUEUE, [message_id], claim_ids=None))
+    with pytest.raises(NotFound):
+        await store.messages.edit(QUEUE, Edit(message_id, delay_ms=2 * MINUTE))
+
+
+async def test_a_value_that_no_record_holds_does_not_poison_what_comes_after(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim's record counts its messages in two bytes; those who waited with it are told."""
+    monkeypatch.setattr(claiming, "MOST_TAKEN", 1 << 20)
+    monkeypatch.setattr(claiming, "_BUDGET", 1 << 20)
+    for _ in range(66):
+        await store.post(*["many"] * 1_000)
+    with pytest.raises(Unavailable, match="can't write this"):
+        await store.claim(66_000)
+    store.db.committer._refused = None
+    await store.post("after", to=OTHER)
+    assert (await store.messages.stats(QUEUE)).ready == 66_000
+    monkeypatch.undo()
+    claimed = await store.claim(66_000)
+    assert len(claimed.messages) == claiming.MOST_TAKEN
+    assert claimed.more
+
+
+async def test_a_post_that_no_record_holds_leaves_nothing_behind(store: Store) -> None:
+    too_long = NewMessage(b'"x"', HOUR, headers={"name": "x" * 70_000})
+    with pytest.raises(ValueError, match="65535"):
+        await store.post("with it", too_long)
+    await store.post("after")
+    await store.restart()
+    assert await listed(store) == ["after"]
+
+
+async def test_garbage_of_a_failed_batch_is_deleted_later(store: Store) -> None:
+    await store.post(*["many"] * 500)
+    await store.messages.purge(QUEUE)
+    before = len(store.db.garbage)
+    commit = refuse_commits(store)
+    with pytest.raises(Unavailable):
+        await store.messages.sweep(1_000)
+    replace(store, "commit", commit)
+    store.db.committer._refused = None
+    assert len(store.db.garbage) == before
+    await store.sweep()  # the fixture finds nothing left
+
+
+async def test_a_disk_that_hangs_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    store = Store(f"embedded://{tmp_path / 'data'}")
+    store.db.engine.patience = 0.3
+    await store.messages.open()
+    await store.post("before")
+    pid = writer_of(os.getpid(), tmp_path)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        first = asyncio.create_task(store.post("written later"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        second = asyncio.create_task(store.post("gathered meanwhile"))
+        for waiting in (first, second):
+            with pytest.raises(Unavailable, match=r"has not answered for \d+ s"):
+                await asyncio.wait_for(waiting, 30)
+        for refused in (store.messages.ping(), store.post("refused"), store.claim()):
+            with pytest.raises(Unavailable, match=r"has not answered for \d+ s"):
+                await refused
+        assert not await listed_elsewhere(store)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    for _ in range(1_000):
+        await asyncio.sleep(0.01)
+        with contextlib.suppress(Unavailable):
+            await store.messages.ping()
+            break
+    await store.post("after")
+    expected = ["before", "written later", "gathered meanwhile", "after"]
+    assert await listed(store) == expected
+    await store.restart()
+    assert await listed(store) == expected
+    await store.messages.close()
+
+
+async def listed_elsewhere(store: Store) -> list[str]:
+    """Another queue is read as ever."""
+    return await listed(store, OTHER)
+
+
+def test_the_directories_above_a_new_store_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the loss of power would take the whole new directory with it."""
+    synced = []
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    path = tmp_path.resolve() / "a" / "b" / "c"
+
+    async def once() -> None:
+        store = Store(f"embedded://{path}")
+        await store.messages.open()
+        await store.messages.close()
+
+    asyncio.run(once())
+    assert synced == [path.parent.parent.parent, path.parent.parent, path.parent]
+    synced.clear()
+    asyncio.run(once())
+    assert not synced
+
+
+def test_the_database_is_synced_through_the_drive_s_cache(tmp_path: Path) -> None:
+    """On macOS an fsync alone does not do that; elsewhere the pragma means nothing."""
+    connection = writer.open_file(tmp_path / "queue.sqlite3")
+    for pragma in ("fullfsync", "checkpoint_fullfsync"):
+        assert connection.execute(f"PRAGMA {pragma}").fetchone() == (1,)
+    connection.close()
