@@ -66,7 +66,7 @@ async def _main(url: str, crowd: str, share: float, pipe: Connection) -> None:
     done: Counter[str] = Counter()
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=120) as http:
         steps = make_steps(crowd, share)
-        if not await _make_queues(http, share):
+        if not await make_queues(http, share):
             del steps["fan out"]
         pipe.send("ready")
         await asyncio.to_thread(pipe.recv)
@@ -80,7 +80,7 @@ async def _main(url: str, crowd: str, share: float, pipe: Connection) -> None:
     pipe.send(done)
 
 
-async def _make_queues(http: httpx.AsyncClient, share: float) -> bool:
+async def make_queues(http: httpx.AsyncClient, share: float) -> bool:
     """Make the queues that take copies; answer whether the store knows filters."""
     for number in range(max(1, int(FILTERS * share))):
         path = f"/v2/queues/copies-{number}"

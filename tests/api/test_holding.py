@@ -1,0 +1,74 @@
+"""No request of the largest kind holds the event loop for long, so none makes others wait.
+
+Measured is the processor time of the longest single callback, which a busy machine hardly changes.
+"""
+
+import asyncio
+import gc
+import time
+from asyncio.events import Handle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.api.conftest import MakeApi
+from tests.greedy import make_queues, make_steps
+
+pytestmark = pytest.mark.anyio
+QUEUES = 500
+MOST_MS = 100
+MOST_OF_A_BATCH_MS = 800
+"""A post of 23,829 messages is one atomic step of the store; it took 215 ms."""
+
+
+original = Handle._run
+
+
+class Holds:
+    """How long the event loop was held by one callback, at most."""
+
+    def __init__(self) -> None:
+        self.longest_ms = 0.0
+
+    def run(self, handle: Handle) -> None:
+        """Run a callback as the loop does."""
+        began = time.thread_time()
+        original(handle)
+        self.longest_ms = max(self.longest_ms, (time.thread_time() - began) * 1000)
+
+
+@pytest.fixture
+def holds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Holds]:
+    """The loop's callbacks, timed; without the collection of garbage, which is the test run's."""
+    found = Holds()
+    run = found.run
+    monkeypatch.setattr(Handle, "_run", lambda handle: run(handle))  # noqa: PLW0108 - it must bind
+    gc.disable()
+    try:
+        yield found
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("store", ["memory", "embedded"])
+async def test_nothing_that_is_allowed_holds_up_everybody(
+    make_api: MakeApi, store: str, tmp_path: Path, holds: Holds
+) -> None:
+    uri = f"embedded://{tmp_path / 'data'}" if store == "embedded" else "memory://"
+    async with make_api(store=uri) as api:
+        await make_queues(api.http, 1.0)
+        for number in range(QUEUES):
+            await api.call("PUT", f"/v2/queues/q-{number}", X_Project_ID="crowd")
+        steps = make_steps("crowd", 1.0)
+        batches = [name for name in steps if name.startswith("post many")]
+        took: dict[str, float] = {}
+        for name in [*batches, *steps]:
+            holds.longest_ms = 0
+            answer = await steps[name](api.http)
+            assert answer.is_success, (name, answer.text)
+            await asyncio.sleep(0.05)  # what follows the answer counts too
+            took[name] = holds.longest_ms
+        print({name: round(milliseconds) for name, milliseconds in took.items()})
+    for name, milliseconds in took.items():
+        assert milliseconds < (MOST_OF_A_BATCH_MS if name in batches else MOST_MS), (name, took)
