@@ -69,6 +69,11 @@ def s3_server() -> Iterator[services.S3Server]:
     yield from _given_or_started("ZAQAR_TEST_S3_URL", services.s3_from, services.start_s3)
 
 
+def pytest_report_header() -> str:
+    """Say which of the servers that may be one or another the tests use."""
+    return f"MongoDB's protocol: {services.describe_mongo()}"
+
+
 class StartServer(Protocol):
     """The type of the `server_process` fixture."""
 

@@ -1,7 +1,9 @@
 """The servers that the tests start are real, and so are the faults that tests plant in them."""
 
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pymongo
@@ -36,6 +38,31 @@ def test_mongodb_stores_documents(mongodb_server: services.MongoServer) -> None:
         client.drop_database("services_test")
     finally:
         client.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "own"),
+    [
+        ("mongodb://h:1/", "mongodb://h:1/zaqar_test_{}"),
+        ("mongodb://h:1/mine?w=1", "mongodb://h:1/mine_test_{}?w=1"),
+        ("mongodb://u:p@h", "mongodb://u:p@h/zaqar_test_{}?authSource=admin"),
+        ("mongodb://u:p@h/d?w=1", "mongodb://u:p@h/d_test_{}?w=1&authSource=d"),
+        ("mongodb://u:p@h/?authSource=a", "mongodb://u:p@h/zaqar_test_{}?authSource=a"),
+    ],
+)
+def test_each_process_has_a_mongodb_database_of_its_own(given: str, own: str) -> None:
+    assert services.mongo_from(given).url == own.format(os.getpid())
+
+
+def test_a_mongod_of_yours_is_preferred_to_the_stand_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "mongod"
+    program.write_text("#!/bin/sh\necho db version v0.0\n")
+    program.chmod(0o755)
+    monkeypatch.delenv("ZAQAR_TEST_MONGODB_URL", raising=False)
+    monkeypatch.setenv("ZAQAR_TEST_MONGOD", str(program))
+    assert services.describe_mongo() == f"{program}, db version v0.0"
 
 
 def test_swift_stores_objects_and_expires_them(swift_server: services.SwiftServer) -> None:
@@ -114,7 +141,7 @@ def test_cluster_replica_takes_over_from_a_killed_master() -> None:
 
 @pytest.mark.slow
 def test_mongodb_keeps_its_data_over_a_kill() -> None:
-    with services.start_mongo(options=["--sync-on-commit"]) as server:
+    with services.start_mongo(durable=True) as server:
         client: pymongo.MongoClient[dict[str, int]] = pymongo.MongoClient(server.url)
         try:
             client["services_test"]["documents"].insert_one({"number": 7})

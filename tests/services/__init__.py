@@ -6,7 +6,7 @@ describe a server that somebody else runs, by its URL. A program that is not ins
 test skip, and fail where the environment variable CI is set.
 """
 
-from tests.services.mongodb import MongoServer, mongo_from, start_mongo
+from tests.services.mongodb import MongoServer, describe_mongo, mongo_from, start_mongo
 from tests.services.process import Process, Service, free_port, free_ports
 from tests.services.rabbitmq import RabbitServer, rabbit_from, start_rabbit
 from tests.services.redis import (
@@ -31,6 +31,7 @@ __all__ = [
     "S3Server",
     "Service",
     "SwiftServer",
+    "describe_mongo",
     "free_port",
     "free_ports",
     "mongo_from",

@@ -33,7 +33,7 @@ class OpenStores(Protocol):
 def mongodb() -> Iterator[MongoServer]:
     """A server that can be told to fail: fail points are on (ZAQAR_TEST_MONGODB_URL)."""
     url = os.environ.get("ZAQAR_TEST_MONGODB_URL")
-    with mongo_from(url) if url else start_mongo(options=["--enable-test-commands"]) as server:
+    with mongo_from(url) if url else start_mongo() as server:
         yield server
 
 
@@ -76,10 +76,7 @@ async def open_stores(
         options = StoreOptions(extra={"database": database_name, **extra})
         if max_messages:
             options = replace(options, max_messages=max_messages)
-        uri = mongodb.url
-        if as_member and not mongodb.real:
-            # A direct connection takes what it finds; a member's client waits for a primary.
-            uri = uri.replace("directConnection=true", "replicaSet=secantus")
+        uri = mongodb.as_member if as_member else mongodb.url
         if query:
             uri += ("&" if "?" in uri else "/?") + query
         return await Stores.open(CASE, uri, clock, options, opened)

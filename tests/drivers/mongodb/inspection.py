@@ -13,11 +13,11 @@ Document = dict[str, Any]
 
 
 @contextmanager
-def database_of(uri: str, name: str = "zaqar") -> Iterator[Database[Document]]:
-    """The database of a store, by a client of the test's own."""
+def database_of(uri: str, name: str | None = None) -> Iterator[Database[Document]]:
+    """The database of a store, or another one, by a client of the test's own."""
     client: pymongo.MongoClient[Document] = pymongo.MongoClient(uri)
     try:
-        yield client.get_database(name)
+        yield client.get_default_database() if name is None else client.get_database(name)
     finally:
         client.close()
 

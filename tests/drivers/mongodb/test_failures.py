@@ -314,7 +314,7 @@ async def test_a_user_without_rights_is_told_at_the_start(
 
 
 async def test_a_server_that_was_killed_comes_back_with_what_was_answered() -> None:
-    with start_mongo(options=["--sync-on-commit"]) as server:
+    with start_mongo(durable=True) as server:
         # pymongo asks a server that was lost again every 500 ms.
         store, _ = create(
             f"{server.url}&serverSelectionTimeoutMS=3000", clock=Clock(), options=StoreOptions()
