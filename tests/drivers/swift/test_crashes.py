@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -100,8 +101,8 @@ async def test_a_post_with_keys_that_was_cut_short_is_all_or_none(  # noqa: PLR0
     batch = [new("a", key="a"), new("b", key="b")]
     proxy.fault(method, where, times=50, skip=skip, cut=cut)
     proxy.fault("DELETE", ".", times=50, cut="before")
-    with pytest.raises(Unavailable):
-        await queue.post(*batch, batch_key="batch")
+    with nullcontext() if "POST" in method else pytest.raises(Unavailable):
+        await queue.post(*batch, batch_key="batch")  # answered when all but the tail is written
     proxy.heal()
     queue = queue.at(await open_swift())
     retried = await queue.post(*batch, batch_key="batch")
@@ -132,7 +133,7 @@ async def test_nothing_of_a_post_that_was_cut_short_is_claimed(
 async def test_a_deletion_by_id_first_finishes_a_post_that_was_cut_short(
     open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path, claims: tuple[str, ...] | None
 ) -> None:
-    """All of the batch is there, but nobody was told, and readers see it when a lease is over.
+    """All of the batch is there, and readers see it when a lease is over.
 
     A deletion that left the post open would let the next claim take the batch for one that was
     never completed, and undo what is left of it.
@@ -141,11 +142,10 @@ async def test_a_deletion_by_id_first_finishes_a_post_that_was_cut_short(
     crashed = a_queue(await open_swift(proxy.url, coordination_url=locks, options=QUICK))
     batch = [new("a", key="a"), new("b", key="b")]
     proxy.fault("POST", "/l/tail", times=50, cut="before")
-    with pytest.raises(Unavailable):
-        await crashed.post(*batch)
+    await crashed.post(*batch)
     queue = crashed.at(await open_swift(coordination_url=locks))
     assert await queue.bodies() == []
-    queue.advance(61_000)
+    queue.advance(65_000)
     a, b = await queue.listed()
     assert not await queue.delete(a.id, claims=claims)
     assert texts((await queue.claim()).messages) == ["b"]
@@ -166,7 +166,7 @@ async def test_an_edit_first_undoes_a_post_that_was_cut_short(
     with pytest.raises(Unavailable):
         await crashed.post(*batch)
     queue = crashed.at(await open_swift(coordination_url=locks))
-    queue.advance(61_000)
+    queue.advance(65_000)
     (part,) = await queue.listed()
     with pytest.raises(NotFound):
         await queue.edit(part.id, "other")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import services
-from tests.contract.subject import QueueUnderTest, ids, texts
+from tests.contract.subject import MINUTE, QueueUnderTest, ids, texts
 from tests.drivers.swift.conftest import OpenSwift, a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
 from zaqar_lite.domain.clock import Clock
@@ -56,6 +56,24 @@ async def test_a_claim_whose_coordinator_is_lost_is_refused_and_not_released(
         assert await second.counts() == (0, 0, 2)
         second.advance(11 * 60_000)
         assert texts((await second.claim()).messages) == ["a", "b"]
+
+
+async def test_what_was_stored_or_removed_is_answered_though_the_coordinator_is_lost(
+    open_swift: OpenSwift, proxy: FaultyProxy
+) -> None:
+    """A post that was answered 503 would be sent again; what a pop has removed would be lost."""
+    with services.start_redis() as redis:
+        queue = a_queue(await open_swift(proxy.url, coordination_url=redis.url))
+        await queue.post("a")
+        for method, step in (("PUT", queue.post("b")), ("DELETE", queue.pop(1))):
+            go = threading.Event()
+            fault = proxy.fault(method, POST, pause=go)
+            doing = asyncio.create_task(step)
+            await reached(fault.reached)
+            redis.restart()
+            go.set()
+            await doing
+        assert await queue.bodies() == ["b"]
 
 
 async def test_without_the_coordinator_reading_goes_on_and_claiming_does_not(
@@ -180,7 +198,7 @@ CLAIMER = """
 import asyncio, sys
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions
+from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions, Take
 from zaqar_lite.storage.registry import create_stores
 
 async def main(uri, locks, project, name):
@@ -192,9 +210,9 @@ async def main(uri, locks, project, name):
         sys.stdin.readline()
         while True:
             try:
-                claimed = await messages.claim(
-                    queue, limit=2, ttl_ms=600_000, grace_ms=60_000, client_id="c",
-                    delay_mode=DelayMode.IGNORE, version=None)
+                claimed = await messages.claim(queue, Take(
+                    limit=2, ttl_ms=600_000, grace_ms=60_000, client_id="c",
+                    delay_mode=DelayMode.IGNORE, version=None))
             except Unavailable:
                 return print("refused")
             if claimed.claim_id is None:
@@ -346,7 +364,7 @@ async def test_a_process_that_is_alone_needs_its_clock_for_the_broom_alone(
         await open_swift(proxy.url)
 
 
-async def test_a_purge_may_take_longer_than_a_lease(
+async def test_exposing_may_take_longer_than_a_lease(
     open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It frees the lock between its steps, so no step comes near half of the lease."""
@@ -358,7 +376,7 @@ async def test_a_purge_may_take_longer_than_a_lease(
             options="&lease=5&timeout=1",
         )
     )
-    await queue.post(*"abcd")
-    proxy.fault("DELETE", "/m/", times=4, delay=0.8)
-    await queue.purge()
-    assert await queue.counts() == (0, 0, 0)
+    await queue.post(*"abcd", delay=MINUTE)
+    proxy.fault("POST", "/m/", times=4, delay=0.8)
+    assert await queue.expose() == 4
+    assert await queue.counts() == (4, 0, 0)

@@ -1,13 +1,17 @@
 """What operations cost, in requests that a proxy in front of Swift has seen."""
 
 import json
+from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 
 from tests.contract.subject import MINUTE, QueueUnderTest, ids, texts
 from tests.drivers.swift.conftest import OpenSwift, a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
-from zaqar_lite.domain.models import DelayMode
+from zaqar_lite.domain.errors import QueueChanged
+from zaqar_lite.domain.models import DelayMode, QueueRecord
+from zaqar_lite.storage.swift import claiming
 
 pytestmark = pytest.mark.anyio
 
@@ -65,7 +69,7 @@ async def test_a_claim_is_one_listing_and_a_get_and_a_post_a_message(
         "PUT object": 1,  # the claim
     }
     await queue.delete(*ids(claimed.messages), claims=[claimed.claim_id or ""])
-    assert proxy.kinds() == {"HEAD object": 20, "DELETE object": 20}
+    assert proxy.kinds() == {"HEAD object": 20, "DELETE object": 20 + 1}  # the claim ends with it
 
 
 async def test_what_is_done_by_id_touches_the_objects_alone(
@@ -111,15 +115,18 @@ async def test_a_pop_is_one_listing_and_a_get_and_a_delete_a_message(
     assert proxy.kinds() == {"LIST": 1, "GET object": 20, "DELETE object": 20}
 
 
-async def test_a_purge_is_two_listings_a_kind_and_a_delete_an_object(
-    queue: QueueUnderTest, proxy: FaultyProxy
-) -> None:
-    """Messages and claims; nothing was ever moved here, so the third kind ends at its first."""
+async def test_a_purge_writes_the_tail_alone(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
+    """The sweep removes the messages, without looking at each, and the claim after them."""
     await queue.post(*map(str, range(6)))
     await queue.claim(2)
     proxy.kinds()
     await queue.purge()
-    assert proxy.kinds() == {"LIST": 2 + 2 + 1, "DELETE object": 6 + 1}
+    assert proxy.kinds() == {"LIST": 1, "POST object": 1}
+    assert (await queue.stores.messages.sweep(1_000)).deleted == 6 + 1
+    kinds = proxy.kinds()
+    assert kinds["DELETE object"] == 6 + 1
+    assert kinds["GET object"] == 1  # the claim
+    assert kinds["HEAD object"] == 2  # what it held
 
 
 async def test_counts_come_from_listings(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
@@ -164,43 +171,125 @@ async def test_what_is_not_ready_costs_listing_pages_alone(
     await queue.renew(claimed.claim_id or "")
     assert proxy.kinds() == {"GET object": 1, "HEAD object": 2, "POST object": 3}
     await queue.delete(*ids(claimed.messages), claims=[claimed.claim_id or ""])
-    assert proxy.kinds() == {"HEAD object": 2, "DELETE object": 2}
+    assert proxy.kinds() == {"HEAD object": 2, "DELETE object": 2 + 1}
     assert (await queue.claim(2, mode=DelayMode.HONOUR)).claim_id is None
     assert proxy.kinds() == {"LIST": pages - 1}
 
 
-async def test_sharing_the_store_costs_two_small_reads(
-    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path_factory: pytest.TempPathFactory
+async def test_sharing_the_store_costs_one_small_read(
+    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path
 ) -> None:
-    """The record and the tail, which another process may have changed."""
-    locks = f"file://{tmp_path_factory.mktemp('locks')}"
-    stores = await open_swift(proxy.url, coordination_url=locks)
+    """The tail, which another process may have changed: it tells the record's version too."""
+    stores = await open_swift(proxy.url, coordination_url=f"file://{tmp_path}/locks")
     queue = a_queue(stores)
     record, _ = await stores.management.create_queue(queue.ref, {}, max_queues=10)
     await queue.post("first", version=record.version)
     proxy.kinds()
     await queue.post(*map(str, range(4)), version=record.version)
-    assert proxy.kinds() == {
-        "GET object": 1,  # the record
-        "HEAD object": 1,  # the tail
-        "LIST": 1,  # the last name
-        "HEAD container": 1,  # how many messages there can be
-        "PUT object": 4 + 1,  # the tail, with what is meant
-        "POST object": 1,  # the tail again
-    }
-    await queue.claim(5, version=record.version)
+    assert proxy.kinds() == {"PUT object": 4, "HEAD object": 1, "POST object": 1}
+    claim_id = (await queue.claim(5, version=record.version)).claim_id or ""
     assert proxy.kinds() == {
         "LIST": 1,
-        "GET object": 5 + 1 + 1,  # the record, the tail: a crashed post is finished first
+        "HEAD object": 1,  # the tail: a crashed post is finished first
+        "GET object": 5,
         "POST object": 5,
         "PUT object": 1,
     }
     await queue.page(limit=5, version=record.version)
-    assert proxy.kinds() == {"LIST": 1, "HEAD object": 1, "GET object": 5 + 1}
-    await queue.delete(*ids((await queue.page(limit=1, claimed=True)).messages))
-    assert proxy.kinds() == {
-        "LIST": 1,
-        "HEAD object": 1,
-        "GET object": 1 + 1,  # the tail again
-        "DELETE object": 1,
-    }
+    assert proxy.kinds() == {"LIST": 1, "HEAD object": 1, "GET object": 5}
+    held = ids((await queue.get_claim(claim_id)).messages)
+    assert proxy.kinds() == {"HEAD object": 1, "GET object": 1 + 5}
+    await queue.delete(*held[1:], claims=[claim_id])
+    assert proxy.kinds() == {"HEAD object": 1 + 4, "DELETE object": 4}
+    await queue.delete(held[0])
+    assert proxy.kinds() == {"HEAD object": 1, "DELETE object": 1}
+
+
+async def test_a_changed_record_is_read_once_more(
+    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    """Where a crash left the tail without the record's version, the record decides."""
+    stores = await open_swift(
+        proxy.url, coordination_url=f"file://{tmp_path}/locks", options="&timeout=1&patience=0.2"
+    )
+    queue = a_queue(stores)
+    record, _ = await stores.management.create_queue(queue.ref, {}, max_queues=10)
+    await queue.post("a", version=record.version)
+    proxy.fault("POST", "/l/tail", skip=1, status=503, times=9)
+    changed = await stores.management.update_queue(QueueRecord(queue.ref, {"k": 1}, record.version))
+    proxy.heal()
+    with pytest.raises(QueueChanged):
+        await queue.post("b", version=record.version)
+    proxy.kinds()
+    await queue.post("b", version=changed.version)
+    assert proxy.kinds() == {"PUT object": 1, "HEAD object": 1, "GET object": 1, "POST object": 1}
+    await queue.post("c", version=changed.version)
+    assert proxy.kinds() == {"PUT object": 1, "HEAD object": 1, "POST object": 1}
+    with pytest.raises(QueueChanged):
+        await queue.post("d", version=record.version)
+
+
+def limits(proxy: FaultyProxy) -> list[int]:
+    """The lengths of the pages that were asked for since the last time."""
+    found = [parse_qs(seen.query) for seen in proxy.seen if seen.kind == "LIST"]
+    proxy.kinds()
+    return [int(query["limit"][0]) for query in found if "limit" in query]
+
+
+async def test_pages_grow_by_four(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
+    await queue.post(*map(str, range(90)), delay=30 * MINUTE)
+    await queue.post("ready")
+    limits(proxy)
+    assert texts((await queue.claim(1, mode=DelayMode.HONOUR)).messages) == ["ready"]
+    assert limits(proxy) == [21, 84]
+
+
+async def test_a_claim_goes_on_where_the_last_one_ended(
+    queue: QueueUnderTest, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim examines so much and no more; what it passed over is due at a known instant."""
+    monkeypatch.setattr(claiming, "_MOST_EXAMINED", 20)
+    await queue.post(*map(str, range(60)), delay=30 * MINUTE)
+    await queue.post("ready")
+    limits(proxy)
+    for _ in range(2):
+        claimed = await queue.claim(1, mode=DelayMode.HONOUR)
+        assert (claimed.claim_id, claimed.more) == (None, True)
+    claimed = await queue.claim(1, mode=DelayMode.HONOUR)
+    assert texts(claimed.messages) == ["ready"]
+    assert limits(proxy) == [21, 21, 21]
+    await queue.release(claimed.claim_id or "")
+    queue.advance(31 * MINUTE)
+    assert texts((await queue.claim(1, mode=DelayMode.HONOUR)).messages) == ["0"]
+    assert limits(proxy) == [21]
+
+
+async def test_exposing_goes_on_where_it_stopped(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
+    """Each step reads what it makes ready and no more; the last looks at the whole once again."""
+    await queue.post(*map(str, range(30)), delay=30 * MINUTE)
+    proxy.kinds()
+    assert await queue.expose(10) == 10
+    assert proxy.kinds() == {"LIST": 1, "HEAD object": 10, "POST object": 10}
+    assert await queue.expose(10) == 10
+    assert proxy.kinds() == {"LIST": 1, "HEAD object": 10, "POST object": 10}
+    await queue.edit((await queue.page()).messages[25].id, delay=45 * MINUTE)
+    proxy.kinds()
+    assert await queue.expose(20) == 10
+    assert proxy.kinds() == {"LIST": 2, "HEAD object": 10, "POST object": 10}
+    assert await queue.expose(20) == 0
+    assert await queue.counts() == (30, 0, 0)
+
+
+async def test_idle_queues_are_looked_at_once_a_minute(
+    queue: QueueUnderTest, proxy: FaultyProxy
+) -> None:
+    await queue.post("a")
+    store = queue.stores
+    proxy.kinds()
+    for _ in range(3):
+        assert not (await store.messages.sweep(1_000)).total
+        assert not await store.management.exposing_queues(limit=10)
+    assert proxy.kinds() == {"GET account": 1, "LIST": 1 + 1}
+    queue.advance(MINUTE)
+    await store.messages.sweep(1_000)
+    assert proxy.kinds() == {"GET account": 1, "LIST": 1}

@@ -14,9 +14,11 @@ Every queue has one container, PREFIX.queue.HASH.NAME (the hash is of the projec
                         to, at, mt   leaves for the dead-letter queue of that container, to that
                                 position, with that ttl
                         from, at     arrives from that container and that position
-    l/tail          no position after this one was given out (`last`); `open` is the first position
-                    of a post that is being written, and the content then tells how to finish or
-                    undo it
+    l/tail          `last`: no position after this one was given out; `open`: the first position of
+                    a post that is being written, and the content then tells how to finish or undo
+                    it; `birth`, `born`: what is before these is of an earlier life of the queue
+                    (messages, keys); `gone`: dropped at; `v`: version of the record; `n`: bound of
+                    messages and keys
     c/CLAIM         a claim: s started at, t ttl, x expires at; content: the names it holds
     k/m/HASH, k/b/HASH   an idempotency key of a message or a batch: x forgotten at, h digest of
                     what was posted with it; content: ids

@@ -1,13 +1,15 @@
 """What the two stores of one `create` share: the connection, the locks, what is known of queues."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.storage.base import Store
 from zaqar_lite.storage.swift.connection import Swift
-from zaqar_lite.storage.swift.layout import Containers
+from zaqar_lite.storage.swift.layout import Containers, Tail
 from zaqar_lite.storage.swift.locks import Lease, Locks, SharedLocks
 from zaqar_lite.storage.swift.objects import Objects
 from zaqar_lite.storage.swift.options import SwiftOptions
@@ -28,8 +30,8 @@ class Backend:
         self.clock = clock
         self.limits = limits
         self.shared = options.shared
-        self.longest_call_ms = int((options.patience + options.timeout) * 1000) + 5_000
-        """Milliseconds after which a request that was begun has ended, one way or the other."""
+        self.longest_call = options.patience + options.timeout + 5
+        """Seconds after which a request that was begun has ended, one way or the other."""
         self.swift = Swift(
             options.auth,
             connections=options.connections,
@@ -79,8 +81,25 @@ class Backend:
         await self.swift.call("HEAD")
         await self.locks.ping()
 
-    async def locked(self, ref: QueueRef, work: Callable[[Lease], Awaitable[T]]) -> T:
+    async def check(self, ref: QueueRef, version: int | None, tail: Tail) -> Tail:
+        """Compare the version that a caller decided by with the queue's, which the tail may tell.
+
+        Answers the tail, with the version where that was read from the record.
+
+        Raises:
+            QueueChanged: the record is at another version.
+        """
+        if version is None or (self.shared and version and tail.version == version):
+            return tail
+        await self.records.check(ref, version)
+        return replace(tail, version=version) if self.shared else tail
+
+    async def locked(
+        self, ref: QueueRef, work: Callable[[Lease], Awaitable[T]], *, exclusive: bool = False
+    ) -> T:
         """Do `work` under a queue's lock, by a clock that is not too wrong.
+
+        Where it is `exclusive` the outcome holds only if the lock was never lost.
 
         Raises:
             Unavailable: no lock, or a clock that could cut the leases of other processes.
@@ -92,7 +111,7 @@ class Backend:
                 "can't be trusted: synchronise it (NTP).",
                 retry_after=30,
             )
-        return await self.locks.run(self.containers.queue(ref), work)
+        return await self.locks.run(self.containers.queue(ref), work, exclusive=exclusive)
 
     def _check_clock(self) -> None:
         most = MAX_SKEW_S if self.shared else MAX_SKEW_ALONE_S
@@ -101,3 +120,22 @@ class Backend:
                 f"The clock of this machine differs from Swift's by {self.swift.fence.skew:.0f} s; "
                 f"at most {most:.0f} s are allowed: synchronise it (NTP)."
             )
+
+
+class Connected(Store):
+    """What the two stores of one account have in common."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def open(self) -> None:
+        """Connect; see the seam."""
+        await self._backend.open(self)
+
+    async def close(self) -> None:
+        """Disconnect when the other store has, too; see the seam."""
+        await self._backend.close(self)
+
+    async def ping(self) -> None:
+        """Ask Swift, and the coordination service; see the seam."""
+        await self._backend.ping()

@@ -1,77 +1,49 @@
 """Changes by id and of whole queues: edit, delete, expose, purge and drop."""
 
-import heapq
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-from zaqar_lite.domain.errors import Conflict, Invalid, NotFound, Unavailable
+from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
 from zaqar_lite.domain.ids import is_message_id
-from zaqar_lite.domain.models import Message, QueueRef, Refusal, RefusalReason
+from zaqar_lite.domain.models import Edit, Message, QueueRef, Refusal, RefusalReason
 from zaqar_lite.storage.swift import layout
-from zaqar_lite.storage.swift.backend import Backend
-from zaqar_lite.storage.swift.dead_letters import DeadLetters
-from zaqar_lite.storage.swift.layout import Listed, State
+from zaqar_lite.storage.swift.claiming import Claiming
+from zaqar_lite.storage.swift.layout import Listed, State, Tail
 from zaqar_lite.storage.swift.locks import Lease
-from zaqar_lite.storage.swift.objects import UNLOCKED, Entry, together
-from zaqar_lite.storage.swift.reading import Reading
+from zaqar_lite.storage.swift.objects import together
 
-_STEP = 200
-"""Objects that a purge removes before it frees the lock for a moment.
-
-Each by a DELETE of its own, as many at once as there are connections. Swift's bulk delete was no
-faster (it deletes two at a time), and it goes on when the caller has given up, and with him the
-lock.
-"""
-_ROUNDS = 5
+_STEP = 100
+"""Delayed messages that are made ready before the lock is free for a moment."""
+_END = 1 << 62
 
 
-class Changing:
+class Changing(Claiming):
     """Change what is there."""
 
-    def __init__(self, backend: Backend, reading: Reading, dead_letters: DeadLetters) -> None:
-        self._backend = backend
-        self._objects = backend.objects
-        self._reading = reading
-        self._dead_letters = dead_letters
-
-    async def edit(
-        self,
-        queue: QueueRef,
-        message_id: str,
-        *,
-        body: bytes | None,
-        ttl_ms: int | None,
-        delay_ms: int | None,
-        version: int | None,
-    ) -> Message:
+    async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change a delayed message; see the seam."""
-        container = self._backend.containers.queue(queue)
+        container = self._container(queue)
+        message_id = edit.message_id
 
         async def work(lease: Lease) -> Message:
-            await self._backend.records.check(queue, version)
-            await self._backend.tails.settle(container, lease)
+            tail = await self._tails.load(container, lease)
+            await self._backend.check(queue, edit.version, tail)
             known = is_message_id(message_id)
-            message = await self._reading.fetch(container, message_id) if known else None
-            now = self._backend.clock.now_ms()
-            if message is None or not message.state.is_live(now):
+            message = await self._fetch(container, message_id) if known else None
+            now = self._now()
+            if (
+                message is None
+                or not message.state.is_live(now)
+                or message.listed.position < tail.birth
+            ):
                 raise NotFound(f"Message {message_id} does not exist.")
-            state = message.state
-            if state.is_claimed(now) or not state.is_delayed(now):
-                raise Conflict(f"Message {message_id} is not delayed (any more).")
-            if ttl_ms is not None:
-                state = replace(state, ttl_ms=ttl_ms, expires_at=now + ttl_ms)
-            if delay_ms is not None:
-                state = replace(state, delay_expires_at=now + delay_ms)
-            early_ms = state.delay_expires_at - state.expires_at
-            if early_ms > 0:
-                raise Invalid(
-                    f"Message {message_id} would expire {early_ms} ms before its delay is over: "
-                    "give a longer ttl or a shorter delay."
-                )
+            state = _edited(message.state, edit, now)
             edited = message.with_state(state)
-            if body is not None:
-                edited = edited._replace(content=edited.content._replace(body=body))
+            self._tails.queue(container).something_may_be_ready()
+            if edit.body is not None:
+                edited = edited._replace(content=edited.content._replace(body=edit.body))
                 await self._objects.put_message(container, edited, lease)
             elif not await self._objects.mark_message(container, edited.listed.name, state, lease):
                 raise NotFound(f"Message {message_id} does not exist.")
@@ -80,7 +52,7 @@ class Changing:
         return await self._backend.locked(queue, work)
 
     async def delete(
-        self, queue: QueueRef, ids: Collection[str], claim_ids: Collection[str] | None
+        self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
     ) -> Sequence[Refusal]:
         """Delete messages, all or none; see the seam.
 
@@ -90,120 +62,137 @@ class Changing:
         known = [message_id for message_id in dict.fromkeys(ids) if is_message_id(message_id)]
         if not known:
             return ()
-        container = self._backend.containers.queue(queue)
-        if claim_ids is not None and claim_ids:
-            found = await self._find(container, known)
+        container = self._container(queue)
+        self._tails.queue(container).room = None
+        longest = self._backend.longest_call
+        if claim_ids:
+            until = time.monotonic() + longest - self._backend.swift.fence.lasts
+            found = await self._find_live(container, known, await self._tails.look(container))
             refused = self._refused(found, claim_ids)
-            now = self._backend.clock.now_ms() + self._backend.longest_call_ms
-            if refused or all(one.state.is_claimed(now) for one in found):
-                await self._remove([] if refused else found, container, UNLOCKED)
-                return refused
+            late = self._now() + int(longest * 1000)
+            if refused or all(one.state.is_claimed(late) for one in found):
+                return refused or await self._remove(container, found, claim_ids, Lease(until))
 
         async def work(lease: Lease) -> Sequence[Refusal]:
-            await self._backend.tails.settle(container, lease)
+            tail = await self._tails.load(container, lease)
             if claim_ids is None:
                 await together(*(self._remove_blindly(container, i, lease) for i in known))
                 return ()
-            found = await self._find(container, known)
+            found = await self._find_live(container, known, tail)
             refused = self._refused(found, claim_ids)
-            await self._remove([] if refused else found, container, lease)
-            return refused
+            return refused or await self._remove(container, found, claim_ids, lease)
 
         return await self._backend.locked(queue, work)
 
-    async def _find(self, container: str, ids: Collection[str]) -> list[Listed]:
-        found = await together(*(self._reading.find(container, key) for key in ids))
-        now = self._backend.clock.now_ms()
-        return [one for one in found if one is not None and one.state.is_live(now)]
+    async def _find_live(self, container: str, ids: Collection[str], tail: Tail) -> list[Listed]:
+        found = await together(*(self._find(container, key) for key in ids))
+        now = self._now()
+        there = [one for one in found if one is not None and one.state.is_live(now)]
+        return [one for one in there if one.position >= tail.birth]
 
     def _refused(self, found: Sequence[Listed], claim_ids: Collection[str]) -> list[Refusal]:
-        now = self._backend.clock.now_ms()
+        now = self._now()
         return [
             Refusal(one.id, reason)
             for one in found
             if (reason := _refusal(one.state, claim_ids, now)) is not None
         ]
 
-    async def _remove(self, found: Sequence[Listed], container: str, lease: Lease) -> None:
+    async def _remove(
+        self, container: str, found: Sequence[Listed], claim_ids: Collection[str], lease: Lease
+    ) -> Sequence[Refusal]:
         await together(*(self._dead_letters.remove(container, one, lease) for one in found))
+        await self._end_empty(container, claim_ids, found, lease)
+        return ()
 
     async def _remove_blindly(self, container: str, message_id: str, lease: Lease) -> None:
         """Delete a message whatever holds it: one request where it is at home."""
         if not await self._objects.remove(container, layout.name_at_home(message_id), lease):
-            moved = await self._reading.find(container, message_id)
+            moved = await self._find(container, message_id)
             if moved is not None:
                 await self._dead_letters.remove(container, moved, lease)
 
     async def expose(self, queue: QueueRef, limit: int) -> int:
-        """Make delayed messages ready, those first that would be first; see the seam."""
-        container = self._backend.containers.queue(queue)
+        """Make delayed messages ready, in the order of listings; see the seam.
 
-        async def work(lease: Lease) -> int:
-            now = self._backend.clock.now_ms()
-            delayed = [
-                one
-                async for one in self._reading.listed(queue)
-                if one.state.is_ready(now) and one.state.is_delayed(now)
-            ]
-            chosen = heapq.nsmallest(
-                limit, delayed, key=lambda one: (one.state.delay_expires_at, one.position)
-            )
-            done = await together(*(self._expose(container, one, lease) for one in chosen))
-            return len(done)
+        Each call goes on where the last one ended. What is before that place is looked at last:
+        the queue may have been switched on and off again since then. Listing needs no lock, so
+        that a backlog may take longer than a lease.
+        """
+        container = self._container(queue)
+        tail = await self._tails.look(container)
+        known = self._tails.queue(container)
+        begin = max(known.exposed_to, tail.birth)
+        done = 0
+        again = [(tail.birth, begin)] if begin > tail.birth else []
+        for start, end in [(begin, _END), *again]:
+            async for page in self._objects.messages(
+                container, start=start, before=_before(end), first=limit + 1
+            ):
+                now = self._now()
+                delayed = [o for o in page if o.state.is_ready(now) and o.state.is_delayed(now)]
+                chosen = delayed[: limit - done]
+                for first in range(0, len(chosen), _STEP):
+                    step = partial(self._expose, container, chosen[first : first + _STEP])
+                    done += await self._backend.locked(queue, step)
+                if done == limit:
+                    known.exposed_to = chosen[-1].position + 1
+                    return done
+        known.exposed_to = 0
+        return done
 
-        return await self._backend.locked(queue, work)
+    async def _expose(self, container: str, listed: Sequence[Listed], lease: Lease) -> int:
+        self._tails.queue(container).something_may_be_ready()
+        return sum(await together(*(self._expose_one(container, o.name, lease) for o in listed)))
 
-    async def _expose(self, container: str, listed: Listed, lease: Lease) -> None:
-        state = await self._objects.state(container, listed.name)
-        now = self._backend.clock.now_ms()
-        if state is not None and state.is_delayed(now):
-            exposed = replace(state, delay_expires_at=now)
-            await self._objects.mark_message(container, listed.name, exposed, lease)
+    async def _expose_one(self, container: str, name: str, lease: Lease) -> bool:
+        state = await self._objects.state(container, name)
+        now = self._now()
+        if state is None or not state.is_delayed(now) or not state.is_ready(now):
+            return False
+        exposed = replace(state, delay_expires_at=now)
+        return await self._objects.mark_message(container, name, exposed, lease)
 
     async def purge(self, queue: QueueRef) -> None:
-        """Remove all messages and claims; keep the keys and the tail; see the seam."""
-        for prefix in (layout.MESSAGES, layout.CLAIMS, layout.INDEX):
-            await self._empty(queue, prefix)
+        """End the life of all messages at once; the sweep removes them; see the seam."""
+        container = self._container(queue)
+        await self._backend.locked(queue, partial(self._tails.bury, container, gone=False))
 
     async def drop(self, queue: QueueRef) -> None:
-        """Remove the queue: messages first, the record last; see the seam."""
-        container = self._backend.containers.queue(queue)
-        await self._empty(queue, layout.MESSAGES)
+        """End the queue's life at once, with its record; see the seam."""
+        container = self._container(queue)
 
         async def work(lease: Lease) -> None:
-            self._backend.tails.forget(container)
-            for _ in range(_ROUNDS):
-                for prefix in (layout.MESSAGES, ""):
-                    async for entries in self._objects.pages(container, prefix=prefix, first=_STEP):
-                        await self._remove_entries(container, entries, lease)
-                if await self._objects.remove_container(container, lease):
-                    break
-            else:
-                raise Unavailable(
-                    f"Swift still lists objects of the queue {queue.name!r}; delete it again."
-                )
+            await self._tails.bury(container, lease, gone=True)
             await self._backend.records.remove(queue, lease)
 
         await self._backend.locked(queue, work)
 
-    async def _empty(self, queue: QueueRef, prefix: str) -> None:
-        """Remove what is listed now, in steps: a backlog takes longer than a lease may last."""
-        container = self._backend.containers.queue(queue)
-        newest = await self._objects.list(container, prefix=prefix, limit=1, newest_first=True)
-        after, last = prefix, newest[0].name if newest else prefix
-        while after < last:
-            step = partial(self._remove_some, container, after, last)
-            after = await self._backend.locked(queue, step)
 
-    async def _remove_some(self, container: str, after: str, last: str, lease: Lease) -> str:
-        """Remove one step of what is after `after`, up to `last`; answer where to go on."""
-        limit = min(_STEP, self._objects.page)
-        entries = await self._objects.list(container, after=after, before=f"{last}/", limit=limit)
-        await self._remove_entries(container, entries, lease)
-        return entries[-1].name if len(entries) == limit else last
+def _before(end: int) -> str:
+    return layout.AFTER_MESSAGES if end == _END else layout.after_position(end - 1)
 
-    async def _remove_entries(self, container: str, entries: Sequence[Entry], lease: Lease) -> None:
-        await together(*(self._objects.remove(container, entry.name, lease) for entry in entries))
+
+def _edited(state: State, edit: Edit, now: int) -> State:
+    """The state of a delayed message after an edit.
+
+    Raises:
+        Conflict: it is not delayed any more.
+        Invalid: it would expire before its delay is over.
+    """
+    if state.is_claimed(now) or not state.is_delayed(now):
+        raise Conflict(f"Message {edit.message_id} is not delayed (any more).")
+    if edit.ttl_ms is not None:
+        state = replace(state, ttl_ms=edit.ttl_ms, expires_at=now + edit.ttl_ms)
+    if edit.delay_ms is not None:
+        state = replace(state, delay_expires_at=now + edit.delay_ms)
+    early_ms = state.delay_expires_at - state.expires_at
+    if early_ms > 0:
+        raise Invalid(
+            f"Message {edit.message_id} would expire {early_ms} ms before its delay is over: "
+            "give a longer ttl or a shorter delay."
+        )
+    return state
 
 
 def _refusal(state: State, claim_ids: Collection[str], now: int) -> RefusalReason | None:

@@ -1,52 +1,30 @@
 """Claims and pops: under the queue's lock, from one listing, each message decided by its object."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections import OrderedDict
+from collections.abc import Awaitable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from zaqar_lite.domain.errors import NotFound, Unavailable, Unsupported
 from zaqar_lite.domain.ids import is_claim_id, new_claim_id
-from zaqar_lite.domain.models import Claim, Claimed, DeadLetter, DelayMode, QueueRef
+from zaqar_lite.domain.models import Claim, Claimed, DelayMode, QueueRef, Take
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
-from zaqar_lite.storage.swift.dead_letters import DeadLetters
 from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
-from zaqar_lite.storage.swift.objects import Entry, together
+from zaqar_lite.storage.swift.objects import together
+from zaqar_lite.storage.swift.reading import SPARE, Reading
 
-_SPARE = 20
-"""How many entries beyond the limit the first page of a listing has, for those passed over."""
+_MOST_EXAMINED = 10_000
+"""Entries that one claim examines; the next one goes on where it ended."""
 _MAX_MOVED = 100
 """Dead letters of one claim: the lock is not held for longer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What a claim or a pop asks for."""
-
-    queue: QueueRef
-    limit: int
-    delay_mode: DelayMode
-    dead_letter: DeadLetter | None
-    version: int | None
-
-    def may_take(self, state: State, now: int) -> bool:
-        """Whether a message in this state is ready for it.
-
-        A message of a normal queue has no `d`, so there is nothing to compare.
-        """
-        if not state.is_ready(now):
-            return False
-        return self.delay_mode is DelayMode.EXPOSE or not state.is_delayed(now)
-
-
-class Terms(NamedTuple):
-    """Who claims, and for how long (milliseconds)."""
-
-    client_id: str
-    ttl_ms: int
-    grace_ms: int
+_TRUST_MS = 10_000
+"""How long it is believed of a long stretch that nothing in it is ready: others may release."""
+_MAX_CLAIMS = 10_000
+"""Claims of this process whose end it will see."""
+_END = 1 << 62
 
 
 @dataclass(slots=True)
@@ -69,176 +47,208 @@ class Record:
         return layout.content_type("claim", s=self.started_at, t=self.ttl_ms, x=self.expires_at)
 
 
-class Claiming:
+@dataclass(slots=True)
+class Chosen:
+    """What a claim found: messages to hand out, letters to move, and whether there may be more."""
+
+    messages: list[Fetched] = field(default_factory=list)
+    letters: list[Fetched] = field(default_factory=list)
+    more: bool = False
+
+
+class Claiming(Reading):
     """Hand out messages under claims, or for good."""
 
-    def __init__(self, backend: Backend, dead_letters: DeadLetters) -> None:
-        self._backend = backend
-        self._objects = backend.objects
-        self._dead_letters = dead_letters
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self._outstanding: OrderedDict[str, set[str]] = OrderedDict()
 
-    async def claim(self, wish: Wish, terms: Terms) -> Claimed:
+    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
         """Hand out ready messages under a new claim; see the seam."""
 
         async def work(lease: Lease) -> Claimed:
-            taken, moved = await self._take(wish, lease)
-            held = await self._hold(wish, terms, taken, lease) if taken else Claimed(None)
-            held.moved = moved
-            return held
+            chosen = await self._choose(queue, take, lease)
+            held = Claimed(None)
+            if chosen.messages:
+                held = await self._hold(queue, take, chosen.messages, lease)
+            return await self._with_letters(queue, take, chosen, held, lease)
 
-        return await self._backend.locked(wish.queue, work)
+        return await self._backend.locked(queue, work, exclusive=True)
 
-    async def pop(self, wish: Wish) -> Claimed:
-        """Remove and hand out ready messages; see the seam.
-
-        One whose deletion is in doubt is left out: it must not go to two callers.
-        """
+    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
+        """Remove and hand out ready messages; see the seam."""
 
         async def work(lease: Lease) -> Claimed:
-            taken, moved = await self._take(wish, lease)
-            container = self._backend.containers.queue(wish.queue)
-            outcomes = await asyncio.gather(
-                *(self._dead_letters.remove(container, m.listed, lease) for m in taken),
-                return_exceptions=True,
+            chosen = await self._choose(queue, take, lease)
+            container = self._container(queue)
+            gone = await _certain(
+                chosen.messages,
+                (self._pop_one(container, m.listed, lease) for m in chosen.messages),
             )
-            gone = _successes(taken, outcomes)
-            now = self._backend.clock.now_ms()
-            return Claimed(None, [message.view(now) for message in gone], moved)
+            self._tails.queue(container).room = None
+            popped = Claimed(None, [message.view(self._now()) for message in gone])
+            return await self._with_letters(queue, take, chosen, popped, lease)
 
-        return await self._backend.locked(wish.queue, work)
+        return await self._backend.locked(queue, work)
 
-    async def _take(self, wish: Wish, lease: Lease) -> tuple[list[Fetched], int]:
-        """Choose ready messages, in order, and move the exhausted ones met on the way."""
-        if wish.dead_letter is not None and wish.dead_letter.target is None:
+    async def _with_letters(
+        self, queue: QueueRef, take: Take, chosen: Chosen, claimed: Claimed, lease: Lease
+    ) -> Claimed:
+        """Move the exhausted messages that were met on the way, and tell how many.
+
+        What was handed out by now is handed out: where a move fails, the next claim goes on.
+        """
+        claimed.more = chosen.more
+        letter = take.retries.dead_letter
+        if chosen.letters and letter is not None and letter.target is not None:
+            source, target = self._container(queue), self._container(letter.target)
+            try:
+                claimed.moved = await self._dead_letters.move(
+                    source, target, chosen.letters, letter.ttl_ms or 0, lease
+                )
+            except Unavailable:
+                if not claimed.messages:
+                    raise
+        return claimed
+
+    async def _choose(self, queue: QueueRef, take: Take, lease: Lease) -> Chosen:
+        """Choose ready messages, in order, and the exhausted ones met on the way."""
+        letter = take.retries.dead_letter
+        if letter is not None and letter.target is None:
             raise Unsupported("The Swift store keeps no failed messages; the embedded one does.")
-        container = self._backend.containers.queue(wish.queue)
-        await together(
-            self._backend.records.check(wish.queue, wish.version),
-            self._backend.tails.settle(container, lease),
-        )
-        taken: list[Fetched] = []
-        moved = 0
-        pages = self._objects.pages(
-            container,
-            after=layout.MESSAGES,
-            before=layout.AFTER_MESSAGES,
-            first=wish.limit + _SPARE,
-        )
-        async for entries in pages:
-            ready = self._ready(wish, await self._with_moves_finished(container, entries, lease))
-            moved += await self._choose(wish, container, ready, taken, lease)
-            if len(taken) >= wish.limit or moved >= _MAX_MOVED:
+        container = self._container(queue)
+        tail = await self._tails.load(container, lease)
+        known = self._tails.queue(container)
+        known.tail = tail = await self._backend.check(queue, take.version, tail)
+        chosen, start, until = Chosen(), tail.birth, _END
+        if known.nothing_ready is not None:
+            mode, position, until = known.nothing_ready
+            if mode is take.delay_mode and until > self._now():
+                start = position
+            else:
+                known.nothing_ready, until = None, _END
+        examined = 0
+        async for page in self._objects.messages(container, start=start, first=take.limit + SPARE):
+            listed = await self._with_moves_finished(container, page, lease)
+            until = min(until, await self._choose_of(container, listed, take, chosen))
+            examined += len(page)
+            if len(chosen.messages) >= take.limit:
                 break
-        return taken, moved
+            chosen.more = examined >= _MOST_EXAMINED or len(chosen.letters) >= _MAX_MOVED
+            if chosen.more:
+                if not chosen.messages and not chosen.letters:
+                    until = min(until, self._now() + _TRUST_MS) if self._backend.shared else until
+                    known.nothing_ready = (take.delay_mode, page[-1].position + 1, until)
+                break
+        return chosen
 
-    def _ready(self, wish: Wish, entries: Sequence[Entry]) -> list[Listed]:
-        now = self._backend.clock.now_ms()
-        listed = (Listed(entry.name, State.parse(entry.content_type)) for entry in entries)
-        return [one for one in listed if wish.may_take(one.state, now)]
+    async def _choose_of(
+        self, container: str, listed: Sequence[Listed], take: Take, chosen: Chosen
+    ) -> int:
+        """Choose of one page; answer when a message that is not ready may be so at the earliest."""
+        now = self._now()
+        ready = [one.name for one in listed if _may_take(take, one.state, now)]
+        delayed = take.delay_mode is not DelayMode.EXPOSE
+        waiting = [
+            one.state.ready_at(delayed=delayed)
+            for one in listed
+            if one.state.expires_at > now and not _may_take(take, one.state, now)
+        ]
+        letter = take.retries.dead_letter
+        start = 0
+        while start < len(ready):
+            wanted = take.limit - len(chosen.messages)
+            if wanted <= 0 or len(chosen.letters) >= _MAX_MOVED:
+                break
+            found = await self._fetch_all(container, ready[start : start + wanted])
+            start += wanted
+            for message in found:
+                if not _may_take(take, message.state, self._now()):
+                    waiting.append(now + 1_000)  # the listing is late
+                elif letter is not None and message.state.claim_count >= letter.max_claims:
+                    chosen.letters.append(message)
+                else:
+                    chosen.messages.append(message)
+        return min(waiting, default=_END)
 
     async def _with_moves_finished(
-        self, container: str, entries: Sequence[Entry], lease: Lease
-    ) -> Sequence[Entry]:
-        """The same entries when the moves that a crash cut short, among them, are finished."""
-        cut = [e for e in entries if ";to=" in e.content_type or ";from=" in e.content_type]
+        self, container: str, page: Sequence[Listed], lease: Lease
+    ) -> Sequence[Listed]:
+        """The same messages when the moves that a crash cut short, among them, are finished."""
+        cut = [one for one in page if one.is_cut]
         if not cut:
-            return entries
-        listed = [Listed(entry.name, State.parse(entry.content_type)) for entry in cut]
-        await self._dead_letters.heal(container, listed, lease)
-        replies = await together(*(self._objects.head(container, entry.name) for entry in cut))
-        now_there = {
-            entry.name: reply.headers["Content-Type"]
-            for entry, reply in zip(cut, replies, strict=True)
-            if reply.found
-        }
-        return [
-            Entry(entry.name, now_there.get(entry.name, entry.content_type))
-            for entry in entries
-            if entry.name in now_there or entry not in cut
-        ]
-
-    async def _choose(
-        self,
-        wish: Wish,
-        container: str,
-        waiting: Sequence[Listed],
-        taken: list[Fetched],
-        lease: Lease,
-    ) -> int:
-        """Read candidates until the limit is reached; move the exhausted ones, and count them."""
-        moved = start = 0
-        while start < len(waiting) and len(taken) < wish.limit and moved < _MAX_MOVED:
-            end = start + wish.limit - len(taken)
-            found = await together(
-                *(self._objects.fetch(container, one.name) for one in waiting[start:end])
-            )
-            start = end
-            now = self._backend.clock.now_ms()
-            ready = [m for m in found if m is not None and wish.may_take(m.state, now)]
-            letter = wish.dead_letter
-            if letter is None or letter.target is None:
-                taken += ready
-                continue
-            exhausted = [m for m in ready if m.state.claim_count >= letter.max_claims]
-            taken += [m for m in ready if m.state.claim_count < letter.max_claims]
-            target = self._backend.containers.queue(letter.target)
-            moved += await self._dead_letters.move(
-                container, target, exhausted, letter.ttl_ms or 0, lease
-            )
-        return moved
+            return page
+        await self._dead_letters.heal(container, cut, lease)
+        states = await together(*(self._objects.state(container, one.name) for one in cut))
+        healed = {one.name: state for one, state in zip(cut, states, strict=True)}
+        now = [Listed(one.name, healed.get(one.name, one.state) or NO_STATE) for one in page]
+        return [one for one in now if one.state is not NO_STATE]
 
     async def _hold(
-        self, wish: Wish, terms: Terms, taken: Sequence[Fetched], lease: Lease
+        self, queue: QueueRef, take: Take, taken: Sequence[Fetched], lease: Lease
     ) -> Claimed:
-        """Mark what was taken and write the claim, at once.
-
-        A message whose mark is in doubt is not handed out: if it is held, then until it lapses.
-        """
-        container = self._backend.containers.queue(wish.queue)
-        now = self._backend.clock.now_ms()
+        """Mark what was taken and write the claim, at once."""
+        container = self._container(queue)
+        now = self._now()
         claim_id = new_claim_id()
         held = [
             message.with_state(
                 replace(
-                    message.state.held_until(now, terms.ttl_ms, terms.grace_ms),
+                    message.state.held_until(now, take.ttl_ms, take.grace_ms),
                     claim_id=claim_id,
                     claim_count=message.state.claim_count + 1,
-                    claim_client=terms.client_id,
-                    delay_expires_at=_delay_of(message.state, wish.delay_mode, now),
+                    claim_client=take.client_id,
+                    delay_expires_at=_delay_of(message.state, take.delay_mode, now),
                 )
             )
             for message in taken
         ]
-        record = Record(claim_id, now, terms.ttl_ms, [message.listed.name for message in held])
-        recorded, *outcomes = await asyncio.gather(
+        record = Record(claim_id, now, take.ttl_ms, [message.listed.name for message in held])
+        recorded, marked = await asyncio.gather(
             self._put_record(container, record, lease),
-            *(self._objects.mark_message(container, m.listed.name, m.state, lease) for m in held),
+            _certain(held, (self._mark(container, m.listed, lease) for m in held)),
             return_exceptions=True,
         )
-        if isinstance(recorded, BaseException):
-            await self._give_back(container, taken, outcomes, lease)
-            raise recorded
-        good = _successes(held, outcomes)
-        if len(good) < len(held):
-            record.names = [message.listed.name for message in good]
-            await self._put_record(container, record, lease)
-        return Claimed(claim_id if good else None, [m.view(now) for m in good])
+        failure = recorded if isinstance(recorded, BaseException) else marked
+        if isinstance(failure, BaseException):
+            await asyncio.gather(
+                *(self._unmark(container, m, claim_id, lease) for m in taken),
+                return_exceptions=True,
+            )
+            raise failure
+        if isinstance(marked, BaseException) or not marked:
+            return Claimed(None)
+        self._outstanding[claim_id] = {message.listed.name for message in marked}
+        if len(self._outstanding) > _MAX_CLAIMS:
+            self._outstanding.popitem(last=False)
+        return Claimed(claim_id, [message.view(now) for message in marked])
 
-    async def _give_back(
-        self,
-        container: str,
-        taken: Sequence[Fetched],
-        outcomes: Sequence[bool | BaseException],
-        lease: Lease,
-    ) -> None:
-        """Undo the marks of a claim that could not be recorded, as far as that is possible."""
-        marked = [m for m, done in zip(taken, outcomes, strict=True) if done is True]
-        await asyncio.gather(
-            *(self._objects.mark_message(container, m.listed.name, m.state, lease) for m in marked),
-            return_exceptions=True,
-        )
+    async def _mark(self, container: str, listed: Listed, lease: Lease) -> bool:
+        """Let a claim hold a message; False when it is gone, or the claim does not hold it.
 
-    async def _put_record(self, container: str, record: Record, lease: Lease) -> bool:
+        A mark that failed can't land any more, so the object tells what became of it.
+        """
+        try:
+            return await self._objects.mark_message(container, listed.name, listed.state, lease)
+        except Unavailable:
+            state = await self._objects.state(container, listed.name)
+            return state is not None and state.claim_id == listed.state.claim_id
+
+    async def _unmark(self, container: str, message: Fetched, claim_id: str, lease: Lease) -> None:
+        """Undo the mark of a claim that could not be made."""
+        state = await self._objects.state(container, message.listed.name)
+        if state is not None and state.claim_id == claim_id:
+            await self._objects.mark_message(container, message.listed.name, message.state, lease)
+
+    async def _pop_one(self, container: str, listed: Listed, lease: Lease) -> bool:
+        """Delete a message; False when it is still there, and so is nobody's."""
+        try:
+            await self._dead_letters.remove(container, listed, lease)
+        except Unavailable:
+            return await self._objects.state(container, listed.name) is None
+        return True
+
+    async def _put_record(self, container: str, record: Record, lease: Lease) -> None:
         await self._objects.put(
             container,
             layout.CLAIMS + record.claim_id,
@@ -247,7 +257,6 @@ class Claiming:
             lease,
             ends=record.expires_at,
         )
-        return True
 
     async def _record(self, container: str, claim_id: str) -> Record:
         """Read a live claim.
@@ -261,29 +270,35 @@ class Claiming:
                 time = layout.parameters(reply.headers["Content-Type"])
                 names = reply.body.decode().split()
                 record = Record(claim_id, int(time["s"]), int(time["t"]), names)
-                if record.expires_at > self._backend.clock.now_ms():
+                if record.expires_at > self._now():
                     return record
-        raise NotFound(f"Claim {claim_id} does not exist or has expired.")
+        raise _no_claim(claim_id)
 
-    async def get_claim(self, queue: QueueRef, claim_id: str) -> Claim:
+    async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         """Read a live claim and what it holds; see the seam."""
-        container = self._backend.containers.queue(queue)
-        record = await self._record(container, claim_id)
-        found = await together(*(self._objects.fetch(container, name) for name in record.names))
-        now = self._backend.clock.now_ms()
-        held = [m.view(now) for m in found if m is not None and _holds(claim_id, m.state, now)]
+        container = self._container(queue)
+        record, tail = await asyncio.gather(
+            self._record(container, claim_id), self._tails.look(container)
+        )
+        found = await self._fetch_all(container, record.names)
+        now = self._now()
+        held = [m.view(now) for m in found if is_held(claim_id, m.listed, tail.birth, now)]
+        if not held:
+            raise _no_claim(claim_id)
         return Claim(claim_id, record.ttl_ms, now - record.started_at, held)
 
-    async def renew(self, queue: QueueRef, claim_id: str, ttl_ms: int, grace_ms: int) -> None:
+    async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
         """Let a live claim live on; see the seam."""
-        container = self._backend.containers.queue(queue)
+        container = self._container(queue)
 
         async def work(lease: Lease) -> None:
             record = await self._record(container, claim_id)
-            held = await self._held(container, record)
-            now = self._backend.clock.now_ms()
+            held = await self._held(container, record, lease)
+            now = self._now()
             renewed = Record(claim_id, now, ttl_ms, record.names)
-            marks = await together(
+            if not held:
+                raise _no_claim(claim_id)
+            marked = await together(
                 self._objects.mark(
                     container,
                     layout.CLAIMS + claim_id,
@@ -293,29 +308,27 @@ class Claiming:
                 ),
                 *(
                     self._objects.mark_message(
-                        container,
-                        one.name,
-                        one.state.held_until(now, ttl_ms, grace_ms),
-                        lease,
+                        container, one.name, one.state.held_until(now, ttl_ms, grace_ms), lease
                     )
                     for one in held
                 ),
             )
-            if not marks[0]:
-                raise NotFound(f"Claim {claim_id} does not exist or has expired.")
+            if not marked[0]:
+                raise _no_claim(claim_id)
 
         await self._backend.locked(queue, work)
 
-    async def release(self, queue: QueueRef, claim_id: str) -> None:
+    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
         """End a claim; see the seam."""
-        container = self._backend.containers.queue(queue)
+        container = self._container(queue)
 
         async def work(lease: Lease) -> None:
             try:
                 record = await self._record(container, claim_id)
             except NotFound:
                 return
-            held = await self._held(container, record)
+            held = await self._held(container, record, lease)
+            self._tails.queue(container).something_may_be_ready()
             await together(
                 *(
                     self._objects.mark_message(
@@ -324,24 +337,60 @@ class Claiming:
                     for one in held
                 )
             )
-            await self._objects.remove(container, layout.CLAIMS + claim_id, lease)
+            await self._end(container, claim_id, lease)
 
         if is_claim_id(claim_id):
             await self._backend.locked(queue, work)
 
-    async def _held(self, container: str, record: Record) -> list[Listed]:
-        """What a claim holds by now, as the messages themselves tell."""
+    async def _end(self, container: str, claim_id: str, lease: Lease) -> None:
+        """Remove the record of a claim that holds nothing; what is left of it is the sweep's."""
+        self._outstanding.pop(claim_id, None)
+        with suppress(Unavailable):
+            await self._objects.remove(container, layout.CLAIMS + claim_id, lease)
+
+    async def _end_empty(
+        self, container: str, claim_ids: Collection[str], gone: Iterable[Listed], lease: Lease
+    ) -> None:
+        """End those claims of this process whose last message is gone."""
+        names = {listed.name for listed in gone}
+        for claim_id in claim_ids:
+            left = self._outstanding.get(claim_id)
+            if left is not None:
+                left -= names
+                if not left:
+                    await self._end(container, claim_id, lease)
+
+    async def _held(self, container: str, record: Record, lease: Lease) -> list[Listed]:
+        """What a claim holds by now, as the messages themselves tell; under the lock."""
+        tail = await self._tails.load(container, lease)
         states = await together(*(self._objects.state(container, name) for name in record.names))
-        now = self._backend.clock.now_ms()
+        now = self._now()
         return [
-            Listed(name, state)
+            listed
             for name, state in zip(record.names, states, strict=True)
-            if state is not None and _holds(record.claim_id, state, now)
+            if state is not None
+            and is_held(record.claim_id, listed := Listed(name, state), tail.birth, now)
         ]
 
 
-def _holds(claim_id: str, state: State, now: int) -> bool:
-    return state.is_live(now) and state.is_claimed(now) and state.claim_id == claim_id
+NO_STATE = State(0, 0, "")
+
+
+def _may_take(take: Take, state: State, now: int) -> bool:
+    """Whether a message in this state is ready for a claim.
+
+    A message of a normal queue has no `d`, so there is nothing to compare.
+    """
+    if not state.is_ready(now):
+        return False
+    return take.delay_mode is DelayMode.EXPOSE or not state.is_delayed(now)
+
+
+def is_held(claim_id: str, listed: Listed, birth: int, now: int) -> bool:
+    """Whether a claim holds a message."""
+    state = listed.state
+    mine = state.claim_id == claim_id and state.is_claimed(now)
+    return mine and state.is_live(now) and listed.position >= birth
 
 
 def _delay_of(state: State, mode: DelayMode, now: int) -> int:
@@ -349,19 +398,22 @@ def _delay_of(state: State, mode: DelayMode, now: int) -> int:
     return min(state.delay_expires_at, now) if mode is DelayMode.EXPOSE else state.delay_expires_at
 
 
-def _successes(
-    messages: Sequence[Fetched], outcomes: Sequence[object | BaseException]
-) -> list[Fetched]:
-    """The messages whose write is certain: neither gone before it, nor in doubt.
+def _no_claim(claim_id: str) -> NotFound:
+    return NotFound(f"Claim {claim_id} does not exist or has expired.")
+
+
+async def _certain(messages: Sequence[Fetched], writes: Iterable[Awaitable[bool]]) -> list[Fetched]:
+    """The messages whose write is certain.
 
     Raises:
-        Unavailable: of those that were there none is certain.
+        Unavailable: none is, and of some nobody can tell.
     """
+    outcomes = await asyncio.gather(*writes, return_exceptions=True)
     failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     for failure in failures:
         if not isinstance(failure, Unavailable):
             raise failure
-    good = [m for m, done in zip(messages, outcomes, strict=True) if done is None or done is True]
+    good = [m for m, done in zip(messages, outcomes, strict=True) if done is True]
     if failures and not good:
         raise failures[0]
     return good

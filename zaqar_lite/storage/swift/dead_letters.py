@@ -11,8 +11,10 @@ sweep of the target shows an arriving one whose original is gone.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import Origin
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
@@ -38,35 +40,46 @@ class DeadLetters:
         if not letters:
             return 0
         tails = self._backend.tails
-        async with (
-            self._backend.locks.hold(target) as target_lease,
-            tails.opened(target, len(letters), target_lease) as (first, _),
-        ):
+        async with self._backend.locks.hold(target) as target_lease:
             lease = Lease(min(lease.until, target_lease.until))
-            marked = await together(
-                *(
-                    self._objects.mark_message(
-                        source,
-                        letter.listed.name,
-                        replace(letter.state, leaving=target, move_position=at, move_ttl_ms=ttl_ms),
-                        lease,
-                    )
-                    for at, letter in enumerate(letters, first)
+            tail = await tails.load(target, lease)
+            tail = replace(tail, bound=tail.bound and tail.bound + len(letters))
+            places = tails.places(tail, len(letters))
+            async with tails.growing(target, tail, places, lease):
+                placed = list(zip(places, letters, strict=True))
+                return await self._copy_all(source, target, placed, ttl_ms, lease)
+
+    async def _copy_all(
+        self,
+        source: str,
+        target: str,
+        places: Sequence[tuple[int, Fetched]],
+        ttl_ms: int,
+        lease: Lease,
+    ) -> int:
+        """Move messages to positions of the target, under both locks."""
+        marked = await together(
+            *(
+                self._objects.mark_message(
+                    source,
+                    letter.listed.name,
+                    replace(letter.state, leaving=target, move_position=at, move_ttl_ms=ttl_ms),
+                    lease,
                 )
+                for at, letter in places
             )
-            leaving = [
-                (letter, self._copy(source, letter, at, ttl_ms))
-                for (at, letter), there in zip(enumerate(letters, first), marked, strict=True)
-                if there  # else it was deleted meanwhile
-            ]
-            tails.queue(target).bound = None
-            await together(
-                tails.note(target, lease),
-                *(self._index(target, copy.listed, lease) for _, copy in leaving),
-                *(self._objects.put_message(target, copy, lease) for _, copy in leaving),
-            )
-            await self._forget(source, [letter.listed for letter, _ in leaving], lease)
-            await together(*(self._show(target, copy.listed, lease) for _, copy in leaving))
+        )
+        leaving = [
+            (letter.listed, self._copy(source, letter, at, ttl_ms))
+            for (at, letter), there in zip(places, marked, strict=True)
+            if there  # else it was deleted meanwhile
+        ]
+        await together(
+            *(self._index(target, copy.listed, lease) for _, copy in leaving),
+            *(self._objects.put_message(target, copy, lease) for _, copy in leaving),
+        )
+        await together(*(self.remove(source, letter, lease) for letter, _ in leaving))
+        await together(*(self._show(target, copy.listed, lease) for _, copy in leaving))
         return len(leaving)
 
     def _copy(self, source: str, letter: Fetched, position: int, ttl_ms: int) -> Fetched:
@@ -101,14 +114,12 @@ class DeadLetters:
         ends = copy.state.expires_at
         await self._objects.put(target, layout.INDEX + copy.id, kind, b"", lease, ends=ends)
 
-    async def _forget(self, source: str, moved: Sequence[Listed], lease: Lease) -> None:
-        await together(*(self.remove(source, listed, lease) for listed in moved))
-
     async def remove(self, container: str, listed: Listed, lease: Lease) -> None:
         """Delete a message, and what finds it by its id where that was moved here."""
-        if listed.name != layout.name_at_home(listed.id):
-            await self._objects.remove(container, layout.INDEX + listed.id, lease)
         await self._objects.remove(container, listed.name, lease)
+        if listed.name != layout.name_at_home(listed.id):
+            with suppress(Unavailable):  # what it would find is gone
+                await self._objects.remove(container, layout.INDEX + listed.id, lease)
 
     async def _show(self, target: str, copy: Listed, lease: Lease) -> None:
         shown = replace(copy.state, arriving="", move_position=0)
@@ -116,6 +127,7 @@ class DeadLetters:
 
     async def heal(self, container: str, listed: Sequence[Listed], lease: Lease) -> int:
         """Finish moves from and to a queue, under its lock; answer how many were left open."""
+        self._backend.tails.queue(container).something_may_be_ready()
         count = 0
         for one in listed:
             message = await self._objects.fetch(container, one.name)

@@ -6,7 +6,7 @@ type, because that is the only thing of ours that a Swift listing shows.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from hashlib import sha256
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote, unquote
@@ -56,6 +56,11 @@ def message_name(position: int, message_id: str) -> str:
 def name_at_home(message_id: str) -> str:
     """The name of a message that is still in the queue that it was posted to."""
     return f"{MESSAGES}{message_id[:16]}/{message_id}"
+
+
+def position_of(name: str) -> int:
+    """The position in a message's name."""
+    return int(name[2:18], 16)
 
 
 def after_position(position: int) -> str:
@@ -172,6 +177,10 @@ class State:
         """Whether a claim may take it, whatever its delay."""
         return self.is_live(now) and not self.is_claimed(now)
 
+    def ready_at(self, *, delayed: bool) -> int:
+        """When a claim may take it at the earliest, as it is now; `delayed` where `d` counts."""
+        return max(self.claim_expires_at, self.delay_expires_at if delayed else 0)
+
     def held_until(self, now: int, ttl_ms: int, grace_ms: int) -> "State":
         """The state under a claim that lives `ttl_ms` from now: the ttl is raised where needed."""
         held = replace(self, claim_expires_at=now + ttl_ms)
@@ -187,9 +196,14 @@ class Listed(NamedTuple):
     state: State
 
     @property
+    def is_cut(self) -> bool:
+        """Whether a crash may have left it in the middle of a move."""
+        return bool(self.state.leaving or self.state.arriving)
+
+    @property
     def position(self) -> int:
         """Its position in this queue."""
-        return int(self.name[2:18], 16)
+        return position_of(self.name)
 
     @property
     def id(self) -> str:
@@ -273,27 +287,35 @@ class Fetched(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a queue: the last position given out, and the post that is being written.
+    """The end of a queue, and what is known of the whole.
 
-    `opened` is the first position of that post; 0 when none is.
+    `last` is the last position given out; `opened` the first one of a post that is being written,
+    0 when none is. Messages before `birth` are of an earlier life, which a purge ended, and so
+    are keys of messages before `born`, where the queue was dropped at `gone`. `version` is the
+    queue record's and `bound` the most messages and keys there can be; 0 where it is not known.
     """
 
     last: int = 0
     opened: int = 0
+    birth: int = 0
+    born: int = 0
+    gone: int = 0
+    version: int = 0
+    bound: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read it from a content type."""
         found = parameters(text)
-        return cls(int(found.get("last", "0"), 16), int(found.get("open", "0"), 16))
+        return cls(*(int(found.get(key, "0"), 16) for key in _TAIL))
 
     def content_type(self) -> str:
         """Write it as a content type."""
-        return content_type(
-            "tail",
-            last=f"{self.last:x}",
-            open=f"{self.opened:x}" if self.opened else "",
-        )
+        values = zip(_TAIL, astuple(self), strict=True)
+        return content_type("tail", **{key: f"{value:x}" for key, value in values if value})
+
+
+_TAIL = ("last", "open", "birth", "born", "gone", "v", "n")
 
 
 class Key(NamedTuple):
@@ -324,7 +346,3 @@ class Intent(NamedTuple):
         """Read it."""
         messages, keys, forgotten_at = json.loads(data)
         return cls(tuple(messages), tuple(Key(*key) for key in keys), forgotten_at)
-
-
-NOTHING_MEANT = Intent((), (), 0)
-"""The intent of a dead letter's move, which heals in its own way (see `dead_letters.py`)."""

@@ -39,6 +39,8 @@ class Lease:
     def __init__(self, until: float) -> None:
         self.until = until
         """The instant, in monotonic seconds, from which on nothing may be written any more."""
+        self.lost = False
+        """Whether the lock was not ours any more when it was freed, or nobody could tell."""
 
 
 class Locks:
@@ -63,18 +65,28 @@ class Locks:
             Unavailable: they can't.
         """
 
-    async def run(self, name: str, work: Callable[[Lease], Awaitable[T]]) -> T:
+    async def run(
+        self, name: str, work: Callable[[Lease], Awaitable[T]], *, exclusive: bool = False
+    ) -> T:
         """Do `work` under the lock, to its end even when the caller is cancelled.
 
         A request that was given up must not leave threads that write after the lock is free.
 
         Raises:
-            Unavailable: the lock could not be had in time, or was lost before the work was done.
+            Unavailable: the lock could not be had in time; or the work was to be `exclusive`, and
+                nobody can tell that the lock was ours till it was done.
         """
 
         async def locked() -> T:
             async with self.hold(name) as lease:
-                return await work(lease)
+                done = await work(lease)
+            if exclusive and lease.lost:
+                raise Unavailable(
+                    "The queue's lock was lost while it was held: the coordination service was "
+                    "away, or took too long. A claim that was being made lapses by its ttl.",
+                    retry_after=5,
+                )
+            return done
 
         task = asyncio.create_task(locked())
         self._tasks.add(task)
@@ -161,19 +173,12 @@ class SharedLocks(Locks):
             raise Unavailable("The Swift store is closed.")
         lock = self._coordinator.get_lock(name.encode())
         started = await self._acquire(lock)
+        lease = Lease(started + self._lease / 2)
         try:
-            yield Lease(started + self._lease / 2)
-        except BaseException:
-            await self._let_go(lock)
-            raise
+            yield lease
         finally:
             self._note_length(time.monotonic() - started)
-        if not await self._let_go(lock):
-            raise Unavailable(
-                "The queue's lock was lost while it was held: the coordination service was away, "
-                "or took too long. What was written stays; a claim lapses by its ttl.",
-                retry_after=5,
-            )
+            lease.lost = not await self._let_go(lock)
 
     def _note_length(self, held: float) -> None:
         if held * _SAFETY > self._lease:

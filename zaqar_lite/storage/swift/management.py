@@ -1,35 +1,24 @@
 """The management store: records under their queue's lock, listed by name."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from zaqar_lite.domain.errors import LimitReached, QueueChanged
+from zaqar_lite.domain.errors import LimitReached, QueueChanged, Unavailable
 from zaqar_lite.domain.json_values import is_same
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.base import ManagementStore
-from zaqar_lite.storage.swift.backend import Backend
+from zaqar_lite.storage.swift.backend import Backend, Connected
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import together
 
 
-class SwiftManagementStore(ManagementStore):
+class SwiftManagementStore(Connected, ManagementStore):
     """Queue records as objects."""
 
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+        super().__init__(backend)
         self._records = backend.records
-
-    async def open(self) -> None:
-        """Connect; see the seam."""
-        await self._backend.open(self)
-
-    async def close(self) -> None:
-        """Disconnect when the other store has, too; see the seam."""
-        await self._backend.close(self)
-
-    async def ping(self) -> None:
-        """Ask Swift, and the coordination service; see the seam."""
-        await self._backend.ping()
 
     async def create_queue(
         self, ref: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
@@ -68,7 +57,12 @@ class SwiftManagementStore(ManagementStore):
                 raise QueueChanged(
                     f"The queue {record.ref.name!r} changed or was deleted meanwhile."
                 )
-            return await self._records.put(record, lease)
+            container = self._backend.containers.queue(record.ref)
+            await self._backend.tails.note_version(container, 0, lease)
+            changed = await self._records.put(record, lease)
+            with suppress(Unavailable):  # then it is read from the record
+                await self._backend.tails.note_version(container, changed.version, lease)
+            return changed
 
         return await self._backend.locked(record.ref, update)
 
@@ -81,6 +75,8 @@ class SwiftManagementStore(ManagementStore):
                 return
             if stored.version != version:
                 raise QueueChanged(f"The queue {ref.name!r} changed meanwhile.")
+            container = self._backend.containers.queue(ref)
+            await self._backend.tails.note_version(container, 0, lease)
             await self._records.remove(ref, lease)
 
         await self._backend.locked(ref, delete)

@@ -12,12 +12,14 @@ from typing import NamedTuple, TypeVar
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.connection import UNBOUNDED, Reply, Swift
 from zaqar_lite.storage.swift.layout import Content, Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 
-PAGE = 10_000
+PAGE = MAX_EXAMINED
+"""The most entries of one listing: reading a longer page would hold up the event loop."""
 UNLOCKED = Lease(UNBOUNDED)
 """The lease of what is done without a lock."""
 _NEWEST = {"X-Newest": "true"}
@@ -86,7 +88,7 @@ class Objects:
     async def pages(
         self, container: str, *, after: str = "", before: str = "", prefix: str = "", first: int
     ) -> AsyncIterator[Sequence[Entry]]:
-        """The pages of a listing: a first one of `first` entries, then as long as Swift gives."""
+        """The pages of a listing: a first one of `first` entries, each next four times as long."""
         limit = min(first, self.page)
         while True:
             page = await self.list(
@@ -96,7 +98,15 @@ class Objects:
                 yield page
             if len(page) < limit:
                 return
-            after, limit = page[-1].name, self.page
+            after, limit = page[-1].name, min(4 * limit, self.page)
+
+    async def messages(
+        self, container: str, *, start: int, before: str = layout.AFTER_MESSAGES, first: int = PAGE
+    ) -> AsyncIterator[Sequence[Listed]]:
+        """The messages from position `start` on as listings show them, in pages."""
+        after = layout.after_position(start - 1) if start else layout.MESSAGES
+        async for page in self.pages(container, after=after, before=before, first=first):
+            yield [Listed(entry.name, State.parse(entry.content_type)) for entry in page]
 
     async def count(self, container: str) -> int:
         """How many objects a container has, as far as its own server knows."""

@@ -1,181 +1,186 @@
 """Posting: names are given out and written under the queue's lock."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from zaqar_lite.domain.errors import KeyReused, LimitReached, ZaqarLiteError
 from zaqar_lite.domain.ids import new_message_ids
 from zaqar_lite.domain.models import IdempotencyKey, NewMessage, Posted, QueueRef
 from zaqar_lite.storage.swift import layout
-from zaqar_lite.storage.swift.backend import Backend
-from zaqar_lite.storage.swift.layout import Content, Fetched, Intent, Key, Listed, State
+from zaqar_lite.storage.swift.layout import Content, Fetched, Intent, Key, Listed, State, Tail
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import Entry, together
+from zaqar_lite.storage.swift.reading import Reading
 
-_MOST_PAGES = 50
+_MOST_PAGES = 100
 """Listing pages that are counted for a limit; beyond them the container's own count holds."""
-
-
-class Post(NamedTuple):
-    """One call of `post`."""
-
-    queue: QueueRef
-    messages: Sequence[NewMessage]
-    client_id: str
-    batch_key: IdempotencyKey | None
-    version: int | None
+_FULL_MS = 1_000
+"""How long a full queue is known to be full, unless this process deletes of it."""
+_END = 1 << 62
 
 
 class Plan(NamedTuple):
     """What a call comes to.
 
     `places` are the messages to store, `fresh` of each new key the place among them, `known` the
-    message keys that are remembered with the id that each stands for.
+    message keys that are remembered.
     """
 
     places: Sequence[NewMessage]
     fresh: Mapping[str, int]
-    known: Mapping[str, str]
+    digests: Mapping[str, str]
+    known: Mapping[str, Key]
 
 
-class Posting:
+class Batch(NamedTuple):
+    """One call of `post`, and what it comes to."""
+
+    messages: Sequence[NewMessage]
+    plan: Plan
+    client_id: str
+    batch_key: IdempotencyKey | None
+
+
+class Posting(Reading):
     """Store batches of messages."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._objects = backend.objects
-        self._tails = backend.tails
+    async def post(
+        self,
+        queue: QueueRef,
+        messages: Sequence[NewMessage],
+        *,
+        client_id: str,
+        batch_key: IdempotencyKey | None = None,
+        version: int | None,
+    ) -> Sequence[Posted]:
+        """Store messages, in order; see the seam."""
+        container = self._container(queue)
 
-    async def post(self, call: Post) -> Sequence[Posted]:
-        """Store the messages of a call, in order; see the seam."""
-        return await self._backend.locked(call.queue, lambda lease: self._post(call, lease))
+        async def work(lease: Lease) -> Sequence[Posted]:
+            tail = await self._tails.load(container, lease)
+            tail = await self._backend.check(queue, version, tail)
+            batch, keys = await self._remembered(container, messages, batch_key, tail)
+            if batch_key is not None and batch is not None:
+                if _differs(batch, batch_key):
+                    raise KeyReused(None)
+                return [Posted(message_id, duplicate=True) for message_id in batch.ids]
+            plan = _plan(messages, keys)
+            if not plan.places and batch_key is None:
+                return _answers(messages, plan, [])
+            new_keys = len(plan.fresh) + (batch_key is not None)
+            bound = await self._bound(queue, tail, len(plan.places), new_keys)
+            batch_of = Batch(messages, plan, client_id, batch_key)
+            return await self._store(container, batch_of, replace(tail, bound=bound), lease)
 
-    async def _post(self, call: Post, lease: Lease) -> Sequence[Posted]:
-        container = self._backend.containers.queue(call.queue)
-        await together(
-            self._backend.records.check(call.queue, call.version),
-            self._tails.load(container, lease),
-        )
-        batch, keys = await self._remembered(container, call)
-        if call.batch_key is not None and batch is not None:
-            if _differs(batch, call.batch_key):
-                raise KeyReused(None)
-            return [Posted(message_id, duplicate=True) for message_id in batch.ids]
-        plan = _plan(call.messages, keys)
-        if not plan.places and call.batch_key is None:
-            return _answers(call, plan, [])
-        await self._check_limits(call, len(plan.places), len(plan.fresh), lease)
-        ids = await self._store(call, plan, lease)
-        return _answers(call, plan, ids)
+        return await self._backend.locked(queue, work)
 
-    async def _remembered(self, container: str, call: Post) -> tuple[Key | None, Mapping[str, Key]]:
+    async def _remembered(
+        self,
+        container: str,
+        messages: Sequence[NewMessage],
+        batch_key: IdempotencyKey | None,
+        tail: Tail,
+    ) -> tuple[Key | None, Mapping[str, Key]]:
         """The batch key of a call and its message keys by text, as far as they are known."""
-        texts = list(
-            dict.fromkeys(m.idempotency_key.text for m in call.messages if m.idempotency_key)
-        )
+        texts = [m.idempotency_key.text for m in messages if m.idempotency_key is not None]
+        texts = list(dict.fromkeys(texts))
         names = [layout.key_name("m", text) for text in texts]
-        if call.batch_key is not None:
-            names.append(layout.key_name("b", call.batch_key.text))
-        found = await together(*(self._key(container, name) for name in names))
-        batch = found.pop() if call.batch_key is not None else None
+        if batch_key is not None:
+            names.append(layout.key_name("b", batch_key.text))
+        found = await together(*(self._key(container, name, tail) for name in names))
+        batch = found.pop() if batch_key is not None else None
         return batch, {text: key for text, key in zip(texts, found, strict=True) if key is not None}
 
-    async def _key(self, container: str, name: str) -> Key | None:
+    async def _key(self, container: str, name: str, tail: Tail) -> Key | None:
+        """Read a key; None where it is forgotten, or of a queue that was dropped."""
         reply = await self._objects.get(container, name)
         if not reply.found:
             return None
-        about = reply.headers["Content-Type"]
-        if layout.key_expires_at(about) <= self._backend.clock.now_ms():
+        about, ids = reply.headers["Content-Type"], reply.body.decode().split()
+        if layout.key_expires_at(about) <= self._now() or int(ids[0][:16], 16) < tail.born:
             return None
-        return Key(name, reply.body.decode().split(), layout.parameters(about).get("h", ""))
+        return Key(name, ids, layout.parameters(about).get("h", ""))
 
-    async def _store(self, call: Post, plan: Plan, lease: Lease) -> Sequence[str]:
-        """Write messages and keys at new positions, at once; answer the ids."""
-        container = self._backend.containers.queue(call.queue)
-        now = self._backend.clock.now_ms()
-        made: list[Fetched] = []
-
-        def intent(first: int) -> Intent:
-            """What is to be written from position `first` on."""
-            ids = new_message_ids(first, len(plan.places))
-            made[:] = [
-                _new(*each, call.client_id, now) for each in zip(plan.places, ids, strict=True)
-            ]
-            keys = _new_keys(call, plan, ids)
-            names = tuple(message.listed.name for message in made)
-            return Intent(names, keys, now + self._backend.limits.idempotency_window_ms)
-
-        keyed = bool(plan.fresh) or call.batch_key is not None
-        async with self._tails.opened(
-            container,
-            len(plan.places),
-            lease,
-            intent=intent,
-            recorded=keyed,
-            loaded=self._tails.queue(container).tail,  # under this very lock
-        ) as (_, written):
+    async def _store(
+        self, container: str, batch: Batch, tail: Tail, lease: Lease
+    ) -> Sequence[Posted]:
+        """Write messages and keys at new positions, at once; answer for all of the call."""
+        messages, plan, client_id, batch_key = batch
+        now = self._now()
+        places = self._tails.places(tail, len(plan.places))
+        ids = new_message_ids(places.start, len(places))
+        made = [_new(*each, client_id, now) for each in zip(plan.places, ids, strict=True)]
+        answers = _answers(messages, plan, ids)
+        keys = _new_keys(plan, ids)
+        if batch_key is not None:
+            name = layout.key_name("b", batch_key.text)
+            keys.append(Key(name, [answer.id for answer in answers], batch_key.digest.hex()))
+        names = tuple(message.listed.name for message in made)
+        forgotten_at = now + self._backend.limits.idempotency_window_ms
+        intent = Intent(names, tuple(keys), forgotten_at)
+        async with self._tails.growing(container, tail, places, lease, intent if keys else None):
             try:
                 await together(
                     *(self._objects.put_message(container, message, lease) for message in made),
-                    *self._tails.key_writes(container, written, lease),
-                    self._tails.note(container, lease),
+                    self._tails.put_keys(container, intent, lease),
                 )
             except ZaqarLiteError:
-                await self._tails.undo(container, written, lease)
+                await self._tails.undo(container, intent, lease)
                 raise
-        return [message.listed.id for message in made]
+        return answers
 
-    async def _check_limits(self, call: Post, messages: int, keys: int, lease: Lease) -> None:
-        """Refuse what would go over a limit; count only where the bound that is known is too low.
+    async def _bound(self, queue: QueueRef, tail: Tail, messages: int, keys: int) -> int:
+        """The most messages and keys there can be after a post; counts where none is known.
 
         Raises:
             LimitReached: the queue is full of messages, or of keys.
         """
-        limits = self._backend.limits
-        container = self._backend.containers.queue(call.queue)
-        queue = self._tails.queue(container)
-        keys += call.batch_key is not None
-        most = min(
-            limits.max_messages, limits.max_idempotency_keys if keys else limits.max_messages
-        )
-        if not self._backend.shared and queue.bound is not None:
-            queue.bound += messages + keys
-            if queue.bound <= most:
-                return
+        limits, container = self._backend.limits, self._container(queue)
+        known = self._tails.queue(container)
+        now = self._now()
+        full = LimitReached(f"The queue {queue.name!r} may hold {limits.max_messages} messages.")
+        if known.room is not None and known.room[0] > now and known.room[1] < messages:
+            raise full
+        most = min(limits.max_messages, limits.max_idempotency_keys if keys else _END)
+        if tail.bound and tail.bound + messages + keys <= most:
+            return tail.bound + messages + keys
         objects = await self._objects.count(container)
-        queue.bound = objects + messages + keys
-        now = self._backend.clock.now_ms()
         if objects + messages > limits.max_messages:
-            live, _ = await self._count(container, layout.MESSAGES, objects, _message_ends, now)
+            start = layout.after_position(tail.birth - 1) if tail.birth else layout.MESSAGES
+            pages = self._objects.pages(
+                container, after=start, before=layout.AFTER_MESSAGES, first=self._objects.page
+            )
+            live, _ = await _count(pages, objects, _message_ends, now)
             if live + messages > limits.max_messages:
-                queue.bound = None
-                raise LimitReached(
-                    f"The queue {call.queue.name!r} may hold {limits.max_messages} messages."
-                )
+                known.room = (now + _FULL_MS, limits.max_messages - live)
+                raise full
         if keys and objects + keys > limits.max_idempotency_keys:
-            known, oldest = await self._count(container, layout.KEYS, objects, _key_ends, now)
-            if known + keys > limits.max_idempotency_keys:
-                queue.bound = None
+            pages = self._objects.pages(container, prefix=layout.KEYS, first=self._objects.page)
+            live, oldest = await _count(pages, objects, _key_ends, now)
+            if live + keys > limits.max_idempotency_keys:
                 raise LimitReached(
-                    f"The queue {call.queue.name!r} may remember "
-                    f"{limits.max_idempotency_keys} idempotency keys.",
+                    f"The queue {queue.name!r} may remember {limits.max_idempotency_keys} "
+                    "idempotency keys.",
                     retry_after=max(1, -(-(oldest - now) // 1000)),
                 )
+        return objects + messages + keys
 
-    async def _count(
-        self, container: str, prefix: str, most: int, ends: Callable[[Entry], int], now: int
-    ) -> tuple[int, int]:
-        """How many objects of a kind have not ended, and when the first of them does.
 
-        Where there are too many to count, `most` of them: they free themselves in time.
-        """
-        count, pages, first = 0, 0, now + self._backend.limits.idempotency_window_ms
-        async for page in self._objects.pages(container, prefix=prefix, first=self._objects.page):
-            left = [end for end in map(ends, page) if end > now]
-            count, pages, first = count + len(left), pages + 1, min([first, *left])
-            if pages == _MOST_PAGES:
-                return most, first
-        return count, first
+async def _count(
+    pages: AsyncIterator[Sequence[Entry]], most: int, ends: Callable[[Entry], int], now: int
+) -> tuple[int, int]:
+    """How many of the objects listed have not ended, and when the first of them does.
+
+    Where there are too many to count, `most` of them: they free themselves in time.
+    """
+    count, number, first = 0, 0, _END
+    async for page in pages:
+        left = [end for end in map(ends, page) if end > now]
+        count, number, first = count + len(left), number + 1, min([first, *left])
+        if number == _MOST_PAGES:
+            return most, first
+    return count, first
 
 
 def _message_ends(entry: Entry) -> int:
@@ -217,7 +222,7 @@ def _plan(messages: Sequence[NewMessage], known: Mapping[str, Key]) -> Plan:
             seen[key.text] = Key("", (), key.digest.hex())
             fresh[key.text] = len(places)
         places.append(message)
-    return Plan(places, fresh, {text: key.ids[0] for text, key in known.items()})
+    return Plan(places, fresh, {text: key.digest for text, key in seen.items()}, known)
 
 
 def _differs(known: Key, key: IdempotencyKey) -> bool:
@@ -225,32 +230,24 @@ def _differs(known: Key, key: IdempotencyKey) -> bool:
     return known.digest not in {"", key.digest.hex()}
 
 
-def _new_keys(call: Post, plan: Plan, ids: Sequence[str]) -> tuple[Key, ...]:
-    digests = {
-        m.idempotency_key.text: m.idempotency_key.digest for m in plan.places if m.idempotency_key
-    }
-    keys = [
-        Key(layout.key_name("m", text), (ids[at],), digests[text].hex())
+def _new_keys(plan: Plan, ids: Sequence[str]) -> list[Key]:
+    return [
+        Key(layout.key_name("m", text), (ids[at],), plan.digests[text])
         for text, at in plan.fresh.items()
     ]
-    if call.batch_key is not None:
-        answers = tuple(answer.id for answer in _answers(call, plan, ids))
-        name = layout.key_name("b", call.batch_key.text)
-        keys.append(Key(name, answers, call.batch_key.digest.hex()))
-    return tuple(keys)
 
 
-def _answers(call: Post, plan: Plan, ids: Sequence[str]) -> Sequence[Posted]:
+def _answers(messages: Sequence[NewMessage], plan: Plan, ids: Sequence[str]) -> Sequence[Posted]:
     """What became of each message: stored under a new id, or one that is known."""
     fresh = iter(ids)
     told: set[str] = set()
     answers: list[Posted] = []
-    for message in call.messages:
+    for message in messages:
         text = message.idempotency_key.text if message.idempotency_key else None
         if text is None or (text in plan.fresh and text not in told):
             answers.append(Posted(next(fresh)))
         else:
-            known = ids[plan.fresh[text]] if text in plan.fresh else plan.known[text]
+            known = ids[plan.fresh[text]] if text in plan.fresh else plan.known[text].ids[0]
             answers.append(Posted(known, duplicate=True))
         if text is not None:
             told.add(text)

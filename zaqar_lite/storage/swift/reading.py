@@ -1,78 +1,89 @@
 """Reading without the lock: lists, messages by id, counts and ranges."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Collection, Sequence
 
 from zaqar_lite.domain.ids import Marker, is_message_id
-from zaqar_lite.domain.models import Message, Page, QueueRef, Stats
-from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.domain.models import Capability, Message, Page, QueueRef, Selection, Stats
+from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
 from zaqar_lite.storage.swift import layout
-from zaqar_lite.storage.swift.backend import Backend
-from zaqar_lite.storage.swift.layout import Fetched, Listed, State
+from zaqar_lite.storage.swift.backend import Backend, Connected
+from zaqar_lite.storage.swift.dead_letters import DeadLetters
+from zaqar_lite.storage.swift.layout import Fetched, Listed, State, Tail
 from zaqar_lite.storage.swift.objects import together
 
-_SPARE = 20
+SPARE = 20
 """How many entries beyond the limit the first page of a listing has, for those passed over."""
 
 
-class Reading:
+class Reading(Connected, MessageStore):
     """Read queues as they are; a listing chooses, each message is then read itself."""
 
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+        super().__init__(backend)
+        shared = {Capability.SHARED} if backend.shared else set()
+        self.capabilities = frozenset({Capability.EXCLUSIVE, Capability.DURABLE} | shared)
         self._objects = backend.objects
+        self._tails = backend.tails
+        self._dead_letters = DeadLetters(backend)
 
-    async def list_messages(
-        self,
-        queue: QueueRef,
-        *,
-        marker: Marker | None,
-        until: Marker | None,
-        limit: int,
-        wanted: Callable[[State, int], bool],
-        version: int | None,
-    ) -> Page:
+    def _container(self, queue: QueueRef) -> str:
+        return self._backend.containers.queue(queue)
+
+    def _now(self) -> int:
+        return self._backend.clock.now_ms()
+
+    async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """One page; the tail is read before the listing, so that nothing below it is missing."""
-        await self._backend.records.check(queue, version)
-        container = self._backend.containers.queue(queue)
-        after = layout.MESSAGES if marker is None else await self._place(container, marker)
-        before = layout.AFTER_MESSAGES if until is None else await self._place(container, until)
-        hidden = await self._backend.tails.visible_before(container)
-        before = min(before, layout.after_position(hidden - 1))
+        container, limit = self._container(queue), selection.limit
+        tail = await self._tails.look(container)
+        await self._backend.check(queue, selection.version, tail)
+        start = tail.birth
+        if selection.marker is not None:
+            start = max(start, await self._place(container, selection.marker) + 1)
+        end = self._tails.hidden_from(tail)
+        if selection.until is not None:
+            end = min(end, await self._place(container, selection.until) + 1)
+        before = min(layout.after_position(end - 1), layout.AFTER_MESSAGES)
+        unwanted = selection.exclude_client_id and layout.client_digest(selection.exclude_client_id)
         page = Page([], None)
         found: list[Message] = []
         page.messages = found
         examined = 0
-        pages = self._objects.pages(container, after=after, before=before, first=limit + _SPARE)
-        async for entries in pages:
-            listed = [Listed(e.name, State.parse(e.content_type)) for e in entries]
+        async for listed in self._objects.messages(
+            container, start=start, before=before, first=limit + SPARE
+        ):
             done = 0
             while done < len(listed) and len(found) < limit:
-                chosen, done = _choose(listed, done, limit - len(found), wanted, self._now())
-                messages = await together(
-                    *(self._objects.fetch(container, one.name) for one in chosen)
-                )
+                chosen: list[str] = []
+                while done < len(listed) and len(found) + len(chosen) < limit:
+                    state = listed[done].state
+                    if state.poster != unwanted and _wanted(selection, state, self._now()):
+                        chosen.append(listed[done].name)
+                    done += 1
+                messages = await self._fetch_all(container, chosen)
                 now = self._now()
-                found += [m.view(now) for m in messages if m is not None and wanted(m.state, now)]
-            if done:
-                page.marker = listed[done - 1].position
+                found += [m.view(now) for m in messages if _wanted(selection, m.state, now)]
+            page.marker = listed[done - 1].position
             examined += done
             if len(found) >= limit or (found and examined >= MAX_EXAMINED):
                 break
         return page
 
-    def _now(self) -> int:
-        return self._backend.clock.now_ms()
+    async def _fetch_all(self, container: str, names: Collection[str]) -> list[Fetched]:
+        """Read messages at once; those that are gone are left out."""
+        found = await together(*(self._objects.fetch(container, name) for name in names))
+        return [message for message in found if message is not None]
 
-    async def _place(self, container: str, marker: Marker) -> str:
-        """The name after which a marker's place is: that of the message, wherever it is now."""
-        position = marker.position
+    async def _place(self, container: str, marker: Marker) -> int:
+        """The position of a marker: that of the message, wherever it is now."""
         if marker.message_id is not None:
             moved = await self._moved_to(container, marker.message_id)
             if moved is not None and await self._objects.state(
                 container, layout.message_name(moved, marker.message_id)
             ):
-                position = moved
-        return layout.after_position(position)
+                return moved
+        return marker.position
 
     async def _moved_to(self, container: str, message_id: str) -> int | None:
         reply = await self._objects.head(container, layout.INDEX + message_id)
@@ -80,7 +91,7 @@ class Reading:
             return None
         return int(layout.parameters(reply.headers["Content-Type"])["at"], 16)
 
-    async def find(self, container: str, message_id: str) -> Listed | None:
+    async def _find(self, container: str, message_id: str) -> Listed | None:
         """Find a message by its id, in any state: at home, or where it was moved to."""
         name = layout.name_at_home(message_id)
         state = await self._objects.state(container, name)
@@ -92,7 +103,7 @@ class Reading:
             state = await self._objects.state(container, name)
         return None if state is None else Listed(name, state)
 
-    async def fetch(self, container: str, message_id: str) -> Fetched | None:
+    async def _fetch(self, container: str, message_id: str) -> Fetched | None:
         """Read a message by its id, in any state."""
         message = await self._objects.fetch(container, layout.name_at_home(message_id))
         if message is None:
@@ -102,65 +113,59 @@ class Reading:
                 message = await self._objects.fetch(container, name)
         return message
 
-    async def get_messages(self, queue: QueueRef, ids: Collection[str]) -> Sequence[Message]:
+    async def get_messages(
+        self, queue: QueueRef, ids: Collection[str], *, details: bool = False
+    ) -> Sequence[Message]:
         """Fetch the live ones; see the seam."""
-        container = self._backend.containers.queue(queue)
+        container = self._container(queue)
         known = [message_id for message_id in dict.fromkeys(ids) if is_message_id(message_id)]
-        found = await together(*(self.fetch(container, message_id) for message_id in known))
+        tail, found = await asyncio.gather(
+            self._tails.look(container), together(*(self._fetch(container, i) for i in known))
+        )
         now = self._now()
-        return [m.view(now) for m in found if m is not None and m.state.is_live(now)]
+        there = [m for m in found if m is not None and m.listed.position >= tail.birth]
+        return [message.view(now) for message in there if message.state.is_live(now)]
 
-    async def listed(self, queue: QueueRef) -> AsyncIterator[Listed]:
-        """All messages of a queue as listings show them, in order of position."""
-        container = self._backend.containers.queue(queue)
-        pages = self._objects.pages(container, prefix=layout.MESSAGES, first=self._objects.page)
-        async for entries in pages:
-            for entry in entries:
-                yield Listed(entry.name, State.parse(entry.content_type))
+    async def _live(self, container: str, tail: Tail) -> AsyncIterator[Listed]:
+        """The live messages of a queue as listings show them, in order of position."""
+        async for page in self._objects.messages(container, start=tail.birth):
+            now = self._now()
+            for listed in page:
+                if listed.state.is_live(now):
+                    yield listed
 
     async def stats(self, queue: QueueRef) -> Stats:
         """Count from listings; read only the oldest and the newest."""
+        container = self._container(queue)
         now = self._now()
         stats = Stats()
-        oldest = newest = None
-        async for listed in self.listed(queue):
-            if not listed.state.is_live(now):
-                continue
-            oldest, newest = oldest or listed, listed
+        ends: list[str] = []
+        async for listed in self._live(container, await self._tails.look(container)):
+            ends[1:] = [listed.name]
             if listed.state.is_claimed(now):
                 stats.claimed += 1
             elif listed.state.is_delayed(now):
                 stats.delayed += 1
             else:
                 stats.ready += 1
-        ends = [end.name for end in (oldest, newest) if end is not None]
-        container = self._backend.containers.queue(queue)
-        messages = await together(*(self._objects.fetch(container, name) for name in ends))
-        there = [m for m in messages if m is not None]
+        there = await self._fetch_all(container, ends)
         if there:
             stats.oldest, stats.newest = there[0].view(now), there[-1].view(now)
         return stats
 
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
         """Cut the live messages into ranges; see the seam."""
-        now = self._now()
-        order = [one.position async for one in self.listed(queue) if one.state.is_live(now)]
+        container = self._container(queue)
+        tail = await self._tails.look(container)
+        order = [one.position async for one in self._live(container, tail)]
         ranges = min(count, len(order))
         return [order[len(order) * (index + 1) // ranges - 1] for index in range(ranges)]
 
 
-def _choose(
-    listed: Sequence[Listed],
-    start: int,
-    count: int,
-    wanted: Callable[[State, int], bool],
-    now: int,
-) -> tuple[list[Listed], int]:
-    """The next `count` messages that the listing shows as wanted, and where to go on."""
-    chosen: list[Listed] = []
-    end = start
-    while end < len(listed) and len(chosen) < count:
-        if wanted(listed[end].state, now):
-            chosen.append(listed[end])
-        end += 1
-    return chosen, end
+def _wanted(selection: Selection, state: State, now: int) -> bool:
+    """Whether a listing shows a message in this state."""
+    if not state.is_live(now):
+        return False
+    if state.is_claimed(now):
+        return selection.include_claimed
+    return selection.include_delayed or not state.is_delayed(now)

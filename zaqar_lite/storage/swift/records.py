@@ -8,11 +8,12 @@ queues are exposing is told by empty objects in a container of their own; the re
 import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import QueueChanged
+from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.metadata import dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.swift import layout
@@ -21,6 +22,8 @@ from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import Objects, together
 
 _MAX_CACHED = 10_000
+_REST_MS = 10_000
+"""How long it is believed that no queue is exposing: another process may have switched one off."""
 
 
 class Records:
@@ -36,6 +39,7 @@ class Records:
         self._cache: OrderedDict[QueueRef, QueueRecord] = OrderedDict()
         self._last_version = 0
         self._changes = 0
+        self._none_exposing_until = 0
 
     async def get(self, ref: QueueRef) -> QueueRecord | None:
         """Read a record in its newest version."""
@@ -51,14 +55,12 @@ class Records:
             self._remember(record)
         return record
 
-    async def check(self, ref: QueueRef, version: int | None) -> None:
+    async def check(self, ref: QueueRef, version: int) -> None:
         """Compare the version that a caller decided by; 0 stands for no record.
 
         Raises:
             QueueChanged: the record is at another version.
         """
-        if version is None:
-            return
         record = await self.get(ref)
         if version != (0 if record is None else record.version):
             raise QueueChanged(f"The queue {ref.name!r} is not at version {version} any more.")
@@ -70,6 +72,7 @@ class Records:
         encoded = _encode(replace(record, version=self._last_version))
         stored = _decode(encoded)  # later changes of the caller's metadata are his own
         if stored.exposing:
+            self._none_exposing_until = 0
             await self._objects.put(*self._exposing(stored.ref), encoded, lease)
         target = dead_letter_target(stored.metadata)
         kind = layout.content_type("record", v=stored.version, dlq=target or "")
@@ -77,8 +80,7 @@ class Records:
         self._forget(stored.ref)
         await self._objects.put(container, f"={stored.ref.name}", kind, encoded, lease)
         if record.version and not stored.exposing:
-            container, name, _ = self._exposing(stored.ref)
-            await self._objects.remove(container, name, lease)
+            await self._unlist(stored.ref, lease)
         self._changes += 1
         self._remember(stored)
         return stored
@@ -87,10 +89,15 @@ class Records:
         """Delete a record, under the lock; no error when there is none."""
         self._forget(ref)
         container = self._containers.project(ref.project)
-        exposing, name, _ = self._exposing(ref)
         await self._objects.remove(container, f"={ref.name}", lease)
-        await self._objects.remove(exposing, name, lease)
+        await self._unlist(ref, lease)
         self._forget(ref)
+
+    async def _unlist(self, ref: QueueRef, lease: Lease) -> None:
+        """Take a queue off the list of the exposing ones; where that fails its record decides."""
+        container, name, _ = self._exposing(ref)
+        with suppress(Unavailable):
+            await self._objects.remove(container, name, lease)
 
     async def count(self, project: str) -> int:
         """How many records a project has."""
@@ -107,8 +114,11 @@ class Records:
                 yield entry.name[1:], layout.parameters(entry.content_type).get("dlq")
 
     async def exposing(self, limit: int) -> Sequence[QueueRecord]:
-        """The records that are exposing."""
+        """The records that are exposing; where there are none, that is known for a while."""
         found: list[QueueRecord] = []
+        if self._clock.now_ms() < self._none_exposing_until:
+            return found
+        changes = self._changes
         async for page in self._objects.pages(self._containers.exposing, first=limit):
             bodies = await together(
                 *(self._objects.get(self._containers.exposing, entry.name) for entry in page)
@@ -118,6 +128,8 @@ class Records:
             found += [record for record in records if record is not None and record.exposing]
             if len(found) >= limit:
                 break
+        if not found and changes == self._changes:
+            self._none_exposing_until = self._clock.now_ms() + _REST_MS
         return found[:limit]
 
     def _exposing(self, ref: QueueRef) -> tuple[str, str, str]:

@@ -4,31 +4,44 @@ from collections.abc import Sequence
 
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import Swept
+from zaqar_lite.storage.base import RetriesOf, no_retries
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
-from zaqar_lite.storage.swift.dead_letters import DeadLetters
+from zaqar_lite.storage.swift.claiming import NO_STATE, Claiming, is_held
 from zaqar_lite.storage.swift.layout import Listed, State, Tail
 from zaqar_lite.storage.swift.locks import Lease
-from zaqar_lite.storage.swift.objects import Entry, together
+from zaqar_lite.storage.swift.objects import UNLOCKED, Entry, together
 
 _QUEUES = 100
 """Queues that one sweep looks at: each costs a listing."""
+_REST_MS = 60_000
+"""How long the sweep rests after a round in which it found nothing: listings cost."""
+_CLAIMS = 1_000
+"""Claims of one queue whose end one round can see."""
+_KEEP_MS = 3_600_000
+"""How long the tail of a dropped queue stays: what lands or is listed late is told by it."""
 
 
-class Sweeping:
+class Sweeping(Claiming):
     """Go round the queues of the account; each call goes on where the last one ended."""
 
-    def __init__(self, backend: Backend, dead_letters: DeadLetters) -> None:
-        self._backend = backend
-        self._objects = backend.objects
-        self._dead_letters = dead_letters
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
         self._after = ("", "")
+        self._idle = True
+        """Whether this round has found nothing so far."""
+        self._rests_until = 0
+        self._swept_tail = Tail()
+        self._unheld: list[str] = []
+        """Claims of the queue that is swept, of which no listed message is held yet."""
 
-    async def sweep(self, limit: int) -> Swept:
-        """Remove what has expired and finish what a crash cut short; see the seam.
+    async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
+        """Remove what is over and finish what a crash cut short; see the seam.
 
         Nothing has to be promoted or re-admitted: deadlines alone decide.
         """
+        if self._now() < self._rests_until:
+            return Swept()
         container, name = self._after
         prefix = self._backend.containers.queues
         found = [container] if name else []
@@ -36,74 +49,114 @@ class Sweeping:
         total = Swept()
         for each in found:
             after = name if each == container else ""
-            expired, moved, last = await self._tidy(each, after, limit - total.total)
-            total = Swept(expired=total.expired + expired, moved=total.moved + moved)
+            swept, last = await self._tidy(each, after, limit - total.total)
+            total = Swept(
+                expired=total.expired + swept.expired,
+                moved=total.moved + swept.moved,
+                deleted=total.deleted + swept.deleted,
+            )
             self._after = (each, last)
+            self._idle = self._idle and not total.total
             if last or total.total >= limit:
                 return total
         if len(found) < _QUEUES:
             self._after = ("", "")
+            self._rests_until = self._now() + _REST_MS if self._idle else 0
+            self._idle = True
         return total
 
-    async def _tidy(self, container: str, after: str, limit: int) -> tuple[int, int, str]:
-        """Tidy one page of a queue: how much expired, how much was moved, where to go on."""
+    async def _tidy(self, container: str, after: str, limit: int) -> tuple[Swept, str]:
+        """Tidy one page of a queue: what was done, and where to go on."""
         page = max(min(limit, self._objects.page), 1)
         entries = await self._objects.list(container, after=after, limit=page)
-        now = self._backend.clock.now_ms()
-        expired = [entry for entry in entries if _is_over(entry, now)]
-        cut = [entry for entry in entries if _is_cut(entry)]
-        last = entries[-1].name if len(entries) == page else ""
-        if not expired and not cut:
-            return 0, 0, last
+        whole = len(entries) < page
+        if not after:
+            tails = [Tail.parse(e.content_type) for e in entries if e.name == layout.TAIL]
+            self._swept_tail = tails[0] if tails or whole else await self._tails.look(container)
+            self._unheld = []
+        tail, now = self._swept_tail, self._now()
+        messages = [
+            Listed(entry.name, State.parse(entry.content_type))
+            for entry in entries
+            if entry.name.startswith(layout.MESSAGES)
+        ]
+        buried = {one.name for one in messages if one.position < tail.birth}
+        await together(*(self._objects.remove(container, name, UNLOCKED) for name in buried))
+        over = [e for e in entries if e.name not in buried and _is_over(e, tail, now)]
+        cut = [one for one in messages if one.is_cut and one.position >= tail.birth]
+        self._note_claims(entries, [m for m in messages if m.name not in buried], now)
+        ended = self._unheld if whole else []
+        names = [entry.name for entry in entries]
+        left = not after and whole and (not names or (_is_left(tail, now) and len(names) == 1))
 
-        async def work(lease: Lease) -> tuple[int, int]:
-            removed = await together(
-                *(self._remove_expired(container, entry, lease) for entry in expired)
-            )
-            return sum(removed), await self._heal(container, cut, lease)
+        async def work(lease: Lease) -> Swept:
+            newest = await self._tails.load(container, lease)  # finishes a post first
+            gone = await together(*(self._remove_over(container, e, tail, lease) for e in over))
+            moved = await self._dead_letters.heal(container, cut, lease)
+            empty = [await self._end_unheld(container, name, lease) for name in ended]
+            if left and (not names or _is_left(newest, now)):
+                await self._objects.remove(container, layout.TAIL, lease)
+                await self._objects.remove_container(container, lease)
+                self._tails.queue(container).written = 0
+            return Swept(expired=sum(gone), moved=moved, deleted=len(buried) + sum(empty))
 
+        last = "" if whole else names[-1]
+        if not (over or cut or ended or left or tail.opened):
+            return Swept(deleted=len(buried)), last
         try:
-            gone, moved = await self._backend.locks.run(container, work)
+            return await self._backend.locks.run(container, work), last
         except Unavailable:
-            return 0, 0, last  # a busy queue is swept the next time round
-        return gone, moved, last
+            return Swept(deleted=len(buried)), last  # a busy queue is swept the next time round
 
-    async def _remove_expired(self, container: str, entry: Entry, lease: Lease) -> bool:
+    def _note_claims(self, entries: Sequence[Entry], messages: Sequence[Listed], now: int) -> None:
+        """Remember the live claims that are listed, and forget those that hold something."""
+        claims = [entry for entry in entries if entry.name.startswith(layout.CLAIMS)]
+        self._unheld += [entry.name for entry in claims if not _is_over(entry, Tail(), now)]
+        held = {layout.CLAIMS + m.state.claim_id for m in messages if m.state.is_claimed(now)}
+        self._unheld = [name for name in self._unheld if name not in held][:_CLAIMS]
+
+    async def _end_unheld(self, container: str, name: str, lease: Lease) -> bool:
+        """End a claim whose last message is gone: by now nothing else can find its record."""
+        reply = await self._objects.get(container, name)
+        if not reply.found:
+            return False
+        claim_id = name.removeprefix(layout.CLAIMS)
+        for message in reply.body.decode().split():
+            state = await self._objects.state(container, message)
+            held = Listed(message, state or NO_STATE)
+            if is_held(claim_id, held, self._swept_tail.birth, self._now()):
+                return False
+        return await self._objects.remove(container, name, lease)
+
+    async def _remove_over(self, container: str, entry: Entry, tail: Tail, lease: Lease) -> bool:
         """Remove an entry, if its object agrees with the listing."""
         reply = await self._objects.head(container, entry.name)
-        now = self._backend.clock.now_ms()
-        if not reply.found or not _is_over(Entry(entry.name, reply.headers["Content-Type"]), now):
+        if not reply.found:
+            return False
+        newest = Entry(entry.name, reply.headers["Content-Type"])
+        if not _is_over(newest, tail, self._now()):
             return False
         if entry.name.startswith(layout.MESSAGES):
-            listed = Listed(entry.name, State.parse(entry.content_type))
+            listed = Listed(entry.name, State.parse(newest.content_type))
             await self._dead_letters.remove(container, listed, lease)
         else:
             await self._objects.remove(container, entry.name, lease)
         return True
 
-    async def _heal(self, container: str, cut: Sequence[Entry], lease: Lease) -> int:
-        messages = [
-            Listed(entry.name, State.parse(entry.content_type))
-            for entry in cut
-            if entry.name.startswith(layout.MESSAGES)
-        ]
-        if len(messages) < len(cut):
-            await self._backend.tails.heal(container, lease)
-        return await self._dead_letters.heal(container, messages, lease)
+
+def _is_left(tail: Tail, now: int) -> bool:
+    """Whether a tail is what is left of a queue that was dropped long ago."""
+    return 0 < tail.gone < now - _KEEP_MS
 
 
-def _is_over(entry: Entry, now: int) -> bool:
-    """Whether a message, a claim or a key has passed its deadline; moves are finished first."""
+def _is_over(entry: Entry, tail: Tail, now: int) -> bool:
+    """Whether an entry has passed its end; a message that moves is moved first."""
     if entry.name.startswith(layout.MESSAGES):
         state = State.parse(entry.content_type)
         return state.expires_at <= now and not state.leaving
+    found = layout.parameters(entry.content_type)
+    if entry.name.startswith(layout.INDEX):
+        return int(found.get("at", "0"), 16) < tail.birth
     if entry.name.startswith((layout.CLAIMS, layout.KEYS)):
-        return int(layout.parameters(entry.content_type).get("x", now)) < now
+        return int(found.get("x", now)) < now
     return False
-
-
-def _is_cut(entry: Entry) -> bool:
-    """Whether a crash may have left it in the middle of something."""
-    if entry.name == layout.TAIL:
-        return bool(Tail.parse(entry.content_type).opened)
-    return ";to=" in entry.content_type or ";from=" in entry.content_type

@@ -1,23 +1,28 @@
 """Positions: given out under the queue's lock, and shown to readers only when all below are there.
 
-A batch is written in parallel, so its messages appear in any order. Until it is complete the tail
-is open at its first position, and readers stop there. Where this process is alone, that lives in
-memory, and what is written is a position ahead of those given out, once a minute at most while the
-clock leads; else the tail is opened before and closed after the messages. A post with idempotency
-keys always opens it, with its intent: whoever takes the lock after a crash finishes the post or
+A batch is written in parallel, so its messages appear in any order. Until it is complete readers
+stop at its first position: a process that is alone remembers that, others see it by the tail in
+Swift, which is written behind the messages. What is older than a lease is of a poster that is done
+or gone, so readers pass it whatever the tail says. A post with idempotency keys writes the tail
+before its messages too, with its intent: whoever takes the lock after a crash finishes the post or
 undoes it, before anything of it can be handed out.
+
+The tail also tells what would cost a request of its own: the version of the queue's record, a bound
+of what the container holds, and where the queue's life began. Messages of an earlier life, which a
+purge or a drop ended, are not there for anybody, and the sweep removes them.
 """
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any
 
 from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import DelayMode
 from zaqar_lite.storage.swift import layout
-from zaqar_lite.storage.swift.layout import NOTHING_MEANT, Intent, Listed, Tail
+from zaqar_lite.storage.swift.layout import Intent, Tail
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import Objects, together
 
@@ -27,6 +32,8 @@ _AHEAD_POSITIONS = 10_000
 """How far ahead the tail of a process that is alone is written: of the clock, or else of the last
 position, where that leads the clock. A restart goes on from there.
 """
+_SKEW_US = 4_000_000
+"""Twice what the clock of a process may differ from Swift's."""
 _IDLE_MS = 30 * 24 * 3_600_000
 """After so long without a post a tail may be swept away: positions follow the clock by then.
 
@@ -39,14 +46,18 @@ class Queue:
 
     def __init__(self) -> None:
         self.tail: Tail | None = None
-        self.settled = False
-        """Whether nothing is open that another process left; told where this process is alone."""
-        self.recorded = False
-        """Whether the tail that is open now is written to Swift as such."""
         self.written = 0
         """No position up to this one needs the tail in Swift to be written again."""
-        self.bound: int | None = None
-        """No more messages than this are there, as long as this process is alone."""
+        self.nothing_ready: tuple[DelayMode, int, int] | None = None
+        """For claims of this mode nothing before this position is ready until this instant."""
+        self.exposed_to = 0
+        """The position that the exposing of delayed messages has come to."""
+        self.room: tuple[int, int] | None = None
+        """Until this instant there is room for no more than so many messages."""
+
+    def something_may_be_ready(self) -> None:
+        """Look at the queue from its beginning again."""
+        self.nothing_ready = self.room = None
 
 
 class Tails:
@@ -71,186 +82,169 @@ class Tails:
         return queue
 
     async def load(self, container: str, lease: Lease) -> Tail:
-        """The tail, under the lock; what a crash left open is closed first."""
-        queue = self.queue(container)
-        if queue.tail is None or self._shared or queue.tail.opened:
-            found = await self._read(container, lease)
-            queue.written = found.last
-            if queue.tail is not None and queue.tail.last > found.last:
-                found = replace(found, last=queue.tail.last)
-            queue.tail, queue.settled = found, True
-            if found.opened:
-                queue.tail = await self.heal(container, lease)
-        return queue.tail
+        """The tail, under the lock; what a crash left open is finished or undone first.
 
-    async def settle(self, container: str, lease: Lease) -> None:
-        """Close what a crash left open, under the lock, before messages are given out or changed.
-
-        To heal later would take one that is gone for one that was never written.
+        To do that later would take a message that is gone for one that was never written.
         """
         queue = self.queue(container)
-        if self._shared or not queue.settled or (queue.tail is not None and queue.tail.opened):
-            await self.heal(container, lease)
-            queue.settled = True
-
-    async def _read(self, container: str, lease: Lease) -> Tail:
-        reply, newest = await asyncio.gather(
-            self._objects.head(container, layout.TAIL),
-            self._objects.list(container, prefix=layout.MESSAGES, limit=1, newest_first=True),
-        )
-        if not reply.found:
-            await self._objects.make_container(container, lease)
-            tail = Tail()
+        known = queue.tail
+        if known is not None and not self._shared and not known.opened:
+            return known
+        if known is None:
+            found, last = await asyncio.gather(self._read(container), self._last(container))
         else:
-            tail = Tail.parse(reply.headers["Content-Type"])
-        last = Listed(newest[0].name, _NO_STATE).position if newest else 0
-        return replace(tail, last=max(tail.last, last))
+            found, last = await self._read(container), known.last
+        queue.written = found.last
+        found = replace(found, last=max(found.last, last))
+        if not self._shared:  # it is not written with every post then
+            found = replace(found, version=0, bound=0 if known is None else known.bound)
+        queue.tail = found
+        return await self._heal(container, found, lease) if found.opened else found
+
+    async def look(self, container: str) -> Tail:
+        """The tail, without the lock."""
+        known = self._known.get(container)
+        if known is not None and known.tail is not None and not self._shared:
+            return known.tail
+        return await self._read(container)
+
+    def hidden_from(self, tail: Tail) -> int:
+        """The first position that a reader must not see who lists after having read `tail`.
+
+        That is the next one to be given out, not only an open one: what is posted between the
+        look and the listing may be listed in any order. Alone, the last position may be a crash
+        later than the tail tells; new ones are not below this clock. With others, theirs may be
+        behind it, by less than a lease.
+        """
+        now = self._clock.now_us()
+        passed = now - self._lease_us - _SKEW_US if self._shared else now
+        if tail.opened and not (self._shared and tail.opened < passed):
+            return tail.opened
+        return max(tail.last + 1, passed)
+
+    async def _read(self, container: str) -> Tail:
+        reply = await self._objects.head(container, layout.TAIL)
+        return Tail.parse(reply.headers["Content-Type"]) if reply.found else Tail()
+
+    async def _last(self, container: str) -> int:
+        """The last position that is listed; 0 for none."""
+        page = await self._objects.list(
+            container, prefix=layout.MESSAGES, limit=1, newest_first=True
+        )
+        return layout.position_of(page[0].name) if page else 0
+
+    def places(self, tail: Tail, count: int) -> range:
+        """The next positions behind `tail`."""
+        first = max(tail.last + 1, self._clock.now_us())
+        return range(first, first + count)
 
     @asynccontextmanager
-    async def opened(
+    async def growing(
         self,
         container: str,
-        count: int,
+        tail: Tail,
+        places: range,
         lease: Lease,
-        *,
-        intent: Callable[[int], Intent] = lambda _: NOTHING_MEANT,
-        recorded: bool = False,
-        loaded: Tail | None = None,
-    ) -> AsyncIterator[tuple[int, Intent]]:
-        """Give out `count` positions: the first, and what is meant with it; all hidden as yet.
+        intent: Intent | None = None,
+    ) -> AsyncIterator[None]:
+        """Let messages be written at `places` behind `tail`; readers see them after the block.
 
-        The tail is written, with the intent, before anything else where others read it or would
-        have to heal after a crash (`recorded`). Else the caller runs `note` beside its writes.
+        With an intent the tail is written before the block too, for whoever comes after a crash.
         """
-        tail = loaded or await self.load(container, lease)
         queue = self.queue(container)
-        first = max(tail.last + 1, self._clock.now_us())
-        opened = Tail(first + count - 1, first)
-        closed = replace(opened, opened=0)
-        queue.tail = opened
-        meant = intent(first)
-        queue.recorded = self._shared or recorded
-        if not queue.recorded:
-            try:
-                yield first, meant
-            finally:
-                queue.tail = closed  # nothing of it is in Swift, so there is nothing to heal
-            return
-        await self._write(container, opened, meant.encode(), lease)
-        yield first, meant
-        await self._close(container, closed, lease)
+        first = places.start
+        closed = replace(tail, last=first + len(places) - 1, opened=0, gone=0)
+        queue.tail = replace(closed, opened=first)
+        try:
+            if not tail.last:
+                await self._objects.make_container(container, lease)
+            if intent is not None:
+                await self._write(container, queue.tail, lease, intent.encode())
+            yield
+        except BaseException:
+            if intent is None:  # else whoever is next under the lock heals it
+                queue.tail = closed
+            raise
+        if intent is None:
+            queue.tail = closed
+        if intent is not None or self._shared or closed.last > queue.written:
+            # All is stored, so a failure is none of the caller's: readers pass it when a lease is
+            # over, and the next under the lock closes what is open.
+            with suppress(Unavailable):
+                await self._write(container, closed, lease)
+                queue.tail = closed
 
-    async def note(self, container: str, lease: Lease) -> None:
-        """Write the tail beside the messages, unless what is written covers their positions."""
+    async def bury(self, container: str, lease: Lease, *, gone: bool) -> None:
+        """End the queue's life: nothing that was posted by now is there any more.
+
+        The positions of the next life are above all of this one, also above what lands late. Keys
+        outlive a purge and not a drop, where the queue is `gone`.
+        """
+        tail = await self.load(container, lease)
+        last = max(tail.last, await self._last(container))
+        if not last:
+            return
+        tail = replace(tail, last=last, birth=last + 1, bound=0)
+        if gone:
+            tail = replace(tail, born=last + 1, version=0, gone=self._clock.now_ms())
+        await self._write(container, tail, lease)
         queue = self.queue(container)
-        if queue.tail is None or queue.recorded or queue.tail.last <= queue.written:
-            return
-        closed = replace(queue.tail, opened=0)
-        if not await self._mark(container, closed, lease):
-            await self._write(container, closed, b"", lease)
+        queue.tail, queue.exposed_to = tail, 0
+        queue.something_may_be_ready()
 
-    async def _write(self, container: str, tail: Tail, intent: bytes, lease: Lease) -> None:
-        tail, ends = self._ahead(container, tail), self._idle_until()
-        await self._objects.put(
-            container, layout.TAIL, tail.content_type(), intent, lease, ends=ends
-        )
-        self.queue(container).written = tail.last
-
-    async def _mark(self, container: str, tail: Tail, lease: Lease) -> bool:
-        tail, ends = self._ahead(container, tail), self._idle_until()
-        done = await self._objects.mark(
-            container, layout.TAIL, tail.content_type(), lease, ends=ends
-        )
-        if done:
-            self.queue(container).written = tail.last
-        return done
-
-    def _ahead(self, container: str, tail: Tail) -> Tail:
-        """A tail as it is written; to other processes it tells exactly how far positions came."""
-        written = self.queue(container).written
+    async def note_version(self, container: str, version: int, lease: Lease) -> None:
+        """Write the version of the queue's record: 0 before it changes, the new one after it."""
         if self._shared:
-            return tail
-        if tail.last <= written:
-            return replace(tail, last=written)
-        ahead = max(self._clock.now_us() + _AHEAD_US, tail.last + _AHEAD_POSITIONS)
-        return replace(tail, last=ahead)
+            tail = await self.load(container, lease)
+            if tail.last and tail.version != version:
+                tail = replace(tail, version=version)
+                await self._write(container, tail, lease)
+                self.queue(container).tail = tail
 
-    def _idle_until(self) -> int:
-        return (self._clock.now_ms() // _IDLE_MS + 2) * _IDLE_MS
+    async def _write(self, container: str, tail: Tail, lease: Lease, intent: bytes = b"") -> None:
+        """Write the tail; to other processes it tells exactly how far positions came."""
+        queue = self.queue(container)
+        if not self._shared:
+            ahead = max(self._clock.now_us() + _AHEAD_US, tail.last + _AHEAD_POSITIONS)
+            tail = replace(tail, last=ahead if tail.last > queue.written else queue.written)
+        kind = tail.content_type()
+        ends = (self._clock.now_ms() // _IDLE_MS + 2) * _IDLE_MS
+        if intent or not await self._objects.mark(container, layout.TAIL, kind, lease, ends=ends):
+            await self._objects.put(container, layout.TAIL, kind, intent, lease, ends=ends)
+        queue.written = tail.last
 
-    async def heal(self, container: str, lease: Lease) -> Tail:
+    async def _heal(self, container: str, tail: Tail, lease: Lease) -> Tail:
         """Finish or undo, under the lock, the post that a crash left open."""
         reply = await self._objects.get(container, layout.TAIL)
-        if not reply.found:
-            return Tail()
-        tail = Tail.parse(reply.headers["Content-Type"])
-        if not tail.opened:
-            return tail
-        await self._finish_or_undo(container, Intent.parse(reply.body), lease)
-        closed = replace(tail, opened=0)
-        await self._close(container, closed, lease)
-        return closed
-
-    async def _close(self, container: str, closed: Tail, lease: Lease) -> None:
-        await self._mark(container, closed, lease)
-        self.queue(container).tail = closed
-
-    async def _finish_or_undo(self, container: str, intent: Intent, lease: Lease) -> None:
+        intent = Intent.parse(reply.body) if reply.body else Intent((), (), 0)
         states = await together(*(self._objects.state(container, name) for name in intent.messages))
         if all(state is not None for state in states):
-            await together(*self.key_writes(container, intent, lease))
+            await self.put_keys(container, intent, lease)
         else:
             await self.undo(container, intent, lease)
+        closed = replace(tail, opened=0)
+        await self._write(container, closed, lease)
+        self.queue(container).tail = closed
+        return closed
 
-    def key_writes(
-        self, container: str, intent: Intent, lease: Lease
-    ) -> Sequence[Coroutine[Any, Any, None]]:
-        """The writes of a post's key objects, to be run beside those of its messages."""
+    async def put_keys(self, container: str, intent: Intent, lease: Lease) -> None:
+        """Write the key objects of a post."""
         ends = intent.forgotten_at
-        return [
-            self._objects.put(
-                container,
-                key.name,
-                layout.content_type("key", x=ends, h=key.digest),
-                " ".join(key.ids).encode(),
-                lease,
-                ends=ends,
+        await together(
+            *(
+                self._objects.put(
+                    container,
+                    key.name,
+                    layout.content_type("key", x=ends, h=key.digest),
+                    " ".join(key.ids).encode(),
+                    lease,
+                    ends=ends,
+                )
+                for key in intent.keys
             )
-            for key in intent.keys
-        ]
+        )
 
     async def undo(self, container: str, intent: Intent, lease: Lease) -> None:
         """Remove what a post wrote that was not completed: nobody was told of it."""
         names = (*intent.messages, *(key.name for key in intent.keys))
         await together(*(self._objects.remove(container, name, lease) for name in names))
-
-    async def visible_before(self, container: str) -> int:
-        """The first position that a reader must not see who lists after this.
-
-        That is the next one to be given out, not only an open one: what is posted between this
-        and the listing may be listed in any order. What was opened longer ago than a lease is of
-        a poster that is gone, and as complete as it will ever be.
-        """
-        now_us = self._clock.now_us()
-        known = self._known.get(container)
-        if known is not None and known.tail is not None and not self._shared:
-            tail, next_free = known.tail, 0
-        else:
-            reply = await self._objects.head(container, layout.TAIL)
-            tail = Tail.parse(reply.headers["Content-Type"]) if reply.found else Tail()
-            # Alone, the last position may be a crash later than the tail tells; new ones are not
-            # below this clock. With others, theirs may be behind, and the tail tells it exactly.
-            next_free = 0 if self._shared else now_us
-        if tail.opened and not (self._shared and now_us - tail.opened > self._lease_us):
-            return tail.opened
-        return max(tail.last + 1, next_free)
-
-    def forget(self, container: str) -> None:
-        """Forget a queue that was dropped, but not how far its positions came."""
-        queue = self.queue(container)
-        queue.bound, queue.written = None, 0
-        if queue.tail is not None:
-            queue.tail = Tail(queue.tail.last)
-
-
-_NO_STATE = layout.State(0, 0, "")
