@@ -17,6 +17,7 @@ from zaqar_lite.domain.models import (
     DeadLetter,
     HistoryState,
     NewMessage,
+    QueueRef,
     Selection,
     StoreOptions,
 )
@@ -303,6 +304,33 @@ async def test_a_page_of_others_messages_is_found_behind_many_of_ones_own(store:
         page = await store.messages.list_messages(QUEUE, Selection(limit=10, exclude_client_id="p"))
     assert texts(list(page.messages)) == ["other"]
     assert 0 < steps.longest <= STEP
+
+
+async def test_queues_are_looked_through_in_steps(store: Store) -> None:
+    """Names and metadata are asked of each queue of the project."""
+    for start in range(0, 5_000, 1_000):
+        await asyncio.gather(*[
+            store.management.create_queue(
+                QueueRef("project", f"queue-{number:04}"), {"kind": number}, max_queues=9_999
+            )
+            for number in range(start, start + 1_000)
+        ])  # fmt: skip
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.create_task(others())
+    await asyncio.sleep(0)
+    found = await store.management.list_queues("project", limit=5, metadata={"kind": 4_999})
+    counting.cancel()
+    assert [record.ref.name for record in found] == ["queue-4999"]
+    assert turns >= 5
+    rest = await store.management.list_queues("project", marker="queue-1499", limit=9_999)
+    assert len(rest) == 3_500
 
 
 async def test_a_long_queue_is_purged_in_many_steps(store: Store) -> None:

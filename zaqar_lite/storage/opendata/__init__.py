@@ -8,10 +8,11 @@
 The records' bytes are in `format/` (`keys.py` lists them), the engines below them in `sqlite/` and
 `slatedb/`, behind `engine.py`. Queues live in memory (`queue.py`); pages of 256 entries are their
 checkpoint (`checkpoint.py`); a message's payload and its entry of the metadata log are written
-once. Every operation waits until the queue is brought up to now (`due.py`) and what it needs is in
-memory (`paging.py`), changes the memory in one step of the event loop, and is answered when the
-batch it is in is durable (`committer.py`). A start goes through `opening.py`, `loading.py`,
-`replay.py` and, where pages were lost, `restoring.py`.
+once. An operation waits until what it needs is in memory (`paging.py`), changes the memory in one
+step of the event loop, and is answered when the batch it is in is durable (`committer.py`). What is
+due is over by its instant alone; claims and the sweep tidy it up in bounded steps (`due.py`), and
+the sweep knows which queues to visit (`agenda.py`). A start goes through `opening.py`,
+`loading.py`, `replay.py` and, where pages were lost, `restoring.py`.
 """
 
 from pathlib import Path

@@ -1,5 +1,6 @@
 """Queue records of the embedded store: in memory, with RFC 0001's configuration as checkpoint."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from zaqar_lite.domain.errors import LimitReached, QueueChanged
 from zaqar_lite.domain.json_values import is_same
 from zaqar_lite.domain.models import QueueRecord, QueueRef
-from zaqar_lite.storage.base import ManagementStore
+from zaqar_lite.storage.base import MAX_EXAMINED, ManagementStore
 from zaqar_lite.storage.opendata.checkpoint import EMPTY_ACTIVE, EMPTY_ENDED
 from zaqar_lite.storage.opendata.configuration import encode_record
 from zaqar_lite.storage.opendata.database import Database
@@ -103,22 +104,29 @@ class OpenDataManagementStore(ManagementStore):
         name_contains: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Sequence[QueueRecord]:
-        """List a project's queues by name; see the seam."""
+        """List a project's queues by name, in steps; see the seam."""
         db = self._db
-        db.committer.check_readable()
-        wanted = metadata or {}
         found: list[QueueRecord] = []
         epoch = 0
-        for name in db.queues.names_after(project, marker):
-            if name_contains is not None and name_contains not in name:
-                continue
-            queue = db.queues.get(QueueRef(project, name))
-            if queue is None or queue.record is None or not _has(queue.record.metadata, wanted):
-                continue
-            found.append(queue.record)
-            epoch = max(epoch, queue.epoch)
-            if len(found) == limit:
+        while True:
+            db.committer.check_readable()
+            names = db.queues.names_after(project, marker, MAX_EXAMINED)
+            for name in names:
+                if name_contains is not None and name_contains not in name:
+                    continue
+                queue = db.queues.get(QueueRef(project, name))
+                if queue is None or queue.record is None:
+                    continue
+                if not _has(queue.record.metadata, metadata or {}):
+                    continue
+                found.append(queue.record)
+                epoch = max(epoch, queue.epoch)
+                if len(found) == limit:
+                    break
+            if len(found) == limit or len(names) < MAX_EXAMINED:
                 break
+            marker = names[-1]
+            await asyncio.sleep(0)
         await db.committer.visible(epoch)
         return found
 

@@ -95,10 +95,11 @@ class Queues:
         """The names of a project's queues that have a record, in order."""
         return self._names.get(project, [])
 
-    def names_after(self, project: str, marker: str | None) -> list[str]:
-        """The names of a project's queues after `marker`, in order."""
+    def names_after(self, project: str, marker: str | None, count: int) -> list[str]:
+        """The first names of a project's queues after `marker`, in order."""
         names = self._names.get(project, [])
-        return names if marker is None else names[bisect_right(names, marker) :]
+        start = 0 if marker is None else bisect_right(names, marker)
+        return names[start : start + count]
 
     def sources(self, target: QueueRef) -> list[str]:
         """The queues whose dead-letter queue this is."""

@@ -102,12 +102,14 @@ async def _visit(db: Database, queue: Queue, now: int, limit: int, tidied: _Tidi
         db.touched.add(queue)
     if queue.is_stale and queue.pushed is None:
         await _forget_stale_keys(queue)
+    if not db.is_current(queue):
+        return False
     trimmed = await past.trim(db, queue, now) if queue.done or queue.failed else 0
-    return db.is_current(queue) and bool(
+    return (
         has_more
         or queue.is_stale
         or trimmed >= STEP
-        or queue.exhaustible
+        or bool(queue.exhaustible)
         or queue.review_from is not None
         or next_due(queue) <= now
     )
