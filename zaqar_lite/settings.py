@@ -60,7 +60,7 @@ class Settings(BaseModel):
     )
     allowed_hosts: str = Field(
         "",
-        description="Names that Host may say on loopback beside its own; comma list, or *.",
+        description="Names that Host may say on loopback beside its own; comma list, or '*'.",
     )
     access_log: bool = Field(False, description="Log a line for each request.")
     enable_checksum: bool = Field(False, description="Show an MD5 checksum with each message.")

@@ -43,6 +43,7 @@ def test_the_server_is_all_of_its_processes(tmp_path: Path) -> None:
     [
         ("--url", "localhost:8888"),
         ("--url", "https://127.0.0.1"),
+        ("--post-url", "https://127.0.0.1"),
         ("--url", "http://127.0.0.1:99999"),
         ("--connections", "0"),
         ("--seconds", "nan"),
@@ -77,3 +78,16 @@ def test_a_server_that_is_killed_meanwhile_is_a_line_and_exit_code_4() -> None:
         assert running.returncode == 4
         assert said.startswith("bench: no answer")
         assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("workers", ["1", "4"])
+def test_pickups_are_counted_and_every_worker_ends(
+    server: ServerProcess, tmp_path: Path, workers: str
+) -> None:
+    file = tmp_path / "figures"
+    words = ("--scenario", "pickup", "--connections", workers, "--seconds", "1")
+    done = bench(*words, "--url", server.url, "--post-url", server.url, "--json", str(file))
+    assert (done.returncode, done.stderr) == (0, "")
+    (result,) = json.loads(file.read_text(encoding="utf-8"))["results"]
+    assert result["messages_per_second"] > 0
+    assert 0 <= result["p50_ms"] <= result["p99_ms"] <= result["max_ms"] < 20_000

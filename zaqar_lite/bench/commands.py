@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from zaqar_lite.bench import machine
+from zaqar_lite.bench import machine, pickup
 from zaqar_lite.bench.connection import Connection, Pace, Script, Tally
 from zaqar_lite.bench.scenarios import SCENARIOS, Counter, Scenario, Target, fill
 from zaqar_lite.commands.running import FAILED, OK, UNAVAILABLE, USAGE, above_zero, at_least
@@ -54,6 +54,9 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     parser.add_argument(
         "--scenario", default="post1,post20,post100,list20,claim20,cycle", metavar="A,B,..."
     )
+    parser.add_argument(
+        "--post-url", help="pickup: post to another process of the server, which listens there"
+    )
     parser.add_argument("--keys", action="store_true", help="post with idempotency keys")
     parser.add_argument("--seconds", type=above_zero, default=5.0, help="length of each scenario")
     parser.add_argument("--connections", type=at_least(1), default=16)
@@ -75,11 +78,10 @@ def run(arguments: argparse.Namespace) -> int:
     if unknown:
         sys.stderr.write(f"bench: no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}\n")
         return USAGE
-    if not _is_address(arguments.url):
-        sys.stderr.write(
-            f"bench: {arguments.url!r} is not an address such as http://127.0.0.1:8888\n"
-        )
-        return USAGE
+    for url in filter(None, (arguments.url, arguments.post_url)):
+        if not _is_address(url):
+            sys.stderr.write(f"bench: {url!r} is not an address such as http://127.0.0.1:8888\n")
+            return USAGE
     where = machine.describe()
     sys.stdout.write(" ".join(f"{name}={value!r}" for name, value in where.items()) + "\n")
     results = []
@@ -107,18 +109,24 @@ def _is_address(url: str) -> bool:
 
 
 async def _measure(scenario: Scenario, arguments: argparse.Namespace) -> Result:
-    target = _target(arguments)
+    target = _target(arguments, arguments.url)
     counter = Counter()
     needed = max(scenario.filled, int(scenario.filled_per_second * arguments.seconds))
     if needed:
         await _play([fill(target, needed)], target, Tally(), Pace(None), float("inf"))
     pids = machine.server_processes(target.port)
     tally = Tally()
-    scripts = [scenario.script(target, counter) for _ in range(arguments.connections)]
     server_before, own_before = machine.cpu_seconds(pids), _own_cpu()
     started = time.perf_counter()
     until = started + arguments.seconds
-    await _play(scripts, target, tally, Pace(arguments.rate), until)
+    if scenario.name == "pickup":
+        post_to = _target(arguments, arguments.post_url or arguments.url)
+        post_to.queue = target.queue
+        workers, rate = arguments.connections, arguments.rate
+        await pickup.measure(target, post_to, workers, tally, counter, rate=rate, until=until)
+    else:
+        scripts = [scenario.script(target, counter) for _ in range(arguments.connections)]
+        await _play(scripts, target, tally, Pace(arguments.rate), until)
     elapsed = max(tally.last_answer - started, 1e-9)
     server, own = machine.cpu_seconds(pids) - server_before, _own_cpu() - own_before
     await _play([_drop(target)], target, Tally(), Pace(None), float("inf"))
@@ -165,8 +173,8 @@ def _drop(target: Target) -> Script:
     yield target.request("DELETE", "")
 
 
-def _target(arguments: argparse.Namespace) -> Target:
-    parts = urlsplit(arguments.url)
+def _target(arguments: argparse.Namespace, url: str) -> Target:
+    parts = urlsplit(url)
     headers = f"Client-ID: {uuid.uuid4()}\r\nX-Project-Id: {arguments.project}\r\n"
     if arguments.token:
         headers += f"X-Auth-Token: {arguments.token}\r\n"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from zaqar_lite.bench.connection import Script
 
-_CLAIMED = re.compile(rb'"href": ?"[^"]*/messages/([^"?]+)\?claim_id=([^"]+)"')
+CLAIMED = re.compile(rb'"href": ?"[^"]*/messages/([^"?]+)\?claim_id=([^"]+)"')
 _NEXT = re.compile(rb'"href": ?"([^"]*[?&]marker=[^"]*)"')
 _BODY_BYTES = 200
 
@@ -98,7 +98,7 @@ def claim(target: Target, counter: Counter, limit: int) -> Script:
         status, body = yield prepared
         if status == 204:
             return
-        held = _CLAIMED.findall(body)
+        held = CLAIMED.findall(body)
         if not held:
             continue
         claim_id = held[0][1].decode()
@@ -119,7 +119,7 @@ def cycle(target: Target, counter: Counter) -> Script:
     while True:
         yield target.keyed(posting)
         _, body = yield claiming
-        held = _CLAIMED.search(body)
+        held = CLAIMED.search(body)
         if held is None:
             continue
         message_id, claim_id = held.group(1).decode(), held.group(2).decode()
@@ -172,5 +172,6 @@ SCENARIOS = {
         Scenario("claim1", "claim one message and delete it", filled_per_second=6_000),
         Scenario("claim20", "claim twenty and delete them", filled_per_second=30_000),
         Scenario("cycle", "post one, claim one, delete it"),
+        Scenario("pickup", "post one, until one of so many waiting claims (connections) has it"),
     )
 }
