@@ -616,7 +616,7 @@ class Comparison(RuleBasedStateMachine):
     def sweep(self, policy: Policy, backoff: tuple[int, ...] | None) -> None:
         async def act(side: Side) -> None:  # what there is to tidy is the driver's own affair
             retries = {side.queue(name).ref: side.retries(name, policy, backoff) for name in QUEUES}
-            await side.queue("normal").sweep(retries)
+            await side.queue("normal").sweep(retries if self.settles else None)
 
         self.both(act)
 
