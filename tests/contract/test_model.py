@@ -8,8 +8,7 @@ other: how fast a store is decides nothing.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -24,32 +23,24 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.contract.comparing import UNIT, About, Policy, Side
 from tests.contract.stores import CASES, DriverCase, Stores, run_hook
-from tests.contract.subject import QueueUnderTest, new
-from zaqar_lite.domain.attempts import Attempt, Backoff
+from tests.contract.subject import new
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
 from zaqar_lite.domain.models import (
     NO_LIMIT,
     Act,
     Capability,
-    Claimed,
-    DeadLetter,
     DelayMode,
-    Message,
     NewMessage,
-    QueueRecord,
-    QueueRef,
-    Retries,
     Settlement,
     StoreOptions,
 )
 
-UNIT = 6_000_000
 STEP_EXTRA, CLAIM_EXTRA, GRACE_EXTRA, DELAY_EXTRA = 500_000, 170_000, 90_000, 110_000
-PARK_EXTRA, EXTEND_EXTRA, BACKOFF_EXTRA = 130_000, 210_000, 70_000
+PARK_EXTRA, EXTEND_EXTRA = 130_000, 210_000
 MOST_STEPS = 10
-TOLERANCE = 20_000
 OPTIONS = StoreOptions(idempotency_window_ms=2 * UNIT)
 ALL = 1_000
 QUEUES = ("delayed", "normal", "dead")
@@ -62,8 +53,6 @@ keys = st.sampled_from([None, None, None, "k", "l"])
 picks = st.lists(st.integers(0, 200), min_size=1, max_size=3)
 texts = st.sampled_from([None, "why", "wärum 🧀\n"])
 
-Policy = tuple[int, int | None, int] | None
-"""The dead-letter policy of a call: most claims, ttl of the letters, most failures."""
 policies = st.sampled_from(
     [
         *(None, None, (1, None, NO_LIMIT), (2, None, NO_LIMIT), (1, 3 * UNIT, NO_LIMIT)),
@@ -79,166 +68,6 @@ wishes = st.lists(
     min_size=1,
     max_size=4,
 )
-
-
-@dataclass(frozen=True)
-class About:
-    """An instant, equal to any that is near it."""
-
-    at: int
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, About) and abs(self.at - other.at) <= TOLERANCE
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-@dataclass(frozen=True)
-class Waits:
-    """The end of a delay; what is over is equal to all else that is over."""
-
-    until: int | None
-    now: int
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Waits):
-            return False
-        if min(self.until or 0, other.until or 0) <= max(self.now, other.now):
-            return True  # whether a message is delayed is compared by listings and counts
-        return abs((self.until or 0) - (other.until or 0)) <= TOLERANCE
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-class Names:
-    """Numbers for ids, in the order in which they were first seen."""
-
-    def __init__(self) -> None:
-        self.ids: list[str] = []
-        self._numbers: dict[str, int] = {}
-
-    def add(self, text: str) -> int:
-        """The number of an id, a new one if it was not seen before."""
-        if text not in self._numbers:
-            self._numbers[text] = len(self.ids)
-            self.ids.append(text)
-        return self._numbers[text]
-
-    def pick(self, number: int) -> str:
-        """Some id that was seen; one that never was while there is none."""
-        return self.ids[number % len(self.ids)] if self.ids else "0" * 32
-
-
-@dataclass
-class Side:
-    """One of the two stores, and how its ids are called."""
-
-    stores: Stores
-    project: str
-    settles: bool
-    records: dict[str, QueueRecord] = field(default_factory=dict)
-    messages: Names = field(default_factory=Names)
-    claims: Names = field(default_factory=Names)
-
-    def queue(self, name: str) -> QueueUnderTest:
-        return QueueUnderTest(self.stores, QueueRef(self.project, name))
-
-    def version(self, name: str) -> int:
-        return self.records[name].version
-
-    def mode(self, name: str) -> DelayMode:
-        return self.records[name].delay_mode
-
-    def retries(self, name: str, policy: Policy, backoff: tuple[int, ...] | None) -> Retries:
-        """What becomes of the failed messages of a queue, as far as the driver can tell."""
-        letter = None
-        if policy is not None and name != "dead":
-            max_claims, ttl_ms, max_failures = policy
-            limit = max_failures if self.settles else NO_LIMIT
-            letter = DeadLetter(self.queue("dead").ref, max_claims, ttl_ms, limit)
-        if backoff is None or not self.settles:
-            return Retries(letter)
-        return Retries(letter, Backoff(tuple(unit * UNIT + BACKOFF_EXTRA for unit in backoff)))
-
-    async def create(self, name: str) -> None:
-        record, _ = await self.stores.management.create_queue(
-            QueueRef(self.project, name), {}, max_queues=10
-        )
-        self.records[name] = record
-
-    async def update(self, name: str, *, delay: int, exposing: bool) -> None:
-        old = self.records[name]
-        self.records[name] = await self.stores.management.update_queue(
-            QueueRecord(old.ref, {"_default_message_delay": delay}, old.version, exposing)
-        )
-
-    def claim(self, claim_id: str | None) -> int | None:
-        return None if claim_id is None else self.claims.add(claim_id)
-
-    def show(self, message: Message) -> tuple[Any, ...]:
-        origin = message.origin
-        return (
-            self.messages.add(message.id),
-            message.body,
-            About(message.ttl_ms),  # the end of a back-off may have raised it
-            About(message.created_at),
-            About(message.expires_at),
-            About(message.now),
-            self.claim(message.claim_id),
-            message.claim_count,
-            message.client_id,
-            Waits(message.delay_expires_at, message.now),
-            None
-            if origin is None
-            else (
-                origin.source,
-                About(origin.moved_at),
-                origin.claim_count,
-                self.claim(origin.last_claim_id),
-                origin.last_client_id,
-                origin.reason if self.settles else None,
-            ),
-            self.show_failures(message) if self.settles else None,
-        )
-
-    @staticmethod
-    def show_failures(message: Message) -> tuple[Any, ...]:
-        until = message.parked_until
-        return (
-            message.failure_count,
-            None if until is None else About(until),
-            [attempt._replace(claimed_at=0, ended_at=0) for attempt in message.attempts],
-            [(About(attempt.claimed_at), About(attempt.ended_at)) for attempt in message.attempts],
-        )
-
-    def show_all(self, messages: Sequence[Message], *, ordered: bool) -> list[tuple[Any, ...]]:
-        shown = [self.show(message) for message in messages]
-        return shown if ordered else sorted(shown, key=lambda message: int(message[0]))
-
-    def show_claimed(self, name: str, claimed: Claimed) -> tuple[Any, ...]:
-        return (
-            self.claim(claimed.claim_id),
-            self.show_all(claimed.messages, ordered=self.is_ordered(name)),
-            claimed.moved,
-        )
-
-    def is_ordered(self, name: str) -> bool:
-        """Whether the order of claims is promised: not of letters moved while exposing."""
-        return name != "dead" and self.mode(name) is not DelayMode.EXPOSE
-
-    async def has_lapsed(self, name: str) -> bool:
-        """Whether a lease has lapsed that no claim, pop or sweep has met yet.
-
-        How many of them a call meets is promised only when it takes all that is ready.
-        """
-        return any(
-            message.claim_id is None and message.claim_count > _last_number(message.attempts)
-            for message in await self.queue(name).listed(details=True)
-        )
-
-
-def _last_number(attempts: Sequence[Attempt]) -> int:
-    return attempts[-1].number if attempts else 0
 
 
 class Comparison(RuleBasedStateMachine):
