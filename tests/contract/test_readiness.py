@@ -68,6 +68,7 @@ class Ears:
 
     def forget(self) -> None:
         self.heard.clear()
+        self.hastened.clear()
 
 
 @pytest.fixture
@@ -441,12 +442,84 @@ async def test_another_process_knows_what_is_due(queue: QueueUnderTest) -> None:
     assert await due_in(second, 30 * MINUTE)
 
 
-async def test_what_may_be_due_earlier_is_told_with_a_count_of_zero(
-    queue: QueueUnderTest, ears: Ears
-) -> None:
-    """Who waits has asked `next_due` before: a delayed post must not wait for the safety poll."""
-    await watch(queue)
-    if queue.stores.messages.poll_interval_ms <= 5_000:
-        pytest.skip("who waits here looks again soon enough")
+# What makes something due earlier, after who waits has asked `next_due`.
+
+
+async def a_delayed_post(queue: QueueUnderTest, begin: Watch) -> None:
+    await begin()
     await queue.post("a", delay=HOUR)
-    await ears.hear_of_a_change(queue)
+
+
+async def an_earlier_delay(queue: QueueUnderTest, begin: Watch) -> None:
+    (message_id,) = await queue.post("a", delay=HOUR)
+    await begin()
+    await queue.edit(message_id, delay=30 * MINUTE)
+
+
+async def a_lease(queue: QueueUnderTest, begin: Watch) -> None:
+    await queue.post("a")
+    await begin()
+    await queue.claim()
+
+
+async def a_shorter_lease(queue: QueueUnderTest, begin: Watch) -> None:
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id(ttl=30 * MINUTE)
+    await begin()
+    await queue.settle(claim_id, extend(message_id, 10 * MINUTE))
+
+
+async def a_shorter_renewal(queue: QueueUnderTest, begin: Watch) -> None:
+    await queue.post("a")
+    claim_id = await queue.claim_id(ttl=30 * MINUTE)
+    await begin()
+    await queue.renew(claim_id, ttl=10 * MINUTE)
+
+
+async def a_parking(queue: QueueUnderTest, begin: Watch) -> None:
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id(ttl=30 * MINUTE)
+    await begin()
+    await queue.settle(claim_id, give_back(message_id, 10 * MINUTE))
+
+
+async def a_parking_of_a_claim(queue: QueueUnderTest, begin: Watch) -> None:
+    await queue.post("a")
+    claim_id = await queue.claim_id(ttl=30 * MINUTE)
+    await begin()
+    await queue.release(claim_id, delay=10 * MINUTE)
+
+
+async def a_back_off(queue: QueueUnderTest, begin: Watch) -> None:
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id(ttl=30 * MINUTE)
+    await begin()
+    retries = Retries(backoff=backoff(10 * MINUTE))
+    await queue.settle(claim_id, fail(message_id), retries=retries)
+
+
+HASTENINGS: dict[str, Event] = {
+    "delayed post": a_delayed_post,
+    "earlier delay": an_earlier_delay,
+    "lease": a_lease,
+    "shorter lease": a_shorter_lease,
+    "shorter renewal": a_shorter_renewal,
+    "parking": a_parking,
+    "parking of a claim": a_parking_of_a_claim,
+    "back-off": a_back_off,
+}
+
+
+@pytest.mark.parametrize("hastening", HASTENINGS)
+async def test_what_may_be_due_earlier_is_told_with_a_count_of_zero(
+    queue: QueueUnderTest, ears: Ears, hastening: str
+) -> None:
+    """Or who waits looks again soon enough: its timer was set by what was due before."""
+
+    async def begin() -> None:
+        await watch(queue)
+
+    await HASTENINGS[hastening](queue, begin)
+    if queue.stores.messages.poll_interval_ms > 5_000:
+        await ears.hear_of_a_change(queue)
+    assert queue.ref not in ears.heard

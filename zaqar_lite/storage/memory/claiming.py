@@ -114,7 +114,10 @@ class Claiming:
             case Act.ACK:
                 queue.remove(entry)
             case Act.EXTEND:
+                before = holder.ends_at
                 queue.extend(entry, holder, now, settlement.ttl_ms, settlement.grace_ms)
+                if holder.ends_at < before:
+                    self._announce(step.ref, 0)
             case Act.DEAD:
                 if retries.dead_letter is None:
                     return Outcome.NO_TARGET, 0

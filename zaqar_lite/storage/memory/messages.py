@@ -258,7 +258,10 @@ class MemoryMessageStore(MessageStore):
         now = self._clock.now_ms()
         claim, _ = self._live_claim(queue, claim_id, now)
         there = self._state.queue(queue)
+        before = claim.ends_at
         there.renew(claim, now, ttl_ms, grace_ms)
+        if claim.ends_at < before:
+            self._announce(queue, 0)
         self._state.note(queue, there, now + ttl_ms)
 
     async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
