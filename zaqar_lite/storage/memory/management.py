@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from heapq import heappop, heappush
 from itertools import islice
 from typing import Any
 
@@ -120,9 +119,10 @@ class MemoryManagementStore(ManagementStore):
         expires_at = None if ttl_ms is None else now_us // 1000 + ttl_ms
         version = self._state.next_version(now_us)
         record = Record(kind, project, name, value, version, expires_at)
+        self._forget(kind, (project, name))
         self._state.others.setdefault(kind, SortedDict())[project, name] = record
         if expires_at is not None:
-            heappush(self._state.record_ends, (expires_at, version, kind, (project, name)))
+            self._state.record_ends.add((expires_at, kind, (project, name)))
         return record
 
     async def get_record(self, kind: str, project: str, name: str) -> Record | None:
@@ -137,7 +137,7 @@ class MemoryManagementStore(ManagementStore):
         if await self.get_record(kind, project, name) is None:
             return False
         self._check_record(kind, project, name, expected)
-        del self._state.others[kind][project, name]
+        self._forget(kind, (project, name))
         return True
 
     async def list_records(
@@ -172,12 +172,15 @@ class MemoryManagementStore(ManagementStore):
         now = self._clock.now_ms()
         count = 0
         while self._state.record_ends and count < limit and self._state.record_ends[0][0] <= now:
-            _, version, kind, key = heappop(self._state.record_ends)
-            record = self._state.others.get(kind, _NONE).get(key)
-            if record is not None and record.version == version:
-                del self._state.others[kind][key]
-                count += 1
+            _, kind, key = self._state.record_ends[0]
+            self._forget(kind, key)
+            count += 1
         return count
+
+    def _forget(self, kind: str, key: tuple[str, str]) -> None:
+        record = self._state.others.get(kind, _NONE).pop(key, None)
+        if record is not None and record.expires_at is not None:
+            self._state.record_ends.remove((record.expires_at, kind, key))
 
     def _is_live(self, record: Record) -> bool:
         return record.expires_at is None or record.expires_at > self._clock.now_ms()

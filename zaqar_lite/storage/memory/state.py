@@ -29,7 +29,7 @@ class State:
         self.exposing: dict[QueueRef, None] = {}
         self.discarded: list[dict[int, Entry]] = []
         self.others: dict[str, SortedDict[tuple[str, str], Record]] = {}
-        self.record_ends: list[tuple[int, int, str, tuple[str, str]]] = []
+        self.record_ends: SortedList[tuple[int, str, tuple[str, str]]] = SortedList()
         self._due: list[tuple[int, QueueRef]] = []
         self._names: dict[str, SortedList[str]] = {}
         self._last_position = 0
