@@ -179,6 +179,20 @@ async def test_a_pop_whose_removal_fails_is_answered_and_finished_by_the_sweep(
     assert await second.counts() == (1, 0, 0)
 
 
+async def test_what_a_claim_holds_is_answered_though_its_dead_letters_can_not_be_moved(
+    queue: QueueUnderTest, other: QueueUnderTest, fail: Fail
+) -> None:
+    await queue.post("exhausted")
+    await queue.release(await queue.claim_id())
+    await queue.post("ready")
+    policy = other.as_dead_letter_queue(1)
+    with fail("findAndModify", mode="alwaysOn", errorCode=TIME_IS_UP):
+        claimed = await queue.claim(dead_letter=policy)
+    assert texts(claimed.messages) == ["ready"]
+    assert claimed.more
+    assert (await queue.claim(dead_letter=policy)).moved == 1
+
+
 @pytest.mark.parametrize("is_pop", [False, True])
 async def test_what_was_taken_and_could_not_be_read_is_given_back(
     queue: QueueUnderTest, second: QueueUnderTest, is_pop: bool

@@ -9,13 +9,14 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 
 from tests.contract.pausing import pause_after, pause_before
 from tests.contract.stores import Stores
-from tests.contract.subject import HOUR, QueueUnderTest, ids, new, texts
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new, texts
 from tests.drivers.mongodb.conftest import OpenStores
 from tests.drivers.mongodb.deaths import dies, driver
 from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer
-from zaqar_lite.domain.errors import KeyReused, LimitReached, QueueChanged
-from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.errors import KeyReused, LimitReached, NotFound, QueueChanged
+from zaqar_lite.domain.models import DelayMode, QueueRef
+from zaqar_lite.storage.mongodb import claiming, clearing
 from zaqar_lite.storage.mongodb.grip import POP_TIME_MS, Grip
 
 pytestmark = pytest.mark.anyio
@@ -286,6 +287,53 @@ async def test_a_letter_and_a_post_that_race_have_each_a_place(
         assert (await moving).moved == 2
     assert texts(page.messages) == ["posted"]
     assert texts((await there.page(after=page.marker)).messages) == ["a", "b"]
+
+
+@pytest.mark.parametrize("is_drop", [False, True])
+async def test_what_a_purge_has_not_removed_yet_does_not_exist(
+    queue: QueueUnderTest,
+    mongodb: MongoServer,
+    database_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    is_drop: bool,
+) -> None:
+    """It removes in steps; the sweep goes on where it ended."""
+    monkeypatch.setattr(clearing, "STEP", 10)
+    posted = await queue.post(*map(str, range(20)))
+    claim_id = await queue.claim_id(15)
+    await queue.post("delayed", delay=MINUTE)
+    await (queue.drop() if is_drop else queue.purge())
+    with database_of(mongodb.url, database_name) as database:
+        messages = database["zaqar_messages"]
+        assert messages.count_documents({}) == 11
+        await queue.post("new")
+        with pytest.raises(NotFound):
+            await queue.get_claim(claim_id)
+        with pytest.raises(NotFound):
+            await queue.renew(claim_id)
+        await queue.release(claim_id)
+        assert not await queue.delete(*posted, claims=[claim_id])
+        assert not await queue.get(*posted)
+        queue.advance(11 * MINUTE)
+        assert await queue.counts() == (1, 0, 0)
+        assert await queue.bodies() == ["new"]
+        assert texts((await queue.claim(mode=DelayMode.HONOUR)).messages) == ["new"]
+        await queue.sweep()
+        assert messages.count_documents({}) == 1
+        assert database["zaqar_queues"].count_documents({"u": {"$exists": True}}) == 0
+
+
+async def test_what_is_due_at_one_instant_is_brought_in_its_order(
+    queue: QueueUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is more than one step examines."""
+    monkeypatch.setattr(claiming, "MAX_EXAMINED", 20)
+    await queue.post(*map(str, range(65)), delay=MINUTE)
+    queue.advance(2 * MINUTE)
+    seen: list[str] = []
+    while claimed := (await queue.claim(10, mode=DelayMode.HONOUR)).messages:
+        seen += texts(claimed)
+    assert seen == [str(number) for number in range(65)]
 
 
 async def test_a_drop_that_died_leaves_nothing_to_the_next_life(

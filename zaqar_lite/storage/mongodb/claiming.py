@@ -11,26 +11,38 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 
+from bson.datetime_ms import DatetimeMS
 from pymongo.errors import PyMongoError
 
 from zaqar_lite.domain.errors import Unsupported
-from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, Take
+from zaqar_lite.domain.models import Claimed, DeadLetter, DelayMode, QueueRef, Take
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.mongodb.connection import Connection
+from zaqar_lite.storage.mongodb.connection import Connection, read_all
 from zaqar_lite.storage.mongodb.documents import to_message
-from zaqar_lite.storage.mongodb.errors import repeated
+from zaqar_lite.storage.mongodb.errors import repeated, translate
 from zaqar_lite.storage.mongodb.grip import Grip, LooseEnds
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.letters import Letters
-from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, POPPED, READY, Queues, QueueState
+from zaqar_lite.storage.mongodb.queues import (
+    CLAIMED,
+    DELAYED,
+    POPPED,
+    READY,
+    Queues,
+    QueueState,
+    key_of,
+)
 
 _BUDGET = 4 * MAX_EXAMINED
 """Entries that one call examines before it answers what it has."""
 
 _FIRST_WINDOW, _GROWTH = 20, 10
 """How many ready entries the first step looks at, at least, and how that grows."""
-_CROWD = 8
+_MARGIN_MS = 500
+"""How much later than it probably is a look for what wakes assumes it to be."""
+_CROWD = 16
 """A caller whom others got ahead of chooses among so many times what it still wants."""
 
 
@@ -41,41 +53,85 @@ class Claiming:
         self._connection = connection
         self._queues = queues
         self._letters = Letters(connection, queues)
+        self._ahead_ms = 0  # by how much the server's clock is ahead of this process's
         self.loose_ends = LooseEnds(connection)
 
     async def take(self, ref: QueueRef, take: Take, *, held: int) -> Claimed:
         """Claim (CLAIMED) or pop (POPPED) up to `limit` ready messages; see the seam."""
-        dead_letter, limit = take.retries.dead_letter, take.limit
+        dead_letter = take.retries.dead_letter
         if dead_letter is not None and dead_letter.target is None:
             raise Unsupported("The mongodb store keeps no failed messages; the embedded one does.")
-        state = await self._queues.read(ref, take.version)
-        if state is None:
+        search = await self._begin(ref, take)
+        if search is None:
             return Claimed(None)
-        search = _Search(state, take)
-        grip = Grip(self._connection, state, take, held)
-        taken: list[Document] = []
+        grip = Grip(self._connection, search.state, take, held)
         moved = 0
         while not search.is_over:
-            found = search.sort_out(await self._find(search), limit - len(taken))
             try:
-                if found.wanted or found.rest:
-                    taken = await grip.close(found.wanted, found.rest)
+                moved += await self._step(ref, search, grip, dead_letter)
             except PyMongoError:
-                self.loose_ends.undo(grip)  # what nobody is told of is nobody's
-                raise
-            await self._delete_expired(state, found.expired)
-            if found.exhausted and dead_letter is not None:
-                moved += await self._letters.move(ref, grip.claimable, found.exhausted, dead_letter)
-            search.go_on(found, len(taken))
-        claim_id = grip.token if taken and held == CLAIMED else None
+                if not grip.taken:
+                    raise
+                search.has_more = True
+                break  # what is held is answered, whatever became of the rest
+        taken = grip.taken
         if held == POPPED:
             await self._finish_pop(grip, taken)
         messages = [to_message(document, grip.started_at) for document in taken]
-        return Claimed(claim_id, messages, moved, search.has_more and len(taken) < limit)
+        claim_id = grip.token if taken and held == CLAIMED else None
+        return Claimed(claim_id, messages, moved, search.has_more and len(taken) < take.limit)
+
+    async def _begin(self, ref: QueueRef, take: Take) -> "_Search | None":
+        """Read the queue's state, and in the same command what wakes: by a guess at the time.
+
+        What the server's time then proves to be still asleep is left out. A guess that was too
+        early is made good by a look of its own.
+        """
+        guess = self._connection.local_ms + self._ahead_ms + _MARGIN_MS
+        states = _waking(take.delay_mode)
+        asleep = {"q": key_of(ref), "s": {"$in": states}, "w": {"$lte": DatetimeMS(guess)}}
+        union = {"coll": self._connection.queues.name, "pipeline": self._queues.read_pipeline(ref)}
+        found = await read_all(
+            self._connection.messages,
+            [
+                {"$match": asleep},
+                {"$sort": {"w": 1, "k": 1}},
+                {"$limit": MAX_EXAMINED},
+                {"$project": {**_BRIEF, "w": 1}},
+                {"$unionWith": union},
+            ],
+            hint="waking",
+        )
+        is_queue = [document["_id"] == asleep["q"] for document in found]
+        state = self._queues.checked(list(compress(found, is_queue)), ref, take.version)
+        if state is None:
+            return None
+        self._ahead_ms = state.now - self._connection.local_ms
+        search = _Search(state, take)
+        if state.now <= guess:
+            search.look_at([d for d in found if "w" in d and d["_id"] != state.key])
+        return search
+
+    async def _step(
+        self, ref: QueueRef, search: "_Search", grip: Grip, dead_letter: DeadLetter | None
+    ) -> int:
+        """Take, free, delete or move the next candidates; answer how many were moved."""
+        found = search.sort_out(await self._find(search))
+        if found.wanted or found.rest:
+            try:
+                await grip.close(found.wanted, found.rest)
+            except PyMongoError as exc:
+                self.loose_ends.undo(grip)  # what nobody is told of is nobody's
+                raise translate(exc) from exc
+        search.go_on(found, len(grip.taken))
+        await self._delete_expired(search.state, found.expired)
+        if not found.exhausted or dead_letter is None:
+            return 0
+        return await self._letters.move(ref, grip.claimable, found.exhausted, dead_letter)
 
     async def _find(self, search: "_Search") -> list[Document]:
         """The first candidates of each kind."""
-        queries = candidate_queries(search.state, search.delay_mode, search.window)
+        queries = search.queries()
         finds = [
             self._connection.messages.find(
                 query.filter, _BRIEF, sort=query.sort, limit=query.limit, batch_size=query.limit,
@@ -84,11 +140,7 @@ class Claiming:
             for query in queries
         ]  # fmt: skip
         answers = await asyncio.gather(*finds)
-        search.was_cut = any(
-            len(answer) == query.limit for query, answer in zip(queries, answers, strict=True)
-        )
-        found = {document["_id"]: document for answer in answers for document in answer}
-        return sorted(found.values(), key=lambda document: document["k"])
+        return search.merge(queries, answers)
 
     async def _delete_expired(self, state: QueueState, expired: Sequence[Document]) -> None:
         """Help the broom, which comes once a minute: what is in our way is gone for readers."""
@@ -120,23 +172,58 @@ class _Search:
 
     def __init__(self, state: QueueState, take: Take) -> None:
         self.state = state
-        self.delay_mode = take.delay_mode
-        self.window = min(max(take.limit, _FIRST_WINDOW), MAX_EXAMINED)
-        self.was_cut = False
         self.has_more = True
+        self._delay_mode = take.delay_mode
         self._limit = take.limit
         self._dead_letter = take.retries.dead_letter
+        self._window = min(max(take.limit, _FIRST_WINDOW), MAX_EXAMINED)
+        self._awake: list[Document] | None = None
+        self._was_cut = False
         self._taken = 0
         self._is_crowded = False
+        self._wakes_more = True
         self._examined = 0
+
+    def look_at(self, waking: Sequence[Document]) -> None:
+        """Take what wakes from here, in the first step, instead of looking for it."""
+        self._awake = [
+            document
+            for document in waking
+            if document["w"] <= self.state.date and document["k"] > self.state.birth
+        ]
+        self._wakes_more = len(waking) == MAX_EXAMINED
+
+    def queries(self) -> Sequence["Query"]:
+        """What the next step asks for."""
+        queries = candidate_queries(self.state, self._delay_mode, self._window)
+        is_known = self._awake is not None or not self._wakes_more
+        return [query for query in queries if not (is_known and query.name == "waking")]
+
+    def merge(
+        self, queries: Sequence["Query"], answers: Sequence[Sequence[Document]]
+    ) -> list[Document]:
+        """The candidates of a step, in their order; notes whether there are more of a kind."""
+        cut = {
+            query.name
+            for query, answer in zip(queries, answers, strict=True)
+            if len(answer) == query.limit
+        }
+        if self._awake is None:
+            self._wakes_more = "waking" in cut
+        self._was_cut = bool(cut) or self._wakes_more
+        found = {document["_id"]: document for answer in answers for document in answer}
+        found |= {document["_id"]: document for document in self._awake or ()}
+        self._awake = None
+        return sorted(found.values(), key=lambda document: document["k"])
 
     @property
     def is_over(self) -> bool:
         """Tell whether all is taken that is wanted or there, or may be looked for."""
         return self._taken >= self._limit or not self.has_more or self._examined >= _BUDGET
 
-    def sort_out(self, candidates: Sequence[Document], room: int) -> _Found:
-        """Tell what to do with candidates, in their order, until `room` is used up."""
+    def sort_out(self, candidates: Sequence[Document]) -> _Found:
+        """Tell what to do with candidates, in their order, until there is no more room."""
+        room = self._limit - self._taken
         self._examined += max(1, len(candidates))
         found = _Found()
         for document in candidates:
@@ -159,17 +246,18 @@ class _Search:
         got, self._taken = taken - self._taken, taken
         room = self._limit - taken
         self._is_crowded = got < len(found.wanted)
-        self.has_more = self.was_cut or self._is_crowded
+        self.has_more = self._was_cut or self._is_crowded
         if self._is_crowded:
-            self.window = min(_CROWD * room, MAX_EXAMINED)
+            self._window = min(_CROWD * room, MAX_EXAMINED)
         else:
-            self.window = min(_GROWTH * self.window, MAX_EXAMINED)
+            self._window = min(_GROWTH * self._window, MAX_EXAMINED)
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One find, as it is sent and as the tests explain it."""
+    """One find for candidates: those that are ready, those that wake, or those that wait."""
 
+    name: str
     filter: Document
     hint: str
     limit: int
@@ -186,17 +274,21 @@ def candidate_queries(state: QueueState, delay_mode: DelayMode, window: int) -> 
     costs a claim nothing.
     """
     queue = {"q": state.key, "k": state.visible}
-    waking = [CLAIMED] if delay_mode is DelayMode.IGNORE else [DELAYED, CLAIMED]
     by_time = [("w", 1), ("k", 1)]
-    due = {**queue, "s": {"$in": waking}, "w": {"$lte": state.date}}
+    due = {**queue, "s": {"$in": _waking(delay_mode)}, "w": {"$lte": state.date}}
     queries = [
-        Query({**queue, "s": READY}, "live", window, [("k", 1)]),
-        Query(due, "waking", MAX_EXAMINED, by_time),
+        Query("ready", {**queue, "s": READY}, "live", window, [("k", 1)]),
+        Query("waking", due, "waking", MAX_EXAMINED, by_time),
     ]
     if delay_mode is DelayMode.EXPOSE:
         waits = {**queue, "s": DELAYED, "w": {"$gt": state.date}}
-        queries.append(Query(waits, "waking", window, by_time))
+        queries.append(Query("waiting", waits, "waking", window, by_time))
     return queries
+
+
+def _waking(delay_mode: DelayMode) -> list[int]:
+    """The states of what becomes ready by time."""
+    return [CLAIMED] if delay_mode is DelayMode.IGNORE else [DELAYED, CLAIMED]
 
 
 def _ids(documents: Sequence[Document]) -> list[str]:

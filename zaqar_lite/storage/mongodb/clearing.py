@@ -10,6 +10,9 @@ from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID
 
+STEP = MAX_EXAMINED
+"""How many messages a purge or a drop itself removes."""
+
 
 class Clearing:
     """Delete the messages up to the position `u` in the document of their queue."""
@@ -17,7 +20,7 @@ class Clearing:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def step(self, key: str, upto: int, limit: int = MAX_EXAMINED) -> int:
+    async def step(self, key: str, upto: int, limit: int) -> int:
         """Delete at most `limit` of them; take the note away when these were the last."""
         messages = self._connection.messages
         cursor = messages.find(

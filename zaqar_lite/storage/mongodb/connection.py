@@ -97,6 +97,11 @@ class Connection:
             yield session
 
     @property
+    def local_ms(self) -> int:
+        """This process's clock, which decides nothing."""
+        return self._clock.now_ms()
+
+    @property
     def now(self) -> Document:
         """An expression for the server's clock as a date, with the offset added.
 

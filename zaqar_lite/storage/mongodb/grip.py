@@ -7,6 +7,7 @@ from typing import Any
 import pymongo
 from bson import Int64
 from pymongo import UpdateMany
+from pymongo.results import BulkWriteResult
 
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.ids import new_claim_id
@@ -34,6 +35,7 @@ class Grip:
         self.started_at = state.now
         self.key = state.key
         self.held = held
+        self.taken: list[Document] = []
         self._connection = connection
         self._began = time.monotonic()
         self._take = take
@@ -50,8 +52,15 @@ class Grip:
             "$or": free,
         }
 
-    async def close(self, wanted: Sequence[Document], rest: Sequence[Document]) -> list[Document]:
-        """Take what is still free of `wanted`, make `rest` ready; read all that is held by now."""
+    async def close(self, wanted: Sequence[Document], rest: Sequence[Document]) -> None:
+        """Take what is still free of `wanted`, make `rest` ready; read all that is `taken` now."""
+        tries = 0
+
+        async def update() -> BulkWriteResult:
+            nonlocal tries
+            tries += 1
+            return await self._connection.messages.bulk_write(updates, ordered=True)
+
         updates: list[UpdateMany] = []
         if wanted:
             condition = {**_among(wanted), **self.claimable}
@@ -62,8 +71,9 @@ class Grip:
             updates.append(
                 UpdateMany({**_among(rest), **self.claimable}, self._freeing(), hint=BY_ID)
             )
-        await repeated(lambda: self._connection.messages.bulk_write(updates, ordered=True))
-        return await self._read()
+        result = await repeated(update)
+        if result.matched_count or tries > 1:
+            self.taken = await self._read()
 
     async def remove(self, ids: Sequence[str]) -> None:
         """Remove what was popped, within the time that it is held for.

@@ -24,6 +24,7 @@ from zaqar_lite.domain.models import (
     Take,
 )
 from zaqar_lite.storage.base import MessageStore, RetriesOf, no_retries
+from zaqar_lite.storage.mongodb import clearing
 from zaqar_lite.storage.mongodb.changing import Changing
 from zaqar_lite.storage.mongodb.claiming import Claiming
 from zaqar_lite.storage.mongodb.clearing import Clearing
@@ -154,7 +155,7 @@ class MongoMessageStore(MessageStore):
         """Begin to remove what nobody can see any more; the sweep does the rest."""
         if state is not None:
             with suppress(PyMongoError):
-                await self._clearing.step(state.key, state.birth)
+                await self._clearing.step(state.key, state.birth, clearing.STEP)
 
     async def stats(self, queue: QueueRef) -> Stats:
         """Count the live messages; see the seam."""
