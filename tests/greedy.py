@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 import httpx
 
 POST_SIZE = 262_144
+POST_COUNT = 5_000
 METADATA_SIZE = 65_536
 FILTERS = 100
 COPIES = 2_000
@@ -107,7 +108,8 @@ def make_steps(crowd: str, share: float) -> dict[str, Step]:
     queue = "/v2/queues/greedy"
     size = int(POST_SIZE * share)
     one = _messages([{"body": "x" * (size - 100)}])
-    many = _messages([{"body": 1}] * ((size - 20) // 11))
+    count = max(1, int(POST_COUNT * share))
+    many = _messages([{"body": "x" * (size // count - 20)}] * count)
     keys = [
         {"body": 1, "idempotency_key": uuid.uuid4().hex * 4} for _ in range((size - 100) // 165)
     ]

@@ -128,6 +128,9 @@ class Settings(BaseModel):
         1_000, ge=0, le=100_000, description="Requests of a project that wait; 429 above."
     )
     max_filters_per_project: int = Field(100, ge=0, le=1_000, description="Queues with a filter.")
+    max_messages_per_post: int = Field(
+        5_000, ge=1, le=100_000, description="Messages of one post; 400 above."
+    )
     max_copies_per_post: int = Field(
         2_000,
         ge=0,

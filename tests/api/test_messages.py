@@ -420,3 +420,13 @@ async def test_warns_of_a_delay_that_a_normal_queue_ignores(api: Api) -> None:
     await api.call("DELETE", "")
     await api.call("PUT", "", {"_default_message_delay": 5})
     assert "Zaqar-Lite-Warning" not in (await api.call("POST", "messages", document)).headers
+
+
+async def test_a_post_has_at_most_so_many_messages(make_api: MakeApi) -> None:
+    async with make_api(max_messages_per_post=3) as api:
+        assert len(await api.post(*[{"body": number} for number in range(3)])) == 3
+        messages = {"messages": [{"body": number} for number in range(4)]}
+        answer = await api.call("POST", "messages", messages)
+        assert answer.status_code == 400
+        assert "3 are allowed" in answer.json()["description"]
+        assert len(await api.browse()) == 3

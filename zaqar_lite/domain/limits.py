@@ -39,6 +39,7 @@ class Limits:
     max_message_headers_size: int = 8_192
     max_ranges: int = 1_000
     max_filters_per_project: int = 100
+    max_messages_per_post: int = 5_000
     max_copies_per_post: int = 2_000
     max_wait: int = 60
     max_waiters: int = 10_000

@@ -339,6 +339,12 @@ class Messages:
     def _check_drafts(self, drafts: Sequence[Draft], batch_key: str | None) -> None:
         if not drafts:
             raise Invalid("No messages to post.")
+        most = self._limits.max_messages_per_post
+        if len(drafts) > most:
+            # They are stored in one step, so that their number is how long everybody else waits.
+            raise Invalid(
+                f"The post has {len(drafts)} messages; {most} are allowed: post them in parts."
+            )
         if batch_key is not None:
             _check_key("The Idempotency-Key header", batch_key)
         for index, draft in enumerate(drafts):
