@@ -380,3 +380,47 @@ async def test_exposing_may_take_longer_than_a_lease(
     proxy.fault("POST", "/m/", times=4, delay=0.8)
     assert await queue.expose() == 4
     assert await queue.counts() == (4, 0, 0)
+
+
+async def test_who_waits_for_letters_does_not_wait_for_all_that_move(
+    open_swift: OpenSwift, proxy: FaultyProxy
+) -> None:
+    """The dead-letter queue's lock is free between the steps of a move."""
+    queue = a_queue(await open_swift(proxy.url))
+    letters = queue.named("letters")
+    await queue.post(*map(str, range(20)))
+    await queue.release(await queue.claim_id(20))
+    go = threading.Event()
+    fault = proxy.fault("DELETE", f"{queue.ref.name}/m/", pause=go)
+    moving = asyncio.create_task(queue.claim(20, dead_letter=letters.as_dead_letter_queue(1)))
+    await reached(fault.reached)
+    claiming = asyncio.create_task(letters.claim(50))
+    done, _ = await asyncio.wait([claiming], timeout=0.2)
+    assert not done, "a move holds the lock of its target"
+    go.set()
+    assert len((await claiming).messages) == 10
+    assert (await moving).moved == 20
+    assert len((await letters.claim(50)).messages) == 10
+
+
+async def test_a_process_that_takes_the_lock_again_and_again_lets_others_have_it(
+    open_swift: OpenSwift, tmp_path: Path
+) -> None:
+    """The others ask for it ten times a second, and it is free for a moment only."""
+    place = f"file://{tmp_path}/locks"
+    busy, other = [
+        (await open_swift(coordination_url=place)).messages._backend.locks  # type: ignore[attr-defined]
+        for _ in range(2)
+    ]
+
+    async def take_again_and_again() -> None:
+        while True:
+            async with busy.hold("queue"):
+                await asyncio.sleep(0.4)
+
+    taking = asyncio.create_task(take_again_and_again())
+    await asyncio.sleep(0.1)
+    started = asyncio.get_running_loop().time()
+    async with other.hold("queue"):
+        assert asyncio.get_running_loop().time() - started < 6
+    taking.cancel()

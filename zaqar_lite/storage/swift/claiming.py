@@ -18,8 +18,8 @@ from zaqar_lite.storage.swift.reading import SPARE, Reading
 
 _MOST_EXAMINED = 10_000
 """Entries that one claim examines; the next one goes on where it ended."""
-_MAX_MOVED = 100
-"""Dead letters of one claim: the lock is not held for longer."""
+_MAX_MOVED = 20
+"""Dead letters of one claim, or a few more: the lock is not held for longer."""
 _TRUST_MS = 10_000
 """How long it is believed of a long stretch that nothing in it is ready: others may release."""
 _MAX_CLAIMS = 10_000

@@ -22,6 +22,9 @@ from zaqar_lite.storage.swift.layout import Fetched, Listed
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import together
 
+_STEP = 10
+"""Letters that are moved while the target's lock is held."""
+
 
 class DeadLetters:
     """Move exhausted messages, and finish the moves that a crash cut short."""
@@ -35,19 +38,21 @@ class DeadLetters:
     ) -> int:
         """Move messages between containers, under the source's lock; answer how many.
 
-        `ttl_ms` counts from now; 0 keeps each one's own deadline.
+        `ttl_ms` counts from now; 0 keeps each one's own deadline. The target's lock is free
+        between the steps: who waits for letters must not wait for all of them.
         """
-        if not letters:
-            return 0
-        tails = self._backend.tails
-        async with self._backend.locks.hold(target) as target_lease:
-            lease = Lease(min(lease.until, target_lease.until))
-            tail = await tails.load(target, lease)
-            tail = replace(tail, bound=tail.bound and tail.bound + len(letters))
-            places = tails.places(tail, len(letters))
-            async with tails.growing(target, tail, places, lease):
-                placed = list(zip(places, letters, strict=True))
-                return await self._copy_all(source, target, placed, ttl_ms, lease)
+        tails, moved = self._backend.tails, 0
+        for step in range(0, len(letters), _STEP):
+            few = letters[step : step + _STEP]
+            async with self._backend.locks.hold(target) as target_lease:
+                both = Lease(min(lease.until, target_lease.until))
+                tail = await tails.load(target, both)
+                tail = replace(tail, bound=tail.bound and tail.bound + len(few))
+                places = tails.places(tail, len(few))
+                async with tails.growing(target, tail, places, both):
+                    placed = list(zip(places, few, strict=True))
+                    moved += await self._copy_all(source, target, placed, ttl_ms, both)
+        return moved
 
     async def _copy_all(
         self,

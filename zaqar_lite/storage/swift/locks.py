@@ -28,6 +28,13 @@ _log = logging.getLogger(__name__)
 _PATIENCE = 20.0
 _ANSWER = 5.0
 """Seconds in which the coordination service has to answer; its clients may try for longer."""
+_POLL = 0.1
+"""How often, in seconds, a process asks at least for a lock that another one holds."""
+_TURN = 1.0
+"""Seconds after which a process that takes a lock again and again lets the others have it: they
+ask for it only now and then, and would hardly ever meet it free.
+"""
+_MAX_TURNS = 10_000
 _SAFETY = 10
 """How many times as long as the longest claim a lease should be; less is told in the log."""
 T = TypeVar("T")
@@ -127,6 +134,8 @@ class SharedLocks(Locks):
         self._url, self._lease, self._prefix = url, lease, prefix
         self._coordinator: Any = None
         self._pool: ThreadPoolExecutor | None = None
+        self._turns: dict[str, tuple[float, float]] = {}
+        """Of each lock since when it was ours again and again, and when it was freed last."""
 
     async def open(self) -> None:
         """Connect; idempotent."""
@@ -172,6 +181,12 @@ class SharedLocks(Locks):
         if self._coordinator is None:
             raise Unavailable("The Swift store is closed.")
         lock = self._coordinator.get_lock(name.encode())
+        began, ended = self._turns.get(name, (0.0, 0.0))
+        if time.monotonic() - ended > _POLL:
+            began = time.monotonic()
+        elif time.monotonic() - began > _TURN:
+            await asyncio.sleep(2 * _POLL)
+            began = time.monotonic()
         started = await self._acquire(lock)
         lease = Lease(started + self._lease / 2)
         try:
@@ -179,6 +194,9 @@ class SharedLocks(Locks):
         finally:
             self._note_length(time.monotonic() - started)
             lease.lost = not await self._let_go(lock)
+            if len(self._turns) >= _MAX_TURNS:
+                self._turns.clear()
+            self._turns[name] = (began, time.monotonic())
 
     def _note_length(self, held: float) -> None:
         if held * _SAFETY > self._lease:
@@ -208,7 +226,7 @@ class SharedLocks(Locks):
                 ) from exc
             if time.monotonic() >= give_up:
                 raise _busy()
-            pause = min(pause * 1.5, 0.1)
+            pause = min(pause * 1.5, _POLL)
             await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - spreads load
 
     async def _let_go(self, lock: Any) -> bool:  # noqa: ANN401 - tooz
