@@ -65,20 +65,24 @@ async def hand_out(db: Database, queue: QueueRef, take: Take, finish: Finish) ->
         if taken is None:
             return Claimed(None)
         there, now, entries, moved, more = taken
-        readable = await _with_bodies(db, queue, take.version, there, entries)
-        if readable is None:
-            continue  # the queue was recovered: nobody was given anything
-        claim_id = finish(there, now, [entry for entry, _ in readable]) if readable else None
-        with_delay = take.delay_mode is not DelayMode.IGNORE
+        bodies = bodies_in_memory(db, entries)
+        if bodies is None:
+            readable = await _read(db, queue, take.version, there, entries)
+            if readable is None:
+                continue  # the queue was recovered: nobody was given anything
+            more = more or len(readable) < len(entries)
+            entries, bodies = list(readable), list(readable.values())
+        claim_id = finish(there, now, entries) if entries else None
+        with_delay, write = take.delay_mode is not DelayMode.IGNORE, db.names.write
         messages = []
-        for entry, body in readable:
-            message = entry.view(db.names.write(entry.name), now, with_delay=with_delay)
+        for entry, body in zip(entries, bodies, strict=True):
+            message = entry.view(write(entry.name), now, with_delay=with_delay)
             message.body = body
             messages.append(message)
-        if readable or moved or more:
+        if entries or moved or more:
             db.changed(there)
             await db.committer.durable()
-        return Claimed(claim_id, messages, moved, more or len(readable) < len(entries))
+        return Claimed(claim_id, messages, moved, more)
 
 
 def hold(take: Take, there: Queue, now: int, entries: Sequence[Entry]) -> str:
@@ -134,9 +138,9 @@ def _pick(  # noqa: PLR0917 - what one call works with
     moved = 0
     while len(taken) < limit:
         entry = _first(there, now, until, budget)
-        if entry is _Stop.EMPTY and exposes and expose(there, now, limit):
-            continue
         if isinstance(entry, _Stop):
+            if exposes and entry is _Stop.EMPTY and expose(there, now, limit):
+                continue
             return taken, moved, entry
         if letters is not None and entry.attempts >= letters.max_claims:
             past.move(db, there, entry, letters, now)
@@ -182,21 +186,18 @@ def _first(queue: Queue, now: int, until: int, budget: _Budget) -> Entry | _Stop
     return _Stop.SPENT
 
 
-async def _with_bodies(
+async def _read(
     db: Database,
     queue: QueueRef,
     version: int | None,
     there: Queue,
     entries: Sequence[Entry],
-) -> list[tuple[Entry, bytes]] | None:
+) -> dict[Entry, bytes] | None:
     """Those of the taken entries that can be read, with their bodies; None: begin anew.
 
     The bodies come before anything is changed: an answer must not fail once it is committed, and
     a message that can't be read must stay.
     """
-    bodies = bodies_in_memory(db, entries)
-    if bodies is not None:
-        return list(zip(entries, bodies, strict=True))
     draft = Claim(new_claim_id(), "")
     for entry in entries:
         entry.claim = draft
@@ -212,11 +213,11 @@ async def _with_bodies(
     if not is_current:
         return None
     left = _let_go(draft)  # without what others deleted, or a purge removed, meanwhile
-    return [
-        (entry, found[entry.position])
+    return {
+        entry: found[entry.position]
         for entry in left
         if entry.position in found and not is_damaged(entry)
-    ]
+    }
 
 
 def _let_go(draft: Claim) -> Collection[Entry]:

@@ -35,6 +35,7 @@ class Committer:
         self._recovery = asyncio.Lock()
         self._recovering = False
         self._began: float | None = None  # when the batch that is being written was begun
+        self._watch: asyncio.TimerHandle | None = None
         self._refused: Unavailable | None = None
         self._refused_until = 0.0
         self.epoch = 1
@@ -117,6 +118,9 @@ class Committer:
             await asyncio.wait({self._doubt})
         while self._task is not None:
             await asyncio.wait({self._task})
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
 
     async def _run(self) -> None:
         try:
@@ -146,12 +150,23 @@ class Committer:
     async def _commit(self, batch: Batch) -> None:
         loop = asyncio.get_running_loop()
         self._began = loop.time()
-        watch = loop.call_later(self._engine.patience, self._give_up_waiting)
+        if self._watch is None:
+            self._watch = loop.call_later(self._engine.patience, self._look)
         try:
             await self._engine.commit(batch)
         finally:
-            watch.cancel()
             self._began = None
+
+    def _look(self) -> None:
+        """Look whether a batch takes too long; one timer watches all batches of some seconds."""
+        self._watch = None
+        if self._began is None:
+            return
+        if self._stalled() is not None:
+            self._give_up_waiting()
+            return
+        loop = asyncio.get_running_loop()
+        self._watch = loop.call_at(self._began + self._engine.patience, self._look)
 
     def _stalled(self) -> Unavailable | None:
         """What to tell who would wait for a batch that has been written for too long."""

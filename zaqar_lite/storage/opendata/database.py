@@ -182,18 +182,21 @@ class Database:
         Before they enter their queues: of what can't be encoded, nothing must be left in memory.
         """
         client_id = entries[0].client_id or ""
-        puts: dict[bytes, bytes] = {}
-        prefix, start = self.log_prefix, self.log_start
+        puts, prefix, start = self.puts, self.log_prefix, self.log_start
         plain = self._log_headers(queue, client_id, None)
-        for entry in entries:
-            own = entry.headers
-            number, headers = self._log_headers(queue, client_id, own) if own else plain
-            message_id, now = entry.id, entry.created_at
-            puts[prefix + var_u64(message_id - start)] = encode_posted(
-                message_id, now, entry.visible_at or now, -(-(entry.expires_at - now) // 1000),
-                number, headers,
-            )  # fmt: skip
-        self.puts.update(puts)
+        try:
+            for entry in entries:
+                own = entry.headers
+                number, headers = self._log_headers(queue, client_id, own) if own else plain
+                message_id, now = entry.id, entry.created_at
+                puts[prefix + var_u64(message_id - start)] = encode_posted(
+                    message_id, now, entry.visible_at or now, -(-(entry.expires_at - now) // 1000),
+                    number, headers,
+                )  # fmt: skip
+        except ValueError:
+            for entry in entries:
+                puts.pop(self.log_key(entry.id), None)
+            raise
         self.store(entries[0].id, bodies)
 
     def store(self, first: int, bodies: Sequence[bytes]) -> None:

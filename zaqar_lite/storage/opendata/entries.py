@@ -26,7 +26,11 @@ UNKNOWN = -1
 
 
 class Claim:
-    """A claim and what it holds, by position; empty once it is released or has lapsed."""
+    """A claim and what it holds, by position; empty once it is released or has lapsed.
+
+    One without a ttl is a draft: it keeps others away while bodies are read, and nobody holds a
+    message by it.
+    """
 
     __slots__ = (
         "client_id", "created_at", "deadline", "grace_ms", "held", "id", "raw", "ttl_ms",
@@ -39,11 +43,6 @@ class Claim:
         self.created_at = self.deadline = 0
         self.ttl_ms = self.grace_ms = 0
         self.held: dict[int, Entry] = {}
-
-    @property
-    def is_draft(self) -> bool:
-        """Whether it only keeps others away while bodies are read: nobody holds a message by it."""
-        return not self.ttl_ms
 
     def live(self, now: int) -> "list[Entry]":
         """What it holds and has not expired, in order of position."""
@@ -103,7 +102,7 @@ class Page:
         extras: list[bytes] = []
         for entry in islice(self.entries.values(), self.encoded_count, None):
             claim = entry.claim
-            if claim is None or claim.is_draft:
+            if claim is None or not claim.ttl_ms:
                 available += (
                     entry.id, entry.priority, entry.visible_at, entry.expires_at, entry.attempts,
                 )  # fmt: skip
@@ -192,7 +191,9 @@ class Entry(Struct, eq=False):
     def view(self, name: str, now: int, *, with_delay: bool = True) -> Message:
         """Show the entry to a reader, but for its body."""
         past = self.past
-        claim = self.holder(now)
+        claim = self.claim
+        if claim is not None and claim.deadline <= now:
+            claim = None
         return Message(
             name,
             self.position,
@@ -212,7 +213,7 @@ class Entry(Struct, eq=False):
     def extra(self) -> bytes | None:
         """Encode what the entry has beyond the RFC's fields."""
         extra = Extra()
-        if self.claim is not None and not self.claim.is_draft:
+        if self.claim is not None and self.claim.ttl_ms:
             extra.visible_at, extra.deadline = self.visible_at, self.expires_at
         moved = self.position != self.id
         if not self.is_plain and self.ttl_ms:

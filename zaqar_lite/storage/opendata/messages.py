@@ -132,8 +132,7 @@ class OpenDataMessageStore(MessageStore):
                 return refused
         keeps = past.keeps_done(there)
         for entry in found:
-            holder = entry.holder(now)
-            if keeps and holder is not None:
+            if keeps and (holder := entry.holder(now)) is not None:
                 past.record_done(db, there, entry, now, holder.client_id)
             there.remove(entry)
         if found:

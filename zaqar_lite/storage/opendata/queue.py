@@ -229,7 +229,10 @@ class Queue:
             self.index_delay(entry)
         elif entry.claim is None:
             self.ready_count += 1
-            self.push_ready(entry.priority << POSITION_BITS | entry.position)
+            key = entry.priority << POSITION_BITS | entry.position
+            heappush(self.ready, key)
+            if self.pushed is not None:
+                self.pushed.append(key)
 
     def index_delay(self, entry: Entry) -> None:
         """Enter the end of an entry's delay into its page and, if it is the first, the heap."""
