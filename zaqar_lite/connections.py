@@ -13,6 +13,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from zaqar_lite.api.http import CLIENT_GONE
 from zaqar_lite.settings import Settings
 
 logger = logging.getLogger("zaqar_lite")
@@ -156,6 +157,7 @@ class BoundedProtocol(HttpToolsProtocol):
         receive: Any,  # noqa: ANN401
         send: Any,  # noqa: ANN401 - `cycle.send`
     ) -> None:
+        scope[CLIENT_GONE] = lambda: cycle.disconnected
         await app(scope, receive, partial(self._send, cycle))
 
     async def _send(self, cycle: RequestResponseCycle, message: Any) -> None:  # noqa: ANN401

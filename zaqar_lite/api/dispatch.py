@@ -10,10 +10,19 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_response
-from zaqar_lite.api.http import HttpError, Receive, Request, Response, Scope, Send
+from zaqar_lite.api.http import (
+    CLIENT_GONE,
+    HttpError,
+    Receive,
+    Request,
+    Response,
+    Scope,
+    Send,
+)
 from zaqar_lite.api.lifespan import Lifespan, serve_lifespan
 from zaqar_lite.api.routes import INVALID_REQUEST, Node, Route, RouteTree
 from zaqar_lite.domain.errors import Unavailable
@@ -87,6 +96,9 @@ class Dispatcher:
                 await self._framework(scope, request.receive, send)
                 return request.status
         await write(send, request, response)
+        if response.undo is not None and CLIENT_GONE in scope and scope[CLIENT_GONE]():
+            with suppress(Unavailable):  # then its lease lapses
+                await response.undo()
         return response.status
 
     def _match(self, request: Request, scope: Scope) -> Route | Response:

@@ -31,13 +31,21 @@ class HttpError(Exception):
         self.index = index
 
 
+CLIENT_GONE = "zaqar.client_gone"
+"""In the scope: a function that tells whether the connection ended before it was answered."""
+
+
 class Response(NamedTuple):
-    """An answer: status, body (empty for none) and the headers that are not about the body."""
+    """An answer: status, body (empty for none) and the headers that are not about the body.
+
+    `undo` takes back what was done for a client that has gone before it was answered.
+    """
 
     status: int
     body: bytes = b""
     headers: tuple[tuple[bytes, bytes], ...] = ()
     media_type: bytes = b"application/json"
+    undo: Callable[[], Awaitable[object]] | None = None
 
 
 NO_CONTENT = Response(204)

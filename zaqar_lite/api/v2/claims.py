@@ -1,6 +1,7 @@
 """Claims: create, read, renew and release."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from zaqar_lite.api import documents, query
 from zaqar_lite.api.checks import queue_of
@@ -53,7 +54,8 @@ class ClaimHandlers:
         path = f"/v2/queues/{queue.name}"
         shown = self._renderer.messages(path, messages, details=details)
         location = f"{path}/claims/{claim_id}".encode()
-        return Response(201, to_json({"messages": shown}), ((b"location", location),))
+        headers = ((b"location", location),)
+        return Response(201, to_json({"messages": shown}), headers, undo=partial(undo, claimed))
 
     async def get(self, request: Request) -> Response:
         """Read a claim and the messages it holds."""
