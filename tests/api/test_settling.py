@@ -138,6 +138,8 @@ async def test_results_say_what_was_not_done(api: Api) -> None:
     }
     answer = await api.call("POST", f"claims/{claim_id_of(mine[0])}/settle", document)
     assert [one["status"] for one in answer.json()["results"]] == [403, 409, 404, 409]
+    outcomes = [one["outcome"] for one in answer.json()["results"]]
+    assert outcomes == ["held", "lapsed", "not_found", "no_target"]
     assert all(one["description"] for one in answer.json()["results"])
 
 

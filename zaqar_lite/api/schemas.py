@@ -208,7 +208,9 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         },
         "Settled": _object(
             ("results",),
-            results=_list(_object(("id", "status"), id=_TEXT, status=_COUNT, description=_TEXT)),
+            results=_list(
+                _object(("id", "status"), id=_TEXT, status=_COUNT, outcome=_TEXT, description=_TEXT)
+            ),
         ),
         "Message": _MESSAGE,
         "MessageList": _object(("messages",), messages=_list(_MESSAGE), links=_LINKS),

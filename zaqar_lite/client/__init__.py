@@ -11,9 +11,10 @@
 Nothing of the server is imported, and the HTTP library only when a client is made.
 """
 
+from zaqar_lite.client.async_claims import AsyncClaim
 from zaqar_lite.client.async_client import AsyncClient
 from zaqar_lite.client.auth import Auth, KeystoneAuth, NoAuth, SignedAuth
-from zaqar_lite.client.claims import AsyncClaim, Claim
+from zaqar_lite.client.claims import Claim
 from zaqar_lite.client.dead_letters import Redriven, Source
 from zaqar_lite.client.errors import (
     BadAnswer,
@@ -24,6 +25,7 @@ from zaqar_lite.client.errors import (
     KeyReused,
     MessageClaimed,
     MessageNotFound,
+    NoDeadLetters,
     NotDelayed,
     NotFound,
     Overloaded,
@@ -37,11 +39,13 @@ from zaqar_lite.client.errors import (
     Unauthenticated,
     Unavailable,
     Unreachable,
+    Unsupported,
     ZaqarError,
 )
-from zaqar_lite.client.exchange import Retry, RetryPolicy
+from zaqar_lite.client.exchange import Resend, RetryPolicy
 from zaqar_lite.client.ledger import ClaimOptions
 from zaqar_lite.client.models import (
+    Attempt,
     DeadLetter,
     Done,
     Held,
@@ -58,6 +62,7 @@ from zaqar_lite.client.models import (
 )
 from zaqar_lite.client.posting import Posted, PostOptions, PostSummary, Rejected
 from zaqar_lite.client.queue_options import Ensured, QueueOptions
+from zaqar_lite.client.settlements import Settled, Settlement
 from zaqar_lite.client.sync_client import Client
 from zaqar_lite.client.time_limit import TimeLimitExceeded
 from zaqar_lite.client.worker import Worker, WorkerOptions, WorkerStats, worker
@@ -65,6 +70,7 @@ from zaqar_lite.client.worker import Worker, WorkerOptions, WorkerStats, worker
 __all__ = [
     "AsyncClaim",
     "AsyncClient",
+    "Attempt",
     "Auth",
     "BadAnswer",
     "BadRequest",
@@ -88,6 +94,7 @@ __all__ = [
     "MessagePage",
     "NewMessage",
     "NoAuth",
+    "NoDeadLetters",
     "NotDelayed",
     "NotFound",
     "Overloaded",
@@ -103,10 +110,12 @@ __all__ = [
     "Redriven",
     "Refused",
     "Rejected",
-    "Retry",
+    "Resend",
     "RetryPolicy",
     "ServerFault",
     "ServerWarning",
+    "Settled",
+    "Settlement",
     "SignatureRefused",
     "SignedAuth",
     "SignedURL",
@@ -117,6 +126,7 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "Unreachable",
+    "Unsupported",
     "Worker",
     "WorkerOptions",
     "WorkerStats",

@@ -8,21 +8,26 @@ said so before. What is not done is released at the end and can be claimed again
 when the loop begins and ends the claim with the loop.
 """
 
-import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from zaqar_lite.client.errors import ClaimLost, MessageNotFound, ZaqarError
+from zaqar_lite.client.errors import (
+    BadRequest,
+    ClaimLost,
+    MessageNotFound,
+    Unsupported,
+    ZaqarError,
+)
 from zaqar_lite.client.ledger import ClaimOptions, Ledger
 from zaqar_lite.client.models import Message
-from zaqar_lite.client.termination import ASYNC_TERMINATION, TERMINATION
+from zaqar_lite.client.settlements import Act, Settled, Settlement
+from zaqar_lite.client.termination import TERMINATION
 
 if TYPE_CHECKING:
-    from zaqar_lite.client.asynchronous.claims import AsyncClaims
     from zaqar_lite.client.sync.claims import SyncClaims
 
 
@@ -66,6 +71,9 @@ class Claim(Ledger):
                     grace=options.grace,
                     details=options.details,
                     raw=options.raw,
+                    wait=options.wait,
+                    poll=options.poll,
+                    line=self._line if options.wait else None,
                 )
                 self._begin(held, sent_at)
                 if self._renewals() is not None:
@@ -92,8 +100,7 @@ class Claim(Ledger):
                 if self._thread is not None:
                     self._thread.join()
                 try:
-                    for call in self._ending():
-                        self._client.call(call)
+                    self._end()
                 except ZaqarError as failure:
                     self._ended_badly(failure, error)
         finally:
@@ -108,8 +115,93 @@ class Claim(Ledger):
         for call in self._acknowledgements():
             self._client.call(call)
 
+    def settle(self, *settlements: Settlement) -> list[Settled]:
+        """Settle messages now; return one result for each.
+
+        What is done so far is deleted in the same request.
+
+        Raises:
+            ClaimLost: what is done could not be deleted; someone else may have it.
+            Unsupported: this server cannot settle single messages.
+        """
+        gathered = self._gathered(settlements)
+        results = self._carry_out(gathered)
+        along = len(gathered) - len(settlements)
+        for result in results[:along]:
+            result.check()
+        return results[along:]
+
+    def release(
+        self,
+        message: Message | str,
+        *,
+        delay: int | None = None,
+        failed: bool = False,
+        reason: str | None = None,
+        detail: str | None = None,
+    ) -> None:
+        """Give a message back now: it can be claimed again at once, or after `delay` seconds.
+
+        `failed` counts it towards the queue's `_max_failures`; without a delay of its own it waits
+        as the queue's `_retry_backoff` says then. `reason` (128 bytes) and `detail` (2 KiB) stand
+        in its attempts. What is done so far is deleted in the same request.
+
+        Raises:
+            ClaimLost: the claim does not hold it (any more).
+            Unsupported: this server cannot; `skip` gives it back at the end of the block.
+        """
+        self._settle_one(
+            Settlement.release(message, delay=delay, failed=failed, reason=reason, detail=detail)
+        )
+
+    def extend(self, message: Message | str, ttl: int) -> None:
+        """Hold one message for `ttl` seconds from now, whatever becomes of the claim's others.
+
+        Raises:
+            ClaimLost: the claim does not hold it (any more).
+            Unsupported: this server cannot; `Client.renew_claim` holds all for longer.
+        """
+        self._settle_one(Settlement.extend(message, ttl))
+
+    def dead(
+        self, message: Message | str, *, reason: str | None = None, detail: str | None = None
+    ) -> None:
+        """Send a message to the dead letters now.
+
+        Raises:
+            NoDeadLetters: its queue has no place for them; it is still held.
+            ClaimLost: the claim does not hold it (any more).
+            Unsupported: this server cannot.
+        """
+        self._settle_one(Settlement.dead(message, reason=reason, detail=detail))
+
+    def _settle_one(self, settlement: Settlement) -> None:
+        self.settle(settlement)[0].check()
+
+    def _carry_out(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        if not settlements:
+            return []
+        with self._settling(settlements) as claim_id:
+            results = self._client.settle(self.queue, claim_id, settlements)
+            self._left(settlements, results)
+        return results
+
+    def _end(self) -> None:
+        """Delete what is done and release the rest, in one request if it can be."""
+        last = self._last_settlements() if self._client.settles else None
+        if last is not None:
+            # A server that cannot (or a store of one) is asked as Zaqar's own is.
+            with contextlib.suppress(Unsupported, BadRequest):
+                results = self._carry_out(last)
+                for settlement, result in zip(last, results, strict=True):
+                    if settlement.act is Act.DELETE:
+                        result.check()
+                return
+        for call in self._ending():
+            self._client.call(call)
+
     def _shield(self) -> contextlib.AbstractContextManager[None]:
-        return TERMINATION.shield() if self._holding else contextlib.nullcontext()
+        return TERMINATION.shield(self._line) if self._holding else contextlib.nullcontext()
 
     def _let_go(self) -> None:
         if self._holding:
@@ -119,7 +211,7 @@ class Claim(Ledger):
     def _renew(self) -> None:
         every, claim_id = self._renewals(), self.id
         while every is not None and claim_id is not None and not self._stop.wait(every):
-            if self._all_deleted():
+            if self._all_settled():
                 return
             if not self._keeping:
                 continue
@@ -134,8 +226,9 @@ class Claim(Ledger):
                     return
 
     def _is_over(self) -> bool:
-        calls = list(self._look_ups())
-        for call in calls:
+        if not self._may_be_over():
+            return False
+        for call in self._look_ups():
             try:
                 self._client.call(call)
             except MessageNotFound:
@@ -143,136 +236,4 @@ class Claim(Ledger):
             except ZaqarError:
                 pass  # unknown: take it for lost
             return False
-        return bool(calls) or self._all_deleted()
-
-
-class AsyncClaim(Ledger):
-    """An async claim; made by `AsyncClient.claim`. In its block the loop is a plain `for`."""
-
-    HOW = (
-        "use `async with client.claim(...) as claim:`, or iterate: "
-        "`async for message in client.claim(...)`"
-    )
-
-    def __init__(self, client: "AsyncClaims", queue: str, options: ClaimOptions) -> None:
-        super().__init__(queue, options, client.page_size)
-        self._client = client
-        self._renewing: asyncio.Task[None] | None = None
-        self._holder: asyncio.Task[Any] | None = None
-
-    def __iter__(self) -> Iterator[Message]:
-        """Yield the messages; the one before counts as processed when the next is asked for.
-
-        Raises:
-            ClaimLost: the claim lapsed meanwhile; someone else may have the rest.
-            TypeError: this is not in an `async with` block: use `async for`.
-        """
-        return self._iterate()
-
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        """Yield the messages, as `for` does; outside of a block, claim and end the claim too."""
-        if self._begun:
-            for message in self._iterate():
-                yield message
-        else:
-            async with self:
-                for message in self._iterate():
-                    yield message
-
-    async def __aenter__(self) -> Self:
-        self._enter()
-        options = self._options
-        task = asyncio.current_task()
-        if self._client.release_on_sigterm and ASYNC_TERMINATION.hold(task):
-            self._holder = task
-        sent_at = time.monotonic()
-        making = asyncio.ensure_future(
-            self._client.create_claim(
-                self.queue,
-                limit=options.limit,
-                ttl=options.ttl,
-                grace=options.grace,
-                details=options.details,
-                raw=options.raw,
-            )
-        )
-        try:
-            # A cancelled request may have claimed: wait for the answer and give back what it took.
-            self._begin(await asyncio.shield(making), sent_at)
-        except asyncio.CancelledError:
-            try:
-                with contextlib.suppress(ZaqarError):
-                    self._begin(await making, sent_at)
-                    for call in self._ending():
-                        await self._client.call(call)
-            finally:
-                self._let_go()
-            raise
-        except BaseException:
-            self._let_go()
-            raise
-        if self._renewals() is not None:
-            self._renewing = asyncio.create_task(self._renew(), name="zaqar-renew")
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if self._renewing is not None:
-                self._renewing.cancel()
-                await asyncio.gather(self._renewing, return_exceptions=True)
-            try:
-                for call in self._ending():
-                    await self._client.call(call)
-            except ZaqarError as failure:
-                self._ended_badly(failure, error)
-        finally:
-            self._let_go()
-
-    async def delete_done(self) -> None:
-        """Delete now what is done so far, instead of at the end.
-
-        Raises:
-            ClaimLost: the claim lapsed; someone else may have the messages.
-        """
-        for call in self._acknowledgements():
-            await self._client.call(call)
-
-    def _let_go(self) -> None:
-        if self._holder is not None:
-            holder, self._holder = self._holder, None
-            ASYNC_TERMINATION.let_go(holder)
-
-    async def _renew(self) -> None:
-        every, claim_id = self._renewals(), self.id
-        while every is not None and claim_id is not None:
-            await asyncio.sleep(every)
-            if self._all_deleted():
-                return
-            if not self._keeping:
-                continue
-            sent_at = time.monotonic()
-            try:
-                await self._client.call(self._renewal(claim_id))
-                self._renewed(sent_at)
-            except ZaqarError as error:
-                if isinstance(error, ClaimLost) and await self._is_over():
-                    return
-                if self._not_renewed(error):
-                    return
-
-    async def _is_over(self) -> bool:
-        calls = list(self._look_ups())
-        for call in calls:
-            try:
-                await self._client.call(call)
-            except MessageNotFound:
-                continue
-            except ZaqarError:
-                pass  # unknown: take it for lost
-            return False
-        return bool(calls) or self._all_deleted()
+        return True

@@ -18,8 +18,10 @@
         │   │   └── SignatureRefused     a pre-signed URL that has expired or does not cover this
         │   ├── Conflict         409
         │   │   ├── NotDelayed   too late to edit: the message is already claimable or claimed
+        │   │   ├── NoDeadLetters        the queue has no place for dead letters
         │   │   ├── QueueExists  the queue to create is there, with other options
         │   │   └── KeyReused    an idempotency key that stands for another message; `index`
+        │   ├── Unsupported      this server cannot do that (OpenStack's Zaqar settles no messages)
         │   └── ClaimLost        the claim has lapsed or was released; its messages may be someone
         │                        else's by now (also raised without an answer, when renewal failed)
         └── Unavailable          the server could not do it now
@@ -133,12 +135,23 @@ class SignatureRefused(NotFound):
     """The pre-signed URL has expired, or does not cover this path or method."""
 
 
+class Unsupported(Refused):
+    """This server has no such route: OpenStack's Zaqar cannot settle single messages.
+
+    A pre-signed permission that does not cover the route looks the same.
+    """
+
+
 class Conflict(Refused):
     """The thing is not in a state that allows this."""
 
 
 class NotDelayed(Conflict):
     """The message can no longer be edited: it is claimable or claimed already."""
+
+
+class NoDeadLetters(Conflict):
+    """The message cannot be a dead letter: its queue has no place for them; it is still held."""
 
 
 class QueueExists(Conflict):

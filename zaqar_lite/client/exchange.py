@@ -26,7 +26,7 @@ WARNING_HEADER = "zaqar-lite-warning"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Retry:
+class Resend:
     """A request that is about to be sent again: why, after which try of how many, and when."""
 
     failure: ZaqarError
@@ -57,7 +57,7 @@ class RetryPolicy:
     cap: float = 10.0
     patience: float = 60.0
     uniform: Callable[[float, float], float] = random.uniform
-    on_retry: Callable[[Retry], object] | None = None
+    on_retry: Callable[[Resend], object] | None = None
 
     def wait(self, attempt: int, retry_after: float | None = None) -> float | None:
         """Return the seconds before the next try after `attempt` tries, None to give up."""
@@ -106,7 +106,7 @@ def exchange(
             credentials = auth.headers() or {}
         wanted = call.request
         all_headers = {**headers, **wanted.headers, **credentials}
-        request = Request(wanted.method, wanted.path, all_headers, wanted.body)
+        request = dataclasses.replace(wanted, headers=all_headers)
         attempt += 1
         outcome = yield request
         if isinstance(outcome, Response):
@@ -132,12 +132,19 @@ def exchange(
         else:
             failure = outcome or Unreachable("The transport gave no outcome")
             may_resend = call.resend or (outcome is not None and not outcome.sent)
-            wait = retries.wait(attempt) if may_resend else None
+            wait = retries.wait(attempt) if may_resend and not _over(wanted) else None
         if wait is None:
             raise failure
         if retries.on_retry is not None:
-            retries.on_retry(Retry(failure, attempt, retries.attempts, wait))
+            retries.on_retry(Resend(failure, attempt, retries.attempts, wait))
         yield Sleep(wait)
+        if _over(wanted):
+            raise failure
+
+
+def _over(request: Request) -> bool:
+    """Return whether the request's line was hung up."""
+    return request.line is not None and request.line.over
 
 
 def _refusal(call: Call[T], request: Request, response: Response) -> ZaqarError:

@@ -1,5 +1,6 @@
 """What a claim holds, what became of it, and the calls that end it; no socket."""
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator, Sequence
@@ -7,8 +8,11 @@ from typing import ClassVar
 
 from zaqar_lite.client.endpoints import claims, messages
 from zaqar_lite.client.errors import ClaimLost, ZaqarError
+from zaqar_lite.client.line import Line
 from zaqar_lite.client.models import Held, Message
+from zaqar_lite.client.settlements import Settled, Settlement
 from zaqar_lite.client.shell import chunks
+from zaqar_lite.client.waiting import POLL
 from zaqar_lite.client.wire import Call
 
 
@@ -24,6 +28,8 @@ class ClaimOptions:
         raw: whether bodies stay JSON text (`RawBody`).
         renew: whether to renew in the background while the block runs.
         renew_every: seconds between renewals; a third of the ttl by default.
+        wait: seconds to wait for a message.
+        poll: seconds between two requests, about, where the server does not wait.
     """
 
     limit: int = 10
@@ -33,6 +39,8 @@ class ClaimOptions:
     raw: bool = False
     renew: bool = True
     renew_every: float | None = None
+    wait: float = 0
+    poll: float = POLL
 
 
 class Ledger:
@@ -49,10 +57,12 @@ class Ledger:
         self._options = options
         self._page_size = page_size
         self._done: dict[str, None] = {}
-        self._deleted: set[str] = set()
+        self._settled: set[str] = set()
+        self._leaving: set[str] = set()
         self._skipped: set[str] = set()
         self._lost: ClaimLost | None = None
         self._until = 0.0
+        self._line = Line()
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -78,7 +88,7 @@ class Ledger:
             ClaimLost: the claim lapsed meanwhile; someone else may have the rest.
         """
         for message in self.messages:
-            if message.id in self._done or message.id in self._deleted:
+            if message.id in self._done or message.id in self._settled:
                 continue
             self.check()
             yield message
@@ -88,13 +98,18 @@ class Ledger:
     def done(self, *processed: Message) -> None:
         """Mark messages as processed: they are deleted when the block ends."""
         for message in processed:
-            self._done[message.id] = None
+            if message.id not in self._settled:
+                self._done[message.id] = None
 
     def skip(self, *unprocessed: Message) -> None:
         """Mark messages as not processed: they are released when the block ends."""
         for message in unprocessed:
             self._skipped.add(message.id)
             self._done.pop(message.id, None)
+
+    def hang_up(self) -> None:
+        """Wait for messages no more: the claim begins with none, or with what is there now."""
+        self._line.hang_up()
 
     def keep(self, *, renewing: bool) -> None:
         """Renew the claim in the background, or let it lapse from now on."""
@@ -137,20 +152,72 @@ class Ledger:
             self._lost = ClaimLost("The claim has lapsed", f"it could not be renewed: {error}")
         return self._lost is not None
 
-    def _all_deleted(self) -> bool:
-        """Return whether the claim has ended because everything it held was deleted here."""
-        return len(self._deleted) >= len(self._messages)
+    def _all_settled(self) -> bool:
+        """Return whether the claim has ended because everything it held was settled here."""
+        return all(message.id in self._settled for message in self._messages)
+
+    def _may_be_over(self) -> bool:
+        """Return whether the claim can have ended with its last message, and not been lost.
+
+        Before its time no other client can have its messages.
+        """
+        return time.monotonic() < self._until or self._all_settled()
 
     def _look_ups(self) -> Iterator[Call[list[Message]]]:
         """Yield the calls that tell a claim that is over from one that was lost.
 
-        A claim ends with its last message. Before its time no other client can have them, so what
-        does not exist any more was deleted by this program, with or without the ledger.
+        What does not exist any more was deleted by this program, with or without the ledger.
         """
-        if time.monotonic() < self._until:
-            left = [one.id for one in self._messages if one.id not in self._deleted]
-            for part in chunks(left, self._page_size):
-                yield messages.get_messages(self.queue, part)
+        gone = self._settled | self._leaving
+        left = [one.id for one in self._messages if one.id not in gone]
+        for part in chunks(left, self._page_size):
+            yield messages.get_messages(self.queue, part)
+
+    def _gathered(self, wanted: Sequence[Settlement]) -> list[Settlement]:
+        """Return the deletion of what is done so far, and these settlements."""
+        named = {one.id for one in wanted}
+        return [*(Settlement.delete(one) for one in self._done if one not in named), *wanted]
+
+    @contextlib.contextmanager
+    def _settling(self, settlements: Sequence[Settlement]) -> Iterator[str]:
+        """Yield the claim's id; a renewal that comes late must not miss what is settled meanwhile.
+
+        Raises:
+            TypeError: nothing was claimed.
+        """
+        if self.id is None:
+            message = self.HOW if not self._begun else "the claim is empty"
+            raise TypeError(message)
+        leaving = {one.id for one in settlements if not one.keeps}
+        self._leaving |= leaving
+        try:
+            yield self.id
+        finally:
+            self._leaving -= leaving
+
+    def _left(self, settlements: Sequence[Settlement], results: Sequence[Settled]) -> None:
+        """Note what the claim does not hold any more."""
+        for settlement, result in zip(settlements, results, strict=True):
+            if result.done and not settlement.keeps:
+                self._settled.add(settlement.id)
+                self._done.pop(settlement.id, None)
+
+    def _last_settlements(self) -> list[Settlement] | None:
+        """Return what ends the claim in one request; None where `_ending` needs no more.
+
+        Deleting all and releasing all are one request each, on every server.
+        """
+        rest = [
+            one.id
+            for one in self._messages
+            if one.id not in self._done and one.id not in self._settled
+        ]
+        if not (self._done and rest) or len(self._done) + len(rest) > self._page_size:
+            return None
+        return [
+            *(Settlement.delete(one) for one in self._done),
+            *(Settlement.release(one) for one in rest),
+        ]
 
     def _acknowledgements(self) -> Iterator[Call[None]]:
         """Yield the calls that delete what is done, checked by the claim's id."""
@@ -158,14 +225,14 @@ class Ledger:
             return
         for part in chunks(list(self._done), self._page_size):
             yield messages.delete_messages(self.queue, part, claim_ids=[self.id])
-            self._deleted.update(part)
+            self._settled.update(part)
             for one in part:
                 del self._done[one]
 
     def _ending(self) -> Iterator[Call[None]]:
         """Yield the calls that end the claim: delete what is done, release the rest."""
         yield from self._acknowledgements()
-        if self.id is not None and not self._all_deleted():
+        if self.id is not None and not self._all_settled():
             yield claims.release(self.queue, self.id)
 
     def _ended_badly(self, error: ZaqarError, during: BaseException | None) -> None:

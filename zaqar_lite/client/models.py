@@ -48,22 +48,53 @@ class Ids(list[str]):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Attempt:
+    """A hand-out of a message that has ended without its being deleted.
+
+    Attributes:
+        number: the message's claim count then.
+        claimed_at: when it was handed out.
+        ended_at: when that ended.
+        outcome: `failed`, `lapsed` (its lease ended by time), `released` or `dead`.
+        delay: seconds that the message waited afterwards.
+        reason: why, in a word: the consumer's, or one of the server's own.
+        detail: why, in more words of the consumer.
+        client_id: who had it.
+    """
+
+    number: int
+    claimed_at: dt.datetime | None
+    ended_at: dt.datetime | None
+    outcome: str
+    delay: int = 0
+    reason: str | None = None
+    detail: str | None = None
+    client_id: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Where a message in a dead-letter queue came from."""
+    """Where a message in a dead-letter queue came from, and why it is there.
+
+    `reason` is `max_claims`, `max_failures`, `rejected`, or what a consumer gave.
+    """
 
     source: str
     moved_at: dt.datetime | None
     claim_count: int
     last_claim_id: str | None
     last_client_id: str | None
+    reason: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Message:
     """A message as the server shows it.
 
-    `claim_count`, `created`, `delay_expires`, `headers` and `dead_letter` are there only when
-    details were asked for.
+    All from `claim_count` on is there only when details were asked for. `failure_count` counts
+    what was released as failed or lapsed; `parked_until` is when a message that was given back
+    with a delay can be claimed again; `attempts` are the hand-outs that have ended, the first and
+    the last ones, oldest first.
     """
 
     queue: str
@@ -79,14 +110,23 @@ class Message:
     delay_expires: dt.datetime | None = None
     headers: Mapping[str, str] | None = None
     dead_letter: DeadLetter | None = None
+    failure_count: int | None = None
+    parked_until: dt.datetime | None = None
+    attempts: Sequence[Attempt] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MessagePage:
-    """One page of a listing; `marker` leads to the next, None after the last."""
+    """One page of a listing, false when it is empty; `marker` leads to the next.
+
+    It is None after the last.
+    """
 
     messages: Sequence[Message]
     marker: str | None
+
+    def __bool__(self) -> bool:
+        return bool(self.messages)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from zaqar_lite.client.auth import Auth, NoAuth
 from zaqar_lite.client.bodies import Encoder
 from zaqar_lite.client.errors import ServerWarning, ZaqarError
 from zaqar_lite.client.exchange import RetryPolicy
+from zaqar_lite.client.waiting import LONGEST
 
 DEFAULT_URL = "http://127.0.0.1:8888"
 I = TypeVar("I")  # noqa: E741 - an item
@@ -19,6 +20,10 @@ I = TypeVar("I")  # noqa: E741 - an item
 
 class Shell:
     """The settings of a client.
+
+    Attributes:
+        longest_wait: seconds that one request waits for messages at most; a longer wait is several.
+        settles: whether the server settles single messages, as far as is known.
 
     Args:
         url: the server; None asks the auth plug-in (Keystone's catalogue) or means this machine.
@@ -60,6 +65,8 @@ class Shell:
         self.page_size = page_size
         self.release_on_sigterm = release_on_sigterm
         self.encoder = encoder
+        self.longest_wait = LONGEST
+        self.settles = True
         self._warn = on_warning or _raise
         self._auth = auth or NoAuth()
         self._retries = retries or RetryPolicy()

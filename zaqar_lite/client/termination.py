@@ -11,6 +11,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
+from zaqar_lite.client.line import Line
+
 EXIT_STATUS = 128 + signal.SIGTERM
 SIGNALS = (signal.SIGTERM, signal.SIGINT)  # what stops a worker
 
@@ -29,6 +31,7 @@ class Termination:
         self._holders = 0
         self._shields = 0
         self._requested = False
+        self._line: Line | None = None
 
     def hold(self) -> bool:
         """Begin to listen; return whether it does, and `let_go` must follow."""
@@ -56,17 +59,24 @@ class Termination:
         return self._requested
 
     @contextlib.contextmanager
-    def shield(self) -> Iterator[None]:
-        """Defer the signal: a claim being made would be orphaned, a delete would be cut."""
+    def shield(self, line: Line | None = None) -> Iterator[None]:
+        """Defer the signal: a claim being made would be orphaned, a delete would be cut.
+
+        It hangs up the line of a claim that waits for messages.
+        """
         self._shields += 1
+        self._line = line
         try:
             yield
         finally:
             self._shields -= 1
+            self._line = None
 
     def _on_signal(self, *_: object) -> None:
         if self._shields:
             self._requested = True
+            if self._line is not None:
+                self._line.hang_up()
         else:
             raise SystemExit(EXIT_STATUS)
 

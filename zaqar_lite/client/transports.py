@@ -5,10 +5,13 @@ redirect or keeps a cookie: what is done when is decided in `exchange`.
 Why these libraries: tests/client/http_libraries.py measures them; see api-ref, "The SDK".
 """
 
+import contextlib
 import ssl
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from zaqar_lite.client.errors import Unreachable
+from zaqar_lite.client.line import CURRENT, Line
 from zaqar_lite.client.wire import Request, Response
 
 if TYPE_CHECKING:
@@ -47,23 +50,31 @@ class Urllib3Transport:
     ) -> None:
         import urllib3  # noqa: PLC0415 - the async client does not need it
 
+        from zaqar_lite.client.urllib3_lines import POOLS  # noqa: PLC0415
+
+        self._timeout = timeout
+        self._timeouts = urllib3.Timeout
         self._errors = urllib3.exceptions
         # A connection beyond `connections` is made when needed and closed after its answer.
         self._pool = urllib3.PoolManager(
-            maxsize=connections, timeout=timeout, retries=False, ssl_context=ssl_context
+            maxsize=connections, retries=False, ssl_context=ssl_context
         )
+        self._pool.pool_classes_by_scheme = POOLS
 
     def send(self, base: str, request: Request) -> Response:
         """Send it; raise `Unreachable` when no answer came."""
         errors = self._errors
+        timeout = self._timeouts(connect=self._timeout, read=self._timeout + request.wait)
         try:
-            answer = self._pool.request(
-                request.method,
-                base + request.path,
-                body=request.body,
-                headers=dict(request.headers),
-                redirect=False,
-            )
+            with _waiting_on(request.line):
+                answer = self._pool.request(
+                    request.method,
+                    base + request.path,
+                    body=request.body,
+                    headers=dict(request.headers),
+                    redirect=False,
+                    timeout=timeout,
+                )
         except (errors.NewConnectionError, errors.ConnectTimeoutError) as error:
             raise Unreachable(f"No connection to {base}", _reason(error), sent=False) from error
         except (errors.HTTPError, OSError) as error:
@@ -90,24 +101,28 @@ class AiohttpTransport:
         self._ssl = ssl_context
         self._session: aiohttp.ClientSession | None = None
         self._url = URL
+        self._timeouts = aiohttp.ClientTimeout
         self._no_connection = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
         self._no_answer = (aiohttp.ClientError, TimeoutError, OSError)
 
     async def send(self, base: str, request: Request) -> Response:
         """Send it; raise `Unreachable` when no answer came."""
         session = self._session or self._open()
+        timeout = self._timeouts(total=self._timeout + request.wait)
         try:
             # encoded=True: the path is quoted already, and quoting twice would name another queue.
-            async with session.request(
-                request.method,
-                self._url(base + request.path, encoded=True),
-                data=request.body,
-                headers=request.headers,
-                allow_redirects=False,
-            ) as answer:
-                body = await answer.read()
-                headers = {name.lower(): value for name, value in answer.headers.items()}
-                return Response(answer.status, headers, body)
+            with _waiting_on(request.line):
+                async with session.request(
+                    request.method,
+                    self._url(base + request.path, encoded=True),
+                    data=request.body,
+                    headers=request.headers,
+                    allow_redirects=False,
+                    timeout=timeout,
+                ) as answer:
+                    body = await answer.read()
+                    headers = {name.lower(): value for name, value in answer.headers.items()}
+                    return Response(answer.status, headers, body)
         except self._no_connection as error:
             raise Unreachable(f"No connection to {base}", _reason(error), sent=False) from error
         except self._no_answer as error:
@@ -116,11 +131,12 @@ class AiohttpTransport:
     def _open(self) -> "aiohttp.ClientSession":
         import aiohttp  # noqa: PLC0415
 
+        from zaqar_lite.client.aiohttp_lines import Connector  # noqa: PLC0415
+
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
+            connector=Connector(
                 limit=self._connections, ssl=self._ssl if self._ssl is not None else True
             ),
-            timeout=aiohttp.ClientTimeout(total=self._timeout),
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("User-Agent",),
         )
@@ -134,6 +150,20 @@ class AiohttpTransport:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+
+@contextlib.contextmanager
+def _waiting_on(line: Line | None) -> Iterator[None]:
+    """Have the connection of the request that is sent told to its line, until its answer came."""
+    if line is None:
+        yield
+        return
+    token = CURRENT.set(line)
+    try:
+        yield
+    finally:
+        CURRENT.reset(token)
+        line.leave()
 
 
 def _reason(error: BaseException) -> str:

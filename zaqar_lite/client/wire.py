@@ -6,6 +6,8 @@ import email.utils
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from zaqar_lite.client.line import Line
+
 if TYPE_CHECKING:
     from zaqar_lite.client.errors import StatusError
 
@@ -14,12 +16,18 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """One HTTP request; `path` begins with /v2/ and carries the query."""
+    """One HTTP request; `path` begins with /v2/ and carries the query.
+
+    `wait` is how many seconds the server may take longer than usual, because the request waits for
+    messages; `line` is told of its connection.
+    """
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes | None = None
+    wait: int = 0
+    line: Line | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from zaqar_lite.commands import durations
 from zaqar_lite.commands.output import printable
 
 if TYPE_CHECKING:
-    from zaqar_lite.client import Retry
+    from zaqar_lite.client import Resend
 
 CLEAR = "\r\x1b[K"
 
@@ -27,7 +27,7 @@ class Retrying:
         self._until = 0.0
         self._words = ""
 
-    def __call__(self, retry: "Retry") -> None:
+    def __call__(self, retry: "Resend") -> None:
         """Tell of one failure; the caller waits afterwards."""
         with self._lock:
             terminal = sys.stderr.isatty()

@@ -52,5 +52,6 @@ def _result(settlement: Settlement, outcome: Outcome) -> dict[str, object]:
         status = 204
     shown: dict[str, object] = {"id": settlement.message_id, "status": status}
     if status != 204:
+        shown["outcome"] = outcome.value
         shown["description"] = explain(outcome, settlement)
     return shown

@@ -2,14 +2,17 @@
 
 import asyncio
 import warnings
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
 from zaqar_lite.client.dead_letters import Steps
-from zaqar_lite.client.errors import ServerWarning, Unreachable
+from zaqar_lite.client.errors import BadRequest, ServerWarning, Unreachable
 from zaqar_lite.client.exchange import Login, Outcome, Sleep, exchange
+from zaqar_lite.client.line import Line
 from zaqar_lite.client.shell import Shell
 from zaqar_lite.client.transports import AiohttpTransport, AsyncTransport
+from zaqar_lite.client.waiting import POLL, Waiting
 from zaqar_lite.client.wire import Call
 
 T = TypeVar("T")
@@ -58,7 +61,7 @@ class AsyncCalls(Shell):
                 return result
             outcome = None
             if isinstance(step, Sleep):
-                await asyncio.sleep(step.seconds)
+                await self._sleep(step.seconds, call.request.line)
             elif isinstance(step, Login):
                 await asyncio.to_thread(self._auth.login)
             else:
@@ -66,6 +69,40 @@ class AsyncCalls(Shell):
                     outcome = await self.transport.send(self.url, step)
                 except Unreachable as error:
                     outcome = error
+
+    async def _sleep(self, seconds: float, line: Line | None) -> None:
+        if line is None:
+            await asyncio.sleep(seconds)
+        else:
+            await line.sleep_async(seconds)
+
+    async def _until_found(
+        self,
+        make: Callable[..., Call[T]],
+        seconds: float,
+        *,
+        poll: float = POLL,
+        line: Line | None = None,
+    ) -> T:
+        """Make calls, each told how long to `wait`, until one finds something or time is over.
+
+        Raises:
+            Unreachable: no answer came, or the line was hung up.
+        """
+        waiting = Waiting(seconds, longest=self.longest_wait, poll=poll)
+        while True:
+            try:
+                found = await self.call(make(wait=waiting.next()))
+            except BadRequest as error:
+                if not waiting.shorten(error):
+                    raise
+                self.longest_wait = waiting.longest
+                continue
+            pause = None if found else waiting.pause()
+            if pause is not None:
+                await self._sleep(pause, line)
+            if pause is None or (line is not None and line.over):
+                return found
 
     async def _drive(self, steps: Steps[T], cancelled: list[asyncio.CancelledError]) -> T:
         """Carry out the calls that a generator asks for, and tell it how each of them went.

@@ -1,12 +1,18 @@
 """Claims: the async client's methods."""
 
+from collections.abc import Iterable
+from functools import partial
+
+from zaqar_lite.client.async_claims import AsyncClaim
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
-from zaqar_lite.client.claims import AsyncClaim
 from zaqar_lite.client.endpoints import claims
+from zaqar_lite.client.errors import Unreachable, Unsupported
 from zaqar_lite.client.ledger import ClaimOptions
-from zaqar_lite.client.models import (
-    Held,
-)
+from zaqar_lite.client.line import Line
+from zaqar_lite.client.models import Held
+from zaqar_lite.client.settlements import Settled, Settlement
+from zaqar_lite.client.shell import chunks
+from zaqar_lite.client.waiting import POLL
 
 
 class AsyncClaims(AsyncCalls):
@@ -23,6 +29,8 @@ class AsyncClaims(AsyncCalls):
         raw: bool = False,
         renew: bool = True,
         renew_every: float | None = None,
+        wait: float = 0,
+        poll: float = POLL,
     ) -> AsyncClaim:
         """Claim messages for an `async with` block; the arguments are `ClaimOptions`'.
 
@@ -41,6 +49,8 @@ class AsyncClaims(AsyncCalls):
             raw=raw,
             renew=renew,
             renew_every=renew_every,
+            wait=wait,
+            poll=poll,
         )
         return AsyncClaim(self, queue, options)
 
@@ -53,15 +63,34 @@ class AsyncClaims(AsyncCalls):
         grace: int = 60,
         details: bool = False,
         raw: bool = False,
+        wait: float = 0,
+        poll: float = POLL,
+        line: Line | None = None,
     ) -> Held | None:
         """Claim messages, None if there is none; `claim` is the comfortable way.
+
+        With `wait` it waits up to so many seconds for a message; `line.hang_up()` ends that. A
+        server that does not wait is asked about every `poll` seconds.
 
         An answer that is lost leaves its messages claimed until `ttl` seconds are over: they are
         delayed, never lost.
         """
-        return await self.call(
-            claims.claim(queue, limit=limit, ttl=ttl, grace=grace, details=details, raw=raw)
+        make = partial(
+            claims.claim,
+            queue,
+            limit=limit,
+            ttl=ttl,
+            grace=grace,
+            details=details,
+            raw=raw,
+            line=line,
         )
+        try:
+            return await self._until_found(make, wait, poll=poll, line=line)
+        except Unreachable:
+            if line is not None and line.over:
+                return None
+            raise
 
     async def get_claim(
         self, queue: str, claim_id: str, *, details: bool = False, raw: bool = False
@@ -83,6 +112,27 @@ class AsyncClaims(AsyncCalls):
         """
         await self.call(claims.renew(queue, claim_id, ttl=ttl, grace=grace))
 
-    async def release_claim(self, queue: str, claim_id: str) -> None:
-        """Give back at once what a claim still holds; an absent claim is no error."""
-        await self.call(claims.release(queue, claim_id))
+    async def release_claim(self, queue: str, claim_id: str, *, delay: int | None = None) -> None:
+        """Give back what a claim still holds; an absent claim is no error.
+
+        At once, or after `delay` seconds, which OpenStack's Zaqar ignores.
+        """
+        await self.call(claims.release(queue, claim_id, delay=delay))
+
+    async def settle(
+        self, queue: str, claim_id: str, settlements: Iterable[Settlement]
+    ) -> list[Settled]:
+        """Settle messages of a claim, each for itself; return one result for each, in their order.
+
+        Raises:
+            Unsupported: this server cannot.
+            BadRequest: a value is out of range; the description names it.
+        """
+        settled: list[Settled] = []
+        for part in chunks(settlements, self.page_size):
+            try:
+                settled += await self.call(claims.settle(queue, claim_id, part))
+            except Unsupported:
+                self.settles = False
+                raise
+        return settled

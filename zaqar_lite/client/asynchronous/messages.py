@@ -2,6 +2,7 @@
 
 import datetime as dt
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from zaqar_lite.client import encoding
@@ -112,6 +113,7 @@ class AsyncMessages(AsyncCalls):
         include_delayed: bool = False,
         details: bool = False,
         raw: bool = False,
+        wait: float = 0,
     ) -> AsyncIterator[Message]:
         """Yield messages in order, page by page, claiming none.
 
@@ -124,6 +126,7 @@ class AsyncMessages(AsyncCalls):
             include_delayed: whether to show what is not claimable yet.
             details: whether to ask for claim counts, times, headers and dead-letter sources.
             raw: whether bodies stay JSON text (`RawBody`).
+            wait: seconds to wait for more at the end of the queue; the loop ends when none came.
         """
         while True:
             page = await self.list_page(
@@ -135,6 +138,7 @@ class AsyncMessages(AsyncCalls):
                 include_delayed=include_delayed,
                 details=details,
                 raw=raw,
+                wait=wait,
             )
             for item in page.messages:
                 yield item
@@ -154,21 +158,22 @@ class AsyncMessages(AsyncCalls):
         include_delayed: bool = False,
         details: bool = False,
         raw: bool = False,
+        wait: float = 0,
     ) -> MessagePage:
         """Return one page of `list_messages`, with the marker of the next."""
-        return await self.call(
-            messages.list_messages(
-                queue,
-                marker=marker,
-                until=until,
-                limit=limit or self.page_size,
-                echo=echo,
-                include_claimed=include_claimed,
-                include_delayed=include_delayed,
-                details=details,
-                raw=raw,
-            )
+        make = partial(
+            messages.list_messages,
+            queue,
+            marker=marker,
+            until=until,
+            limit=limit or self.page_size,
+            echo=echo,
+            include_claimed=include_claimed,
+            include_delayed=include_delayed,
+            details=details,
+            raw=raw,
         )
+        return await self._until_found(make, wait)
 
     async def get_message(self, queue: str, message_id: str, *, details: bool = False) -> Message:
         """Return a message, whatever its state.
@@ -259,6 +264,12 @@ class AsyncMessages(AsyncCalls):
         for part in chunks(ids, self.page_size):
             await self.call(messages.delete_messages(queue, part, claim_ids=claimed, force=force))
 
-    async def pop(self, queue: str, limit: int = 1, *, raw: bool = False) -> list[Message]:
-        """Take messages out at once, at most once: a lost answer loses them."""
-        return await self.call(messages.pop(queue, limit, raw=raw))
+    async def pop(
+        self, queue: str, limit: int = 1, *, raw: bool = False, wait: float = 0
+    ) -> list[Message]:
+        """Take messages out at once, at most once: a lost answer loses them.
+
+        With `wait` it waits up to so many seconds for one.
+        """
+        make = partial(messages.pop, queue, limit, raw=raw)
+        return await self._until_found(make, wait)

@@ -1,14 +1,20 @@
 """Claims: take messages for a while, keep them longer, give them back."""
 
+from collections.abc import Sequence
+
 from zaqar_lite.client import encoding
+from zaqar_lite.client.bodies import dumps
 from zaqar_lite.client.endpoints.messages import read_messages
 from zaqar_lite.client.endpoints.paths import queue_path, with_query
 from zaqar_lite.client.endpoints.queues import JSON_TYPE, nothing
-from zaqar_lite.client.errors import ClaimLost
+from zaqar_lite.client.errors import ClaimLost, Unsupported
+from zaqar_lite.client.line import Line
 from zaqar_lite.client.models import Held
+from zaqar_lite.client.settlements import Settled, Settlement, document
 from zaqar_lite.client.wire import Call, Request, Response
 
 LOST = {404: ClaimLost}
+ABSENT = {404: Unsupported, 405: Unsupported}
 
 
 def claim(
@@ -19,6 +25,8 @@ def claim(
     grace: int = 60,
     details: bool = False,
     raw: bool = False,
+    wait: int = 0,
+    line: Line | None = None,
 ) -> Call[Held | None]:
     """Claim up to `limit` messages for `ttl` seconds; None when there is none to have."""
 
@@ -32,8 +40,10 @@ def claim(
             raise encoding.bad_answer(response, "the claim has no id")
         return Held(claim_id, queue, ttl, 0, messages)
 
-    path = with_query(queue_path(queue, "claims"), limit=limit, details=details or None)
-    return Call(Request("POST", path, JSON_TYPE, _times(ttl, grace)), read)
+    path = with_query(
+        queue_path(queue, "claims"), limit=limit, details=details or None, wait=wait or None
+    )
+    return Call(Request("POST", path, JSON_TYPE, _times(ttl, grace), wait, line), read)
 
 
 def get_claim(queue: str, claim_id: str, *, details: bool = False, raw: bool = False) -> Call[Held]:
@@ -54,9 +64,26 @@ def renew(queue: str, claim_id: str, *, ttl: int = 300, grace: int = 60) -> Call
     return Call(request, nothing, LOST)
 
 
-def release(queue: str, claim_id: str) -> Call[None]:
-    """Give back what a claim still holds, at once; an absent claim is no error."""
-    return Call(Request("DELETE", queue_path(queue, "claims", claim_id), {}), nothing)
+def release(queue: str, claim_id: str, *, delay: int | None = None) -> Call[None]:
+    """Give back what a claim still holds, at once or later; an absent claim is no error."""
+    path = with_query(queue_path(queue, "claims", claim_id), delay=delay or None)
+    return Call(Request("DELETE", path, {}), nothing)
+
+
+def settle(queue: str, claim_id: str, settlements: Sequence[Settlement]) -> Call[Sequence[Settled]]:
+    """Settle messages of a claim; one result for each, in their order."""
+
+    def read(response: Response) -> Sequence[Settled]:
+        found = {
+            entry["id"]: Settled(
+                entry["id"], entry["status"], entry.get("outcome"), entry.get("description")
+            )
+            for entry in encoding.objects(response, "results")
+        }
+        return [found[one.id] for one in settlements]
+
+    path = queue_path(queue, "claims", claim_id, "settle")
+    return Call(Request("POST", path, JSON_TYPE, dumps(document(settlements))), read, ABSENT)
 
 
 def _times(ttl: int, grace: int) -> bytes:

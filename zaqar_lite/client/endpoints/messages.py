@@ -17,7 +17,7 @@ from zaqar_lite.client.errors import (
     MessageNotFound,
     NotDelayed,
 )
-from zaqar_lite.client.models import DeadLetter, Ids, Message, MessagePage
+from zaqar_lite.client.models import Attempt, DeadLetter, Ids, Message, MessagePage
 from zaqar_lite.client.wire import Call, Request, Response
 
 
@@ -66,6 +66,7 @@ def list_messages(
     include_delayed: bool = False,
     details: bool = False,
     raw: bool = False,
+    wait: int = 0,
 ) -> Call[MessagePage]:
     """Read one page of messages, claiming none of them."""
     path = with_query(
@@ -77,13 +78,14 @@ def list_messages(
         include_claimed=include_claimed or None,
         include_delayed=include_delayed or None,
         details=details or None,
+        wait=wait or None,
     )
 
     def read(response: Response) -> MessagePage:
         messages = read_messages(queue, response, raw=raw)
         return MessagePage(messages, next_marker(encoding.document(response)) if messages else None)
 
-    return Call(Request("GET", path, {}), read, NO_QUEUE)
+    return Call(Request("GET", path, {}, wait=wait), read, NO_QUEUE)
 
 
 def get_message(queue: str, message_id: str, *, details: bool = False) -> Call[Message]:
@@ -161,12 +163,13 @@ def delete_messages(
     return Call(Request("DELETE", path, {}), nothing, {403: ClaimLost})
 
 
-def pop(queue: str, limit: int = 1, *, raw: bool = False) -> Call[list[Message]]:
+def pop(queue: str, limit: int = 1, *, raw: bool = False, wait: int = 0) -> Call[list[Message]]:
     """Take messages out at once: at most once, for a lost answer loses them.
 
     So it is not sent again after an answer was lost: that would take, and maybe lose, more.
     """
-    request = Request("DELETE", with_query(queue_path(queue, "messages"), pop=limit), {})
+    path = with_query(queue_path(queue, "messages"), pop=limit, wait=wait or None)
+    request = Request("DELETE", path, {}, wait=wait)
     return Call(request, lambda r: read_messages(queue, r, raw=raw), resend=False)
 
 
@@ -182,7 +185,7 @@ def read_messages(queue: str, response: Response, *, raw: bool = False) -> list[
 def read_message(queue: str, entry: Mapping[str, Any]) -> Message:
     """Read one message object; keys that this version does not know are left out."""
     href = entry.get("href", "")
-    letter = entry.get("dead_letter")
+    letter, attempts = entry.get("dead_letter"), entry.get("attempts")
     path, _, query = href.partition("?")
     return Message(
         queue=queue,
@@ -198,6 +201,9 @@ def read_message(queue: str, entry: Mapping[str, Any]) -> Message:
         delay_expires=encoding.instant(entry.get("delay_expires")),
         headers=entry.get("headers"),
         dead_letter=None if letter is None else _dead_letter(letter),
+        failure_count=entry.get("failure_count"),
+        parked_until=encoding.instant(entry.get("parked_until")),
+        attempts=None if attempts is None else tuple(map(_attempt, attempts)),
     )
 
 
@@ -217,6 +223,20 @@ def _dead_letter(entry: Mapping[str, Any]) -> DeadLetter:
         claim_count=entry["claim_count"],
         last_claim_id=entry.get("last_claim_id"),
         last_client_id=entry.get("last_client_id"),
+        reason=entry.get("reason"),
+    )
+
+
+def _attempt(entry: Mapping[str, Any]) -> Attempt:
+    return Attempt(
+        number=entry["number"],
+        claimed_at=encoding.instant(entry.get("claimed_at")),
+        ended_at=encoding.instant(entry.get("ended_at")),
+        outcome=entry["outcome"],
+        delay=entry.get("delay", 0),
+        reason=entry.get("reason"),
+        detail=entry.get("detail"),
+        client_id=entry.get("client_id"),
     )
 
 

@@ -2,14 +2,17 @@
 
 import time
 import warnings
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
 from zaqar_lite.client.dead_letters import Steps
-from zaqar_lite.client.errors import ServerWarning, Unreachable
+from zaqar_lite.client.errors import BadRequest, ServerWarning, Unreachable
 from zaqar_lite.client.exchange import Login, Outcome, Sleep, exchange
+from zaqar_lite.client.line import Line
 from zaqar_lite.client.shell import Shell
 from zaqar_lite.client.transports import Transport, Urllib3Transport
+from zaqar_lite.client.waiting import POLL, Waiting
 from zaqar_lite.client.wire import Call
 
 T = TypeVar("T")
@@ -58,7 +61,7 @@ class SyncCalls(Shell):
                 return result
             outcome = None
             if isinstance(step, Sleep):
-                time.sleep(step.seconds)
+                self._sleep(step.seconds, call.request.line)
             elif isinstance(step, Login):
                 self._auth.login()
             else:
@@ -66,6 +69,40 @@ class SyncCalls(Shell):
                     outcome = self.transport.send(self.url, step)
                 except Unreachable as error:
                     outcome = error
+
+    def _sleep(self, seconds: float, line: Line | None) -> None:
+        if line is None:
+            time.sleep(seconds)
+        else:
+            line.sleep(seconds)
+
+    def _until_found(
+        self,
+        make: Callable[..., Call[T]],
+        seconds: float,
+        *,
+        poll: float = POLL,
+        line: Line | None = None,
+    ) -> T:
+        """Make calls, each told how long to `wait`, until one finds something or time is over.
+
+        Raises:
+            Unreachable: no answer came, or the line was hung up.
+        """
+        waiting = Waiting(seconds, longest=self.longest_wait, poll=poll)
+        while True:
+            try:
+                found = self.call(make(wait=waiting.next()))
+            except BadRequest as error:
+                if not waiting.shorten(error):
+                    raise
+                self.longest_wait = waiting.longest
+                continue
+            pause = None if found else waiting.pause()
+            if pause is not None:
+                self._sleep(pause, line)
+            if pause is None or (line is not None and line.over):
+                return found
 
     def _drive(self, steps: Steps[T]) -> T:
         """Carry out the calls that a generator asks for, and tell it how each of them went.

@@ -2,6 +2,7 @@
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TypeVar
 
 from zaqar_lite.client import encoding
@@ -104,6 +105,7 @@ class SyncMessages(SyncCalls):
         include_delayed: bool = False,
         details: bool = False,
         raw: bool = False,
+        wait: float = 0,
     ) -> Iterator[Message]:
         """Yield messages in order, page by page, claiming none.
 
@@ -116,6 +118,7 @@ class SyncMessages(SyncCalls):
             include_delayed: whether to show what is not claimable yet.
             details: whether to ask for claim counts, times, headers and dead-letter sources.
             raw: whether bodies stay JSON text (`RawBody`).
+            wait: seconds to wait for more at the end of the queue; the loop ends when none came.
         """
         while True:
             page = self.list_page(
@@ -127,6 +130,7 @@ class SyncMessages(SyncCalls):
                 include_delayed=include_delayed,
                 details=details,
                 raw=raw,
+                wait=wait,
             )
             yield from page.messages
             marker = page.marker
@@ -145,21 +149,22 @@ class SyncMessages(SyncCalls):
         include_delayed: bool = False,
         details: bool = False,
         raw: bool = False,
+        wait: float = 0,
     ) -> MessagePage:
         """Return one page of `list_messages`, with the marker of the next."""
-        return self.call(
-            messages.list_messages(
-                queue,
-                marker=marker,
-                until=until,
-                limit=limit or self.page_size,
-                echo=echo,
-                include_claimed=include_claimed,
-                include_delayed=include_delayed,
-                details=details,
-                raw=raw,
-            )
+        make = partial(
+            messages.list_messages,
+            queue,
+            marker=marker,
+            until=until,
+            limit=limit or self.page_size,
+            echo=echo,
+            include_claimed=include_claimed,
+            include_delayed=include_delayed,
+            details=details,
+            raw=raw,
         )
+        return self._until_found(make, wait)
 
     def get_message(self, queue: str, message_id: str, *, details: bool = False) -> Message:
         """Return a message, whatever its state.
@@ -245,6 +250,12 @@ class SyncMessages(SyncCalls):
         for part in chunks(ids, self.page_size):
             self.call(messages.delete_messages(queue, part, claim_ids=claimed, force=force))
 
-    def pop(self, queue: str, limit: int = 1, *, raw: bool = False) -> list[Message]:
-        """Take messages out at once, at most once: a lost answer loses them."""
-        return self.call(messages.pop(queue, limit, raw=raw))
+    def pop(
+        self, queue: str, limit: int = 1, *, raw: bool = False, wait: float = 0
+    ) -> list[Message]:
+        """Take messages out at once, at most once: a lost answer loses them.
+
+        With `wait` it waits up to so many seconds for one.
+        """
+        make = partial(messages.pop, queue, limit, raw=raw)
+        return self._until_found(make, wait)

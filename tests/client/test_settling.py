@@ -1,0 +1,296 @@
+"""Settling single messages of a claim, against a real server."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.client.conftest import MovableServer
+from tests.client.old_server import OldServer
+from tests.client.requests import counted, counted_async
+from tests.server import ServerProcess
+from zaqar_lite.client import (
+    AsyncClient,
+    BadRequest,
+    ClaimLost,
+    Client,
+    Message,
+    NoDeadLetters,
+    Settlement,
+    Unsupported,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def old(server: ServerProcess) -> Iterator[OldServer]:
+    """A server that cannot settle single messages."""
+    with OldServer(server.port) as made:
+        yield made
+
+
+def shown(client: Client, queue: str, message: Message) -> Message:
+    return client.get_message(queue, message.id, details=True)
+
+
+def test_a_message_is_given_back_with_its_reason_and_the_done_ones_go_along(
+    client: Client, queue: str
+) -> None:
+    client.post_batch(queue, ["a", "b", "c"])
+    sent = counted(client)
+    with client.claim(queue) as claim:
+        for message in claim:
+            if message.body == "b":
+                claim.release(
+                    message, delay=600, failed=True, reason="http_503", detail="upstream is down"
+                )
+                assert client.stats(queue).total == 2  # "a" is deleted already
+                message_b = message
+    assert [one.partition(" ")[0] for one in sent] == ["POST", "POST", "GET", "DELETE"]
+    stats = client.stats(queue)
+    assert (stats.total, stats.claimed, stats.delayed) == (1, 0, 1)
+    found = shown(client, queue, message_b)
+    assert (found.claim_count, found.failure_count) == (1, 1)
+    assert found.parked_until is not None
+    assert found.attempts is not None
+    (attempt,) = found.attempts
+    assert (attempt.number, attempt.outcome, attempt.delay) == (1, "failed", 600)
+    assert (attempt.reason, attempt.detail) == ("http_503", "upstream is down")
+    assert attempt.client_id == client.client_id.replace("-", "")
+    assert attempt.claimed_at is not None
+    assert attempt.ended_at is not None
+
+
+def test_a_release_without_more_words_is_no_failure(client: Client, queue: str) -> None:
+    client.post_batch(queue, [1, 2])
+    with client.claim(queue) as claim:
+        first, second = claim.messages
+        claim.release(first)
+        claim.release(first)  # the same act again
+        with client.claim(queue) as another:
+            assert [message.id for message in another] == [first.id]
+        claim.done(second)
+    assert client.stats(queue).total == 0
+
+
+def test_a_dead_letter_says_why(client: Client, queue: str) -> None:
+    client.create_queue(queue, {"_dead_letter_queue": f"{queue}-dead"})
+    client.post_batch(queue, [1, 2])
+    with client.claim(queue) as claim:
+        for message in claim:
+            if message.body == 1:
+                claim.dead(message, reason="bad_format", detail="line 3")
+                claim.dead(message)  # it is gone: settled
+    (letter,) = client.list_dead_letters(f"{queue}-dead")
+    assert letter.dead_letter is not None
+    assert (letter.dead_letter.source, letter.dead_letter.reason) == (queue, "bad_format")
+    assert letter.attempts is not None
+    assert [(one.outcome, one.detail) for one in letter.attempts] == [("dead", "line 3")]
+    assert client.stats(queue).total == 0
+
+
+def test_a_dead_letter_needs_a_place(client: Client, queue: str) -> None:
+    client.post(queue, 1)
+    with client.claim(queue) as claim:
+        (message,) = claim.messages
+        with pytest.raises(NoDeadLetters, match="_dead_letter_queue"):
+            claim.dead(message)
+        claim.check()
+    assert client.stats(queue).claimed == 0
+
+
+def test_one_message_is_held_for_longer(movable: MovableServer, queue: str) -> None:
+    with Client(movable.url) as client:
+        client.post_batch(queue, [1, 2])
+        with client.claim(queue, ttl=60, renew=False) as claim:
+            first, second = claim.messages
+            claim.extend(first, 600)
+            movable.advance(61)
+            with client.claim(queue) as another:
+                assert [message.id for message in another.messages] == [second.id]
+                with pytest.raises(ClaimLost):
+                    claim.release(second, failed=True)
+                another.done(second)
+            claim.release(second)  # it is gone: settled
+            claim.done(first)
+        assert client.stats(queue).total == 0
+
+
+def test_many_are_settled_in_one_request_and_each_has_its_result(
+    client: Client, queue: str
+) -> None:
+    client.post_batch(queue, range(5))
+    with client.claim(queue, limit=4) as claim:
+        one, two, three, four = claim.messages
+        claim.done(four)
+        sent = counted(client)
+        results = claim.settle(
+            Settlement.delete(one),
+            Settlement.release(two, delay=30, reason="busy"),
+            Settlement.extend(three, 120),
+            Settlement.delete("0" * 32),
+        )
+        assert len(sent) == 1
+        assert [result.status for result in results] == [204] * 4
+        assert all(result.done for result in results)
+    stats = client.stats(queue)
+    assert (stats.total, stats.claimed, stats.delayed) == (3, 0, 1)
+
+
+def test_results_say_what_was_not_done(client: Client, queue: str) -> None:
+    client.post_batch(queue, [1, 2])
+    with client.claim(queue, limit=1) as mine, client.claim(queue) as theirs:
+        (message,) = mine.messages
+        held, dead = mine.settle(
+            Settlement.release(theirs.messages[0]), Settlement.dead(message, reason="x")
+        )
+        assert (held.status, held.outcome) == (403, "held")
+        assert (dead.status, dead.outcome) == (409, "no_target")
+        assert not held.done
+        with pytest.raises(ClaimLost):
+            held.check()
+        with pytest.raises(BadRequest):
+            mine.release(message, delay=10**9)
+        with pytest.raises(BadRequest, match="128"):
+            mine.release(message, reason="x" * 129)
+
+
+def test_what_is_done_and_what_is_left_end_in_one_request(client: Client, queue: str) -> None:
+    client.post_batch(queue, [1, 2, 3])
+    sent = counted(client)
+    with client.claim(queue) as claim:
+        claim.done(claim.messages[1])
+    assert len(sent) == 2
+    assert [message.body for message in client.list_messages(queue)] == [1, 3]
+    (first, _) = client.list_messages(queue, details=True)
+    assert (first.claim_count, first.failure_count) == (1, 0)
+
+
+def test_a_claim_whose_messages_are_all_settled_is_over_and_not_lost(
+    client: Client, queue: str
+) -> None:
+    client.post_batch(queue, [1, 2])
+    with client.claim(queue, renew_every=0.02) as claim:
+        first, second = claim.messages
+        claim.release(first)
+        claim.release(second, delay=30)
+        assert claim._thread is not None
+        claim._thread.join(20)
+        assert not claim._thread.is_alive()
+        claim.check()
+        sent = counted(client)
+    assert sent == []
+
+
+def test_renewals_do_not_take_a_settled_claim_for_lost(client: Client, queue: str) -> None:
+    for number in range(20):
+        client.post(queue, number)
+        with client.claim(queue, renew_every=0.0005) as claim:
+            claim.release(claim.messages[0], delay=600)
+            time.sleep(0.002)
+            claim.check()
+
+
+def test_settling_needs_something_claimed(client: Client, queue: str) -> None:
+    claim = client.claim(queue)
+    with pytest.raises(TypeError, match="use `with"):
+        claim.release("0" * 32)
+    with claim, pytest.raises(TypeError, match="empty"):
+        claim.release("0" * 32)
+
+
+def test_a_server_that_cannot_settle_is_told_clearly_and_its_claims_end_as_ever(
+    old: OldServer, queue: str
+) -> None:
+    with Client(old.url) as client:
+        client.post_batch(queue, [1, 2, 3])
+        with client.claim(queue) as claim:
+            claim.done(claim.messages[0])
+        assert [message.body for message in client.list_messages(queue)] == [2, 3]
+        assert not client.settles
+        with client.claim(queue) as claim:
+            first, second = claim.messages
+            with pytest.raises(Unsupported):
+                claim.release(second, delay=5)
+            with pytest.raises(Unsupported):
+                claim.extend(second, 120)
+            with pytest.raises(Unsupported):
+                claim.dead(second)
+            claim.done(first)
+        settling = [one for one in old.seen if "/settle" in one]
+        assert len(settling) == 4  # and at the second end it was not asked any more
+        stats = client.stats(queue)
+        assert (stats.total, stats.claimed) == (1, 0)
+
+
+async def test_async_claims_settle_alike(async_client: AsyncClient, queue: str) -> None:
+    dead = f"{queue}-dead"
+    await async_client.create_queue(queue, {"_dead_letter_queue": dead})
+    await async_client.post_batch(queue, range(6))
+    async with async_client.claim(queue) as claim:
+        done, failed, later, longer, bad, _ = claim.messages
+        claim.done(done)
+        sent = counted_async(async_client)
+        await asyncio.gather(
+            claim.release(failed, failed=True, reason="RuntimeError"),
+            claim.release(later, delay=60),
+            claim.extend(longer, 600),
+            claim.dead(bad, reason="bad_format"),
+        )
+        assert len(sent) == 1
+        results = await claim.settle(Settlement.release(later, delay=60))
+        assert [result.status for result in results] == [204]
+        claim.done(longer)
+    stats = await async_client.stats(queue)
+    assert (stats.total, stats.claimed, stats.delayed) == (3, 0, 1)
+    (letter,) = [one async for one in async_client.list_dead_letters(dead)]
+    assert letter.dead_letter is not None
+    assert letter.dead_letter.reason == "bad_format"
+    found = await async_client.get_message(queue, failed.id, details=True)
+    assert found.attempts is not None
+    assert [one.reason for one in found.attempts] == ["RuntimeError"]
+
+
+async def test_async_settlements_that_fail_tell_who_asked(
+    async_client: AsyncClient, queue: str
+) -> None:
+    await async_client.post_batch(queue, [1, 2])
+    async with async_client.claim(queue) as claim:
+        first, second = claim.messages
+        outcomes = await asyncio.gather(
+            claim.release(first), claim.dead(second), return_exceptions=True
+        )
+        assert outcomes[0] is None
+        assert isinstance(outcomes[1], NoDeadLetters)
+        releasing = asyncio.ensure_future(claim.release(second, delay=60))
+        await asyncio.sleep(0)
+        releasing.cancel()
+    stats = await async_client.stats(queue)
+    assert (stats.claimed, stats.delayed) == (0, 1)  # what was asked for was done before the end
+
+
+def test_a_whole_claim_is_given_back_later(client: Client, queue: str) -> None:
+    client.post_batch(queue, [1, 2])
+    held = client.create_claim(queue)
+    assert held is not None
+    client.release_claim(queue, held.id, delay=60)
+    assert client.stats(queue).delayed == 2
+
+
+def test_settling_is_safe_while_the_claim_is_renewed(client: Client, queue: str) -> None:
+    """Several threads settle messages of one claim, renewed without pause."""
+    client.post_batch(queue, range(10))
+    with client.claim(queue, renew_every=0.001) as claim:
+        threads = [
+            threading.Thread(target=claim.release, args=(message,), kwargs={"delay": 60})
+            for message in claim.messages
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        claim.check()
+    assert client.stats(queue).delayed == 10

@@ -1,0 +1,261 @@
+"""Calls that wait for messages, against a real server and one that does not know how."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from tests.client.old_server import OldServer
+from tests.client.requests import counted, counted_async
+from tests.server import ServerProcess
+from zaqar_lite.client import AsyncClient, Client
+from zaqar_lite.client.errors import BadRequest
+from zaqar_lite.client.line import Line
+from zaqar_lite.client.waiting import Waiting
+
+pytestmark = pytest.mark.anyio
+
+
+def post_later(url: str, queue: str, *bodies: object, after: float = 0.3) -> threading.Thread:
+    """Post from another client, a moment later."""
+
+    def post() -> None:
+        time.sleep(after)
+        with Client(url, project="tests") as other:
+            other.post_batch(queue, bodies)
+
+    thread = threading.Thread(target=post)
+    thread.start()
+    return thread
+
+
+def test_a_claim_a_pop_and_a_list_wait_in_one_request(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    sent = counted(client)
+    posting = post_later(server.url, queue, 1)
+    begin = time.monotonic()
+    with client.claim(queue, wait=30) as claim:
+        assert [message.body for message in claim] == [1]
+    assert time.monotonic() - begin < 15
+    posting.join()
+    assert len([one for one in sent if "claims?" in one]) == 1
+    posting = post_later(server.url, queue, 2)
+    assert [message.body for message in client.pop(queue, wait=30)] == [2]
+    posting.join()
+    posting = post_later(server.url, queue, 3, 4)
+    found = client.list_messages(queue, wait=30)
+    assert [next(found).body, next(found).body] == [3, 4]
+    posting.join()
+    assert len(sent) == 4
+
+
+def test_a_list_that_waits_follows_the_queue_until_it_is_silent(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    client.post(queue, 1)
+    posting = post_later(server.url, queue, 2)
+    assert [message.body for message in client.list_messages(queue, wait=2)] == [1, 2]
+    posting.join()
+
+
+def test_a_wait_ends_with_nothing(client: Client, queue: str) -> None:
+    begin = time.monotonic()
+    with client.claim(queue, wait=1) as claim:
+        assert not claim
+    assert client.pop(queue, wait=1) == []
+    assert list(client.list_messages(queue, wait=1)) == []
+    assert time.monotonic() - begin >= 3
+
+
+def test_a_wait_longer_than_a_request_is_several(client: Client, queue: str) -> None:
+    client.longest_wait = 1
+    sent = counted(client)
+    assert client.pop(queue, wait=2.5) == []
+    assert [one.rpartition("wait=")[2] for one in sent][:3] == ["1", "1", "1"]
+
+
+def test_a_wait_may_be_longer_than_the_timeout(server: ServerProcess, queue: str) -> None:
+    with Client(server.url, timeout=0.5) as client:
+        assert client.pop(queue, wait=2) == []
+
+
+async def test_an_async_wait_may_be_longer_than_the_timeout(
+    server: ServerProcess, queue: str
+) -> None:
+    async with AsyncClient(server.url, timeout=0.5) as client:
+        assert await client.pop(queue, wait=2) == []
+
+
+def test_a_server_that_lets_wait_less_is_asked_for_less(queue: str) -> None:
+    env = {"ZAQAR_MAX_WAIT": "6"}
+    with (
+        ServerProcess("memory://", env=env) as server,
+        Client(server.url, project="tests") as client,
+    ):
+        sent = counted(client)
+        posting = post_later(server.url, queue, 1)
+        with client.claim(queue, wait=30) as claim:
+            assert [message.body for message in claim] == [1]
+        posting.join()
+        assert [one.rpartition("wait=")[2] for one in sent[:3]] == ["20", "10", "5"]
+        assert client.longest_wait == 5
+        with pytest.raises(BadRequest):
+            client.pop(queue, 10**6, wait=1)
+
+
+def test_a_server_that_does_not_wait_is_not_asked_in_a_hot_loop(
+    server: ServerProcess, queue: str
+) -> None:
+    with OldServer(server.port) as old, Client(old.url, project="tests") as client:
+        assert client.pop(queue, wait=3) == []
+        assert 2 <= len(old.seen) <= 40
+        with client.claim(queue, wait=2, poll=0.2) as claim:
+            assert not claim
+        posting = post_later(server.url, queue, 1)
+        with client.claim(queue, wait=30) as claim:
+            assert [message.body for message in claim] == [1]
+        posting.join()
+
+
+@pytest.mark.parametrize(
+    ("asked", "took", "pause"),
+    [(20, 20.0, 0.0), (20, 19.0, 0.0), (20, 0.01, None), (0, 0.01, None)],
+)
+def test_only_an_answer_that_is_early_is_followed_by_a_pause(
+    monkeypatch: pytest.MonkeyPatch, asked: int, took: float, pause: float | None
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    waiting = Waiting(60, longest=asked, poll=1)
+    assert waiting.next() == asked
+    now[0] += took
+    found = waiting.pause()
+    assert found is not None
+    assert found == pause if pause is not None else 0 < found <= 2
+    now[0] += 100
+    assert waiting.pause() is None
+
+
+async def test_async_calls_wait_alike(
+    server: ServerProcess, async_client: AsyncClient, queue: str
+) -> None:
+    sent = counted_async(async_client)
+    posting = post_later(server.url, queue, 1, 2)
+    async with async_client.claim(queue, wait=30, limit=1) as claim:
+        assert [message.body for message in claim] == [1]
+    assert [one.body async for one in async_client.list_messages(queue, wait=1)] == [2]
+    assert [one.body for one in await async_client.pop(queue, wait=30)] == [2]
+    posting.join()
+    assert len([one for one in sent if "claims?" in one]) == 1
+
+
+async def test_cancelling_a_claim_that_waits_ends_it_at_once_and_claims_nothing(
+    server: ServerProcess, async_client: AsyncClient, queue: str
+) -> None:
+    async def hold() -> None:
+        async with async_client.claim(queue, wait=30):
+            pytest.fail("there is nothing to claim")
+
+    for _ in range(5):
+        task = asyncio.create_task(hold())
+        await asyncio.sleep(0.2)
+        begin = time.monotonic()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert time.monotonic() - begin < 10
+    await async_client.post(queue, 1)
+    held = await async_client.create_claim(queue, details=True)
+    assert held is not None
+    assert held.messages[0].claim_count == 1
+
+
+def nobody_holds(client: Client, queue: str) -> bool:
+    """Whether the message is ready in a moment: the server takes back what it could not give."""
+    for _ in range(250):
+        stats = client.stats(queue)
+        if (stats.total, stats.claimed) == (1, 0):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_hanging_up_loses_nothing_that_was_given(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    """Messages that come while the line is hung up are claimed here, or by nobody."""
+    rounds, given = 100, 0
+    for number in range(rounds):
+        line = Line()
+        hanging_up = threading.Timer(0.05, line.hang_up)
+        posting = post_later(server.url, queue, number, after=0.045 + 0.01 * number / rounds)
+        hanging_up.start()
+        held = client.create_claim(queue, wait=30, line=line)
+        hanging_up.join()
+        posting.join()
+        if held is not None:
+            given += 1
+            assert [message.body for message in held.messages] == [number]
+            client.release_claim(queue, held.id)
+        assert nobody_holds(client, queue), f"round {number}, {given} given"
+        client.purge(queue)
+
+
+def test_a_line_that_is_over_waits_no_more(client: Client, queue: str) -> None:
+    line = Line()
+    line.hang_up()
+    begin = time.monotonic()
+    assert client.create_claim(queue, wait=30, line=line) is None
+    assert time.monotonic() - begin < 10
+    client.post(queue, 1)
+    assert client.create_claim(queue) is not None
+
+
+def test_a_line_is_cut_where_nobody_sees_its_end(server: ServerProcess, queue: str) -> None:
+    """A proxy that does not pass on that the client has ended its half of the connection."""
+    with OldServer(server.port) as proxy, Client(proxy.url) as client:
+        proxy.deaf = True
+        line = Line()
+        threading.Timer(0.3, line.hang_up).start()
+        begin = time.monotonic()
+        assert client.create_claim(queue, wait=30, line=line) is None
+        assert time.monotonic() - begin < 10
+
+
+WAITING = """
+    import sys
+    from zaqar_lite.client import Client
+    with Client(sys.argv[1]) as client:
+        print("waiting", flush=True)
+        with client.claim(sys.argv[2], wait=60) as claim:
+            print(len(claim), flush=True)
+"""
+ASYNC_WAITING = """
+    import asyncio, sys
+    from zaqar_lite.client import AsyncClient
+    async def main():
+        async with AsyncClient(sys.argv[1]) as client:
+            print("waiting", flush=True)
+            async with client.claim(sys.argv[2], wait=60) as claim:
+                print(len(claim), flush=True)
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("program", [WAITING, ASYNC_WAITING], ids=["sync", "async"])
+def test_sigterm_ends_a_claim_that_waits(server: ServerProcess, queue: str, program: str) -> None:
+    words = [sys.executable, "-c", textwrap.dedent(program), server.url, queue]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"waiting\n"
+        time.sleep(0.5)
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(15) in {128 + signal.SIGTERM, -signal.SIGTERM}
+        assert process.stdout.read() == b""

@@ -1,0 +1,96 @@
+"""The connection of a request that waits: it can be hung up, and nothing that was given is lost.
+
+Closing it would lose an answer that is under way, and with it a claim, until that lapses. So only
+the sending half is closed: the server sees that nobody waits any more and closes the connection,
+after the answer if there was one.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import socket
+import threading
+from typing import Protocol
+
+GRACE = 1.0
+"""Seconds until the other half is closed too: a proxy in between may not pass the end on."""
+
+
+class Socket(Protocol):
+    """What is needed of a socket, or of what asyncio shows of one."""
+
+    def shutdown(self, how: int, /) -> None:
+        """Close one half of the connection, or both."""
+        ...
+
+
+class Line:
+    """Any thread, and a signal handler, may hang it up; it stays so."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a signal handler may come while its thread holds it
+        self._over = threading.Event()
+        self._socket: Socket | None = None
+        self._sleeping: asyncio.Future[None] | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether it was hung up."""
+        return self._over.is_set()
+
+    def hang_up(self) -> None:
+        """Wait no more, neither for an answer nor before the next request."""
+        self._over.set()
+        with self._lock:
+            if self._socket is not None:
+                self._shut(self._socket, socket.SHUT_WR)
+                timer = threading.Timer(GRACE, self._cut, [self._socket])
+                timer.daemon = True
+                timer.start()
+            sleeping = self._sleeping
+        if sleeping is not None:
+            sleeping.get_loop().call_soon_threadsafe(sleeping.cancel)
+
+    def take(self, connection: Socket) -> None:
+        """Note the connection that the answer will come on."""
+        with self._lock:
+            self._socket = connection
+            if self.over:
+                self.hang_up()
+
+    def leave(self) -> None:
+        """Forget the connection: it has answered, and may be somebody else's soon."""
+        with self._lock:
+            self._socket = None
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep, until it is hung up."""
+        self._over.wait(seconds)
+
+    async def sleep_async(self, seconds: float) -> None:
+        """Sleep, until it is hung up."""
+        self._sleeping = asyncio.get_running_loop().create_future()
+        try:
+            if not self.over:
+                await asyncio.wait([self._sleeping], timeout=seconds)
+        finally:
+            self._sleeping = None
+
+    def _cut(self, connection: Socket) -> None:
+        with self._lock:
+            if self._socket is connection:
+                self._shut(connection, socket.SHUT_RDWR)
+
+    @staticmethod
+    def _shut(connection: Socket, how: int) -> None:
+        with contextlib.suppress(OSError):  # it has ended by itself
+            if isinstance(connection, socket.socket):
+                # Not the method of a TLS socket, which would forget its keys and with them the
+                # answer that may still come.
+                socket.socket.shutdown(connection, how)
+            else:
+                connection.shutdown(how)
+
+
+CURRENT: contextvars.ContextVar[Line | None] = contextvars.ContextVar("line", default=None)
+"""The line of the request that this thread or task is sending."""
