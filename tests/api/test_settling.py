@@ -236,3 +236,24 @@ async def test_a_dead_letter_without_a_place_to_go_changes_nothing(api: Api) -> 
     answer = await api.call("PATCH", message["href"], {"claim": {"dead": True}})
     assert answer.status_code == 409
     assert (await api.call("DELETE", message["href"])).status_code == 204
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"nonsense",
+        b"[]",
+        b'{"delete": ["a"]} x',
+        b'{"delete": ["\xff"]}',
+        rb'{"delete": ["\ud800"]}',
+        b'{"extend": [{"id": "a", "ttl": NaN}]}',
+        b'{"extend": [{"id": "a", "ttl": ' + b"9" * 5_000 + b"}]}",
+        b'{"delete": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
+    ],
+    ids=lambda content: repr(content[:20]),
+)
+async def test_refuses_settlements_that_are_not_strict_json(api: Api, content: bytes) -> None:
+    path = f"/v2/queues/{api.queue}/claims/{'0' * 32}/settle"
+    answer = await api.http.post(path, content=content)
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid request body")

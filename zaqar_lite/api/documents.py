@@ -10,7 +10,7 @@ import re
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import orjson
@@ -19,6 +19,7 @@ from zaqar_lite.api.http import HttpError, Request, WrongLength
 from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN, MAX_BODY_DEPTH
 from zaqar_lite.service.messages import Draft
 
+T = TypeVar("T")
 _MALFORMED = "The request body could not be parsed: {}."
 _LONG = 19  # digits of a number that may be outside 64 bits
 _DIGIT = re.compile(rb"[0-9]")
@@ -89,6 +90,18 @@ def parse_object(body: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise bad_body("Document type not supported: it must be an object.")
     return document
+
+
+def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """Read a document of a known form, in which no field holds any JSON.
+
+    Raises:
+        HttpError: 400, names the field that is wrong.
+    """
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise bad_body(_MALFORMED.format(exc)) from None
 
 
 def parse_messages(body: bytes) -> Sequence[Draft]:

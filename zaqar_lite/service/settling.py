@@ -22,6 +22,7 @@ class Settling:
         self._queues = queues
         self._policies = policies
         self._limits = limits
+        self._shortest_ms, self._longest_ms = MIN_CLAIM_TTL * 1000, limits.max_claim_ttl * 1000
 
     async def settle(
         self, queue: QueueRef, claim_id: str, settlements: Sequence[Settlement]
@@ -38,6 +39,8 @@ class Settling:
         if not is_claim_id(claim_id):
             return [Outcome.NOT_FOUND] * len(settlements)
         known = [one for one in settlements if is_message_id(one.message_id)]
+        if not known:
+            return [Outcome.NOT_FOUND] * len(settlements)
 
         async def act(policy: Policy) -> Settled:
             settled = await self._messages.settle(
@@ -47,7 +50,9 @@ class Settling:
                 await self._queues.ensure_dead_letter_queue(policy.letters_in)
             return settled
 
-        settled = await self._policies.decide(queue, act) if known else Settled(())
+        settled = await self._policies.decide(queue, act)
+        if len(known) == len(settlements):
+            return settled.outcomes
         outcomes = dict(zip((one.message_id for one in known), settled.outcomes, strict=True))
         return [outcomes.get(one.message_id, Outcome.NOT_FOUND) for one in settlements]
 
@@ -74,26 +79,30 @@ class Settling:
         most = self._limits.max_messages_per_claim_or_pop
         if not 1 <= len(settlements) <= most:
             raise Invalid(f"Between 1 and {most} messages can be settled at once.")
-        seen: set[str] = set()
+        names = [one.message_id for one in settlements]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise Invalid(f"Message {twice!r} is named twice.")
         for one in settlements:
-            if one.message_id in seen:
-                raise Invalid(f"Message {one.message_id!r} is named twice.")
-            seen.add(one.message_id)
-            self._check_one(one)
+            if one.act is Act.EXTEND:
+                if not self._shortest_ms <= one.ttl_ms <= self._longest_ms:
+                    raise _wrong(
+                        one,
+                        f"the ttl must be between {MIN_CLAIM_TTL} and "
+                        f"{self._limits.max_claim_ttl} seconds",
+                    )
+                continue
+            if one.delay_ms is not None and not 0 <= one.delay_ms <= self._longest_ms:
+                longest = self._limits.max_claim_ttl
+                raise _wrong(one, f"the delay must be between 0 and {longest} seconds")
+            if one.reason is not None and len(one.reason.encode()) > MAX_REASON:
+                raise _wrong(one, f"the reason must have at most {MAX_REASON} bytes (UTF-8)")
+            if one.detail is not None and len(one.detail.encode()) > MAX_DETAIL:
+                raise _wrong(one, f"the detail must have at most {MAX_DETAIL} bytes (UTF-8)")
 
-    def _check_one(self, one: Settlement) -> None:
-        where = f"Message {one.message_id!r}: "
-        longest = self._limits.max_claim_ttl
-        if one.delay_ms is not None and not 0 <= one.delay_ms <= longest * 1000:
-            raise Invalid(f"{where}the delay must be between 0 and {longest} seconds.")
-        if one.act is Act.EXTEND and not MIN_CLAIM_TTL <= one.ttl_ms // 1000 <= longest:
-            raise Invalid(f"{where}the ttl must be between {MIN_CLAIM_TTL} and {longest} seconds.")
-        for name, text, size in (
-            ("reason", one.reason, MAX_REASON),
-            ("detail", one.detail, MAX_DETAIL),
-        ):
-            if text is not None and len(text.encode()) > size:
-                raise Invalid(f"{where}the {name} must have at most {size} bytes (UTF-8).")
+
+def _wrong(one: Settlement, what: str) -> Invalid:
+    return Invalid(f"Message {one.message_id!r}: {what}.")
 
 
 def explain(outcome: Outcome, settlement: Settlement) -> str:

@@ -9,7 +9,6 @@ from zaqar_lite.domain.models import Act, Outcome, Settlement
 from zaqar_lite.service.settling import Settling, explain
 
 _STATUS = {
-    Outcome.DONE: 204,
     Outcome.NOT_FOUND: 404,
     Outcome.LAPSED: 409,
     Outcome.HELD: 403,
@@ -26,32 +25,33 @@ class SettlingHandlers:
     async def settle_one(self, request: Request) -> Response:
         """Release, extend or give up one message of a claim."""
         claim_id = query.text(query.parameters(request), "claim_id") or ""
-        document = documents.parse_object(await documents.read(request))
-        settlement = parse_one(request.path_values[1], document)
+        settlement = parse_one(request.path_values[1], await documents.read(request))
         await self._settling.settle_one(queue_of(request), claim_id, settlement)
         return NO_CONTENT
 
     async def settle_many(self, request: Request) -> Response:
         """Settle messages of a claim; one result for each."""
-        document = documents.parse_object(await documents.read(request))
-        settlements = parse_many(document)
+        settlements = parse_many(await documents.read(request))
         outcomes = await self._settling.settle(
             queue_of(request), request.path_values[1], settlements
         )
+        done = Outcome.DONE
         results = [
-            _result(settlement, outcome)
+            {"id": settlement.message_id, "status": 204}
+            if outcome is done
+            else _result(settlement, outcome)
             for settlement, outcome in zip(settlements, outcomes, strict=True)
         ]
         return Response(200, to_json({"results": results}))
 
 
 def _result(settlement: Settlement, outcome: Outcome) -> dict[str, object]:
-    """One message's result: 204 when it is done; a message to delete that is gone is done."""
-    status = _STATUS[outcome]
+    """The result of a message that was not settled; one to delete that is gone is done."""
     if settlement.act is Act.ACK and outcome is Outcome.NOT_FOUND:
-        status = 204
-    shown: dict[str, object] = {"id": settlement.message_id, "status": status}
-    if status != 204:
-        shown["outcome"] = outcome.value
-        shown["description"] = explain(outcome, settlement)
-    return shown
+        return {"id": settlement.message_id, "status": 204}
+    return {
+        "id": settlement.message_id,
+        "status": _STATUS[outcome],
+        "outcome": outcome.value,
+        "description": explain(outcome, settlement),
+    }
