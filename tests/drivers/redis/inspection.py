@@ -45,7 +45,7 @@ def check_queue(client: Any, tag: str, keys: dict[str, bytes], offset_ms: int) -
         return dict(client.hgetall(keys[kind])) if kind in keys else {}
 
     messages, tracks, claims = table("messages"), table("tracks"), table("claims")
-    states = [members(kind) for kind in ("ready", "aside", "waiting", "held")]
+    states = [members(kind) for kind in ("ready", "aside", "waiting", "held", "lapsed")]
     assert set().union(*states) == set(messages), f"{tag}: a message without a state, or reverse"
     assert sum(map(len, states)) == len(messages), f"{tag}: a message in two states"
     assert members("expiry") == set(messages)
@@ -60,16 +60,22 @@ def check_queue(client: Any, tag: str, keys: dict[str, bytes], offset_ms: int) -
         for key, claim in claims.items()
     }
     assert all(holds.values()), f"{tag}: a claim that holds nothing"
-    for position in members("held"):
+    assert members("parked") <= members("held")
+    assert set(table("attempts")) <= set(messages)
+    for position in members("held") - members("parked"):
         assert position in holds[tracks[position][15:31]]
     deadline_of = dict(client.zrange(keys["expiry"], 0, -1, withscores=True)) if messages else {}
-    for kind, positions in (("tracks", set(tracks)), ("ids", set(table("ids").values()))):
+    for kind, positions in (
+        ("tracks", set(tracks)),
+        ("ids", set(table("ids").values())),
+        ("attempts", set(table("attempts"))),
+    ):
         ends = client.pexpiretime(keys[kind]) + offset_ms if positions else 0
         latest = max((deadline_of[position] for position in positions), default=0)
         assert ends >= latest, f"{tag}: {kind} ends too early"
     deadlines = [
         score
-        for kind in ("expiry", "leases", "due", "forgets")
+        for kind in ("expiry", "leases", "due", "parked", "forgets")
         if kind in keys
         for _, score in client.zrange(keys[kind], 0, 0, withscores=True)
     ]
@@ -84,7 +90,7 @@ def check_lifetimes(client: Any, keys: dict[str, bytes], offset_ms: int) -> None
     latest = max(
         (
             score
-            for kind in ("expiry", "leases", "due", "forgets")
+            for kind in ("expiry", "leases", "due", "parked", "forgets")
             if kind in keys
             for _, score in client.zrange(keys[kind], -1, -1, withscores=True)
         ),

@@ -56,10 +56,10 @@ async def test_what_was_taken_before_a_letter_is_answered(queue: QueueUnderTest)
     await queue.release(held)
     with crash_before("register"):
         claimed = await queue.claim(dead_letter=target.as_dead_letter_queue(2))
-    assert texts(claimed.messages) == ["fresh"]
+    assert texts(claimed.messages) == ["fresh", "behind"]
     assert claimed.more
     claimed = await queue.claim(dead_letter=target.as_dead_letter_queue(2))
-    assert (texts(claimed.messages), claimed.moved) == (["behind"], 1)
+    assert (texts(claimed.messages), claimed.moved) == ([], 1)
 
 
 async def test_a_repeat_that_was_not_sent_may_have_been_carried_out(

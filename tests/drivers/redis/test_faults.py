@@ -21,6 +21,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.redis import create
+from zaqar_lite.storage.redis.address import Address
 from zaqar_lite.storage.redis.faults import ConnectionLost
 from zaqar_lite.storage.redis.link import Link, connect
 
@@ -148,7 +149,7 @@ async def test_a_server_that_does_not_greet_is_left() -> None:
     async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
         address = server.sockets[0].getsockname()
         with pytest.raises(ConnectionLost, match="no answer in time"):
-            await connect(address, None, (), 0, 0.2)
+            await connect(address, Address("single", timeout=0.2), Link)
         await asyncio.wait_for(left.wait(), 10)
 
 

@@ -13,9 +13,12 @@ track and a claim. A queue has these keys, `zl:<kind>:{<project>/<name>}`:
     aside     zset    the same, by position
     due       zset    delayed positions by `d`
     waiting   zset    the same, by position
-    held      zset    positions held by claims, by position
+    held      zset    positions held by claims or parked, by position
+    parked    zset    those that are parked, by the end of their wait
+    lapsed    zset    positions whose lease has lapsed and is not ended yet, by position
     claims    hash    claim id -> ttl, start, positions
-    leases    zset    claim id by deadline
+    leases    zset    claim id by a moment before which no lease of its messages ends
+    attempts  hash    position -> its hand-outs that have ended; only of messages that have some
     ids       hash    id -> position of dead letters, whose ids do not tell their position here
     keys      hash    idempotency key -> deadline, digest, ids
     forgets   zset    idempotency key by deadline
@@ -24,8 +27,13 @@ track and a claim. A queue has these keys, `zl:<kind>:{<project>/<name>}`:
     sources   set     queues whose dead-letter queue this is
 
 A message is in `messages` and `expiry`, and in exactly one of ready (or ranked and aside), due and
-waiting, and held. A claim reads the head of `ready` and nothing else: what is delayed or claimed is
-in other indexes. Listing merges the indexes that it was asked for.
+waiting, held, and lapsed. A claim reads the head of `ready` and nothing else: what is delayed or
+claimed is in other indexes. Listing merges the indexes that it was asked for.
+
+Each message's lease is in its track. Any script that meets a lapsed lease moves its message from
+`held` to `lapsed`; claims, pops and the sweep, which know the queue's policy, end it there.
+
+Scripts tell what becomes ready on the channel `zl:news:{<project>/<name>}` (`news.py`).
 
 Over all queues, in slots of their own: `names` of a project, and `exposing`, `visits` (when the
 sweep must look at which queue) and `intents` (changes of records under way) under `{*}`.

@@ -9,9 +9,20 @@ A record is written once, when a message enters a queue, and again only by an ed
 A track is what changes, and is there once a message was claimed or moved:
 
     0   expires 6   ttl 5   claim count 4   claim id 16 (of the last claim, live or not)
-    31  length of the origin 2   origin   client of the last claim
+    31  length of the origin 2, plus 32768
+    33  flags 1   until 6   claimed at 6   failure count 4   origin   client of the last claim
 
-    origin: message id 16   moved at 6   claim count 4   claim id 16   source 1+n   client
+    flags: how the last hand-out ended (1 released, 2 failed, 3 lapsed, 4 dead; 0: not), and 8: a
+    claim holds it until `until`; 16: it is parked until then; 32: it has attempts
+    origin: message id 16   moved at 6   claim count 4   claim id 16   source 1+n   client   reason
+
+Tracks of the earlier version have neither the 32768 nor what is between 33 and the origin; scripts
+bring them to today's layout as they meet them (`parts/tracks.lua`).
+
+The attempts of a message, oldest first, are beside it:
+
+    0   length of the rest 2   size as the domain counts it 2   number 4   claimed at 6
+    14  ended at 6   wait 6   outcome 1   reason 1+n (255: none)   detail 2+n (65535: none)   client
 
 The entry of an idempotency key has the ids that it answers; those of versions without digests
 had neither the 1 nor the digest, which is told by the length:
@@ -30,18 +41,25 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any
 
+from zaqar_lite.domain.attempts import MAX_CLAIMS, REJECTED, Attempt, Backoff, Ended
 from zaqar_lite.domain.models import (
     DEFAULT_PRIORITY,
+    Act,
     IdempotencyKey,
     Message,
     NewMessage,
     Origin,
+    Settlement,
 )
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _HEX = re.compile(r"[0-9a-f]{32}")
 _FLAGS_AND_OFFSET = Struct(">BH")
 _HAS_PRIORITY, _HAS_HEADERS = 1, 2
+_HELD, _PARKED = 8, 16
+_OUTCOMES = (Ended.RELEASED, Ended.RELEASED, Ended.FAILED, Ended.LAPSED, Ended.DEAD)
+_NO_DELAY = (1 << 48) - 1
+_NO_REASON, _NO_DETAIL = b"\xff", b"\xff\xff"
 _number = int.from_bytes
 
 
@@ -103,9 +121,15 @@ def new_randomness(count: int) -> list[bytes]:
 
 
 def read_message(
-    position: bytes, record: bytes, track: bytes, now: int, *, held: bool, show_delay: bool = True
+    position: bytes,
+    record: bytes,
+    track: bytes,
+    now: int,
+    history: bytes = b"",
+    *,
+    show_delay: bool = True,
 ) -> Message:
-    """Make the message of a record and its track (empty where it has none)."""
+    """Make the message of a record, its track and its attempts (empty where it has none)."""
     flags, offset = _FLAGS_AND_OFFSET.unpack_from(record, 31)
     client_end = 34 + _client_length(record, 34)
     headers = None
@@ -114,11 +138,17 @@ def read_message(
         headers = json.loads(record[client_end:end])
     message_id = position + record[23:31]
     expires, ttl, count, claim_id, origin = record[6:12], record[12:17], 0, None, None
+    failures, parked_until = 0, None
     if track:
         expires, ttl, count = track[:6], track[6:11], _number(track[11:15], "big")
-        if held:
-            claim_id = track[15:31].hex()
-        if track[31:33] != b"\0\0":
+        failures = _number(track[46:50], "big")
+        until = _number(track[34:40], "big")
+        if until > now:
+            if track[33] & _HELD:
+                claim_id = track[15:31].hex()
+            elif track[33] & _PARKED:
+                parked_until = until
+        if track[31:33] != b"\x80\0":
             message_id, origin = _read_origin(track)
     d = _number(record[17:23], "big") if show_delay else 0
     return Message(
@@ -135,24 +165,96 @@ def read_message(
         d or None,
         headers,
         origin,
+        failures,
+        parked_until,
+        _read_attempts(history) if history else (),
     )
 
 
 def _read_origin(track: bytes) -> tuple[bytes, Origin]:
-    origin = track[33 : 33 + _number(track[31:33], "big")]
+    origin = track[50 : 50 + (_number(track[31:33], "big") & 0x7FFF)]
     end = 43 + origin[42]
+    client_end = end + _client_length(origin, end)
     return origin[:16], Origin(
         source=origin[43:end].decode(),
         moved_at=_number(origin[16:22], "big"),
         claim_count=_number(origin[22:26], "big"),
         last_claim_id=origin[26:42].hex(),
-        last_client_id=_client_at_start(origin[end:]),
+        last_client_id=_client_at_start(origin[end:client_end]),
+        reason=origin[client_end:].decode() or MAX_CLAIMS,
     )
 
 
+def _read_attempts(history: bytes) -> list[Attempt]:
+    found, at = [], 0
+    while at < len(history):
+        end = at + 4 + _number(history[at : at + 2], "big")
+        reason, rest = _read_text(history, at + 27, 1)
+        detail, rest = _read_text(history, rest, 2)
+        found.append(
+            Attempt(
+                _number(history[at + 4 : at + 8], "big"),
+                _number(history[at + 8 : at + 14], "big"),
+                _number(history[at + 14 : at + 20], "big"),
+                _OUTCOMES[history[at + 26]],
+                _number(history[at + 20 : at + 26], "big"),
+                reason,
+                detail,
+                _client_at_start(history[rest:end]),
+            )
+        )
+        at = end
+    return found
+
+
+def _read_text(data: bytes, at: int, width: int) -> tuple[str | None, int]:
+    """Read a text after its length; answer also where it ends."""
+    start = at + width
+    if data[at:start] == b"\xff" * width:
+        return None, start
+    end = start + _number(data[at:start], "big")
+    return data[start:end].decode("utf-8", "surrogatepass"), end
+
+
+def pack_settlement(settlement: Settlement) -> bytes:
+    """Write a settlement as `settle.lua` takes it; its message id must be one."""
+    message_id, act, delay, failed, reason, detail, ttl, grace = settlement
+    letter, first, second = b"A", 0, 0
+    if act is Act.RELEASE:
+        letter, first = b"F" if failed else b"R", _NO_DELAY if delay is None else delay
+    elif act is Act.EXTEND:
+        letter, first, second = b"E", ttl, grace
+    elif act is Act.DEAD:
+        letter, reason = b"X", reason or REJECTED
+    return b"".join(
+        (
+            bytes.fromhex(message_id),
+            letter,
+            first.to_bytes(6, "big"),
+            second.to_bytes(6, "big"),
+            _NO_REASON if reason is None else _sized(reason, 1),
+            _NO_DETAIL if detail is None else _sized(detail, 2),
+        )
+    )
+
+
+def _sized(text: str, width: int) -> bytes:
+    data = text.encode("utf-8", "surrogatepass")
+    return len(data).to_bytes(width, "big") + data
+
+
+@lru_cache(maxsize=1_000)
+def pack_backoff(backoff: Backoff | None) -> tuple[bytes, str]:
+    """Write a back-off as scripts take it: its delays, and the jitter where there is some."""
+    if backoff is None:
+        return b"", ""
+    delays = b"".join(delay.to_bytes(6, "big") for delay in backoff.delays_ms)
+    return delays, str(backoff.jitter) if backoff.jitter else ""
+
+
 def read_messages(reply: Sequence[Any], start: int, now: int) -> list[Message]:
-    """Make the messages of a reply that holds position, record, track and '1' if held of each."""
+    """Make the messages of a reply that holds position, record, track and attempts of each."""
     return [
-        read_message(reply[at], reply[at + 1], reply[at + 2], now, held=bool(reply[at + 3]))
+        read_message(reply[at], reply[at + 1], reply[at + 2], now, reply[at + 3])
         for at in range(start, len(reply), 4)
     ]

@@ -2,8 +2,8 @@
 
 A move crosses slots, so it takes three steps, each atomic and each safe to repeat:
 
-1. `claim` or `pop` takes an exhausted message out of its queue and puts it into the `outbox` there,
-   under a sequence number. Now it is in neither queue; nobody can claim it.
+1. A script takes a message that is a dead letter now out of its queue and puts it into the `outbox`
+   there, under a sequence number. Now it is in neither queue; nobody can claim it.
 2. `accept` lets the outbox's letters into the target, which remembers the last number that came
    from each source, so that a repeat changes nothing, however late it is.
 3. `outbox_ack` removes from the outbox what has arrived.
@@ -15,12 +15,15 @@ process's sweep drains the outbox.
 
 import logging
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import groupby
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import QueueRef, Swept
-from zaqar_lite.storage.redis.keys import EVERYWHERE, Keys, ref_of
+from zaqar_lite.domain.errors import Unavailable, Unsupported
+from zaqar_lite.domain.models import QueueRef, Retries, Swept
+from zaqar_lite.storage.base import RetriesOf
+from zaqar_lite.storage.redis.codec import pack_backoff
+from zaqar_lite.storage.redis.keys import EVERYWHERE, Keys, ref_of, tag_of
 from zaqar_lite.storage.redis.router import Router
 from zaqar_lite.storage.redis.scripts import load
 
@@ -72,7 +75,7 @@ class Sweeper:
         if instant:
             await self.register(target, instant)
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int, retries_of: RetriesOf) -> Swept:
         """Visit the queues that are due until about `limit` entries were tidied up.
 
         A queue that has more to tidy up than one step does is due again, so it is visited again.
@@ -89,7 +92,7 @@ class Sweeper:
             for tag, score in zip(visits[::2], visits[1::2], strict=True):
                 if total.total >= limit:
                     return total
-                swept, following = await self._visit(tag, limit - total.total)
+                swept, following = await self._visit(tag, limit - total.total, retries_of)
                 if following is None:
                     following = now + _LATER_MS
                 await self._router.run(load("reschedule"), EVERYWHERE, tag, score, following)
@@ -98,24 +101,78 @@ class Sweeper:
                 break
         return total
 
-    async def _visit(self, tag: bytes, budget: int) -> tuple[Swept, int | None]:
+    async def _visit(
+        self, tag: bytes, budget: int, retries_of: RetriesOf
+    ) -> tuple[Swept, int | None]:
         """Tidy up one queue; answer when it must be visited next, None where its node is away."""
         keys = Keys(tag.decode())
+        queue = ref_of(keys.tag)
+        retries = await retries_of(queue)
         try:
-            _, expired, forgotten, promoted, lapsed, letters, following = await self._router.run(
-                load("sweep"), keys, self._clock.offset_ms, budget
-            )
+            swept, letters, following = await self._sweep_queue(keys, queue, budget, retries)
         except Unavailable as exc:
             logger.warning("the sweep passes a queue over: %s", exc)
             return Swept(), None
-        moved, targets = 0, set[QueueRef]()
         if letters:
             try:
                 moved, targets = await self.drain(keys)
+                swept = swept._replace(moved=moved, letters_in=frozenset(targets))
             except Unavailable as exc:
                 logger.warning("dead letters go on waiting for their queue: %s", exc)
-        swept = Swept(expired, promoted, lapsed, moved, forgotten, frozenset(targets))
         return swept, following
+
+    async def _sweep_queue(
+        self, keys: Keys, queue: QueueRef, budget: int, retries: Retries
+    ) -> tuple[Swept, int, int]:
+        """Run the sweep's script; again, after the queue was registered, where it has letters."""
+        total = Swept()
+        for is_armed in (False, True):
+            (
+                status,
+                expired,
+                forgotten,
+                promoted,
+                lapsed,
+                letters,
+                following,
+            ) = await self._router.run(
+                load("sweep"),
+                keys,
+                self._clock.offset_ms,
+                *("", "", budget),
+                *policy_words(queue, retries, is_armed=is_armed),
+            )
+            total = _sum(total, Swept(expired, promoted, lapsed, 0, forgotten))
+            if status != b"arm":
+                break
+            await self.register(keys, self._clock.now_ms())
+        return total, letters, following
+
+
+@lru_cache(maxsize=1_000)
+def _policy(queue: QueueRef, retries: Retries) -> tuple[str | int | bytes, ...]:
+    delays, jitter = pack_backoff(retries.backoff)
+    letter = retries.dead_letter
+    if letter is None:
+        return "", "", "", "", "", delays, jitter
+    if letter.target is None:
+        raise Unsupported("The Redis store keeps no failed messages; the embedded one does.")
+    ttl = "" if letter.ttl_ms is None else letter.ttl_ms
+    limits = letter.max_claims, letter.max_failures
+    return *limits, tag_of(letter.target), ttl, queue.name, delays, jitter
+
+
+def policy_words(
+    queue: QueueRef, retries: Retries, *, is_armed: bool = False
+) -> tuple[str | int | bytes, ...]:
+    """What becomes of messages that fail, as scripts take it (`parts/policy.lua`).
+
+    `is_armed` says that the sweep knows of the queue, so that letters may leave it.
+
+    Raises:
+        Unsupported: dead letters of the queue would go to a list of its own.
+    """
+    return "1" if is_armed else "", *_policy(queue, retries)
 
 
 def _sum(one: Swept, other: Swept) -> Swept:

@@ -7,11 +7,12 @@ client costs about 250 microseconds of CPU; shared, a tenth.)
 
 import asyncio
 from collections import deque
-from ssl import SSLContext
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import hiredis
 
+from zaqar_lite.storage.redis.address import Address
 from zaqar_lite.storage.redis.faults import ConnectionLost, Fault, explain_at_start
 
 MAX_PENDING = 20_000
@@ -34,11 +35,16 @@ class Link(asyncio.Protocol):
         self._heard = 0.0
         self._watch: asyncio.TimerHandle | None = None
         self._reason = "closed"
+        self._on_loss: Callable[[], None] | None = None
 
     @property
     def is_up(self) -> bool:
         """Whether calls may be sent."""
         return self._transport is not None
+
+    def when_lost(self, act: Callable[[], None]) -> None:
+        """Call `act` when the connection ends."""
+        self._on_loss = act
 
     def send(self, *words: str | bytes | int) -> "asyncio.Future[Any]":
         """Queue a command; the future answers its reply, or a Fault as a value.
@@ -111,6 +117,8 @@ class Link(asyncio.Protocol):
     def _fail(self, reason: str) -> None:
         self._transport = None
         self._reason = reason
+        if self._on_loss is not None:
+            self._on_loss()
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
@@ -123,41 +131,42 @@ class Link(asyncio.Protocol):
                 future.set_exception(ConnectionLost(reason, sent=sent))
 
 
-async def connect(
-    address: str | tuple[str, int],
-    tls: SSLContext | None,
-    login: tuple[str, ...],
-    database: int,
-    timeout: float,
-) -> Link:
+L = TypeVar("L", bound=Link)
+
+
+async def connect(node: str | tuple[str, int], address: Address, make: Callable[[float], L]) -> L:
     """Open a link to a unix socket's path or a (host, port), log in, and choose the database.
+
+    `make` makes the link from the timeout.
 
     Raises:
         ConnectionLost: nobody answers there.
         ConfigurationError, Unavailable: Redis refuses.
     """
     try:
-        async with asyncio.timeout(timeout):
-            link = await _reach(address, tls, timeout)
+        async with asyncio.timeout(address.timeout):
+            link = await _reach(node, address, make)
             try:
-                await _greet(link, login, database)
+                await _greet(link, address.login, address.database)
             except BaseException:  # a server that takes the connection and does not answer, too
                 link.close()
                 raise
             return link
     except OSError as exc:  # TimeoutError too
-        place = address if isinstance(address, str) else f"{address[0]}:{address[1]}"
+        place = node if isinstance(node, str) else f"{node[0]}:{node[1]}"
         reason = "no answer in time" if isinstance(exc, TimeoutError) else str(exc)
         raise ConnectionLost(f"{place}: {reason}", sent=False) from exc
 
 
-async def _reach(address: str | tuple[str, int], tls: SSLContext | None, timeout: float) -> Link:
+async def _reach(node: str | tuple[str, int], address: Address, make: Callable[[float], L]) -> L:
     loop = asyncio.get_running_loop()
-    if isinstance(address, str):
-        _, link = await loop.create_unix_connection(lambda: Link(timeout), address)
+    if isinstance(node, str):
+        _, link = await loop.create_unix_connection(lambda: make(address.timeout), node)
     else:
-        host, port = address
-        _, link = await loop.create_connection(lambda: Link(timeout), host, port, ssl=tls)
+        host, port = node
+        _, link = await loop.create_connection(
+            lambda: make(address.timeout), host, port, ssl=address.tls
+        )
     return link
 
 

@@ -7,7 +7,7 @@ repeated only when its script says that it is safe (`repeatable`).
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.asyncio.sentinel import Sentinel
 from redis.exceptions import RedisError
@@ -25,6 +25,7 @@ from zaqar_lite.storage.redis.keys import Keys
 from zaqar_lite.storage.redis.link import Link, connect
 from zaqar_lite.storage.redis.scripts import Script
 
+L = TypeVar("L", bound=Link)
 Word = str | bytes | int
 _MAX_HOPS = 5
 _RETRY_AFTER = 0.1
@@ -109,9 +110,28 @@ class Router(ABC):
     async def _node(self, slot: int) -> Any:  # noqa: ANN401 - a node's address, by the kind of router
         """The node that serves a slot."""
 
+    async def node_of(self, slot: int) -> Any:  # noqa: ANN401
+        """The node that serves a slot.
+
+        Raises:
+            ConnectionLost: nobody can tell.
+        """
+        return await self._node(slot)
+
+    async def connect_to(self, node: Any, make: Callable[[float], L]) -> L:  # noqa: ANN401
+        """Open another link to a node, which its caller keeps and closes.
+
+        Raises:
+            ConnectionLost: nobody answers there.
+            ConfigurationError, Unavailable: Redis refuses.
+        """
+        return await connect(node, self._address, make)
+
+    def forget_map(self) -> None:  # noqa: B027 - only a cluster has one
+        """Ask anew which node serves which slot."""
+
     async def _connect(self, node: Any) -> Link:  # noqa: ANN401
-        address = self._address
-        return await connect(node, address.tls, address.login, address.database, address.timeout)
+        return await self.connect_to(node, Link)
 
     def leave(self, node: Any) -> None:  # noqa: ANN401
         """Forget a node's link, which was lost or leads to a replica; not one opened since."""
@@ -250,6 +270,10 @@ class ClusterRouter(Router):
             return self._map[slot]
         except KeyError:
             raise ConnectionLost(f"nobody serves slot {slot} of the cluster", sent=False) from None
+
+    def forget_map(self) -> None:
+        """Ask anew which node serves which slot."""
+        self._map = {}
 
     async def nodes(self) -> list[Any]:
         """All masters."""

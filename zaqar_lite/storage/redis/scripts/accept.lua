@@ -1,24 +1,37 @@
 -- Let dead letters into their target queue; each once, however often this is repeated.
 -- ARGV: 1 offset, 2 tag of the source, 3.. letters: sequence number (8 bytes), length of the
---       track (2 bytes), track, record
+--       track (2 bytes), track, length of the attempts (4 bytes), attempts, record
 -- Answers: 'ok', instant to register.
 -- key inbox: hash, source -> sequence number of its last letter; expires
 -- key tracks: hash, position -> track of a message that was claimed or moved; expires by `keep`
 -- key expiry: zset, every position by its deadline (ms); expires by `keep`
 -- key ids: hash, id -> position of each dead letter, whose id holds another; expires by `keep`
--- include: ready
+-- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
+-- include: ready tracks
+
+-- Track, attempts and record of a letter. One that an earlier version sent has no attempts.
+local function read_letter(letter)
+  local length = struct.unpack('>H', letter, 9)
+  local track, rest = letter:sub(11, 10 + length), 11 + length
+  if track:byte(32) < 128 then
+    return lifted(track, 0, 0, 0), '', letter:sub(rest)
+  end
+  local size = struct.unpack('>I4', letter, rest)
+  return track, letter:sub(rest + 4, rest + 3 + size), letter:sub(rest + 4 + size)
+end
+
 -- Letters leave a source in the order of their numbers, so one that is not above the last that
 -- came is a repeat.
 local came = tonumber(redis.call('HGET', inbox, ARGV[2]) or 0)
 local fresh, latest, soonest = {}, now, 0
 for i = 3, #ARGV do
-  local seq, length = struct.unpack('>I8H', ARGV[i])
+  local seq = struct.unpack('>I8', ARGV[i])
   if seq > came then
     came = seq
-    local track, record = ARGV[i]:sub(11, 10 + length), ARGV[i]:sub(11 + length)
+    local track, history, record = read_letter(ARGV[i])
     local expires = struct.unpack('>I6', track)
     if expires > now then
-      fresh[#fresh + 1] = {track, record, expires}
+      fresh[#fresh + 1] = {track, record, expires, history}
       latest = math.max(latest, expires)
       soonest = soonest == 0 and expires or math.min(soonest, expires)
     end
@@ -37,8 +50,11 @@ for i, letter in ipairs(fresh) do
   redis.call('HSET', messages, position, letter[2])
   redis.call('HSET', tracks, position, letter[1])
   redis.call('ZADD', expiry, letter[3], position)
-  redis.call('HSET', ids, letter[1]:sub(34, 49), position)
+  redis.call('HSET', ids, letter[1]:sub(51, 66), position)
+  if letter[4] ~= '' then
+    redis.call('HSET', attempts, position, letter[4])
+  end
 end
-keep(latest, {messages, tracks, expiry, ids})
+keep(latest, {messages, tracks, expiry, ids, attempts})
 enter_ready(positions, priorities)
 return {'ok', schedule(soonest)}

@@ -1,25 +1,30 @@
 -- Hand out ready messages under a claim.
--- ARGV: 1 offset, 2 version, 5 claim ttl (ms), 6 grace (ms), 8 client; the others: take
--- Answers: status, now, examined, moved, instant to register; position, record, track of each.
+-- ARGV: 1 offset, 2 version, 13 claim ttl (ms), 14 grace (ms), 16 client; the others: take
+-- Answers: status, now, examined, moved, instant to register; of each: see take.
 -- include: version take
-local id, ttl, grace = ARGV[3], tonumber(ARGV[5]), tonumber(ARGV[6])
+local id, ttl, grace, client = ARGV[3], tonumber(ARGV[13]), tonumber(ARGV[14]), ARGV[16]
 local status, taken, moved = take()
 local answer = {status, now, spent + #taken, moved, 0}
 if #taken == 0 then
-  answer[5] = has_orphans() and schedule(now) or 0
+  local at = has_orphans() and now or first_return
+  answer[5] = at and schedule(at) or 0
   return answer
 end
+local histories = histories_of(taken)
 local deadline = now + ttl
 local changes, raised, held_args = {}, {}, {}
-local letters = false
+local were_claimed = false
+local begun = struct.pack('>BI6I6', HELD, deadline, now)
+local begun_again = struct.pack('>BI6I6', HELD + REMEMBERED, deadline, now)
+local fresh = '\128\0' .. begun .. '\0\0\0\0'
 for i, row in ipairs(taken) do
   local position, record, track = row[1], row[2], row[3]
-  local expires, own_ttl, count, origin = 0, 0, 0, '\0\0'
+  local expires, own_ttl, count, rest = 0, 0, 0, fresh
   if track then
     expires, own_ttl, count = struct.unpack('>I6I5I4', track)
-    local length = struct.unpack('>H', track, 32)
-    origin = track:sub(32, 33 + length)
-    letters = letters or length > 0
+    rest = track:sub(32, 33) .. (has_flag(track, REMEMBERED) and begun_again or begun)
+      .. track:sub(47, 50 + origin_length(track))
+    were_claimed = true
   else
     expires, own_ttl = struct.unpack('>I6I5', record, 7)
   end
@@ -29,11 +34,10 @@ for i, row in ipairs(taken) do
     raised[#raised + 1] = expires
     raised[#raised + 1] = position
   end
-  track = struct.pack('>I6I5I4', expires, own_ttl, count + 1) .. id .. origin .. ARGV[8]
+  track = struct.pack('>I6I5I4', expires, own_ttl, count + 1) .. id .. rest .. client
   changes[2 * i - 1], changes[2 * i] = position, track
   held_args[2 * i - 1], held_args[2 * i] = 0, position
-  local at = 3 * i + 3
-  answer[at], answer[at + 1], answer[at + 2] = position, record, track
+  row[3] = track
 end
 apply('HSET', tracks, changes)
 apply('ZADD', held, held_args)
@@ -43,9 +47,10 @@ redis.call('ZADD', leases, deadline, id)
 keep(deadline + grace, {tracks, held, claims, leases})
 if #raised > 0 then
   apply('ZADD', expiry, raised)
-  if letters then
-    keep(now, {ids})
+  if were_claimed then
+    keep(now, {ids, attempts})
   end
 end
-answer[5] = schedule(deadline)
-return answer
+hasten(deadline)
+answer[5] = schedule(math.min(deadline, first_return or deadline))
+return hand_out(answer, taken, histories)

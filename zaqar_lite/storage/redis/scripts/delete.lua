@@ -35,7 +35,7 @@ if #refused > 1 then
   return refused
 end
 leave_ready(positions)
-apply('ZREM', held, claimed)
+leave_held(claimed)
 leave_claims(positions, found.tracks)
 leave_delayed(delayed)
 forget(positions, found.tracks)

@@ -10,7 +10,8 @@
 -- key forgets: zset, the same fields by deadline; expires by `keep`
 -- include: expire
 local metadata = redis.call('HGET', queue, 'metadata')
-redis.call('UNLINK', messages, tracks, ready, ranked, aside, due, waiting, held, claims, leases,
+redis.call('UNLINK', messages, tracks, ready, ranked, aside, due, waiting, held, claims, leases, lapsed, parked,
+  attempts,
   expiry, ids, keys, forgets, queue)
 redis.call('EXPIRE', inbox, 600)
 if redis.call('EXISTS', outbox) == 0 then

@@ -39,6 +39,7 @@ if d <= now then
   make_ready({position})
 else
   redis.call('ZADD', due, d, position)
+  hasten(d)
   keep(expires, {due, waiting})
 end
 return {'ok', now, schedule(math.min(expires, d)), position, record, ''}

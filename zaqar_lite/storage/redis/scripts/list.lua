@@ -1,9 +1,10 @@
 -- List live messages by position.
 -- ARGV: 1 offset, 2 version, 3 marker (position or ''), 4 its id or '', 5 until (position or ''),
---       6 its id or '', 7 limit, 8 client to leave out or '', 9 'c' and 'd': claimed, delayed too
+--       6 its id or '', 7 limit, 8 client to leave out or '', 9 'c' and 'd': claimed, delayed too,
+--       10 '1' for attempts too
 -- Answers: 'ok', now, examined, position of the last entry examined or '', '1' at the end;
--- position, record, track, '1' if held, of each.
--- include: version settle forget locate
+-- of each: see show.
+-- include: version current forget locate show
 local function resolve(position, id)
   return id ~= '' and locate({id})[1] or position
 end
@@ -15,6 +16,9 @@ local sources = {ready}
 if life[4] then
   sources[#sources + 1] = aside
 end
+if life[5] then
+  sources[#sources + 1] = lapsed
+end
 if ARGV[9]:find('d') then
   sources[#sources + 1] = waiting
 end
@@ -23,14 +27,11 @@ if ARGV[9]:find('c') then
 end
 
 -- The next `count` positions over all sources, in order (by number: Lua compares strings by
--- locale), and the held ones among them.
+-- locale).
 local function following(count)
-  local found, numbers, is_held_at = {}, {}, {}
+  local found, numbers = {}, {}
   for _, source in ipairs(sources) do
     for _, position in ipairs(redis.call('ZRANGEBYLEX', source, low, high, 'LIMIT', 0, count)) do
-      if source == held then
-        is_held_at[position] = '1'
-      end
       found[#found + 1] = position
     end
   end
@@ -44,7 +45,7 @@ local function following(count)
       found[i] = struct.pack('>I8', numbers[i])
     end
   end
-  return found, is_held_at
+  return found
 end
 
 local answer = {'ok', now, 0, '', ''}
@@ -52,18 +53,16 @@ local shown = 0
 examined = 0
 while shown < limit and examined < 1000 do
   local count = math.min(limit, 1000 - examined)
-  local positions, is_held_at = following(count)
+  local positions = following(count)
   local records = gather(messages, positions)
-  local its = gather(tracks, positions)
+  local its = tracks_of(positions)
   for i, position in ipairs(positions) do
     local record, track = records[i], its[i]
     examined = examined + 1
     answer[4] = position
     if record and expires_of(record, track) > now
         and (ARGV[8] == '' or record:sub(35, 34 + #ARGV[8]) ~= ARGV[8]) then
-      local at = 4 * shown + 6
-      answer[at], answer[at + 1], answer[at + 2], answer[at + 3] =
-        position, record, track or '', is_held_at[position] or ''
+      show(answer, position, record, track, ARGV[10])
       shown = shown + 1
       if shown == limit then
         break

@@ -1,15 +1,12 @@
 -- Remove and hand out ready messages.
 -- ARGV: 1 offset, 2 version; the others: take
--- Answers: status, now, examined, moved, instant to register; position, record, track of each.
+-- Answers: status, now, examined, moved, instant to register; of each: see take.
 -- include: version take
 local status, taken, moved = take()
+local histories = histories_of(taken)
 forget(column(taken, 1), column(taken, 3))
-local answer = {status, now, spent + #taken, moved, 0}
-if #taken == 0 then
-  answer[5] = has_orphans() and schedule(now) or 0
+local at = first_return
+if #taken == 0 and has_orphans() then
+  at = now
 end
-for i, row in ipairs(taken) do
-  local at = 3 * i + 3
-  answer[at], answer[at + 1], answer[at + 2] = row[1], row[2], row[3] or ''
-end
-return answer
+return hand_out({status, now, spent + #taken, moved, at and schedule(at) or 0}, taken, histories)

@@ -93,6 +93,7 @@ end
 
 local first = take_positions(#new)
 local soonest, latest = has_orphans() and now or now + 253402300799000, now
+local first_due
 
 -- What messages of one ttl and delay have in common: the head of the record, and the scores.
 local kinds = {}
@@ -101,6 +102,7 @@ local function kind_of(times)
   local expires, d = now + ttl, delay > 0 and now + delay or 0
   latest = math.max(latest, expires)
   soonest = math.min(soonest, expires, d > 0 and d or expires)
+  first_due = d > 0 and math.min(first_due or d, d) or first_due
   kinds[times] = {
     head = struct.pack('>I6I6I5I6', now, expires, ttl, d),
     expires = string.format('%.0f', expires),
@@ -140,6 +142,7 @@ if #delayed > 0 then
   add_to(due, delayed, delays)
   add_to(waiting, delayed)
   keep(latest, {due, waiting})
+  hasten(first_due)
 end
 
 local id_of = {}

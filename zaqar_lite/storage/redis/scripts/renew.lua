@@ -3,26 +3,39 @@
 -- Answers: 'ok' and the instant to register; or 'missing'.
 -- key ids: hash, id -> position of each dead letter, whose id holds another; expires by `keep`
 -- key expiry: zset, every position by its deadline (ms); expires by `keep`
+-- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
 -- include: claims
 local id, ttl, grace = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local old = redis.call('ZSCORE', leases, id)
 local claim = redis.call('HGET', claims, id)
-if not claim or not old or tonumber(old) <= now then
+if not claim then
   return {'missing'}
 end
 local deadline = now + ttl
 local positions, its = held_by(id, claim)
-if #positions == 0 then
-  return {'missing'}
-end
+local changes, raised, soonest = {}, {}, deadline
 for i, position in ipairs(positions) do
-  if struct.unpack('>I6', its[i]) < deadline then
-    local track = struct.pack('>I6I5', deadline + grace, ttl + grace) .. its[i]:sub(12)
-    redis.call('HSET', tracks, position, track)
-    redis.call('ZADD', expiry, deadline + grace, position)
+  local track = its[i]
+  local expires, own_ttl = struct.unpack('>I6I5', track)
+  if not is_held(track) or expires <= now then
+    soonest = math.min(soonest, until_of(track))
+  else
+    if expires < deadline then
+      own_ttl = ttl + grace
+      expires = now + own_ttl
+      raised[#raised + 1] = expires
+      raised[#raised + 1] = position
+    end
+    changes[#changes + 1] = position
+    changes[#changes + 1] = struct.pack('>I6I5', expires, own_ttl) .. track:sub(12, 34)
+      .. struct.pack('>I6', deadline) .. track:sub(41)
   end
 end
+if #changes == 0 then
+  return {'missing'}
+end
+apply('HSET', tracks, changes)
+apply('ZADD', expiry, raised)
 redis.call('HSET', claims, id, struct.pack('>I5I6', ttl, now) .. table.concat(positions))
-redis.call('ZADD', leases, deadline, id)
-keep(deadline + grace, {messages, expiry, ids, tracks, held, claims, leases})
+redis.call('ZADD', leases, soonest, id)
+keep(deadline + grace, {messages, expiry, ids, attempts, tracks, held, claims, leases})
 return {'ok', schedule(deadline)}

@@ -1,19 +1,20 @@
 -- Tidy up one queue, and find when it must be visited next.
--- ARGV: 1 offset, 2 about how many entries
--- Answers: 'ok', messages expired, keys forgotten, promoted, lapsed, length of the outbox, next
--- instant or 0.
+-- ARGV: 1 offset, 4 about how many entries; 5 to 12: policy
+-- Answers: 'ok', or 'arm' when the driver must register the queue and come again; messages expired,
+-- keys forgotten, promoted, lapsed, length of the outbox, next instant or 0.
 -- key outbox: list, dead letters on their way; drained by outbox_ack, expires by `keep`
 -- key keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires by `keep`
 -- key forgets: zset, the same fields by deadline; expires by `keep`
--- include: expire repair
-local budget = math.min(tonumber(ARGV[2]), 400)
+-- include: expire repair failing
+local budget = math.min(tonumber(ARGV[4]), 400)
 local mended, is_whole = repair()
-local expired, entries, _, lapsed, promoted = expire(budget), 0, true, 0, 0
+local expired, noticed, promoted = expire(budget), 0, 0
 if expired < budget then
-  entries, _, lapsed = lapse(budget - expired)
+  noticed = lapse(budget - expired)
 end
-if expired + entries < budget then
-  promoted = promote(budget - expired - entries)
+local ended, _, moved, is_unarmed = end_lapsed(budget)
+if expired + noticed < budget then
+  promoted = promote(budget - expired - noticed) + unpark(budget - expired - noticed)
 end
 local old = redis.call('ZRANGEBYSCORE', forgets, '-inf', now, 'LIMIT', 0, budget)
 apply('ZREM', forgets, old)
@@ -25,14 +26,14 @@ local function consider(instant)
     following = instant
   end
 end
-for _, key in ipairs({expiry, leases, due, forgets}) do
+for _, key in ipairs({expiry, leases, due, parked, forgets}) do
   consider(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
 end
 local armed = tonumber(redis.call('HGET', state, 'armed') or 0)
 if armed > now then
   consider(armed)
 end
-if not is_whole then
+if not is_whole or redis.call('EXISTS', lapsed) == 1 then
   consider(now)
 end
 local waiting_letters = redis.call('LLEN', outbox)
@@ -45,4 +46,4 @@ if following > 0 then
 else
   redis.call('HDEL', state, 'due')
 end
-return {'ok', expired, #old, promoted + mended, lapsed, waiting_letters, following}
+return {is_unarmed and 'arm' or 'ok', expired, #old, promoted + mended, ended - moved, waiting_letters, following}

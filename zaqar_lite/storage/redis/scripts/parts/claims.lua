@@ -1,9 +1,7 @@
--- Claims: what they hold, and how they end.
--- key tracks: hash, position -> track of a message that was claimed or moved; expires by `keep`
--- key held: zset, score 0, positions held by claims; expires by `keep`
--- key claims: hash, claim id -> ttl, start, held positions; expires by `keep`
--- key leases: zset, claim id by deadline; expires by `keep`
--- include: ready
+-- Claims: what they hold, and how their leases lapse.
+-- key lapsed: zset, score 0, positions whose lease has lapsed and is not ended yet; expires by `keep`
+-- key parked: zset, positions by the end of their wait (ms); expires by `keep`
+-- include: ready tracks
 
 -- The positions in a claim's record, after its ttl (5 bytes) and start (6 bytes).
 local function positions_in(claim)
@@ -14,42 +12,47 @@ local function positions_in(claim)
   return positions
 end
 
--- What of a claim is still held by it: positions and tracks. A message that left the queue has
--- no track; one that another claim took has another id in it.
+-- What of a claim it has not let go: positions and tracks. A message that left the queue has no
+-- track; one that another claim took has another id in it.
 local function held_by(id, claim)
   local positions, mine, its = positions_in(claim), {}, {}
-  if #positions > 0 then
-    for i, track in ipairs(gather(tracks, positions)) do
-      if track and track:sub(16, 31) == id then
-        mine[#mine + 1] = positions[i]
-        its[#its + 1] = track
-      end
+  for i, track in ipairs(tracks_of(positions)) do
+    if track and track:sub(16, 31) == id and has_flag(track, HELD) then
+      mine[#mine + 1] = positions[i]
+      its[#its + 1] = track
     end
   end
   return mine, its
 end
 
--- End a claim: what it holds is ready at once. Answers how many entries that took.
-local function end_claim(id)
-  local claim = redis.call('HGET', claims, id)
-  redis.call('ZREM', leases, id)
-  redis.call('HDEL', claims, id)
-  if not claim then
-    return 0
+-- Take claimed and parked messages out of the indexes of their states.
+local function leave_held(positions)
+  apply('ZREM', held, positions)
+  if life[5] then
+    apply('ZREM', lapsed, positions)
+    apply('ZREM', parked, positions)
   end
-  local positions = held_by(id, claim)
-  if #positions > 0 then
-    apply('ZREM', held, positions)
-    make_ready(positions)
-  end
-  return (#claim - 11) / 8
 end
 
--- Take messages that leave the queue for good out of their claims; a claim ends with its last one.
+-- Let a claim hold only these positions, of whose leases the first ends at `soonest`; a claim
+-- ends with its last message.
+local function reduce_claim(id, claim, left, soonest)
+  if #left > 0 then
+    redis.call('HSET', claims, id, claim:sub(1, 11) .. table.concat(left))
+    if soonest then
+      redis.call('ZADD', leases, soonest, id)
+    end
+  else
+    redis.call('HDEL', claims, id)
+    redis.call('ZREM', leases, id)
+  end
+end
+
+-- Take messages out of the claims that hold them.
 local function leave_claims(positions, its)
   local leaving = {}
   for i, position in ipairs(positions) do
-    if its[i] then
+    if its[i] and has_flag(its[i], HELD) then
       local id = its[i]:sub(16, 31)
       leaving[id] = leaving[id] or {}
       leaving[id][position] = true
@@ -57,50 +60,62 @@ local function leave_claims(positions, its)
   end
   for id, gone in pairs(leaving) do
     local claim = redis.call('HGET', claims, id)
-    local left = {}
-    for _, position in ipairs(claim and positions_in(claim) or {}) do
-      if not gone[position] then
-        left[#left + 1] = position
+    if claim then
+      local left = {}
+      for _, position in ipairs(positions_in(claim)) do
+        if not gone[position] then
+          left[#left + 1] = position
+        end
       end
-    end
-    if #left > 0 then
-      redis.call('HSET', claims, id, claim:sub(1, 11) .. table.concat(left))
-    elseif claim then
-      redis.call('HDEL', claims, id)
-      redis.call('ZREM', leases, id)
+      reduce_claim(id, claim, left)
     end
   end
 end
 
--- End lapsed claims, up to `budget` entries; at least one, and a claim holds at most 500. Answers
--- how many entries that took, whether no lapsed claim is left, and how many claims it were.
-local function lapse(budget)
-  local count, ended = 0, 0
-  while count < budget do
-    local due = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 1)
-    if #due == 0 then
-      return count, true, ended
+-- The lapsed and the others of what a claim holds: `over` and `left` are positions; and when the
+-- first lease of those left ends.
+local function part(id, claim)
+  local positions, its = held_by(id, claim)
+  local over, left, soonest = {}, {}, nil
+  for i, position in ipairs(positions) do
+    local until_when = until_of(its[i])
+    if until_when <= now then
+      over[#over + 1] = position
+    else
+      left[#left + 1] = position
+      soonest = math.min(soonest or until_when, until_when)
     end
-    local size = (redis.call('HSTRLEN', claims, due[1]) - 11) / 8
+  end
+  return over, left, soonest
+end
+
+-- Notice the leases that have lapsed, up to `budget` entries; at least one claim, which holds at
+-- most 500. What becomes of their messages is decided by who knows the policy (`end_lapsed`).
+-- Answers how many entries that took, and whether no lapsed lease is left.
+local function lapse(budget)
+  local count = 0
+  while count < budget do
+    local id = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, 1)[1]
+    if not id then
+      return count, true
+    end
+    local claim = redis.call('HGET', claims, id)
+    local size = claim and (#claim - 11) / 8 or 0
     if count > 0 and count + size > budget then
       break
     end
-    count = count + math.max(1, end_claim(due[1]))
-    ended = ended + 1
+    count = count + math.max(1, size)
+    local over, left, soonest = {}, {}, nil
+    if claim then
+      over, left, soonest = part(id, claim)
+    end
+    reduce_claim(id, claim, left, soonest)
+    if #over > 0 then
+      apply('ZREM', held, over)
+      add_to(lapsed, over)
+      keep(now, {lapsed})
+      note_returns()
+    end
   end
-  return count, false, ended
-end
-
--- Whether a track's claim is live. Decided by the lease's deadline, swept or not; asked once.
-local live_claims = {}
-local function is_held(track)
-  if not track then
-    return false
-  end
-  local id = track:sub(16, 31)
-  if live_claims[id] == nil then
-    local deadline = redis.call('ZSCORE', leases, id)
-    live_claims[id] = deadline and tonumber(deadline) > now or false
-  end
-  return live_claims[id]
+  return count, false
 end

@@ -1,12 +1,13 @@
 -- Remove what has expired, whatever its state.
+-- key parked: zset, positions by the end of their wait (ms); expires by `keep`
 -- include: forget claims delays
 local function expire(budget)
   local positions = redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, budget)
   if #positions > 0 then
-    local its = gather(tracks, positions)
+    local its = tracks_of(positions)
     leave_ready(positions)
     leave_delayed(positions)
-    apply('ZREM', held, positions)
+    leave_held(positions)
     forget(positions, its)
   end
   return #positions

@@ -3,16 +3,21 @@
 -- key tracks: hash, position -> track of a message that was claimed or moved; expires by `keep`
 -- key expiry: zset, every position by its deadline (ms); expires by `keep`
 -- key ids: hash, id -> position of each dead letter, whose id holds another; expires by `keep`
--- include: chunks
+-- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
+-- include: chunks tracks
 local function forget(positions, its)
-  local moved = {}
+  local moved, remembered = {}, {}
   for i = 1, #positions do
     local track = its[i]
-    if track and struct.unpack('>H', track, 32) > 0 then
-      moved[#moved + 1] = track:sub(34, 49)
+    if track and origin_length(track) > 0 then
+      moved[#moved + 1] = track:sub(51, 66)
+    end
+    if track and has_flag(track, REMEMBERED) then
+      remembered[#remembered + 1] = positions[i]
     end
   end
   apply('HDEL', ids, moved)
+  apply('HDEL', attempts, remembered)
   apply('HDEL', messages, positions)
   apply('HDEL', tracks, positions)
   apply('ZREM', expiry, positions)

@@ -1,9 +1,9 @@
 -- How long keys live, when the sweep must come, and which position is next.
--- key state: hash; last (position), horizon, due, armed (ms), ranked (flag); expires by `keep`
+-- key state: hash; last (position), horizon, due, armed (ms), ranked, returns (flags); expires by `keep`
 -- key messages: hash, position -> record; expires by `keep`
 -- key expiry: zset, every position by its deadline (ms); expires by `keep`
 -- include: now
-local life = redis.call('HMGET', state, 'last', 'horizon', 'due', 'ranked')
+local life = redis.call('HMGET', state, 'last', 'horizon', 'due', 'ranked', 'returns')
 
 -- Let `keys`, which this call wrote, live until the horizon of the queue, which is never before
 -- any deadline in it. It moves in steps of an hour, so that it is rarely written, and takes the
@@ -24,6 +24,15 @@ local function keep(deadline, keys)
   end
   for _, key in ipairs(keys) do
     redis.call('EXPIREAT', key, at)
+  end
+end
+
+-- Note that messages of this queue wait for their return: parked, or lapsed and not ended yet.
+-- Queues without any are spared the look.
+local function note_returns()
+  if not life[5] then
+    redis.call('HSET', state, 'returns', 1)
+    life[5] = '1'
   end
 end
 

@@ -2,7 +2,7 @@
 -- key messages: hash, position -> record; expires by `keep`
 -- key tracks: hash, position -> track of a message that was claimed or moved; expires by `keep`
 -- key ids: hash, id -> position of each dead letter, whose id holds another; expires by `keep`
--- include: chunks
+-- include: chunks tracks
 
 -- Answers positions and records in the order of the ids; false where this queue has none.
 local function locate(wanted)
@@ -36,7 +36,7 @@ local function locate_live(wanted)
       there.ids[at], there.positions[at], there.records[at] = wanted[i], positions[i], records[i]
     end
   end
-  there.tracks = gather(tracks, there.positions)
+  there.tracks = tracks_of(there.positions)
   local live = {ids = {}, positions = {}, records = {}, tracks = {}}
   for i, record in ipairs(there.records) do
     if expires_of(record, there.tracks[i]) > now then

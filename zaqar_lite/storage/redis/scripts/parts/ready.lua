@@ -3,6 +3,7 @@
 -- key ready: zset, score 0, ready positions of the default priority; expires by `keep`
 -- key ranked: zset, score priority, ready positions of other priorities; expires by `keep`
 -- key aside: zset, score 0, the same positions as `ranked`, for listing; expires by `keep`
+-- key news: channel, no key: tells who waits how many messages became ready; 0: soon
 -- include: life chunks
 local DEFAULT_PRIORITY = 100
 
@@ -11,6 +12,13 @@ local function priority_of(record)
     return struct.unpack('>i4', record, struct.unpack('>H', record, 33) - 3)
   end
   return DEFAULT_PRIORITY
+end
+
+-- Who waits looks again every five seconds: what is due later than that they find themselves.
+local function hasten(at)
+  if at < now + 6000 then
+    redis.call('SPUBLISH', news, 0)
+  end
 end
 
 -- Add to a zset. `scores` is one for all or a list, best as text: Redis writes out each number that
@@ -24,6 +32,7 @@ local function add_to(key, positions, scores)
 end
 
 local function enter_ready(positions, priorities)
+  redis.call('SPUBLISH', news, #positions)
   local plain, special, ranks = {}, {}, {}
   for i, position in ipairs(positions) do
     if priorities[i] == DEFAULT_PRIORITY then

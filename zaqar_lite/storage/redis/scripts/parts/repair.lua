@@ -1,7 +1,7 @@
 -- Mend messages that an earlier version stored without a deadline or a state (see has_orphans).
 -- include: claims delays forget
 local function has_state(position)
-  for _, key in ipairs({ready, aside, waiting, held}) do
+  for _, key in ipairs({ready, aside, waiting, held, lapsed}) do
     if redis.call('ZSCORE', key, position) then
       return true
     end
@@ -10,7 +10,7 @@ local function has_state(position)
 end
 
 local function repair_one(position, record)
-  local track = redis.call('HGET', tracks, position)
+  local track = tracks_of({position})[1]
   local expires = expires_of(record, track)
   redis.call('ZADD', expiry, expires, position)
   keep(expires, {messages, expiry})

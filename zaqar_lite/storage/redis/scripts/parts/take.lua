@@ -1,58 +1,26 @@
 -- Take ready messages in order, for claim and pop.
--- ARGV: 3 claim id, 4 limit, 7 mode (I, H, E), 9 most claims ('' for no dead-letter queue),
---       10 the target's tag, 11 ttl of letters in ms ('' for what remains), 12 the source's name,
---       13 '1' when the driver has registered the queue for the sweep
--- key outbox: list, dead letters on their way; drained by outbox_ack, expires by `keep`
--- include: claims delays forget
+-- ARGV: 3 claim id, 4 limit, 5 to 12: policy, 15 mode (I, H, E), 17 '1' for attempts too
+-- include: delays failing
 
 -- The script answers with what it has when it has examined `BUDGET` entries that are not handed out
 -- (expired, exhausted, brought back), or read `BYTES` of them: the next call and the sweep go on.
 local BUDGET, BYTES = 250, 2097152
-local limit, mode, most_claims = tonumber(ARGV[4]), ARGV[7], tonumber(ARGV[9])
+local limit, mode = tonumber(ARGV[4]), ARGV[15]
 local spent, is_settled = lapse(BUDGET / 2)
+local ended, none_lapsed, moved, is_unarmed = end_lapsed(BUDGET / 2)
+local returned, none_back = unpark(BUDGET / 2)
+spent, is_settled = spent + ended + returned, is_settled and none_lapsed and none_back
 if mode == 'H' then
-  local promoted, is_complete = promote(BUDGET / 2)
-  spent, is_settled = spent + promoted, is_settled and is_complete
-elseif mode == 'E' then
+  local promoted, none_due = promote(BUDGET / 2)
+  spent, is_settled = spent + promoted, is_settled and none_due
+elseif mode == 'E' and limit > 0 then
   expose(math.min(limit, BUDGET))
-end
-
--- Put exhausted messages into the outbox: in this queue they are gone, in the target they will
--- be when the driver has drained it, under the ids they have.
-local function set_aside(positions, records, its)
-  local seq = take_positions(#positions)
-  local latest = now + 60000
-  for i, record in ipairs(records) do
-    local track = its[i]
-    local count = struct.unpack('>I4', track, 12)
-    local origin_length = struct.unpack('>H', track, 32)
-    local id = positions[i] .. record:sub(24, 31)
-    if origin_length > 0 then
-      id = track:sub(34, 49)
-    end
-    local expires, ttl = struct.unpack('>I6I5', track)
-    if ARGV[11] ~= '' then
-      ttl = tonumber(ARGV[11])
-      expires = now + ttl
-    end
-    latest = math.max(latest, expires)
-    local last = track:sub(34 + origin_length)
-    local origin = id .. struct.pack('>I6I4', now, count) .. track:sub(16, 31)
-      .. struct.pack('>B', #ARGV[12]) .. ARGV[12] .. last
-    local letter_track = struct.pack('>I6I5I4', expires, ttl, count) .. track:sub(16, 31)
-      .. struct.pack('>H', #origin) .. origin .. last
-    redis.call('RPUSH', outbox, struct.pack('>I8H', seq + i - 1, #ARGV[10]) .. ARGV[10]
-      .. struct.pack('>H', #letter_track) .. letter_track .. record)
-  end
-  keep(latest, {outbox})
-  leave_ready(positions)
-  forget(positions, its)
 end
 
 -- The rows (position, record, track) of these that can be handed out, up to `room`, and those that
 -- are gone or exhausted on the way; how many bytes the exhausted have; whether one came unarmed.
 local function sort(positions, room)
-  local records, its = gather(messages, positions), gather(tracks, positions)
+  local records, its = gather(messages, positions), tracks_of(positions)
   local fit, gone, letters, bytes = {}, {}, {}, 0
   for i, position in ipairs(positions) do
     local record, track = records[i], its[i]
@@ -60,10 +28,10 @@ local function sort(positions, room)
     if not record or expires_of(record, track) <= now then
       gone[#gone + 1] = row
     elseif most_claims and track and struct.unpack('>I4', track, 12) >= most_claims then
-      if ARGV[13] ~= '1' then
+      if not is_armed then
         return fit, gone, letters, bytes, true
       end
-      letters[#letters + 1] = row
+      letters[#letters + 1] = {position = position, track = track, reason = 'max_claims'}
       bytes = bytes + #record
     elseif #fit == room then
       break
@@ -74,41 +42,30 @@ local function sort(positions, room)
   return fit, gone, letters, bytes, false
 end
 
-local function column(rows, number)
-  local values = {}
-  for i, row in ipairs(rows) do
-    values[i] = row[number]
-  end
-  return values
-end
-
 -- Answers status and the rows that were taken, and how many were moved. 'more': the budget ended
--- it. 'arm': an exhausted message is next, and the driver must register the queue for the sweep
--- before one is in its outbox; the sweep must not forget the queue before this call comes back, so
--- that a crash in between loses nothing.
+-- it. 'arm': a dead letter was met, and the driver must register the queue for the sweep before
+-- it is in the outbox.
 local function take()
-  local taken, moved, unfit, bytes, status = {}, 0, 0, 0, 'ok'
+  local taken, unfit, bytes, status = {}, 0, 0, 'ok'
   while #taken < limit and status == 'ok' do
     local room = math.min(limit - #taken, 1000 - spent)
     -- While nothing fits, twice as many are looked at each time.
     local positions = first_ready(math.max(room, math.min(unfit, 64)))
-    local fit, gone, letters, size, is_unarmed = sort(positions, room)
+    local fit, gone, letters, size, must_arm = sort(positions, room)
     for _, row in ipairs(fit) do
       taken[#taken + 1] = row
     end
     leave_ready(column(fit, 1))
     leave_ready(column(gone, 1))
     forget(column(gone, 1), column(gone, 3))
-    if #letters > 0 then
-      set_aside(column(letters, 1), column(letters, 2), column(letters, 3))
-    end
+    leave_ready(column(letters, 'position'))
+    set_aside(letters)
     moved = moved + #letters
     unfit = unfit + #gone + #letters
     spent = spent + #gone + #letters
     bytes = bytes + size
-    if is_unarmed then
-      redis.call('HSET', state, 'armed', now + 60000)
-      keep(now + 60000, {})
+    if must_arm then
+      arm()
       status = 'arm'
     elseif #positions == 0 then
       local exposed = mode == 'E' and expose(math.min(room, BUDGET)) or 0
@@ -121,8 +78,29 @@ local function take()
       status = 'more'
     end
   end
-  if status == 'ok' and #taken < limit and not is_settled then
+  if is_unarmed then
+    status = 'arm'
+  elseif status == 'ok' and #taken < limit and not is_settled then
     status = 'more'
   end
   return status, taken, moved
+end
+
+-- The attempts of rows that were taken, where they are wanted.
+local function histories_of(taken)
+  return ARGV[17] == '1' and gather(attempts, column(taken, 1)) or nil
+end
+
+-- Append rows to an answer: position, record, track and, where they are wanted, attempts.
+local function hand_out(answer, taken, histories)
+  local at = #answer
+  for i, row in ipairs(taken) do
+    answer[at + 1], answer[at + 2], answer[at + 3] = row[1], row[2], row[3] or ''
+    at = at + 3
+    if histories then
+      at = at + 1
+      answer[at] = histories[i] or ''
+    end
+  end
+  return answer
 end

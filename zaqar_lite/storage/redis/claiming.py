@@ -1,0 +1,161 @@
+"""Claims and pops, and what a consumer says of the messages of its claim."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from zaqar_lite.domain.errors import QueueChanged, Unavailable
+from zaqar_lite.domain.ids import is_claim_id, is_message_id
+from zaqar_lite.domain.models import (
+    Claimed,
+    DelayMode,
+    Outcome,
+    QueueRef,
+    Retries,
+    Settled,
+    Settlement,
+    Take,
+)
+from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.redis.codec import pack_client, pack_settlement, read_message
+from zaqar_lite.storage.redis.keys import keys_of
+from zaqar_lite.storage.redis.letters import policy_words
+from zaqar_lite.storage.redis.runner import Runner
+
+_MODES = {DelayMode.IGNORE: "I", DelayMode.HONOUR: "H", DelayMode.EXPOSE: "E"}
+_OUTCOMES = {
+    ord("D"): Outcome.DONE,
+    ord("N"): Outcome.NOT_FOUND,
+    ord("L"): Outcome.LAPSED,
+    ord("H"): Outcome.HELD,
+    ord("T"): Outcome.NO_TARGET,
+}
+NO_CLAIM = bytes(16)
+"""The id of no claim."""
+MAX_CLAIMED = MAX_EXAMINED // 2
+"""The most messages that one claim holds, so that one step can end it and do some more."""
+
+
+class Claiming:
+    """Take messages and settle them, each in one script, or in two where dead letters are met."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.examined = 0
+        """How many entries the claims and pops have looked at (for tests)."""
+
+    async def take(self, queue: QueueRef, script: str, claim_id: str | None, take: Take) -> Claimed:
+        """Take messages in one step, or in two where the first meets dead letters.
+
+        What the first has taken is answered, whatever becomes of the second.
+        """
+        first, note = await self._take_once(queue, script, claim_id, take)
+        if note is None:
+            return first
+        # The sweep must know of the queue before a letter leaves it, so that a crash loses none.
+        try:
+            if not first.messages:
+                await self._runner.sweeper.register(keys_of(queue), note)
+            elif not await self._runner.try_to_register(queue, note):
+                return replace(first, more=True)
+            limit = take.limit - len(first.messages)
+            rest, _ = await self._take_once(
+                queue, script, claim_id, take._replace(limit=limit), is_armed=True
+            )
+        except (Unavailable, QueueChanged):
+            if not first.messages:
+                raise
+            return replace(first, more=True)
+        messages = [*first.messages, *rest.messages]
+        return Claimed(first.claim_id or rest.claim_id, messages, rest.moved, rest.more)
+
+    async def _take_once(
+        self,
+        queue: QueueRef,
+        script: str,
+        claim_id: str | None,
+        take: Take,
+        *,
+        is_armed: bool = False,
+    ) -> tuple[Claimed, int | None]:
+        """Take messages; answer also the instant to note where dead letters are met unarmed."""
+        details = take.details
+        reply = await self._runner.run(
+            queue,
+            script,
+            "" if take.version is None else take.version,
+            NO_CLAIM if claim_id is None else bytes.fromhex(claim_id),
+            min(take.limit, MAX_CLAIMED),
+            *policy_words(queue, take.retries, is_armed=is_armed),
+            take.ttl_ms,
+            take.grace_ms,
+            _MODES[take.delay_mode],
+            pack_client(take.client_id),
+            "1" if details else "",
+        )
+        status, now, examined, moved, instant = reply[:5]
+        self.examined += examined
+        messages = [
+            read_message(
+                reply[at],
+                reply[at + 1],
+                reply[at + 2],
+                now,
+                reply[at + 3] if details else b"",
+                show_delay=take.delay_mode is not DelayMode.IGNORE,
+            )
+            for at in range(5, len(reply), 4 if details else 3)
+        ]
+        await self._runner.register(queue, instant)
+        if moved:
+            await self._runner.drain(queue)
+        claimed = Claimed(claim_id if messages else None, messages, moved, status == b"more")
+        return claimed, now if status == b"arm" else None
+
+    async def settle(
+        self,
+        queue: QueueRef,
+        claim_id: str,
+        settlements: Sequence[Settlement],
+        retries: Retries,
+        version: int | None,
+    ) -> Settled:
+        """Settle messages of a claim; see the seam."""
+        outcomes: list[Outcome] = [Outcome.NOT_FOUND] * len(settlements)
+        moved = 0
+        chosen = [number for number, one in enumerate(settlements) if is_message_id(one.message_id)]
+        for start in range(0, len(chosen) or 1, MAX_CLAIMED):
+            some = chosen[start : start + MAX_CLAIMED]
+            letters, count = await self._settle_some(
+                queue, claim_id, [settlements[number] for number in some], retries, version
+            )
+            moved += count
+            for number, letter in zip(some, letters, strict=True):
+                outcomes[number] = _OUTCOMES[letter]
+        return Settled(outcomes, moved)
+
+    async def _settle_some(
+        self,
+        queue: QueueRef,
+        claim_id: str,
+        settlements: Sequence[Settlement],
+        retries: Retries,
+        version: int | None,
+    ) -> tuple[bytes, int]:
+        """Settle as many messages as one script may; answer a letter for each, and the moved."""
+        words = (
+            "" if version is None else version,
+            bytes.fromhex(claim_id) if is_claim_id(claim_id) else NO_CLAIM,
+            "",
+        )
+        packed = [pack_settlement(one) for one in settlements]
+        policy = policy_words(queue, retries)
+        reply = await self._runner.run(queue, "settle", *words, *policy, *packed)
+        if reply[0] == b"arm":
+            await self._runner.sweeper.register(keys_of(queue), reply[1])
+            policy = policy_words(queue, retries, is_armed=True)
+            reply = await self._runner.run(queue, "settle", *words, *policy, *packed)
+        _, instant, moved, letters = reply
+        await self._runner.register(queue, instant)
+        if moved:
+            await self._runner.drain(queue)
+        return letters, moved

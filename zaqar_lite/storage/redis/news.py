@@ -1,0 +1,201 @@
+"""News of queues: which became ready, as scripts tell it on a channel for each queue.
+
+A process has one connection for it to each node that has a watched queue, and subscribes to the
+channels of watched queues only (sharded ones, so that in a cluster a queue's news stay on its
+shard). News are hints: what is told while a connection is lost is lost with it, and who waits looks
+again every `POLL_INTERVAL_MS`. A lost connection is opened anew as long as a queue is watched.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import hiredis
+
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.storage.base import Listener
+from zaqar_lite.storage.redis.faults import ConnectionLost, Fault
+from zaqar_lite.storage.redis.keys import keys_of
+from zaqar_lite.storage.redis.link import Link
+from zaqar_lite.storage.redis.router import Router
+
+logger = logging.getLogger(__name__)
+POLL_INTERVAL_MS = 5_000
+_PATIENCE = 1.0
+"""Seconds for which `watch` waits until Redis has heard of it."""
+_LOOK_EVERY = POLL_INTERVAL_MS / 1000
+_RETRY_AFTER = 0.5
+
+
+class Subscription(Link):
+    """A connection that gets news between the replies to its calls."""
+
+    def __init__(self, timeout: float, tell: Callable[[bytes, bytes], None]) -> None:
+        """Make one that calls `tell(channel, text)`."""
+        super().__init__(timeout)
+        self._tell = tell
+        self._leaving: Counter[bytes] = Counter()
+        self.channels: set[bytes] = set()
+        """What Redis has confirmed."""
+
+    def leave(self, channel: bytes) -> None:
+        """Unsubscribe, whatever becomes of it."""
+        if channel in self.channels and self.is_up:
+            self.channels.discard(channel)
+            self._leaving[channel] += 1
+            with suppress(ConnectionLost):
+                self.send("SUNSUBSCRIBE", channel).add_done_callback(_ignore)
+
+    def data_received(self, data: bytes) -> None:
+        """Tell the news, and resolve the oldest calls with the replies."""
+        self._heard = self._loop.time()
+        self._reader.feed(data)
+        try:
+            while (reply := self._reader.gets()) is not False:
+                if not self._is_news(reply):
+                    future = self._pending.popleft()
+                    if not future.done():
+                        future.set_result(reply)
+        except (hiredis.ProtocolError, IndexError):
+            self.close("the answer is not Redis's protocol")
+
+    def _is_news(self, reply: Any) -> bool:  # noqa: ANN401 - any reply
+        if not isinstance(reply, list) or len(reply) != 3:
+            return False
+        kind, channel, text = reply
+        if kind == b"smessage":
+            self._tell(channel, text)
+            return True
+        if kind == b"ssubscribe":
+            self.channels.add(channel)
+        elif kind == b"sunsubscribe":
+            if not self._leaving[channel]:
+                # The cluster has given the queue's slot to another node.
+                self.channels.discard(channel)
+                return True
+            self._leaving[channel] -= 1
+            if not self._leaving[channel]:
+                del self._leaving[channel]
+        return False
+
+
+class News:
+    """Watch queues, and tell the listener what is told of them."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._listener: Listener | None = None
+        self._watched: Counter[QueueRef] = Counter()
+        self._queues: dict[bytes, QueueRef] = {}
+        self._subscriptions: dict[Any, Subscription] = {}
+        self._opening = asyncio.Lock()
+        self._keeper: asyncio.Task[None] | None = None
+        self._lost = asyncio.Event()
+
+    def listen(self, listener: Listener) -> None:
+        """Tell `listener` from now on."""
+        self._listener = listener
+
+    async def watch(self, queue: QueueRef) -> None:
+        """Begin to tell of a queue; return when Redis knows, or after a moment."""
+        self._watched[queue] += 1
+        channel = _channel(queue)
+        self._queues[channel] = queue
+        if self._keeper is None or self._keeper.done():
+            self._keeper = asyncio.create_task(self._keep(), name="news")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await self._subscribe(channel)
+
+    def unwatch(self, queue: QueueRef) -> None:
+        """End what one `watch` began."""
+        self._watched[queue] -= 1
+        if self._watched[queue] <= 0:
+            del self._watched[queue]
+            channel = _channel(queue)
+            del self._queues[channel]
+            for subscription in self._subscriptions.values():
+                subscription.leave(channel)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._keeper = None
+        for subscription in self._subscriptions.values():
+            subscription.close()
+        self._subscriptions.clear()
+
+    def _hear(self, channel: bytes, text: bytes) -> None:
+        queue = self._queues.get(channel)
+        if queue is not None and self._listener is not None:
+            self._listener(queue, int(text))
+
+    async def _keep(self) -> None:
+        """See to it that every watched queue is subscribed to, as long as there is one."""
+        while self._queues:
+            pause = _LOOK_EVERY
+            for channel in list(self._queues):
+                if channel in self._queues and not await self._subscribe(channel):
+                    pause = _RETRY_AFTER
+                    break
+            self._lost.clear()
+            for subscription in self._subscriptions.values():
+                with suppress(ConnectionLost):  # a silent connection is found out, and closed
+                    subscription.send("PING").add_done_callback(_ignore)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._lost.wait()
+
+    async def _subscribe(self, channel: bytes) -> bool:
+        """Subscribe where the queue is now; answer whether that is so."""
+        try:
+            node = await self._router.node_of(_slot(self._queues[channel]))
+            subscription = await self._open(node)
+            for other in self._subscriptions.values():
+                if other is not subscription:
+                    other.leave(channel)
+            if channel in subscription.channels:
+                return True
+            reply = await subscription.send("SSUBSCRIBE", channel)
+        except (ConnectionLost, ConfigurationError, Unavailable, KeyError) as exc:
+            logger.debug("no news from Redis for now: %s", exc)
+            return False
+        if isinstance(reply, Fault):
+            logger.debug("no news from Redis for now: %s", reply)
+            if reply.code == "MOVED":
+                self._router.forget_map()
+            return False
+        if channel not in self._queues:  # nobody watches it any more
+            subscription.leave(channel)
+        return True
+
+    async def _open(self, node: Any) -> Subscription:  # noqa: ANN401 - as the router has it
+        async with self._opening:
+            found = self._subscriptions.get(node)
+            if found is None or not found.is_up:
+                found = await self._router.connect_to(
+                    node, lambda timeout: Subscription(timeout, self._hear)
+                )
+                found.when_lost(self._lost.set)
+                self._subscriptions[node] = found
+            return found
+
+
+def _channel(queue: QueueRef) -> bytes:
+    return keys_of(queue).key("news")
+
+
+def _slot(queue: QueueRef) -> int:
+    return keys_of(queue).slot
+
+
+def _ignore(reply: asyncio.Future[Any]) -> None:
+    """Look at a reply that nobody waits for, so that a lost one is no warning."""
+    if not reply.cancelled():
+        reply.exception()

@@ -1,0 +1,65 @@
+-- Parked messages: given back with a delay that is not over; they are in `held` too, for listing.
+-- key parked: zset, positions by the end of their wait (ms); expires by `keep`
+-- key expiry: zset, every position by its deadline (ms); expires by `keep`
+-- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
+-- key ids: hash, id -> position of each dead letter, whose id holds another; expires by `keep`
+-- include: claims
+local MARGIN = 60000
+local first_return
+
+-- Make ready what has waited long enough, up to `budget`. Answers how many, and whether none is left.
+local function unpark(budget)
+  if not life[5] then
+    return 0, true
+  end
+  local positions = redis.call('ZRANGEBYSCORE', parked, '-inf', now, 'LIMIT', 0, budget)
+  if #positions > 0 then
+    apply('ZREM', parked, positions)
+    apply('ZREM', held, positions)
+    make_ready(positions)
+  end
+  return #positions, #positions < budget
+end
+
+-- Make ready, or park until at + wait, messages whose hand-out has ended: rows of position, track,
+-- at and wait. `from` is the index they are in, held or lapsed. `first_return` is when the first
+-- of those that were parked is ready.
+local function give_back(rows, from)
+  local changes, back, waiting_on, ends, raised = {}, {}, {}, {}, {}
+  for _, row in ipairs(rows) do
+    local track, until_when = row.track, row.at + row.wait
+    if until_when > now then
+      local expires, ttl = struct.unpack('>I6I5', track)
+      if expires < until_when + MARGIN then
+        expires = until_when + MARGIN
+        ttl = expires - now
+        raised[#raised + 1] = expires
+        raised[#raised + 1] = row.position
+      end
+      track = struct.pack('>I6I5', expires, ttl) .. track:sub(12, 33)
+        .. struct.pack('>BI6', track:byte(34) + PARKED, until_when) .. track:sub(41)
+      keep(expires, {})
+      waiting_on[#waiting_on + 1] = row.position
+      ends[#ends + 1] = until_when
+      first_return = math.min(first_return or until_when, until_when)
+    else
+      back[#back + 1] = row.position
+    end
+    changes[#changes + 1] = row.position
+    changes[#changes + 1] = track
+  end
+  apply('HSET', tracks, changes)
+  apply('ZREM', from, back)
+  make_ready(back)
+  if #waiting_on > 0 then
+    if from ~= held then
+      apply('ZREM', from, waiting_on)
+      add_to(held, waiting_on)
+    end
+    add_to(parked, waiting_on, ends)
+    apply('ZADD', expiry, raised)
+    keep(now, {parked, held, tracks, attempts, ids})
+    note_returns()
+    hasten(first_return)
+  end
+end
