@@ -1,7 +1,7 @@
 """After every contract test: no key lives for ever, and the indexes agree with one another."""
 
 from tests.contract.stores import Stores
-from tests.drivers.redis.inspection import check_queue, keys_by_tag, raw
+from tests.drivers.redis.inspection import check_kind, check_queue, keys_by_tag, raw
 
 _checked: set[str] = set()
 """Queues of earlier tests; their names are never used again."""
@@ -11,6 +11,8 @@ async def after_test(stores: Stores) -> None:
     """Check every queue that the test has made."""
     with raw(stores.uri) as client:
         for tag, keys in keys_by_tag(client).items():
+            if tag.startswith("*kind:"):
+                check_kind(client, tag, keys)
             if tag in _checked or "/" not in tag:
                 continue
             _checked.add(tag)

@@ -85,6 +85,19 @@ def check_queue(client: Any, tag: str, keys: dict[str, bytes], offset_ms: int) -
         assert visit <= min(deadlines), f"{tag}: the sweep comes late"
 
 
+def check_kind(client: Any, tag: str, keys: dict[str, bytes]) -> None:
+    """Hold the records of one kind to the layout."""
+    values = dict(client.hgetall(keys["values"])) if "values" in keys else {}
+    fields = set(client.zrange(keys["fields"], 0, -1)) if "fields" in keys else set()
+    ends = dict(client.zrange(keys["ends"], 0, -1, withscores=True)) if "ends" in keys else {}
+    assert set(values) == fields, tag
+    expected = {field: int.from_bytes(stored[8:14], "big") for field, stored in values.items()}
+    assert ends == {field: end for field, end in expected.items() if end}, tag
+    visit = client.zscore(f"{PREFIX}:visits:{{*kinds}}", tag)
+    assert not ends or visit is not None, f"{tag}: the sweep does not know it"
+    assert not ends or visit <= min(ends.values()), f"{tag}: the sweep comes late"
+
+
 def check_lifetimes(client: Any, keys: dict[str, bytes], offset_ms: int) -> None:
     """Every key that messages and claims own expires, and not before what is in it."""
     latest = max(

@@ -35,6 +35,8 @@ Each message's lease is in its track. Any script that meets a lapsed lease moves
 
 Scripts tell what becomes ready on the channel `zl:news:{<project>/<name>}` (`news.py`).
 
+Records that are no queue's are in a slot for each kind (`kind_records.py`).
+
 Over all queues, in slots of their own: `names` of a project, and `exposing`, `visits` (when the
 sweep must look at which queue) and `intents` (changes of records under way) under `{*}`.
 

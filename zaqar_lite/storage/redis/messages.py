@@ -72,6 +72,7 @@ class RedisMessageStore(MessageStore):
             Capability.DURABLE,
             Capability.SHARED,
             Capability.SETTLE,
+            Capability.RECORDS,
         }
     )
 

@@ -1,0 +1,155 @@
+"""Records of any kind but queues: one slot for each kind, one script for each operation.
+
+A kind has the keys `zl:<name>:{*kind:<kind>}`: `values`, `fields` (the order), `ends` (what
+expires) and `counters`. A field is project and name; the zero byte that parts them sorts below
+all that a name may hold, so that the order of bytes is that of (project, name). Which kinds the
+sweep must look at, and when, is noted as for queues, in an index of its own.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import RecordChanged
+from zaqar_lite.domain.models import Record
+from zaqar_lite.storage.redis.connection import Connection
+from zaqar_lite.storage.redis.keys import Keys, encode
+from zaqar_lite.storage.redis.scripts import load
+
+_ALL_KINDS = Keys("*kinds")
+_KINDS_PER_STEP = 100
+_BETWEEN = b"\0\0"
+_BEHIND = b"\0\1"
+
+
+@lru_cache(maxsize=1_000)
+def _keys_of(kind: str) -> Keys:
+    return Keys(f"*kind:{encode(kind)}")
+
+
+def _project(project: str) -> bytes:
+    return project.encode("utf-8", "surrogatepass").replace(b"\0", _BEHIND)
+
+
+def _field(project: str, name: str) -> bytes:
+    return _project(project) + _BETWEEN + name.encode("utf-8", "surrogatepass")
+
+
+def _record(kind: str, field: bytes, stored: bytes) -> Record:
+    project, _, name = field.partition(_BETWEEN)
+    expires_at = int.from_bytes(stored[8:14], "big")
+    return Record(
+        kind,
+        project.replace(_BEHIND, b"\0").decode("utf-8", "surrogatepass"),
+        name.decode("utf-8", "surrogatepass"),
+        stored[14:],
+        int.from_bytes(stored[:8], "big"),
+        expires_at or None,
+    )
+
+
+class KindRecords:
+    """Write, read, list and sweep records."""
+
+    def __init__(self, connection: Connection, clock: Clock) -> None:
+        self._router = connection.router
+        self._follow_ups = connection.follow_ups
+        self._clock = clock
+
+    async def put(
+        self,
+        kind: str,
+        project: str,
+        name: str,
+        value: bytes,
+        *,
+        expected: int | None,
+        ttl_ms: int | None,
+    ) -> Record:
+        """Write a record at its expected version; see the seam."""
+        status, *rest = await self._run(
+            "put_record",
+            kind,
+            _field(project, name),
+            "" if expected is None else expected,
+            "" if ttl_ms is None else ttl_ms,
+            value,
+        )
+        _check(status, kind, name)
+        version, expires_at, instant = rest
+        if instant:
+            register = self._router.run(
+                load("register"), _ALL_KINDS, _keys_of(kind).tag, instant, repeatable=True
+            )
+            await self._follow_ups.run(register)
+        return Record(kind, project, name, value, version, expires_at or None)
+
+    async def get(self, kind: str, project: str, name: str) -> Record | None:
+        """Read a live record; see the seam."""
+        field = _field(project, name)
+        _, stored = await self._run("get_record", kind, field, repeatable=True)
+        return _record(kind, field, stored) if stored else None
+
+    async def delete(self, kind: str, project: str, name: str, *, expected: int | None) -> bool:
+        """Delete a record; see the seam."""
+        status, *found = await self._run(
+            "delete_record", kind, _field(project, name), "" if expected is None else expected
+        )
+        _check(status, kind, name)
+        return bool(found[0])
+
+    async def list(
+        self, kind: str, project: str | None, after: tuple[str, str] | None, limit: int
+    ) -> Sequence[Record]:
+        """List live records in bounded steps; see the seam."""
+        low, high = b"-", b"+"
+        if project is not None:
+            high = b"(" + _project(project) + _BEHIND
+            after = max(after or (project, ""), (project, ""))
+        if after is not None:
+            low = b"(" + _field(*after)
+        found: list[Record] = []
+        while len(found) < limit:
+            last, at_end, *rows = await self._run(
+                "list_records", kind, low, high, limit - len(found), repeatable=True
+            )
+            found += [
+                _record(kind, field, stored)
+                for field, stored in zip(rows[::2], rows[1::2], strict=True)
+            ]
+            if at_end:
+                break
+            low = b"(" + last
+        return found
+
+    async def sweep(self, limit: int) -> int:
+        """Remove expired records of the kinds that are due; see the seam."""
+        _, visits = await self._router.run(
+            load("visits"), _ALL_KINDS, self._clock.offset_ms, _KINDS_PER_STEP, repeatable=True
+        )
+        removed = 0
+        for tag, score in zip(visits[::2], visits[1::2], strict=True):
+            if removed >= limit:
+                break
+            count, following = await self._router.run(
+                load("sweep_records"),
+                Keys(tag.decode()),
+                self._clock.offset_ms,
+                limit - removed,
+            )
+            await self._router.run(load("reschedule"), _ALL_KINDS, tag, score, following)
+            removed += int(count)
+        return removed
+
+    async def _run(
+        self, script: str, kind: str, *words: str | bytes | int, repeatable: bool = False
+    ) -> Any:  # noqa: ANN401 - a reply is what the script made it
+        return await self._router.run(
+            load(script), _keys_of(kind), self._clock.offset_ms, *words, repeatable=repeatable
+        )
+
+
+def _check(status: bytes, kind: str, name: str) -> None:
+    if status == b"changed":
+        raise RecordChanged(f"The {kind} {name!r} was changed or deleted meanwhile.")
