@@ -1,0 +1,200 @@
+"""News of what became ready: between processes, over lost connections, and in a cluster."""
+
+import asyncio
+import json
+import sys
+import time
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import services
+from tests.contract.subject import MINUTE, QueueUnderTest
+from tests.drivers.redis.conftest import Open
+from tests.drivers.redis.test_cluster import queues_on_every_node
+from tests.services import RedisServer
+from zaqar_lite.domain.models import Claimed, QueueRef
+from zaqar_lite.service.waiting import Waiting
+from zaqar_lite.storage.redis.keys import keys_of
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[3]
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    for _ in range(round(seconds * 100)):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("that did not come to be")
+
+
+class Consumer:
+    """Waits for messages of queues as requests do."""
+
+    def __init__(self, queue: QueueUnderTest) -> None:
+        self._waiting = Waiting(queue.stores.messages, most=2_000, most_per_project=2_000)
+
+    async def claim(self, queue: QueueUnderTest, seconds: float) -> Claimed | None:
+        async def ask() -> Claimed | None:
+            claimed = await queue.claim(1)
+            return claimed if claimed.messages else None
+
+        gone = asyncio.get_running_loop().create_future()
+        return await self._waiting.until_found(queue.ref, seconds, ask, gone=gone)
+
+
+def subscribers(client: Any, queue: QueueUnderTest) -> int:
+    found: list[Any] = client.execute_command(
+        "PUBSUB", "SHARDNUMSUB", keys_of(queue.ref).key("news")
+    )
+    return int(found[1])
+
+
+@pytest.fixture
+async def poster(queue: QueueUnderTest) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Another process, which posts to the queue when it is given a line."""
+    task = {
+        "uri": queue.stores.uri,
+        "extra": {},
+        "project": queue.ref.project,
+        "name": queue.ref.name,
+        "posts": 1,
+    }
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.contract.worker", json.dumps(task)),
+        stdin=PIPE,
+        stdout=PIPE,
+        cwd=ROOT,
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"ready\n"
+    yield process
+    if process.returncode is None:
+        process.kill()
+    await process.communicate()
+
+
+async def test_a_post_in_one_process_wakes_a_waiter_in_another(
+    queue: QueueUnderTest, client: Any, poster: asyncio.subprocess.Process
+) -> None:
+    queue.stores.messages.poll_interval_ms = 60_000  # the hint alone can wake it in time
+    claiming = asyncio.create_task(Consumer(queue).claim(queue, 30))
+    await until(lambda: subscribers(client, queue) == 1)
+    assert poster.stdin is not None
+    poster.stdin.write(b"\n")
+    async with asyncio.timeout(10):
+        claimed = await claiming
+    assert claimed is not None
+    assert len(claimed.messages) == 1
+
+
+async def test_a_lost_connection_costs_a_waiter_at_most_one_poll(
+    queue: QueueUnderTest, client: Any, own_redis: RedisServer
+) -> None:
+    """Whatever was told meanwhile: the next look finds it; and news come again by themselves."""
+    poll = queue.stores.messages.poll_interval_ms / 1_000
+    second = queue.at(await queue.stores.second())
+    consumer = Consumer(queue)
+    claiming = asyncio.create_task(consumer.claim(queue, 60))
+    await until(lambda: subscribers(client, queue) == 1)
+    await asyncio.sleep(0.2)  # the waiter has looked, and sleeps
+    client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+    begun = time.monotonic()
+    await second.post("a")
+    assert await claiming is not None
+    assert time.monotonic() - begun <= 1.2 * poll + 2
+    queue.stores.messages.poll_interval_ms = 60_000
+    claiming = asyncio.create_task(consumer.claim(queue, 60))
+    await until(lambda: subscribers(client, queue) == 1)
+    client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+    await until(lambda: subscribers(client, queue) == 1)
+    await second.post("b")
+    async with asyncio.timeout(10):
+        assert await claiming is not None
+
+
+async def test_one_connection_carries_the_news_of_all_watched_queues(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    def connections() -> int:
+        return sum(each["sub"] != "0" or each["ssub"] != "0" for each in client.client_list())
+
+    queues = [queue.named(f"{queue.ref.name}-{number}") for number in range(200)]
+    for each in queues:
+        await queue.stores.messages.watch(each.ref)
+    assert connections() == 1
+    assert all(subscribers(client, each) == 1 for each in queues)
+    for each in queues[1:]:
+        await queue.stores.messages.unwatch(each.ref)
+    await until(lambda: not any(subscribers(client, each) for each in queues[1:]))
+    assert subscribers(client, queues[0]) == 1
+
+
+async def test_a_watch_does_not_wait_for_a_dead_redis(
+    queue: QueueUnderTest, own_redis: RedisServer, client: Any
+) -> None:
+    """It begins by itself when Redis is back."""
+    heard: list[QueueRef] = []
+    queue.stores.messages.listen(lambda ref, _: heard.append(ref))
+    await asyncio.to_thread(own_redis.kill)
+    async with asyncio.timeout(5):
+        await queue.stores.messages.watch(queue.ref)
+    await asyncio.to_thread(own_redis.start)
+    await until(lambda: subscribers(client, queue) == 1)
+    await queue.post("a")
+    await until(lambda: queue.ref in heard)
+
+
+async def test_what_is_due_soon_is_told(queue: QueueUnderTest) -> None:
+    """Sooner than who waits looks again: a short delay, a short wait, a short lease."""
+    heard: list[int] = []
+    queue.stores.messages.listen(lambda _, count: heard.append(count))
+    await queue.stores.messages.watch(queue.ref)
+    await queue.post("a", delay=1_000)
+    await queue.post("b")
+    await until(lambda: heard == [0, 1])
+    claim_id = await queue.claim_id(ttl=MINUTE)
+    await queue.release(claim_id, delay=2_000)
+    await until(lambda: heard == [0, 1, 0])
+    await queue.post("c")
+    await queue.claim(ttl=3_000)
+    await until(lambda: heard == [0, 1, 0, 1, 0])
+
+
+async def test_news_come_from_every_node_of_a_cluster(
+    redis_cluster: services.RedisCluster, open_queue: Open
+) -> None:
+    queue = await open_queue(redis_cluster.url)
+    second = await queue.stores.second()
+    heard: list[QueueRef] = []
+    queue.stores.messages.listen(lambda ref, _: heard.append(ref))
+    queues = queues_on_every_node(queue)
+    for each in queues:
+        await queue.stores.messages.watch(each.ref)
+    for each in queues:
+        await each.at(second).post("a")
+        await until(lambda: len(heard) == queues.index(each) + 1)  # noqa: B023 - awaited here
+    assert sorted(heard) == sorted(each.ref for each in queues)
+
+
+async def test_news_follow_a_slot_that_moves(
+    redis_cluster: services.RedisCluster, open_queue: Open
+) -> None:
+    queue = await open_queue(redis_cluster.url)
+    heard: list[QueueRef] = []
+    queue.stores.messages.listen(lambda ref, _: heard.append(ref))
+    await queue.stores.messages.watch(queue.ref)
+    nodes, slot = redis_cluster.nodes, keys_of(queue.ref).slot
+    ids = [node.cli("cluster", "myid").strip() for node in nodes]
+    away = nodes[(slot * 3 // 16_384 + 1) % 3]
+    for node in (away, *nodes):
+        node.cli("cluster", "setslot", str(slot), "node", ids[nodes.index(away)])
+    async with asyncio.timeout(30):
+        while queue.ref not in heard:
+            await queue.post("a")
+            await asyncio.sleep(0.1)
