@@ -102,6 +102,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unread_bytes = 0
         self._last: RequestResponseCycle | None = None
         self._closes = False
+        self._unsent = False
         self._discarded: int | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -157,11 +158,13 @@ class BoundedProtocol(HttpToolsProtocol):
         receive: Any,  # noqa: ANN401
         send: Any,  # noqa: ANN401 - `cycle.send`
     ) -> None:
-        scope[CLIENT_GONE] = lambda: cycle.disconnected
+        scope[CLIENT_GONE] = lambda: self._unsent
         await app(scope, receive, partial(self._send, cycle))
 
     async def _send(self, cycle: RequestResponseCycle, message: Any) -> None:  # noqa: ANN401
         """Send a part of an answer; end the connection behind one that came early."""
+        # What is written to a connection that has ended is dropped without a word.
+        self._unsent = self._unsent or cycle.disconnected or self.transport.is_closing()
         if message["type"] == "http.response.start":
             if cycle.more_body or cycle is self._last:
                 self._closes = True

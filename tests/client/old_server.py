@@ -31,7 +31,7 @@ class Handler(BaseHTTPRequestHandler):
             name: value for name, value in self.headers.items() if name.lower() not in NOT_PASSED_ON
         }
         behind = http.client.HTTPConnection("127.0.0.1", self.server.port_behind)
-        behind.request(self.command, f"{parts.path}?{urlencode(known)}", body, headers)
+        behind.request(self.command, f"{parts.path}?{urlencode(known, safe=',')}", body, headers)
         answer = behind.getresponse()
         self.answer(answer.status, dict(answer.getheaders()), answer.read())
         behind.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.server import ServerProcess
+from zaqar_lite.client import Client
 
 ROOT = Path(__file__).parents[2]
 SDK = ROOT / "api-ref" / "source" / "sdk.rst"
@@ -49,6 +50,22 @@ def test_the_ten_lines_are_ten_and_say_what_they_did(clean_server: ServerProcess
     lines = printed.getvalue().splitlines()
     assert len(lines) == 21
     assert re.fullmatch(r"\d+ left", lines[-1])
+
+
+def test_the_ten_line_worker_has_ten_lines_and_its_letters_say_why(
+    clean_server: ServerProcess,
+) -> None:
+    (source,) = (block for block in blocks(SDK) if "handle.run(" in block)
+    assert len([line for line in source.splitlines() if line]) <= 10
+    with Client(clean_server.url) as client:
+        client.post_batch("invoices", [{"total": 7}, {"name": "nobody"}, {"total": 9}])
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(source.replace(DEFAULT_URL, clean_server.url), {})  # noqa: S102 - the documentation is ours
+        assert set(printed.getvalue().split()) == {"7", "9"}
+        (letter,) = client.list_dead_letters("unpaid")
+    assert letter.dead_letter is not None
+    assert letter.dead_letter.reason == "no_total"
 
 
 @pytest.mark.slow

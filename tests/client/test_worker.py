@@ -25,7 +25,7 @@ from zaqar_lite.client import (
     worker,
 )
 from zaqar_lite.client.time_limit import limited
-from zaqar_lite.client.worker import WorkerOptions
+from zaqar_lite.client.worker_options import WorkerOptions
 
 pytestmark = pytest.mark.anyio
 

@@ -65,7 +65,9 @@ from zaqar_lite.client.queue_options import Ensured, QueueOptions
 from zaqar_lite.client.settlements import Settled, Settlement
 from zaqar_lite.client.sync_client import Client
 from zaqar_lite.client.time_limit import TimeLimitExceeded
-from zaqar_lite.client.worker import Worker, WorkerOptions, WorkerStats, worker
+from zaqar_lite.client.verdicts import Reject, Retry
+from zaqar_lite.client.worker import Worker, worker
+from zaqar_lite.client.worker_options import WorkerOptions, WorkerStats
 
 __all__ = [
     "AsyncClaim",
@@ -109,8 +111,10 @@ __all__ = [
     "RawBody",
     "Redriven",
     "Refused",
+    "Reject",
     "Rejected",
     "Resend",
+    "Retry",
     "RetryPolicy",
     "ServerFault",
     "ServerWarning",

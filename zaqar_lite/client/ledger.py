@@ -130,7 +130,7 @@ class Ledger:
         if held is not None:
             self.id, self._messages = held.id, held.messages
             # Counted from before the request left: never longer than the server counts.
-            self._until = sent_at + self._options.ttl
+            self._until = max(sent_at, self._line.asked_at) + self._options.ttl
 
     def _renewals(self) -> float | None:
         """Return the seconds between renewals, None for none."""

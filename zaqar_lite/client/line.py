@@ -28,6 +28,7 @@ class Line:
     """Any thread, and a signal handler, may hang it up; it stays so."""
 
     def __init__(self) -> None:
+        self.asked_at = 0.0  # when the last request left, in monotonic seconds
         self._lock = threading.RLock()  # a signal handler may come while its thread holds it
         self._over = threading.Event()
         self._socket: Socket | None = None

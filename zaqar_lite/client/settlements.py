@@ -17,6 +17,8 @@ from zaqar_lite.client.models import Message
 MAX_REASON = 128
 MAX_DETAIL = 2_048
 """Bytes in UTF-8 that a server takes."""
+NO_TARGET = "no_target"
+"""The outcome of a dead letter where the queue has no place for one."""
 
 
 class Act(enum.StrEnum):
@@ -120,7 +122,7 @@ class Settled:
         if self.done:
             return
         kind: type[StatusError] = BY_STATUS.get(self.status, StatusError)
-        if self.outcome == "no_target":
+        if self.outcome == NO_TARGET:
             kind = NoDeadLetters
         elif self.status in {403, 409}:
             kind = ClaimLost

@@ -29,7 +29,8 @@ class Waiting:
     def next(self) -> int:
         """Return how many seconds the next request shall wait."""
         self._asked_at = time.monotonic()
-        self._asked = min(self.longest, max(0, math.ceil(self._until - self._asked_at)))
+        left = max(0.0, self._until - self._asked_at)
+        self._asked = math.ceil(min(self.longest, left))
         return self._asked
 
     def pause(self) -> float | None:

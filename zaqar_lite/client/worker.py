@@ -10,115 +10,48 @@
     async with AsyncClient() as client:
         await handle.serve(client)  # an async handler, as tasks
 
-A message whose handler returns is deleted. A message whose handler raises is released and counted,
-and comes again until the queue's `_max_claim_count` sends it to the dead-letter queue: a worker
-never deletes a poison message, and never moves one by itself. So a handler must bear seeing a
-message twice.
+A message whose handler returns is deleted. One whose handler raises is given back as failed, with
+the exception's type as the reason: it comes again after the queue's `_retry_backoff`, until the
+queue's `_max_failures` or `_max_claim_count` makes it a dead letter. A handler that knows more
+raises `Retry(after=30)` or `Reject("bad_format")`. It must bear seeing a message twice.
 """
 
 import asyncio
-import dataclasses
+import contextlib
 import inspect
 import logging
-import random
+import math
 import sys
 import threading
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
-from zaqar_lite.client.errors import ClaimLost, QueueNotFound, Refused, ZaqarError
-from zaqar_lite.client.idle import AsyncIdle, Idle
+from zaqar_lite.client.errors import (
+    BadRequest,
+    ClaimLost,
+    QueueNotFound,
+    Refused,
+    Unsupported,
+    ZaqarError,
+)
 from zaqar_lite.client.ledger import Ledger
 from zaqar_lite.client.models import Message
+from zaqar_lite.client.settlements import NO_TARGET
 from zaqar_lite.client.termination import stopping_on_loop_signals, stopping_on_signals
 from zaqar_lite.client.time_limit import limited, limited_async
+from zaqar_lite.client.verdicts import Reject, Retry, instead_of_dead, verdict
+from zaqar_lite.client.worker_options import WorkerOptions, WorkerStats
 
 if TYPE_CHECKING:
+    from zaqar_lite.client.async_claims import AsyncClaim
     from zaqar_lite.client.async_client import AsyncClient
+    from zaqar_lite.client.claims import Claim
     from zaqar_lite.client.sync_client import Client
 
 LOG = logging.getLogger(__name__)
 Handler = Callable[[Message], Any]
-
-
-class Claiming(TypedDict):
-    """The arguments of a slot's claims."""
-
-    limit: int
-    ttl: int
-    grace: int
-    details: bool
-
-
-@dataclasses.dataclass(slots=True)
-class WorkerStats:
-    """What a worker did: messages processed, handlers that raised, claims lost on the way."""
-
-    processed: int = 0
-    failed: int = 0
-    lost: int = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """How to work.
-
-    Attributes:
-        concurrency: messages handled at a time, each in a thread or a task of its own.
-        batch: messages per claim; they are handled one after the other, so keep it small where
-            handling is slow.
-        ttl: seconds that a claim lasts without renewal: how long a killed worker's messages wait.
-        grace: seconds that a message outlives its claim.
-        poll: seconds between two looks at an empty queue, for all slots together.
-        longest_pause: seconds; after each failure in a row a slot pauses for a random time that
-            doubles up to this, so that a dependency that is down does not use up the attempts of
-            every message.
-        details: whether messages carry claim counts, times, headers and dead-letter sources.
-        must_exist: whether to refuse to work on a queue that nobody has made, instead of waiting
-            for its first message: the name may be mistyped.
-        time_limit: seconds that a handler may take for a message. Then it is interrupted by
-            `TimeLimitExceeded` (an async one is cancelled), which counts as a failure. A handler
-            that waits inside of a library is interrupted when that returns; until then its claim
-            is not renewed, so that its messages come again after `ttl`.
-        on_failure: is told about each handler that raised, instead of a traceback in the log.
-    """
-
-    concurrency: int = 1
-    batch: int = 10
-    ttl: int = 300
-    grace: int = 60
-    poll: float = 1.0
-    longest_pause: float = 30.0
-    details: bool = False
-    must_exist: bool = False
-    time_limit: float | None = None
-    on_failure: Callable[[Message, Exception], None] | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse numbers with which nothing would be done.
-
-        Raises:
-            ValueError: the text names the number.
-        """
-        for name in ("concurrency", "batch"):
-            if getattr(self, name) < 1:
-                message = f"{name} must be at least 1"
-                raise ValueError(message)
-        if self.time_limit is not None and self.time_limit <= 0:
-            message = "time_limit must be above 0"
-            raise ValueError(message)
-
-    @property
-    def longest_wait(self) -> float:
-        """The seconds that one of the slots waits at most, so that all look once in `poll`."""
-        return 2 * self.poll * self.concurrency
-
-    def pause(self, failures: int) -> float:
-        """Return the seconds to wait after so many failures in a row."""
-        longest: float = min(self.longest_pause, 0.5 * 2 ** min(failures, 16))
-        return random.uniform(0, longest)  # noqa: S311 - jitter, not a secret
 
 
 class Worker:
@@ -132,6 +65,7 @@ class Worker:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._wake: Callable[[], None] = lambda: None
+        self._waiting: Ledger | None = None
 
     def __call__(self, message: Message) -> Any:  # noqa: ANN401 - the handler's own result
         """Call the handler."""
@@ -143,7 +77,7 @@ class Worker:
         self._wake()
 
     def run(self, client: "Client", *, until_empty: bool = False) -> WorkerStats:
-        """Work in threads until SIGTERM, SIGINT or `stop`; or until the queue has no more.
+        """Work in threads until SIGTERM, SIGINT or `stop`; or until nothing can be claimed.
 
         Raises:
             Refused: the server will not let this client work (no right, no such thing).
@@ -154,13 +88,13 @@ class Worker:
         fatal: list[BaseException] = []
         if self.options.must_exist and not client.queue_exists(self.queue):
             raise _absent(self.queue)
-        idle = Idle(self.options.longest_wait, self._stopping)
+        turn = threading.Lock()
         self._stopping.clear()
-        self._wake = idle.wake
+        self._wake = self._hang_up
 
         def slot() -> None:
             try:
-                self._slot(client, idle, until_empty=until_empty)
+                self._slot(client, turn, until_empty=until_empty)
             except BaseException as error:  # noqa: BLE001 - raised again by the caller's thread
                 fatal.append(error)
                 self.stop()
@@ -179,7 +113,7 @@ class Worker:
         return self.stats
 
     async def serve(self, client: "AsyncClient", *, until_empty: bool = False) -> WorkerStats:
-        """Work in tasks until SIGTERM, SIGINT or `stop`; or until the queue has no more.
+        """Work in tasks until SIGTERM, SIGINT or `stop`; or until nothing can be claimed.
 
         A handler that is not async runs in a thread.
 
@@ -188,15 +122,19 @@ class Worker:
         """
         if self.options.must_exist and not await client.queue_exists(self.queue):
             raise _absent(self.queue)
-        loop, idle = asyncio.get_running_loop(), AsyncIdle(self.options.longest_wait)
+        loop, turn, stopped = asyncio.get_running_loop(), asyncio.Lock(), asyncio.Event()
         self._stopping.clear()
 
+        def stop() -> None:
+            stopped.set()
+            self._hang_up()
+
         def wake() -> None:
-            loop.call_soon_threadsafe(idle.stop)
+            loop.call_soon_threadsafe(stop)
 
         self._wake = wake
         slots = [
-            asyncio.ensure_future(self._async_slot(client, idle, until_empty=until_empty))
+            asyncio.ensure_future(self._async_slot(client, turn, stopped, until_empty=until_empty))
             for _ in range(self.options.concurrency)
         ]
         with stopping_on_loop_signals(loop, self.stop):
@@ -208,25 +146,38 @@ class Worker:
                 await asyncio.gather(*slots, return_exceptions=True)
         return self.stats
 
-    def _slot(self, client: "Client", idle: "Idle", *, until_empty: bool) -> None:
-        failures = 0
+    def _hang_up(self) -> None:
+        """End the wait of the slot that waits for messages."""
+        waiting = self._waiting
+        if waiting is not None:
+            waiting.hang_up()
+
+    # One slot at a time waits at the server, and is followed by the next when it has found
+    # something. A slot that has found something looks again at once, without waiting.
+
+    def _slot(self, client: "Client", turn: threading.Lock, *, until_empty: bool) -> None:
+        found, failures = until_empty, 0
         while not self._stopping.is_set():
-            found = False
             try:
-                with client.claim(self.queue, **self._claiming()) as claim:
-                    found = bool(claim)
+                with contextlib.ExitStack() as block:
+                    claim = client.claim(self.queue, **self.options.claiming(), wait=_wait(found))
                     if found:
-                        idle.wake()
+                        block.enter_context(claim)
+                    else:
+                        with turn:
+                            self._about_to_wait(claim)
+                            block.enter_context(claim)
+                    found = bool(claim)
                     for message in claim:
                         if self._stopping.is_set():
                             break
                         try:
                             self._call(claim, message)
                         except Exception as error:  # noqa: BLE001 - the handler's, whatever it is
-                            claim.skip(message)
                             failures += 1
                             self._failed(message, error)
-                            self._stopping.wait(self.options.pause(failures))
+                            self._give_back(client, claim, message, error)
+                            self._stopping.wait(self._pause(error, failures))
                         else:
                             failures = 0
                             claim.done(message)
@@ -235,45 +186,89 @@ class Worker:
                 self._claim_failed(error)
                 self._stopping.wait(self.options.poll)
             else:
-                if not found:
-                    if until_empty:
-                        return
-                    idle.wait()
+                if until_empty and not found:
+                    return
 
     async def _async_slot(
-        self, client: "AsyncClient", idle: "AsyncIdle", *, until_empty: bool
+        self,
+        client: "AsyncClient",
+        turn: asyncio.Lock,
+        stopped: asyncio.Event,
+        *,
+        until_empty: bool,
     ) -> None:
-        failures = 0
+        found, failures = until_empty, 0
         while not self._stopping.is_set():
-            found = False
             try:
-                async with client.claim(self.queue, **self._claiming()) as claim:
-                    found = bool(claim)
+                async with contextlib.AsyncExitStack() as block:
+                    claim = client.claim(self.queue, **self.options.claiming(), wait=_wait(found))
                     if found:
-                        idle.wake()
+                        await block.enter_async_context(claim)
+                    else:
+                        async with turn:
+                            self._about_to_wait(claim)
+                            await block.enter_async_context(claim)
+                    found = bool(claim)
                     for message in claim:
                         if self._stopping.is_set():
                             break
                         try:
                             await self._call_async(claim, message)
                         except Exception as error:  # noqa: BLE001 - the handler's, whatever it is
-                            claim.skip(message)
                             failures += 1
                             self._failed(message, error)
-                            await idle.pause(self.options.pause(failures))
+                            await self._give_back_async(client, claim, message, error)
+                            await _sleep(self._pause(error, failures), stopped)
                         else:
                             failures = 0
                             claim.done(message)
                             self._count(processed=1)
             except ZaqarError as error:
                 self._claim_failed(error)
-                await idle.pause(self.options.poll)
+                await _sleep(self.options.poll, stopped)
             else:
-                if not found:
-                    if until_empty:
-                        return
-                    if not self._stopping.is_set():
-                        await idle.wait()
+                if until_empty and not found:
+                    return
+
+    def _about_to_wait(self, claim: Ledger) -> None:
+        """Have `stop` end this claim's wait, even if it has come already."""
+        self._waiting = claim
+        if self._stopping.is_set():
+            claim.hang_up()
+
+    def _give_back(
+        self, client: "Client", claim: "Claim", message: Message, error: Exception
+    ) -> None:
+        settlement = verdict(message, error, report=self.options.report_errors)
+        if not client.settles:
+            claim.skip(message)
+            return
+        try:
+            (result,) = claim.settle(settlement)
+            if result.outcome == NO_TARGET:
+                self._no_dead_letters(message)
+                (result,) = claim.settle(instead_of_dead(message, settlement))
+            result.check()
+        except (Unsupported, BadRequest) as refusal:
+            self._not_settled(message, refusal)
+            claim.skip(message)
+
+    async def _give_back_async(
+        self, client: "AsyncClient", claim: "AsyncClaim", message: Message, error: Exception
+    ) -> None:
+        settlement = verdict(message, error, report=self.options.report_errors)
+        if not client.settles:
+            claim.skip(message)
+            return
+        try:
+            (result,) = await claim.settle(settlement)
+            if result.outcome == NO_TARGET:
+                self._no_dead_letters(message)
+                (result,) = await claim.settle(instead_of_dead(message, settlement))
+            result.check()
+        except (Unsupported, BadRequest) as refusal:
+            self._not_settled(message, refusal)
+            claim.skip(message)
 
     def _call(self, claim: Ledger, message: Message) -> None:
         limit = self.options.time_limit
@@ -305,23 +300,37 @@ class Worker:
             "".join(traceback.format_stack(frame)) if frame is not None else "(it has ended)",
         )
 
-    def _claiming(self) -> Claiming:
-        options = self.options
-        return {
-            "limit": options.batch,
-            "ttl": options.ttl,
-            "grace": options.grace,
-            "details": options.details,
-        }
+    def _pause(self, error: Exception, failures: int) -> float:
+        """Return the seconds that a slot pauses: none where the handler said what to do."""
+        if isinstance(error, Reject) or (isinstance(error, Retry) and error.after):
+            return 0
+        return self.options.pause(failures)
+
+    def _no_dead_letters(self, message: Message) -> None:
+        LOG.warning(
+            "%s was rejected, but %s has no place for dead letters: it comes again",
+            message.id,
+            self.queue,
+        )
+
+    def _not_settled(self, message: Message, refusal: ZaqarError) -> None:
+        LOG.warning(
+            "%s of %s is given back at the end of its claim, without delay or reason: %s",
+            message.id,
+            self.queue,
+            refusal,
+        )
 
     def _failed(self, message: Message, error: Exception) -> None:
         self._count(failed=1)
         words = "handler of %s failed on %s: %s"
         facts = (self.queue, message.id, type(error).__name__)
+        if isinstance(error, Retry | Reject):
+            LOG.warning(words, self.queue, message.id, error)
+        else:
+            LOG.warning(words, *facts, exc_info=None if self.options.on_failure else error)
         if self.options.on_failure is None:
-            LOG.warning(words, *facts, exc_info=error)
             return
-        LOG.warning(words, *facts)
         try:
             self.options.on_failure(message, error)
         except Exception:
@@ -353,6 +362,7 @@ def worker(
     longest_pause: float = 30.0,
     details: bool = False,
     must_exist: bool = False,
+    report_errors: bool = False,
     time_limit: float | None = None,
     on_failure: Callable[[Message, Exception], None] | None = None,
 ) -> Callable[[Handler], Worker]:
@@ -366,6 +376,7 @@ def worker(
         longest_pause=longest_pause,
         details=details,
         must_exist=must_exist,
+        report_errors=report_errors,
         time_limit=time_limit,
         on_failure=on_failure,
     )
@@ -374,3 +385,13 @@ def worker(
 
 def _absent(queue: str) -> QueueNotFound:
     return QueueNotFound("No such queue", f"{queue} does not exist, and the worker wants it to")
+
+
+def _wait(found: bool) -> float:
+    return 0 if found else math.inf
+
+
+async def _sleep(seconds: float, stopped: asyncio.Event) -> None:
+    """Return after so many seconds, or when the worker stops."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stopped.wait(), seconds)

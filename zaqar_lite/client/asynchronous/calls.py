@@ -1,6 +1,7 @@
 """What every method of the async client stands on: carry out a call, with retries."""
 
 import asyncio
+import time
 import warnings
 from collections.abc import Callable
 from types import TracebackType
@@ -91,6 +92,8 @@ class AsyncCalls(Shell):
         """
         waiting = Waiting(seconds, longest=self.longest_wait, poll=poll)
         while True:
+            if line is not None:
+                line.asked_at = time.monotonic()
             try:
                 found = await self.call(make(wait=waiting.next()))
             except BadRequest as error:

@@ -91,6 +91,8 @@ class SyncCalls(Shell):
         """
         waiting = Waiting(seconds, longest=self.longest_wait, poll=poll)
         while True:
+            if line is not None:
+                line.asked_at = time.monotonic()
             try:
                 found = self.call(make(wait=waiting.next()))
             except BadRequest as error:

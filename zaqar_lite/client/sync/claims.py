@@ -75,6 +75,8 @@ class SyncClaims(SyncCalls):
         An answer that is lost leaves its messages claimed until `ttl` seconds are over: they are
         delayed, never lost.
         """
+        if line is not None and line.over:
+            return None
         make = partial(
             claims.claim,
             queue,
