@@ -7,7 +7,7 @@ from zaqar_lite.domain.models import Swept
 from zaqar_lite.storage.base import RetriesOf, no_retries
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
-from zaqar_lite.storage.swift.claiming import NO_STATE, Claiming, is_held
+from zaqar_lite.storage.swift.holding import Holding, is_held
 from zaqar_lite.storage.swift.layout import Listed, State, Tail
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import UNLOCKED, Entry, together
@@ -22,7 +22,7 @@ _KEEP_MS = 3_600_000
 """How long the tail of a dropped queue stays: what lands or is listed late is told by it."""
 
 
-class Sweeping(Claiming):
+class Sweeping(Holding):
     """Go round the queues of the account; each call goes on where the last one ended."""
 
     def __init__(self, backend: Backend) -> None:
@@ -123,8 +123,9 @@ class Sweeping(Claiming):
         claim_id = name.removeprefix(layout.CLAIMS)
         for message in reply.body.decode().split():
             state = await self._objects.state(container, message)
-            held = Listed(message, state or NO_STATE)
-            if is_held(claim_id, held, self._swept_tail.birth, self._now()):
+            if state is not None and is_held(
+                claim_id, Listed(message, state), self._swept_tail.birth, self._now()
+            ):
                 return False
         return await self._objects.remove(container, name, lease)
 
