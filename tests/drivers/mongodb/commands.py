@@ -22,6 +22,11 @@ COUNTED = READS_AND_WRITES | ENDS | {"getMore", "bulkWrite"}
 """What operations cost: not the connections' own greetings."""
 
 
+def is_heartbeat(command: Mapping[str, Any]) -> bool:
+    """Tell whether a command is of the sessions' heartbeat, which no operation waits for."""
+    return str(command[name_of(command)]).endswith("_writers")
+
+
 @dataclass(frozen=True)
 class Explained:
     """A plan: the stages, and what it examined to return what."""
@@ -40,7 +45,7 @@ class Commands(CommandListener):
 
     def started(self, event: CommandStartedEvent) -> None:
         """Keep a command."""
-        if event.command_name in COUNTED:
+        if event.command_name in COUNTED and not is_heartbeat(event.command):
             self.sent.append(dict(event.command))
 
     def succeeded(self, event: CommandSucceededEvent) -> None:

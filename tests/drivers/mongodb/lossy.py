@@ -4,11 +4,12 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 import bson
 
-from tests.drivers.mongodb.commands import COUNTED
+from tests.drivers.mongodb.commands import COUNTED, is_heartbeat, name_of
 
 _HEADER = struct.Struct("<iiii")
 _MESSAGE = 2013
@@ -49,8 +50,9 @@ class LossyProxy:
                 await each.wait_closed()
 
     def _is_lost(self, request: bytes) -> bool:
-        name = _name(request)
-        if name not in COUNTED or self._left is None:
+        command = _command(request)
+        name = name_of(command) if command else None
+        if name not in COUNTED or self._left is None or is_heartbeat(command):
             return False
         self._left -= 1
         if self._left:
@@ -98,10 +100,10 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(_HEADER.unpack(head)[0] - _HEADER.size)
 
 
-def _name(request: bytes) -> str | None:
-    """The name of a command: the first key of its document."""
+def _command(request: bytes) -> dict[str, Any]:
+    """The document of a command; empty for what is none."""
     if _HEADER.unpack(request[: _HEADER.size])[3] != _MESSAGE:
-        return None
+        return {}
     body = request[_HEADER.size + 5 :]  # behind the flags and the kind of the first section
     (size,) = struct.unpack_from("<i", body)
-    return next(iter(bson.decode(body[:size])))
+    return bson.decode(body[:size])

@@ -16,7 +16,7 @@ from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer
 from zaqar_lite.domain.errors import KeyReused, LimitReached, NotFound, QueueChanged
 from zaqar_lite.domain.models import DelayMode, QueueRef
-from zaqar_lite.storage.mongodb import claiming, clearing
+from zaqar_lite.storage.mongodb import claiming, clearing, writers
 from zaqar_lite.storage.mongodb.grip import POP_TIME_MS, Grip
 
 pytestmark = pytest.mark.anyio
@@ -68,6 +68,24 @@ async def test_a_reader_misses_nothing_that_two_processes_post(
     assert sorted(seen) == sorted(lines[0] + lines[1])
     for own in lines:
         assert [body for body in seen if body in own] == own
+
+
+async def test_a_process_that_was_killed_in_a_post_holds_up_its_queue_for_seconds(
+    queue: QueueUnderTest, mongodb: MongoServer, database_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server would keep its transaction, and with it the queue's counter, for a minute."""
+    monkeypatch.setattr(writers, "DEAD_MS", 500)
+    monkeypatch.setattr(writers, "BEAT_SECONDS", 0.2)
+    await queue.post("before")
+    worker = await start_worker(mongodb, database_name, "die in a post", 1)
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    worker.stdin.write(b"go\n")
+    assert await worker.stdout.readline() == b"in a transaction\n"
+    worker.kill()
+    await worker.wait()
+    await queue.post("after")
+    assert await queue.bodies() == ["before", "after"]
 
 
 # --- writers ----------------------------------------------------------------------------------

@@ -26,7 +26,14 @@ async def main(uri: str, database: str, what: str, count: int) -> None:
     async with store:
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
-        if what.startswith("post"):
+        if what == "die in a post":
+
+            async def hang(*_: object, **__: object) -> None:
+                print("in a transaction", flush=True)
+                await asyncio.sleep(600)
+
+            store._posting._insert = hang  # type: ignore[attr-defined]
+        if what.startswith(("post", "die")):
             for number in range(count):
                 body = f'"{what}-{number:03}"'
                 await store.post(

@@ -1,4 +1,4 @@
-"""The MongoDB driver: three collections, one transaction a post, guarded updates for the rest.
+"""The MongoDB driver: four collections, one transaction a post, guarded updates for the rest.
 
 Data layout. Instants are BSON dates of the server's clock (`$$NOW`), durations milliseconds; the
 key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting, `zaqar_` at first.
@@ -46,6 +46,10 @@ key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting,
 
     _id       remember, look up            live    (q, g, e)  count, and find the oldest
     expiry    (e) TTL 0                    the broom
+
+`<prefix>writers`, the sessions of open transactions; `_id` is a session's, `at` its last heartbeat
+
+    _id       beat                         at      (at) TTL   those that have died
 
 A post moves the counter and inserts above it in one transaction. The counter's document is locked
 until the commit, so positions become visible in their order, and no reader passes a slow writer.

@@ -21,6 +21,7 @@ from zaqar_lite.storage.mongodb import indexes
 from zaqar_lite.storage.mongodb.configuration import Configuration
 from zaqar_lite.storage.mongodb.errors import translated
 from zaqar_lite.storage.mongodb.indexes import Document
+from zaqar_lite.storage.mongodb.writers import Writers
 
 _CODEC: CodecOptions[Document] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 
@@ -45,6 +46,7 @@ class Connection:
         self.known_keys: AsyncCollection[Document]
         self.counters: AsyncCollection[Document]
         self.counted: AsyncCollection[Document]
+        self.writers: Writers
         self.listed: AsyncCollection[Document]
         self.listed_queues: AsyncCollection[Document]
 
@@ -59,6 +61,7 @@ class Connection:
                     await _close(client)
                     raise
             self._client = client
+            self.writers.start()
         self._owners.add(id(owner))
 
     async def close(self, owner: object) -> None:
@@ -66,6 +69,7 @@ class Connection:
         self._owners.discard(id(owner))
         if not self._owners and self._client is not None:
             client, self._client = self._client, None
+            await self.writers.stop()
             await _close(client)
 
     @property
@@ -154,6 +158,8 @@ class Connection:
         await indexes.prepare(self.queues, indexes.QUEUES, create=create)
         await indexes.prepare(self.messages, indexes.MESSAGES, create=create)
         await indexes.prepare(self.keys, indexes.KEYS, create=create)
+        await indexes.prepare(collection("writers"), indexes.WRITERS, create=create)
+        self.writers = Writers(collection("writers"))
 
 
 async def _check_server(client: AsyncMongoClient[Document]) -> None:

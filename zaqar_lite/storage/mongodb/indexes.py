@@ -44,6 +44,7 @@ KEYS: Sequence[IndexModel] = (
     _index("live", "q", "g", "e"),
     _index("expiry", "e", expireAfterSeconds=0),
 )
+WRITERS: Sequence[IndexModel] = (_index("at", "at", expireAfterSeconds=DAY),)
 
 _OBSOLETE = frozenset({"moves", "state", "ready", "wake", "queue"})
 """Indexes of earlier versions, which cost every write and serve no query any more."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pymongo
 from pymongo import ReadPreference
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import AutoReconnect, PyMongoError
@@ -22,6 +23,7 @@ from zaqar_lite.storage.mongodb.errors import code_of
 BUDGET = 10.0
 """Seconds after which a transaction is not begun again."""
 
+_ABORT_SECONDS = 3
 _SHORTEST, _LONGEST = 0.004, 0.25
 _CONFLICT, _NO_SUCH_TRANSACTION = 112, 251
 _LABELS = ("TransientTransactionError", "UnknownTransactionCommitResult")
@@ -59,18 +61,29 @@ class Tries:
 @asynccontextmanager
 async def transaction(connection: Connection) -> AsyncIterator[AsyncClientSession]:
     """One try of a transaction: committed at the end of the block, aborted by any error in it."""
-    async with connection.client.start_session() as session:  # whose end aborts what is open
+    async with connection.writers.lend() as session:
         await session.start_transaction(
             read_concern=ReadConcern("local"), read_preference=ReadPreference.PRIMARY
         )
-        yield session
-        tries = Tries()
-        while True:
-            try:
-                await session.commit_transaction()
-            except PyMongoError as exc:
-                if not exc.has_error_label("UnknownTransactionCommitResult"):
-                    raise
-                await tries.pause(exc)
-            else:
-                return
+        try:
+            yield session
+            await _commit(session)
+        except BaseException:
+            if session.in_transaction:
+                with pymongo.timeout(_ABORT_SECONDS):  # which tells nobody of its errors
+                    await session.abort_transaction()
+            raise
+
+
+async def _commit(session: AsyncClientSession) -> None:
+    """Commit until the outcome is known, or the time is over."""
+    tries = Tries()
+    while True:
+        try:
+            await session.commit_transaction()
+        except PyMongoError as exc:
+            if not exc.has_error_label("UnknownTransactionCommitResult"):
+                raise
+            await tries.pause(exc)
+        else:
+            return

@@ -1,0 +1,104 @@
+"""The sessions of this process's transactions, which others end when this process has died.
+
+A transaction holds what it has changed, a queue's counter for one. When its process is killed the
+server keeps it open, for a minute by default, and nobody can post to that queue. So the sessions
+are lent from a pool and written down with a heartbeat, and every process ends those of others whose
+heart has stopped. Ending the session of a process that was only slow harms nothing: its transaction
+has not happened, and it begins it again.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from bson.datetime_ms import DatetimeMS
+from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.errors import DuplicateKeyError, PyMongoError
+
+from zaqar_lite.storage.mongodb.indexes import Document
+
+BEAT_SECONDS = 1.5
+DEAD_MS = 5_000
+"""How long ago the last heartbeat of a process was that is taken for dead."""
+
+_NOW: Document = {"$toDate": {"$toLong": "$$NOW"}}  # by no test's offset: hearts beat in real time
+
+
+class Writers:
+    """Lend sessions, let them live, and end those of the dead."""
+
+    def __init__(self, collection: AsyncCollection[Document]) -> None:
+        self._collection = collection
+        self._free: list[AsyncClientSession] = []
+        self._known: list[Any] = []
+        self._heart: asyncio.Task[None] | None = None
+        self._has_stopped = False
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._heart = asyncio.create_task(self._beat())
+
+    async def stop(self) -> None:
+        """Stop, and forget the sessions that were lent."""
+        self._has_stopped = True  # pymongo may take the cancellation for an error of its own
+        if self._heart is not None:
+            self._heart.cancel()
+            await asyncio.gather(self._heart, return_exceptions=True)
+        with suppress(PyMongoError):
+            if self._known:
+                await self._collection.delete_many({"_id": {"$in": self._known}}, hint="_id_")
+        for session in self._free:
+            await session.end_session()
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[AsyncClientSession]:
+        """Lend a session that nobody else uses meanwhile."""
+        session = self._free.pop() if self._free else await self._make()
+        try:
+            yield session
+        finally:
+            self._free.append(session)
+
+    async def _make(self) -> AsyncClientSession:
+        session = self._collection.database.client.start_session()
+        number = session.session_id["id"]
+        self._known.append(number)
+        await self._write_down(number)
+        return session
+
+    async def _write_down(self, number: Any) -> None:  # noqa: ANN401 - a UUID as BSON has it
+        with suppress(DuplicateKeyError):
+            await self._collection.insert_one({"_id": number})
+        await self._collection.update_one({"_id": number}, [{"$set": {"at": _NOW}}], hint="_id_")
+
+    async def _beat(self) -> None:
+        while not self._has_stopped:
+            await asyncio.sleep(BEAT_SECONDS)
+            with suppress(PyMongoError):  # the next beat tries again
+                await self._tell()
+                await self._end_the_dead()
+
+    async def _tell(self) -> None:
+        known = list(self._known)
+        if known:
+            mine = {"_id": {"$in": known}}
+            result = await self._collection.update_many(mine, [{"$set": {"at": _NOW}}], hint="_id_")
+            if result.matched_count < len(known):  # somebody has taken us for dead
+                for number in known:
+                    await self._write_down(number)
+
+    async def _end_the_dead(self) -> None:
+        admin = self._collection.database.client.admin
+        greeting = await admin.command("hello", codec_options=self._collection.codec_options)
+        silent = {"at": {"$lt": DatetimeMS(int(greeting["localTime"]) - DEAD_MS)}}
+        dead = [
+            document["_id"]
+            async for document in self._collection.find(silent, {"_id": 1}, hint="at", limit=100)
+            if document["_id"] not in self._known
+        ]
+        if dead:
+            with suppress(PyMongoError):  # without the right to: the server's own limit ends them
+                await admin.command("killSessions", [{"id": number} for number in dead])
+            await self._collection.delete_many({"_id": {"$in": dead}, **silent}, hint="_id_")
