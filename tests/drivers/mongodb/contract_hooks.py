@@ -12,6 +12,6 @@ async def after_test(stores: Stores) -> None:
     """
     with database_of(stores.uri) as database:
         found = faults(database)
-        for name in ("zaqar_queues", "zaqar_messages", "zaqar_keys"):
+        for name in ("zaqar_queues", "zaqar_messages", "zaqar_keys", "zaqar_records"):
             database[name].delete_many({})
     assert not found, found

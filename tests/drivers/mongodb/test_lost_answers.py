@@ -172,3 +172,35 @@ async def test_dead_letters_move_once(lossy_queue: Lossy) -> None:
         assert await letters(queue).bodies() == ["a", "b"]
 
     await lossy_queue.at_every_command(exhaust, claim, check)
+
+
+async def test_a_record_is_written_at_its_version(lossy_queue: Lossy) -> None:
+    """What is expected was there when the change was first carried out: it is no stranger's."""
+
+    async def prepare(queue: QueueUnderTest) -> None:
+        pass
+
+    async def act(queue: QueueUnderTest) -> object:
+        store, (project, name) = queue.stores.management, queue.ref
+        first = await store.put_record("kind", project, name, b"1", expected=0)
+        return await store.put_record("kind", project, name, b"2", expected=first.version)
+
+    async def check(queue: QueueUnderTest, answer: object) -> None:
+        assert await queue.stores.management.get_record("kind", *queue.ref) == answer
+
+    await lossy_queue.at_every_command(prepare, act, check)
+
+
+async def test_a_deletion_of_a_record_is_told(lossy_queue: Lossy) -> None:
+    async def prepare(queue: QueueUnderTest) -> None:
+        await queue.stores.management.put_record("kind", *queue.ref, b"1", expected=0)
+
+    async def act(queue: QueueUnderTest) -> object:
+        store = queue.stores.management
+        return await store.delete_record("kind", *queue.ref), await store.sweep_records(1)
+
+    async def check(queue: QueueUnderTest, answer: object) -> None:
+        assert answer == (True, 0)
+        assert await queue.stores.management.get_record("kind", *queue.ref) is None
+
+    await lossy_queue.at_every_command(prepare, act, check)

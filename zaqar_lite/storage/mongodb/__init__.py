@@ -1,4 +1,4 @@
-"""The MongoDB driver: four collections, one transaction a post, guarded updates for the rest.
+"""The MongoDB driver: five collections, one transaction a post, guarded updates for the rest.
 
 Data layout. Instants are BSON dates of the server's clock (`$$NOW`), durations milliseconds; the
 key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting, `zaqar_` at first.
@@ -50,6 +50,16 @@ key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting,
 `<prefix>writers`, the sessions of open transactions; `_id` is a session's, `at` its last heartbeat
 
     _id       beat                         at      (at) TTL   those that have died
+
+`<prefix>records`, records of any kind but queues; `_id` is kind, project and name
+
+    k, p, n  kind, project, name    v  version, which a deletion raises too
+    b  value, byte for byte         i  the change that made it so
+    e  expires; the year 9999 for what stays
+    z  deleted at (tombstone: it has no b and no e, and keeps the version)
+
+    _id       read; put and delete at `v`  expiry  (e) TTL 0   the sweep, and the broom
+    name      (k, p, n) partial: e  list   gone    (z) TTL     forget a tombstone after an hour
 
 A post moves the counter and inserts above it in one transaction. The counter's document is locked
 until the commit, so positions become visible in their order, and no reader passes a slow writer.

@@ -29,10 +29,10 @@ _CODEC: CodecOptions[Document] = CodecOptions(datetime_conversion=DatetimeConver
 class Connection:
     """The collections, opened by the first store that needs them, closed by the last.
 
-    `queues`, `messages` and `keys` read from the primary: they decide who gets a message.
-    `known_keys` reads there what as many members have as a write waits for. `listed_queues` and
-    `listed` follow the URI's read preference and read concern: they only show; `counters` and
-    `counted` are the same two with their read concern, from the primary.
+    `queues`, `messages`, `keys` and `records` read from the primary: they decide who gets a
+    message. `known_keys` reads there what as many members have as a write waits for.
+    `listed_queues` and `listed` follow the URI's read preference and read concern: they only show;
+    `counters` and `counted` are the same two with their read concern, from the primary.
     """
 
     def __init__(self, configuration: Configuration, clock: Clock) -> None:
@@ -43,6 +43,7 @@ class Connection:
         self.queues: AsyncCollection[Document]
         self.messages: AsyncCollection[Document]
         self.keys: AsyncCollection[Document]
+        self.records: AsyncCollection[Document]
         self.known_keys: AsyncCollection[Document]
         self.counters: AsyncCollection[Document]
         self.counted: AsyncCollection[Document]
@@ -145,7 +146,7 @@ class Connection:
             )
 
         self.queues, self.messages = collection("queues"), collection("messages")
-        self.keys = collection("keys")
+        self.keys, self.records = collection("keys"), collection("records")
         is_majority = database.write_concern.document.get("w") == "majority"
         self.known_keys = self.keys.with_options(
             read_concern=ReadConcern("majority" if is_majority else "local")
@@ -160,6 +161,7 @@ class Connection:
         await indexes.prepare(self.keys, indexes.KEYS, create=create)
         await indexes.prepare(collection("writers"), indexes.WRITERS, create=create)
         self.writers = Writers(collection("writers"))
+        await indexes.prepare(self.records, indexes.RECORDS, create=create)
 
 
 async def _check_server(client: AsyncMongoClient[Document]) -> None:

@@ -12,7 +12,7 @@ from zaqar_lite.domain.errors import ConfigurationError
 Document = dict[str, Any]
 
 BY_ID = "_id_"
-DAY = 86_400
+HOUR, DAY = 3_600, 86_400
 
 
 def _index(name: str, *fields: str, **options: object) -> IndexModel:
@@ -45,6 +45,11 @@ KEYS: Sequence[IndexModel] = (
     _index("expiry", "e", expireAfterSeconds=0),
 )
 WRITERS: Sequence[IndexModel] = (_index("at", "at", expireAfterSeconds=DAY),)
+RECORDS: Sequence[IndexModel] = (
+    _index("name", "k", "p", "n", **_only(e=_EXISTS)),
+    _index("expiry", "e", expireAfterSeconds=0),
+    _index("gone", "z", expireAfterSeconds=HOUR),
+)
 
 _OBSOLETE = frozenset({"moves", "state", "ready", "wake", "queue"})
 """Indexes of earlier versions, which cost every write and serve no query any more."""

@@ -12,12 +12,13 @@ from pymongo.errors import CursorNotFound
 from zaqar_lite.domain.errors import LimitReached, QueueChanged, Unavailable
 from zaqar_lite.domain.json_values import is_same
 from zaqar_lite.domain.metadata import dead_letter_target
-from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
 from zaqar_lite.storage.base import ManagementStore
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.errors import repeated, translated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import Queues, key_of
+from zaqar_lite.storage.mongodb.records import KindRecords
 
 _HAS_RECORD = {"m": {"$exists": True}}
 _BATCH = 1_000
@@ -30,6 +31,7 @@ class MongoManagementStore(ManagementStore):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._queues = Queues(connection)
+        self._records = KindRecords(connection)
 
     async def open(self) -> None:
         """Connect, create and check the indexes; see the seam."""
@@ -177,6 +179,51 @@ class MongoManagementStore(ManagementStore):
                 {"x": True, **_HAS_RECORD}, limit=limit, hint="exposing"
             )
             return [_record(document) for document in await cursor.to_list()]
+
+    async def put_record(
+        self,
+        kind: str,
+        project: str,
+        name: str,
+        value: bytes,
+        *,
+        expected: int | None,
+        ttl_ms: int | None = None,
+    ) -> Record:
+        """Write a record at its expected version; see the seam."""
+        with translated():
+            return await self._records.put(
+                kind, project, name, value, expected=expected, ttl_ms=ttl_ms
+            )
+
+    async def get_record(self, kind: str, project: str, name: str) -> Record | None:
+        """Read a live record; see the seam."""
+        with translated():
+            return await self._records.get(kind, project, name)
+
+    async def delete_record(
+        self, kind: str, project: str, name: str, *, expected: int | None = None
+    ) -> bool:
+        """Delete a record; see the seam."""
+        with translated():
+            return await self._records.delete(kind, project, name, expected=expected)
+
+    async def list_records(
+        self,
+        kind: str,
+        project: str | None = None,
+        *,
+        after: tuple[str, str] | None = None,
+        limit: int,
+    ) -> Sequence[Record]:
+        """List live records; see the seam."""
+        with translated():
+            return await self._records.list(kind, project, after, limit)
+
+    async def sweep_records(self, limit: int) -> int:
+        """Remove expired records; see the seam."""
+        with translated():
+            return await self._records.sweep(limit)
 
     def _record_fields(
         self, ref: QueueRef, metadata: Mapping[str, Any], *, exposing: bool

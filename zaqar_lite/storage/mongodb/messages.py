@@ -47,6 +47,7 @@ class MongoMessageStore(MessageStore):
             Capability.EXCLUSIVE,
             Capability.DURABLE,
             Capability.SHARED,
+            Capability.RECORDS,
         }
     )
 

@@ -1,0 +1,216 @@
+"""Records of any kind but queues: a document each, changed only at the version that was seen.
+
+A write or a deletion reads the document and then updates it where its `v` is still the same. Each
+change gives it a higher `v`, a deletion too: it leaves a tombstone, so that versions grow over it.
+Where there is no document a tombstone is inserted first, and its unique `_id` decides who did. So
+of racing writers one finds the version that it has seen. A change whose answer was lost is known
+again by its mark `i`.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from uuid import uuid4
+
+from bson import Int64
+from bson.datetime_ms import DatetimeMS
+from pymongo import ReturnDocument
+from pymongo.errors import DuplicateKeyError
+
+from zaqar_lite.domain.errors import RecordChanged, Unavailable
+from zaqar_lite.domain.models import Record
+from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.mongodb.connection import Connection, read_all
+from zaqar_lite.storage.mongodb.errors import repeated
+from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
+from zaqar_lite.storage.mongodb.transactions import Tries
+
+_NEVER = 253_402_300_799_999
+"""The end of the year 9999: the `e` of what stays until it is deleted."""
+
+
+class KindRecords:
+    """Write, read, list and sweep records."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def put(
+        self,
+        kind: str,
+        project: str,
+        name: str,
+        value: bytes,
+        *,
+        expected: int | None,
+        ttl_ms: int | None,
+    ) -> Record:
+        """Write a record at its expected version; see the seam."""
+        mark, tries = uuid4().hex, Tries()
+        while tries.left:
+            found = await self._read(kind, project, name)
+            if found is not None and found["i"] == mark:
+                return _record({**found, "b": value})
+            _check(found, kind, name, expected)
+            if found is None:
+                await self._seed(kind, project, name)
+                continue
+            changes = {"b": {"$literal": value}, "e": self._end(ttl_ms)}
+            written = await self._change(found, mark, [{"$set": changes}, {"$unset": "z"}])
+            if written is not None:
+                return _record({**written, "b": value})
+            await tries.back_off()
+        raise _busy(kind, name)
+
+    async def get(self, kind: str, project: str, name: str) -> Record | None:
+        """Read a live record from the primary; see the seam."""
+        found = await self._read(kind, project, name, with_value=True)
+        return _record(found) if found is not None and _is_live(found) else None
+
+    async def delete(self, kind: str, project: str, name: str, *, expected: int | None) -> bool:
+        """Turn a record into a tombstone; see the seam."""
+        mark, tries = uuid4().hex, Tries()
+        while tries.left:
+            found = await self._read(kind, project, name)
+            if found is not None and found["i"] == mark:
+                return True
+            if found is None or not _is_live(found):
+                return False
+            _check(found, kind, name, expected)
+            gone: list[Document] = [{"$set": {"z": self._connection.now}}, {"$unset": ["b", "e"]}]
+            if await self._change(found, mark, gone) is not None:
+                return True
+            await tries.back_off()
+        raise _busy(kind, name)
+
+    async def list(
+        self, kind: str, project: str | None, after: tuple[str, str] | None, limit: int
+    ) -> Sequence[Record]:
+        """List live records in bounded steps, each longer than the one before; see the seam."""
+        found: list[Record] = []
+        step = min(limit, MAX_EXAMINED)
+        while len(found) < limit:
+            documents: list[Document] = []
+            for within in _ranges(project, after):
+                if len(documents) < step:
+                    documents += await self._page(kind, within, step - len(documents))
+            found += [_record(document) for document in documents if _is_live(document)]
+            if len(documents) < step:
+                break
+            after = documents[-1]["p"], documents[-1]["n"]
+            step = min(4 * step, MAX_EXAMINED)
+        return found[:limit]
+
+    async def _page(self, kind: str, within: Document, limit: int) -> Sequence[Document]:
+        return await read_all(
+            self._connection.records,
+            [
+                {"$match": {"k": kind, "e": {"$exists": True}, **within}},
+                {"$sort": {"k": 1, "p": 1, "n": 1}},
+                {"$limit": limit},
+                {"$addFields": {"now": self._connection.now}},
+            ],
+            hint="name",
+        )
+
+    async def sweep(self, limit: int) -> int:
+        """Delete what has expired and was not written anew; see the seam."""
+        over = {"e": {"$lte": DatetimeMS(await self._connection.now_ms())}}
+        cursor = self._connection.records.find(
+            over, {"_id": 1}, sort=[("e", 1)], limit=limit, batch_size=limit, hint="expiry"
+        )
+        ids = [document["_id"] for document in await cursor.to_list()]
+        if not ids:
+            return 0
+        doomed = {"_id": {"$in": ids}, **over}
+        result = await repeated(lambda: self._connection.records.delete_many(doomed, hint=BY_ID))
+        return result.deleted_count
+
+    async def _read(
+        self, kind: str, project: str, name: str, *, with_value: bool = False
+    ) -> Document | None:
+        pipeline: list[Document] = [
+            {"$match": {"_id": _id(kind, project, name)}},
+            {"$addFields": {"now": self._connection.now}},
+        ]
+        if not with_value:
+            pipeline.insert(1, {"$project": {"b": 0}})
+        found = await read_all(self._connection.records, pipeline, hint=BY_ID)
+        return found[0] if found else None
+
+    async def _seed(self, kind: str, project: str, name: str) -> None:
+        """Make a tombstone where there is nothing."""
+        document = {
+            "_id": _id(kind, project, name),
+            "k": kind,
+            "p": project,
+            "n": name,
+            "v": Int64(0),
+            "i": "",
+            "z": DatetimeMS(await self._connection.now_ms()),
+        }
+        with suppress(DuplicateKeyError):
+            await repeated(lambda: self._connection.records.insert_one(document))
+
+    async def _change(
+        self, seen: Document, mark: str, update: Sequence[Document]
+    ) -> Document | None:
+        """Change a document that is still as it was seen; None when it is not."""
+        newer = {"$max": [{"$add": ["$v", 1]}, self._connection.now_us]}
+        return await repeated(
+            lambda: self._connection.records.find_one_and_update(
+                {"_id": seen["_id"], "v": seen["v"]},
+                [{"$set": {"v": newer, "i": mark}}, *update],
+                projection={"b": 0},
+                hint=BY_ID,
+                return_document=ReturnDocument.AFTER,
+            )
+        )
+
+    def _end(self, ttl_ms: int | None) -> Document:
+        """The expression for `e`."""
+        if ttl_ms is None:
+            return {"$literal": DatetimeMS(_NEVER)}
+        return {"$toDate": {"$add": [{"$toLong": self._connection.now}, ttl_ms]}}
+
+
+def _id(kind: str, project: str, name: str) -> str:
+    """The id of a record's document: the lengths make it the only one with this text."""
+    return f"{len(kind)}:{kind}{len(project)}:{project}{name}"
+
+
+def _ranges(project: str | None, after: tuple[str, str] | None) -> Sequence[Document]:
+    """What comes after a place in the order of (project, name), as ranges of the index."""
+    if after is None or (project is not None and after[0] < project):
+        return [{} if project is None else {"p": project}]
+    rest = {"p": after[0], "n": {"$gt": after[1]}}
+    if project is None:
+        return [rest, {"p": {"$gt": after[0]}}]
+    return [rest] if after[0] == project else []
+
+
+def _record(document: Document) -> Record:
+    ends = int(document["e"])
+    return Record(
+        document["k"],
+        document["p"],
+        document["n"],
+        document["b"],
+        document["v"],
+        None if ends == _NEVER else ends,
+    )
+
+
+def _is_live(document: Document) -> bool:
+    """Whether it is a record, and not expired, at the instant it was read."""
+    return "e" in document and bool(document["e"] > document["now"])
+
+
+def _check(found: Document | None, kind: str, name: str, expected: int | None) -> None:
+    """Compare the version that a writer has seen; 0 stands for no record."""
+    version = found["v"] if found is not None and _is_live(found) else 0
+    if expected is not None and expected != version:
+        raise RecordChanged(f"The {kind} {name!r} was changed or deleted meanwhile.")
+
+
+def _busy(kind: str, name: str) -> Unavailable:
+    return Unavailable(f"The {kind} {name!r} is being changed too often.")
