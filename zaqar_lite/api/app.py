@@ -63,7 +63,7 @@ def build_app(
 ) -> Dispatcher:
     """Make the ASGI application; `check_store` raises Unavailable until the stores are open."""
     renderer = Renderer(checksum=options.checksum)
-    home = home_document(admin=options.admin_mode)
+    home = home_document(admin=options.admin_mode, settles=services.settling.works)
     settling = SettlingHandlers(services.settling)
     patience = Patience(services.waiting, longest=options.limits.max_wait)
     tree = RouteTree(

@@ -6,8 +6,8 @@ _QUEUE = "/v2/queues/{queue_name}"
 _NAME = {"queue_name": "param/queue_name"}
 
 
-def home_document(*, admin: bool) -> dict[str, Any]:
-    """Write the home document; admin mode adds its own resources."""
+def home_document(*, admin: bool, settles: bool) -> dict[str, Any]:
+    """Write the home document: what the store can't do and what admin mode adds is told apart."""
     message = {**_NAME, "message_id": "param/message_id"}
     claim = {**_NAME, "claim_id": "param/claim_id"}
     resources = {
@@ -41,10 +41,13 @@ def home_document(*, admin: bool) -> dict[str, Any]:
         "rel/claim": _resource(_QUEUE + "/claims/{claim_id}", claim, "GET"),
         "rel/post_claim": _resource(_QUEUE + "/claims{?limit,wait}", _NAME, "POST"),
         "rel/patch_claim": _resource(_QUEUE + "/claims/{claim_id}", claim, "PATCH"),
-        "rel/settle_messages": _resource(_QUEUE + "/claims/{claim_id}/settle", claim, "POST"),
         "rel/delete_claim": _resource(_QUEUE + "/claims/{claim_id}{?delay}", claim, "DELETE"),
         "rel/ping": {"href": "/v2/ping", "hints": _hints("GET", "HEAD")},
     }
+    if settles:
+        resources["rel/settle_messages"] = _resource(
+            _QUEUE + "/claims/{claim_id}/settle", claim, "POST"
+        )
     if admin:
         resources["rel/health"] = {"href": "/v2/health", "hints": _hints("GET")}
     return {"resources": resources}

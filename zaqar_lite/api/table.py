@@ -273,9 +273,9 @@ def message_routes(handlers: MessageHandlers, limits: Limits) -> tuple[Route, ..
 def claim_routes(
     handlers: ClaimHandlers, settling: SettlingHandlers, limits: Limits
 ) -> tuple[Route, ...]:
-    """The routes of claims."""
+    """The routes of claims; settling is there where the store can."""
     largest = SMALL_BODY + limits.max_messages_per_claim_or_pop * _LARGEST_SETTLEMENT
-    return (
+    routes = [
         Route(
             "POST",
             _QUEUE + "/claims",
@@ -319,16 +319,20 @@ def claim_routes(
             (Parameter("delay", "Delay", "Seconds until its messages are ready again."),),
             hot=True,
         ),
-        Route(
-            "POST",
-            _CLAIM + "/settle",
-            settling.settle_many,
-            "settle_messages",
-            "Settle messages of a claim",
-            (200, 400, 413, 503),
-            body="Settlements",
-            answer="Settled",
-            largest_body=largest,
-            hot=True,
-        ),
-    )
+    ]
+    if settling.works:
+        routes.append(
+            Route(
+                "POST",
+                _CLAIM + "/settle",
+                settling.settle_many,
+                "settle_messages",
+                "Settle messages of a claim",
+                (200, 400, 413, 503),
+                body="Settlements",
+                answer="Settled",
+                largest_body=largest,
+                hot=True,
+            )
+        )
+    return tuple(routes)

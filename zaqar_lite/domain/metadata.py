@@ -26,6 +26,7 @@ DONE_RETENTION = "_done_retention"
 FAILED_RETENTION = "_failed_retention"
 FAN_OUT_ATTRIBUTES = (FILTER, PRIORITY)
 HISTORY_ATTRIBUTES = (DONE_RETENTION, FAILED_RETENTION)
+RETRY_ATTRIBUTES = ("_max_failures", BACKOFF)
 RESERVED = frozenset(
     {
         "_max_messages_post_size",

@@ -211,12 +211,13 @@ class Queues:
         for capability, keys in (
             (Capability.FAN_OUT, rules.FAN_OUT_ATTRIBUTES),
             (Capability.HISTORY, rules.HISTORY_ATTRIBUTES),
+            (Capability.SETTLE, rules.RETRY_ATTRIBUTES),
         ):
             for key in keys:
                 if metadata.get(key) is not None and capability not in self._messages.capabilities:
                     raise Invalid(
                         f"{key} needs a message store with the capability {capability.value}; "
-                        "the embedded store has it, this server's store does not."
+                        "GET /v2/health in admin mode lists those that this server's store has."
                     )
 
     async def _check_chain(self, ref: QueueRef, metadata: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
 from zaqar_lite.domain.ids import is_claim_id, is_message_id
 from zaqar_lite.domain.limits import MIN_CLAIM_TTL, Limits
-from zaqar_lite.domain.models import Act, Outcome, QueueRef, Settled, Settlement
+from zaqar_lite.domain.models import Act, Capability, Outcome, QueueRef, Settled, Settlement
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import MessageStore
@@ -23,6 +23,11 @@ class Settling:
         self._policies = policies
         self._limits = limits
         self._shortest_ms, self._longest_ms = MIN_CLAIM_TTL * 1000, limits.max_claim_ttl * 1000
+
+    @property
+    def works(self) -> bool:
+        """Whether the store settles single messages."""
+        return Capability.SETTLE in self._messages.capabilities
 
     async def settle(
         self, queue: QueueRef, claim_id: str, settlements: Sequence[Settlement]

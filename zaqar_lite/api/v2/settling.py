@@ -22,6 +22,11 @@ class SettlingHandlers:
     def __init__(self, settling: Settling) -> None:
         self._settling = settling
 
+    @property
+    def works(self) -> bool:
+        """Whether the store settles single messages."""
+        return self._settling.works
+
     async def settle_one(self, request: Request) -> Response:
         """Release, extend or give up one message of a claim."""
         claim_id = query.text(query.parameters(request), "claim_id") or ""
