@@ -26,7 +26,9 @@ Every queue has one container, PREFIX.queue.HASH.NAME (the hash is of the projec
 
 PREFIX.records.HASH has a project's queue records, =NAME: v version, dlq dead-letter queue; the
 content is the record. PREFIX.exposing has an empty object for each queue whose delay was switched
-off while messages waited.
+off while messages waited. PREFIX.kind.KIND has the records of any other kind, PROJECT!!NAME, where
+what sorts below a digit is written ! and two hex digits: v version, e expires at, gone when it was
+deleted; the content is a line of JSON with project and name, and then the value.
 
 A content type is the only thing of ours that a listing shows, and a POST changes it in one
 request without touching the content. So one listing finds what is ready, and only what is handed

@@ -104,6 +104,12 @@ class Backend:
         Raises:
             Unavailable: no lock, or a clock that could cut the leases of other processes.
         """
+        return await self.locked_by_name(self.containers.queue(ref), work, exclusive=exclusive)
+
+    async def locked_by_name(
+        self, name: str, work: Callable[[Lease], Awaitable[T]], *, exclusive: bool = False
+    ) -> T:
+        """Do `work` under the lock of this name; else as `locked`."""
         skew = self.swift.fence.skew
         if self.shared and abs(skew) > MAX_SKEW_S:
             raise Unavailable(
@@ -111,7 +117,7 @@ class Backend:
                 "can't be trusted: synchronise it (NTP).",
                 retry_after=30,
             )
-        return await self.locks.run(self.containers.queue(ref), work, exclusive=exclusive)
+        return await self.locks.run(name, work, exclusive=exclusive)
 
     def _check_clock(self) -> None:
         most = MAX_SKEW_S if self.shared else MAX_SKEW_ALONE_S

@@ -30,6 +30,7 @@ class Containers:
         self.queues = f"{prefix}.queue."
         self.records = f"{prefix}.records."
         self.exposing = f"{prefix}.exposing"
+        self.kinds = f"{prefix}.kind."
 
     def queue(self, ref: QueueRef) -> str:
         """The container of a queue's messages, claims and keys."""
@@ -42,6 +43,10 @@ class Containers:
     def project(self, project: str) -> str:
         """The container of a project's queue records."""
         return f"{self.records}{_digest(project)}"
+
+    def kind(self, kind: str) -> str:
+        """The container of the records of a kind."""
+        return f"{self.kinds}{quote(kind, safe='')}"
 
 
 def _digest(text: str) -> str:

@@ -22,7 +22,9 @@ class Reading(Connected, MessageStore):
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
         shared = {Capability.SHARED} if backend.shared else set()
-        self.capabilities = frozenset({Capability.EXCLUSIVE, Capability.DURABLE} | shared)
+        self.capabilities = frozenset(
+            {Capability.EXCLUSIVE, Capability.DURABLE, Capability.RECORDS} | shared
+        )
         self._objects = backend.objects
         self._tails = backend.tails
         self._dead_letters = DeadLetters(backend)

@@ -1,0 +1,248 @@
+"""Records of any kind but queues: one object each, under a lock of its own whenever one is changed.
+
+A kind has a container, and an object's name sorts as (project, name) does. The content type shows
+what is asked of many at once: `v` version, `e` expires at, `gone` for what was deleted. Such a
+tombstone, and what has expired, is removed by a process whose clock is past its version, or minutes
+later by Swift, so that versions grow over deletions. The listing proposes and the object decides.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
+from typing import NamedTuple, Self, TypeVar
+
+from zaqar_lite.domain.errors import RecordChanged, Unavailable
+from zaqar_lite.domain.models import Record
+from zaqar_lite.storage.swift import layout
+from zaqar_lite.storage.swift.backend import Backend
+from zaqar_lite.storage.swift.locks import Lease
+from zaqar_lite.storage.swift.objects import together
+
+_BETWEEN = "!!"
+_MAX_NAME, _KEPT = 1_024, 900
+_LISTINGS = 100
+"""Listings that one sweep asks for at most."""
+_AT_ONCE = 100
+_REST_MS = 60_000
+"""How long the sweep rests after a round in which it found nothing: listings cost."""
+T = TypeVar("T")
+
+
+class _State(NamedTuple):
+    """What a content type tells."""
+
+    version: int = 0
+    expires_at: int | None = None
+    gone: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        found = layout.parameters(text)
+        return cls(
+            int(found.get("v", 0)), int(found["e"]) if "e" in found else None, "gone" in found
+        )
+
+    def content_type(self) -> str:
+        return layout.content_type(
+            "record", v=self.version, e=self.expires_at or 0, gone=int(self.gone)
+        )
+
+    def is_over(self, now: int) -> bool:
+        """Whether its time is over."""
+        return self.expires_at is not None and self.expires_at <= now
+
+    def is_left(self, now: int) -> bool:
+        """Whether a sweep may remove it: whoever thinks so gives higher versions from now on."""
+        return self.is_over(now) and self.version < now * 1000
+
+    def is_live(self, now: int) -> bool:
+        """Whether readers may see it."""
+        return self.version > 0 and not self.gone and not self.is_over(now)
+
+
+class KindRecords:
+    """Write, read, list and sweep records."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._objects = backend.objects
+        self._last_version = 0
+        self._after = ("", "")
+        self._idle = True
+        """Whether this round of the sweep has found nothing so far."""
+        self._rests_until = 0
+
+    async def put(
+        self,
+        kind: str,
+        project: str,
+        name: str,
+        value: bytes,
+        *,
+        expected: int | None,
+        ttl_ms: int | None,
+    ) -> Record:
+        """Write a record at its expected version; see the seam."""
+        container, key = self._backend.containers.kind(kind), object_name(project, name)
+
+        async def work(lease: Lease) -> Record:
+            stored = await self._state(container, key)
+            self._check(stored, kind, name, expected)
+            clock = self._backend.clock
+            version = max(stored.version, self._last_version, clock.now_us() - 1) + 1
+            self._last_version = version
+            expires_at = None if ttl_ms is None else clock.now_ms() + ttl_ms
+            state = _State(version, expires_at).content_type()
+            head = json.dumps([project, name]).encode()
+            content = head + b"\n" + value
+            await self._objects.put(container, key, state, content, lease, ends=expires_at)
+            return Record(kind, project, name, value, version, expires_at)
+
+        return await self._locked(container, key, work)
+
+    async def get(self, kind: str, project: str, name: str) -> Record | None:
+        """Read a live record in its newest version; see the seam."""
+        container = self._backend.containers.kind(kind)
+        return await self._fetch(kind, container, object_name(project, name))
+
+    async def delete(self, kind: str, project: str, name: str, *, expected: int | None) -> bool:
+        """Turn a record into a tombstone; see the seam."""
+        container, key = self._backend.containers.kind(kind), object_name(project, name)
+
+        async def work(lease: Lease) -> bool:
+            stored = await self._state(container, key)
+            if not stored.is_live(self._now()):
+                return False
+            self._check(stored, kind, name, expected)
+            ends = self._now()
+            state = _State(stored.version, ends, gone=True).content_type()
+            return await self._objects.mark(container, key, state, lease, ends=ends)
+
+        return await self._locked(container, key, work)
+
+    async def list(
+        self, kind: str, project: str | None, after: tuple[str, str] | None, limit: int
+    ) -> Sequence[Record]:
+        """List live records, page by page; see the seam."""
+        container = self._backend.containers.kind(kind)
+        marker = "" if after is None else object_name(*after)
+        prefix = "" if project is None else _cut(_escaped(project) + _BETWEEN)
+        found: list[Record] = []
+        async for page in self._objects.pages(container, after=marker, prefix=prefix, first=limit):
+            now = self._now()
+            names = [e.name for e in page if _State.parse(e.content_type).is_live(now)]
+            while names:
+                count = limit - len(found)
+                step = (self._fetch(kind, container, each) for each in names[:count])
+                records = [record for record in await together(*step) if record is not None]
+                found += [record for record in records if project in (None, record.project)]
+                if len(found) == limit:
+                    return found
+                names = names[count:]
+        return found
+
+    async def sweep(self, limit: int) -> int:
+        """Go round the kinds; each call goes on where the last one ended; see the seam."""
+        if self._now() < self._rests_until:
+            return 0
+        removed = 0
+        for _ in range(_LISTINGS):
+            container, after = self._after
+            if not container or not after:
+                container = await self._next_kind(container)
+                if not container:
+                    self._end_round()
+                    break
+            removed += await self._sweep_page(container, after, limit - removed)
+            if removed >= limit:
+                break
+        return removed
+
+    async def _next_kind(self, container: str) -> str:
+        prefix = self._backend.containers.kinds
+        found = await self._objects.containers(prefix, after=container, limit=1)
+        return found[0] if found else ""
+
+    def _end_round(self) -> None:
+        self._rests_until = self._now() + _REST_MS if self._idle else 0
+        self._after, self._idle = ("", ""), True
+
+    async def _sweep_page(self, container: str, after: str, limit: int) -> int:
+        """Remove what is over on a page: how many expired records that were."""
+        entries = await self._objects.list(container, after=after)
+        now = self._now()
+        over = [e.name for e in entries if _State.parse(e.content_type).is_left(now)]
+        is_cut = len(over) > limit
+        over = over[:limit]
+        removed = 0
+        for first in range(0, len(over), _AT_ONCE):
+            step = (self._remove_over(container, name) for name in over[first : first + _AT_ONCE])
+            removed += sum(await together(*step))
+        self._idle = self._idle and not over
+        is_last = not is_cut and len(entries) < self._objects.page
+        last = over[-1] if is_cut else "" if is_last else entries[-1].name
+        self._after = (container, last)
+        return removed
+
+    async def _remove_over(self, container: str, key: str) -> bool:
+        """Remove an object if it agrees with the listing; tell whether it was a record."""
+
+        async def work(lease: Lease) -> bool:
+            stored = await self._state(container, key)
+            if not stored.is_left(self._now()):
+                return False
+            return await self._objects.remove(container, key, lease) and not stored.gone
+
+        try:
+            return await self._locked(container, key, work)
+        except Unavailable:
+            return False  # it is swept the next time round
+
+    async def _state(self, container: str, key: str) -> _State:
+        reply = await self._objects.head(container, key)
+        return _State.parse(reply.headers["Content-Type"]) if reply.found else _State()
+
+    async def _fetch(self, kind: str, container: str, key: str) -> Record | None:
+        reply = await self._objects.get(container, key)
+        if not reply.found:
+            return None
+        state = _State.parse(reply.headers["Content-Type"])
+        if not state.is_live(self._now()):
+            return None
+        head, _, value = reply.body.partition(b"\n")
+        project, name = json.loads(head)
+        return Record(kind, project, name, value, state.version, state.expires_at)
+
+    async def _locked(self, container: str, key: str, work: Callable[[Lease], Awaitable[T]]) -> T:
+        digest = sha256(key.encode()).hexdigest()[:32]
+        return await self._backend.locked_by_name(f"{container}={digest}", work)
+
+    def _check(self, stored: _State, kind: str, name: str, expected: int | None) -> None:
+        """Compare the version that a writer has seen; 0 stands for no record."""
+        version = stored.version if stored.is_live(self._now()) else 0
+        if expected is not None and expected != version:
+            raise RecordChanged(f"The {kind} {name!r} was changed or deleted meanwhile.")
+
+    def _now(self) -> int:
+        return self._backend.clock.now_ms()
+
+
+def object_name(project: str, name: str) -> str:
+    """The name of a record's object: it sorts as (project, name), up to a length.
+
+    What is longer than a name may be ends with a hash, so that it is still the only one.
+    """
+    whole = f"{_escaped(project)}{_BETWEEN}{_escaped(name)}"
+    if len(whole.encode()) <= _MAX_NAME:
+        return whole
+    return f"{_cut(whole)}!~{sha256(whole.encode()).hexdigest()}"
+
+
+def _escaped(text: str) -> str:
+    """Write what is below a digit as ! and two hex digits: no dot, no slash, and the same order."""
+    return "".join(sign if sign >= "0" else f"!{ord(sign):02x}" for sign in text)
+
+
+def _cut(text: str) -> str:
+    """The beginning of a name, in whole characters."""
+    return text.encode()[:_KEPT].decode(errors="ignore")
