@@ -213,7 +213,7 @@ def test_a_server_that_cannot_settle_is_told_clearly_and_its_claims_end_as_ever(
         assert not client.settles
         with client.claim(queue) as claim:
             first, second = claim.messages
-            with pytest.raises(Unsupported):
+            with pytest.raises(Unsupported, match="settles no single messages"):
                 claim.release(second, delay=5)
             with pytest.raises(Unsupported):
                 claim.extend(second, 120)

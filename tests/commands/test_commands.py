@@ -1,55 +1,24 @@
 """The command line as a user runs it: a process, a pipe, an exit code, a real server."""
 
 import argparse
-import io
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.commands.running import ZAQAR, Run
 from tests.server import ServerProcess
 from tests.services.process import free_port
 from zaqar_lite import __version__, cli
-from zaqar_lite.cli import main
 from zaqar_lite.client import Client
 from zaqar_lite.commands import durations
 from zaqar_lite.commands.running import add_connection
-
-Run = Callable[..., tuple[int, list[Any]]]
-ZAQAR = (sys.executable, "-m", "zaqar_lite.cli")
-
-
-@pytest.fixture
-def run(
-    server: ServerProcess,
-    monkeypatch: pytest.MonkeyPatch,
-    capsysbinary: pytest.CaptureFixture[bytes],
-) -> Run:
-    """Run a command in this process; return its exit code and its JSON lines."""
-    monkeypatch.setenv("ZAQARLITE_PROJECT", "tests")
-
-    def runner(*words: str, stdin: bytes = b"", url: str = server.url) -> tuple[int, list[Any]]:
-        monkeypatch.setenv("ZAQARLITE_URL", url)
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        try:
-            code = main(words)
-        except SystemExit as left:  # argparse's way to refuse
-            code = int(left.code or 0)
-        printed = capsysbinary.readouterr()
-        assert bool(printed.err) == (code not in {0, 1}) or b"zaqar-lite: " in printed.err
-        return code, [json.loads(line) for line in printed.out.splitlines()]
-
-    return runner
 
 
 def test_the_installed_command_runs(server: ServerProcess) -> None:
@@ -171,97 +140,6 @@ def test_keys_make_a_repeated_post_harmless(run: Run, queue: str) -> None:
         assert run("message", "post", queue, "once", "--key", "order-7")[0] == 0
     assert run("queue", "stats", queue)[1][0]["total"] == 1
     assert run("message", "post", queue, "a", "b", "--key", "k")[0] == 2
-
-
-def test_json_lines_are_posted_byte_for_byte(run: Run, queue: str, client: Client) -> None:
-    lines = b'{"n": 1.00}\n\n[1, 2]\r\n"three"'
-    code, (summary,) = run("message", "post", queue, "--file", "-", stdin=lines)
-    assert code == 0
-    assert (summary["messages"], summary["rejected"]) == (3, 0)
-    bodies = [message.body for message in client.list_messages(queue, raw=True)]
-    assert bodies == [b'{"n": 1.00}', b"[1, 2]", b'"three"']
-
-
-def test_what_is_refused_goes_to_a_file_and_the_rest_is_posted(
-    run: Run, queue: str, tmp_path: Path
-) -> None:
-    source, rejects = tmp_path / "in.jsonl", tmp_path / "rejects.jsonl"
-    lines = [json.dumps({"n": number}) for number in range(500)]
-    lines[123] = "{broken"
-    lines[499] = "also broken"
-    source.write_text("\n".join(lines), encoding="utf-8")
-    assert run("message", "post", queue, "--file", str(source))[0] == 1
-    run("queue", "purge", queue, "--yes")
-    words = ("message", "post", queue, "--file", str(source), "--rejects", str(rejects))
-    code, (summary,) = run(*words, "--batch-size", "64")
-    assert code == 1
-    assert (summary["messages"], summary["rejected"]) == (498, 2)
-    found = [json.loads(line) for line in rejects.read_text(encoding="utf-8").splitlines()]
-    assert [(line["record"], line["input"]) for line in found] == [
-        (124, "{broken"),
-        (500, "also broken"),
-    ]
-    assert all("Invalid request body" in line["reason"] for line in found)
-    assert run("queue", "stats", queue)[1][0]["total"] == 498
-
-
-def test_a_file_under_the_same_run_name_is_stored_once(
-    run: Run, queue: str, tmp_path: Path
-) -> None:
-    source = tmp_path / "in.jsonl"
-    source.write_text("1\n1\n\n2\n", encoding="utf-8")
-    for _ in range(2):
-        run("message", "post", queue, "--file", str(source), "--run", "july", "--batch-size", "2")
-    assert run("queue", "stats", queue)[1][0]["total"] == 3
-    words = ("message", "post", queue, "--file", str(source), "--rejects", str(source))
-    assert run(*words)[0] == 2
-    assert source.read_text(encoding="utf-8") == "1\n1\n\n2\n"
-
-
-def test_a_csv_row_with_a_bad_number_is_set_aside_under_its_own_number(
-    run: Run, queue: str, tmp_path: Path, client: Client
-) -> None:
-    rows = b"body,ttl,deliver_at\na,60,\nb,soon,\nc,,\nd,,some day\ne,,2000-01-01T00:00:00Z\n"
-    words = ("message", "post", queue, "--file", "-", "--format", "csv")
-    rejects = tmp_path / "rejects"
-    code, (summary,) = run(*words, "--rejects", str(rejects), stdin=rows)
-    assert (code, summary["messages"], summary["rejected"]) == (1, 3, 2)
-    lines = [json.loads(line) for line in rejects.read_text(encoding="utf-8").splitlines()]
-    assert [line["record"] for line in lines] == [2, 4]
-    assert "'soon'" in lines[0]["reason"]
-    assert "some day" in lines[1]["reason"]
-    assert [m.body for m in client.list_messages(queue)] == ["a", "c", "e"]
-    assert run(*words, stdin=rows) == (2, [])
-
-
-def test_what_was_stored_before_an_end_is_told(server: ServerProcess, queue: str) -> None:
-    lines = b"\n".join([b"1"] * 250 + [b"not JSON"])
-    words = [*ZAQAR, "message", "post", queue, "--file", "-", "--in-flight", "1"]
-    words += ["--url", server.url, "--project", "tests"]
-    done = subprocess.run(words, input=lines, capture_output=True, check=False)
-    assert done.returncode == 1
-    assert b"record 251 was refused" in done.stderr
-    assert b"250 messages were stored" in done.stderr
-
-
-def test_csv_has_a_body_column_and_understands_others(
-    run: Run, queue: str, tmp_path: Path, client: Client
-) -> None:
-    run("queue", "create", queue, "--delay", "60")
-    source = tmp_path / "in.csv"
-    source.write_text(
-        'text,delay,ttl,idempotency_key\n"a, ""quoted""\nline",0,120,k1\nplain,,,k2\nplain,,,k2\n',
-        encoding="utf-8",
-    )
-    words = ("message", "post", queue, "--file", str(source))
-    assert run(*words)[0] == 2
-    dry = run(*words, "--body-column", "text", "--dry-run")
-    assert dry == (0, [{"queue": queue, "messages": 3, "dry_run": True}])
-    assert run(*words, "--body-column", "text")[0] == 0
-    ready, delayed = client.list_messages(queue, include_delayed=True)
-    assert (ready.body, ready.ttl) == ('a, "quoted"\nline', 120)
-    assert delayed.body == "plain"
-    assert client.stats(queue).delayed == 1
 
 
 def test_dead_letters_are_listed_counted_and_moved_back(
@@ -475,67 +353,6 @@ def test_help_imports_no_http_library_and_no_rich() -> None:
         assert done.stdout.endswith("[]\n")
 
 
-def test_a_terminal_gets_tables_that_a_body_cannot_command(
-    server: ServerProcess, queue: str, client: Client
-) -> None:
-    client.post(queue, "[bold]\x1b[2Jred")
-    words = ["message", "list", queue, "--url", server.url, "--project", "tests"]
-    shown = on_a_terminal([*ZAQAR, *words])
-    assert "body" in shown
-    assert "[bold]" in shown
-    assert "\\x1b[2Jred" in shown
-    assert "\x1b[2J" not in shown
-    watched = on_a_terminal(
-        [*ZAQAR, "watch", queue, "--interval", "0.05", "--count", "3", *words[3:]]
-    )
-    assert "claimed" in watched
-    assert "delayed" in watched
-
-
-def test_ids_are_never_cut(server: ServerProcess, queue: str, client: Client) -> None:
-    ids = client.post_batch(queue, ["x" * 300, {"long": "y " * 100}])
-    options = ["--url", server.url, "--project", "tests"]
-    for words in (["message", "list", queue, "--details"], ["claim", "create", queue]):
-        shown = on_a_terminal([*ZAQAR, *words, *options], columns=80)
-        lines = [line.rstrip() for line in shown.splitlines()]
-        assert all(any(one in line for line in lines) for one in ids)
-        assert max(map(len, lines)) <= 80
-        assert shown.count("x") >= 300
-        assert "\u2026" not in shown
-    (claim,) = {message.claim_id for message in client.list_messages(queue, include_claimed=True)}
-    assert claim is None or claim in shown
-    narrow = on_a_terminal([*ZAQAR, "message", "show", queue, *ids, *options], columns=30)
-    assert all(one in narrow for one in ids)
-    record = on_a_terminal([*ZAQAR, "health", *options], columns=20)
-    assert "\u2026" not in record
-
-
-def test_nothing_is_a_line_that_says_what_there_is_instead(
-    server: ServerProcess, queue: str, client: Client
-) -> None:
-    options = ["--url", server.url, "--project", "tests"]
-    client.create_queue(queue, {"_default_message_delay": 60})
-    client.post_batch(queue, [1, 2])
-    shown = on_a_terminal([*ZAQAR, "message", "list", queue, *options])
-    assert f"No messages to show in {queue}; 2 are delayed (zaqar-lite message list" in shown
-    shown = on_a_terminal([*ZAQAR, "claim", "create", queue, *options])
-    assert f"No message of {queue} can be claimed now." in shown
-    shown = on_a_terminal([*ZAQAR, "queue", "list", "--name", "zzz", *options])
-    assert "The project has no queues with 'zzz' in their name." in shown
-
-
-def test_a_server_that_is_away_is_told_at_once_and_then_counted_down_to() -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    words = [*ZAQAR, "queue", "list", "--url", url, "--attempts", "3"]
-    shown = on_a_terminal(words, code=4)
-    assert shown.count(f"No connection to {url}: Connection refused") == 2  # at once, and the end
-    assert "trying again (2 of 3) in 1s" in shown
-    assert "trying again (3 of 3) in 1s" in shown
-    done = subprocess.run(words, capture_output=True, check=False, text=True)
-    assert done.returncode == 4
-    assert all(line.startswith("zaqar-lite: ") for line in done.stderr.splitlines())
-
-
 def test_an_answer_that_is_no_json_is_one_line(run: Run, queue: str) -> None:
     page = b"<html>\n<body>\n\x1b[2JBad\tGateway\n"
 
@@ -559,54 +376,3 @@ def test_an_answer_that_is_no_json_is_one_line(run: Run, queue: str) -> None:
             assert len(done.stderr.splitlines()) == 1
             assert "\x1b" not in done.stderr
         proxy.shutdown()
-
-
-def test_watching_goes_on_when_the_server_comes_back(queue: str) -> None:
-    with ServerProcess("memory://") as server:
-        words = [*ZAQAR, "watch", queue, "--interval", "50ms", "--url", server.url]
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        with process:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            assert json.loads(process.stdout.readline())["ready"] == 0
-            server.kill()
-            assert process.stderr.readline().startswith("zaqar-lite: No ")
-            server.start()
-            assert process.stderr.readline() == "zaqar-lite: the server is back\n"
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=20)
-            assert process.returncode == 130
-        code = subprocess.run([*words, "--count", "2"], capture_output=True, check=False).returncode
-        assert code == 0
-        server.kill()
-        code = subprocess.run([*words, "--count", "2"], capture_output=True, check=False).returncode
-        assert code == 4
-
-
-def test_a_terminal_gets_a_progress_bar(server: ServerProcess, queue: str, tmp_path: Path) -> None:
-    source = tmp_path / "in.jsonl"
-    source.write_text("1\n" * 5000, encoding="utf-8")
-    words = ["message", "post", queue, "--file", str(source), "--url", server.url]
-    assert "5,000 messages" in on_a_terminal([*ZAQAR, *words])
-
-
-def on_a_terminal(words: list[str], *, columns: int = 200, code: int = 0) -> str:
-    """Run a command on a pseudo-terminal and return what it shows."""
-    pty = pytest.importorskip("pty")
-    master, slave = pty.openpty()
-    env = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns), "LINES": "50"}
-    process = subprocess.Popen(words, stdout=slave, stderr=slave, stdin=slave, env=env)
-    os.close(slave)
-    shown = b""
-    end = time.monotonic() + 30
-    while time.monotonic() < end:
-        try:
-            part = os.read(master, 65536)
-        except OSError:
-            break
-        if not part:
-            break
-        shown += part
-    os.close(master)
-    assert process.wait(10) == code
-    return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())

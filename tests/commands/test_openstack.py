@@ -103,7 +103,8 @@ def test_dead_letters_are_listed_counted_and_moved(
         claim.skip(*claim.messages)
     assert demo.create_claim(queue) is None
     assert openstack("dlq", "count", dead)[1] == [{"Source": queue, "Letters": 1}]
-    assert openstack("dlq", "list", dead)[1][0]["Body"] == '"poison"'
+    (letter,) = openstack("dlq", "list", dead)[1]
+    assert (letter["Body"], letter["Reason"]) == ('"poison"', "max_claims")
     dry = openstack("dlq", "redrive", dead, "--dry-run")[1]
     assert dry == [{"Target": queue, "Would Move": 1}]
     demo.post(dead, "by hand")

@@ -141,6 +141,21 @@ class Unsupported(Refused):
     A pre-signed permission that does not cover the route looks the same.
     """
 
+    def __init__(
+        self,
+        title: str,
+        description: str | None = None,
+        *,
+        status: int | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(
+            "This server cannot do that",
+            "it settles no single messages, as OpenStack's Zaqar does not",
+            status=status,
+            request_id=request_id,
+        )
+
 
 class Conflict(Refused):
     """The thing is not in a state that allows this."""

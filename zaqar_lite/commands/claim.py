@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from zaqar_lite.commands import durations
 from zaqar_lite.commands.durations import whole_seconds
+from zaqar_lite.commands.message import add_wait
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import Leaves, add_leaf, add_noun, at_least
 
@@ -19,6 +20,7 @@ def add_command(subparsers: Leaves) -> None:
     parser.add_argument("queue")
     parser.add_argument("--limit", type=at_least(1), default=10, help="messages at most (10)")
     _times(parser)
+    add_wait(parser, "how long to wait for a message")
     for verb, handler, text in (
         ("show", show, "show what a claim holds"),
         ("renew", renew, "let a claim last longer"),
@@ -29,6 +31,13 @@ def add_command(subparsers: Leaves) -> None:
         parser.add_argument("claim")
         if verb == "renew":
             _times(parser)
+        elif verb == "release":
+            parser.add_argument(
+                "--delay",
+                type=whole_seconds,
+                metavar="DURATION",
+                help="how long until its messages can be claimed again, such as 30s (at once)",
+            )
 
 
 def create(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
@@ -39,12 +48,13 @@ def create(client: "Client", arguments: argparse.Namespace, output: Output) -> N
         ttl=arguments.ttl,
         grace=arguments.grace,
         details=True,
+        wait=arguments.wait,
     )
     if held is not None:
         output.line(f"claim {held.id}, for {durations.shown(held.ttl)}")
     output.rows(
         [] if held is None else map(as_row, held.messages),
-        ("id", "claim_count", "body"),
+        ("id", "claim_count", "failure_count", "body"),
         empty=f"No message of {arguments.queue} can be claimed now.",
     )
 
@@ -55,7 +65,7 @@ def show(client: "Client", arguments: argparse.Namespace, output: Output) -> Non
     output.line(f"held for {durations.shown(held.age)} of {durations.shown(held.ttl)}")
     output.rows(
         map(as_row, held.messages),
-        ("id", "claim_count", "body"),
+        ("id", "claim_count", "failure_count", "body"),
         empty=f"The claim {arguments.claim} holds nothing.",
     )
 
@@ -69,7 +79,7 @@ def renew(client: "Client", arguments: argparse.Namespace, output: Output) -> No
 def release(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Release a claim; one that has lapsed, or was released before, is not found."""
     client.get_claim(arguments.queue, arguments.claim)
-    client.release_claim(arguments.queue, arguments.claim)
+    client.release_claim(arguments.queue, arguments.claim, delay=arguments.delay)
     output.record({"claim": arguments.claim, "released": True})
 
 

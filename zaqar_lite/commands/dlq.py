@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from zaqar_lite.commands import attempts
 from zaqar_lite.commands.durations import whole_seconds
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import FAILED, Leaves, add_leaf, add_noun, at_least, pairs
@@ -21,6 +22,9 @@ def add_command(subparsers: Leaves) -> None:
     parser.add_argument("queue", help="the dead-letter queue")
     parser.add_argument("--source", help="only letters of this queue")
     parser.add_argument("--limit", type=at_least(0), help="letters at most")
+    parser = add_leaf(verbs, "show", show, "show dead letters by id: why they are there")
+    parser.add_argument("queue", help="the dead-letter queue")
+    parser.add_argument("id", nargs="+")
     parser = add_leaf(verbs, "count", count, "count dead letters by the queue they came from")
     parser.add_argument("queue", help="the dead-letter queue")
     parser = add_leaf(verbs, "redrive", redrive, "move dead letters back; may be killed and rerun")
@@ -47,10 +51,15 @@ def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> No
     """List dead letters."""
     letters = client.list_dead_letters(arguments.queue, source=arguments.source)
     output.rows(
-        (_row(letter) for letter in islice(letters, arguments.limit)),
-        ("id", "source", "moved_at", "claim_count", "body"),
+        map(attempts.row, islice(letters, arguments.limit)),
+        ("id", "source", "moved_at", "reason", "claim_count", "body"),
         empty=f"No letters{_of(arguments.source)} in {arguments.queue}.",
     )
+
+
+def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Show dead letters by id, with what was tried."""
+    attempts.show(client, arguments.queue, arguments.id, output)
 
 
 def count(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
@@ -86,11 +95,6 @@ def redrive(client: "Client", arguments: argparse.Namespace, output: Output) -> 
 
 def _of(source: str | None) -> str:
     return "" if source is None else f" of {source}"
-
-
-def _row(letter: "Message") -> dict[str, object]:
-    story = {} if letter.dead_letter is None else as_row(letter.dead_letter)
-    return as_row(letter) | story
 
 
 def _where(wanted: dict[str, str]) -> "Callable[[Message], bool] | None":

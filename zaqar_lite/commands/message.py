@@ -1,4 +1,4 @@
-"""`zaqar-lite message`: post (one, or a file), list, show, edit, cancel, delete, pop."""
+"""`zaqar-lite message`: post (one, or a file), list, show, edit, cancel, delete, pop, settle."""
 
 import argparse
 import datetime as dt
@@ -6,7 +6,8 @@ import json
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from zaqar_lite.commands.durations import whole_seconds
+from zaqar_lite.commands import attempts, settle
+from zaqar_lite.commands.durations import seconds_above_zero, whole_seconds
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import (
     FAILED,
@@ -38,11 +39,14 @@ def add_command(subparsers: Leaves) -> None:
     parser.add_argument("--no-echo", action="store_true", help="without one's own (--client-id)")
     parser.add_argument("--include-claimed", action="store_true", help="those that are held too")
     parser.add_argument("--include-delayed", action="store_true", help="those still delayed too")
-    _details(parser)
-    parser = add_leaf(verbs, "show", show, "show messages by id")
+    parser.add_argument(
+        "--details", action="store_true", help="counts, times, headers, attempts, where it is from"
+    )
+    add_wait(parser, "follow the queue until it was silent for so long")
+    parser = add_leaf(verbs, "show", show, "show messages by id, with their attempts")
     parser.add_argument("queue")
     parser.add_argument("id", nargs="+")
-    _details(parser)
+    parser.add_argument("--details", action="store_true", help=argparse.SUPPRESS)  # always shown
     parser = add_leaf(verbs, "edit", edit, "change a message that is still delayed")
     parser.add_argument("queue")
     parser.add_argument("id")
@@ -60,6 +64,19 @@ def add_command(subparsers: Leaves) -> None:
     parser = add_leaf(verbs, "pop", pop, "take messages out at once; a lost answer loses them")
     parser.add_argument("queue")
     parser.add_argument("--count", type=at_least(1), default=1, help="messages at most (1)")
+    add_wait(parser, "how long to wait for one")
+    settle.add_verbs(verbs)
+
+
+def add_wait(parser: argparse.ArgumentParser, text: str) -> None:
+    """Declare how long a command waits for messages."""
+    parser.add_argument(
+        "--wait",
+        type=seconds_above_zero,
+        default=0,
+        metavar="DURATION",
+        help=f"{text}, such as 30s",
+    )
 
 
 def _declare_post(parser: argparse.ArgumentParser) -> None:
@@ -136,6 +153,7 @@ def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> No
         include_claimed=arguments.include_claimed,
         include_delayed=arguments.include_delayed,
         details=arguments.details,
+        wait=arguments.wait,
     )
     rows = map(as_row, islice(found, arguments.limit))
     if output.as_json:
@@ -160,20 +178,9 @@ def _why_nothing(client: "Client", arguments: argparse.Namespace) -> str:
     return "; ".join([f"No messages to show in {queue}", *hidden]) + "."
 
 
-def show(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+def show(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Show messages by id."""
-    found = {
-        message.id: as_row(message)
-        for message in client.get_messages(arguments.queue, arguments.id, details=arguments.details)
-    }
-    rows = (found[one] for one in arguments.id if one in found)
-    output.rows(rows, _columns(arguments), empty="None of them exists.")
-    missing = [one for one in arguments.id if one not in found]
-    if missing:
-        from zaqar_lite.client import MessageNotFound  # noqa: PLC0415 - only once a command runs
-
-        raise MessageNotFound("Not found", f"no message {', '.join(missing)}")
-    return None
+    attempts.show(client, arguments.queue, arguments.id, output)
 
 
 def edit(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
@@ -245,7 +252,7 @@ def _report(output: Output, rows: list[dict[str, object]], verb: str) -> int | N
 
 def pop(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
     """Take messages out."""
-    popped = client.pop(arguments.queue, arguments.count)
+    popped = client.pop(arguments.queue, arguments.count, wait=arguments.wait)
     output.rows(map(as_row, popped), COLUMNS, empty=f"{arguments.queue} has nothing to take.")
 
 
@@ -268,12 +275,6 @@ def _times(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--deliver-at", type=instant, metavar="TIME", help="when it can be claimed (ISO 8601)"
-    )
-
-
-def _details(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--details", action="store_true", help="claim counts, times, headers, dead-letter source"
     )
 
 

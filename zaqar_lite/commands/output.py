@@ -16,7 +16,7 @@ ROWS_PER_TABLE = 500
 # What is copied from a table stays in one piece; everything else wraps where it must.
 IDS = frozenset({"id", "claim_id", "claim", "marker", "until"})
 NARROWEST = 6
-DURATIONS = frozenset({"age", "ttl", "grace", "oldest_age"})
+DURATIONS = frozenset({"age", "ttl", "grace", "oldest_age", "delay"})
 
 
 class Output:
@@ -76,9 +76,14 @@ class Output:
         table = Table(show_header=False)
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
+        longest = 0
         for key, value in record.items():
-            table.add_row(Text(key, style="bold"), Text(_cell(key, value)))
-        Console().print(table)
+            cell = _cell(key, value)
+            table.add_row(Text(key, style="bold"), Text(cell))
+            longest = max(longest, len(cell) if key in IDS else 0)
+        console = Console()
+        console.width = max(console.width, max(map(len, record), default=0) + longest + 7)
+        console.print(table)
 
     def line(self, text: str) -> None:
         """Print what belongs to a table, above it; JSON says it in its fields."""

@@ -25,6 +25,7 @@ def _letter(letter: Message) -> tuple[Any, ...]:
         letter.id,
         origin.source if origin is not None else None,
         moved_at.isoformat() if moved_at is not None else None,
+        origin.reason if origin is not None else None,
         origin.claim_count if origin is not None else None,
         json.dumps(letter.body, ensure_ascii=False),
     )
@@ -44,7 +45,7 @@ class ListDeadLetters(command.Lister):
         """List them."""
         with connect(self.app) as client:
             letters = client.list_dead_letters(parsed_args.queue, source=parsed_args.source)
-            columns = ("ID", "Source", "Moved At", "Claim Count", "Body")
+            columns = ("ID", "Source", "Moved At", "Reason", "Claim Count", "Body")
             return columns, [_letter(letter) for letter in letters]
 
 

@@ -1,0 +1,100 @@
+"""Posting files by the command line."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.commands.running import ZAQAR, Run
+from tests.server import ServerProcess
+from zaqar_lite.client import Client
+
+
+def test_json_lines_are_posted_byte_for_byte(run: Run, queue: str, client: Client) -> None:
+    lines = b'{"n": 1.00}\n\n[1, 2]\r\n"three"'
+    code, (summary,) = run("message", "post", queue, "--file", "-", stdin=lines)
+    assert code == 0
+    assert (summary["messages"], summary["rejected"]) == (3, 0)
+    bodies = [message.body for message in client.list_messages(queue, raw=True)]
+    assert bodies == [b'{"n": 1.00}', b"[1, 2]", b'"three"']
+
+
+def test_what_is_refused_goes_to_a_file_and_the_rest_is_posted(
+    run: Run, queue: str, tmp_path: Path
+) -> None:
+    source, rejects = tmp_path / "in.jsonl", tmp_path / "rejects.jsonl"
+    lines = [json.dumps({"n": number}) for number in range(500)]
+    lines[123] = "{broken"
+    lines[499] = "also broken"
+    source.write_text("\n".join(lines), encoding="utf-8")
+    assert run("message", "post", queue, "--file", str(source))[0] == 1
+    run("queue", "purge", queue, "--yes")
+    words = ("message", "post", queue, "--file", str(source), "--rejects", str(rejects))
+    code, (summary,) = run(*words, "--batch-size", "64")
+    assert code == 1
+    assert (summary["messages"], summary["rejected"]) == (498, 2)
+    found = [json.loads(line) for line in rejects.read_text(encoding="utf-8").splitlines()]
+    assert [(line["record"], line["input"]) for line in found] == [
+        (124, "{broken"),
+        (500, "also broken"),
+    ]
+    assert all("Invalid request body" in line["reason"] for line in found)
+    assert run("queue", "stats", queue)[1][0]["total"] == 498
+
+
+def test_a_file_under_the_same_run_name_is_stored_once(
+    run: Run, queue: str, tmp_path: Path
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text("1\n1\n\n2\n", encoding="utf-8")
+    for _ in range(2):
+        run("message", "post", queue, "--file", str(source), "--run", "july", "--batch-size", "2")
+    assert run("queue", "stats", queue)[1][0]["total"] == 3
+    words = ("message", "post", queue, "--file", str(source), "--rejects", str(source))
+    assert run(*words)[0] == 2
+    assert source.read_text(encoding="utf-8") == "1\n1\n\n2\n"
+
+
+def test_a_csv_row_with_a_bad_number_is_set_aside_under_its_own_number(
+    run: Run, queue: str, tmp_path: Path, client: Client
+) -> None:
+    rows = b"body,ttl,deliver_at\na,60,\nb,soon,\nc,,\nd,,some day\ne,,2000-01-01T00:00:00Z\n"
+    words = ("message", "post", queue, "--file", "-", "--format", "csv")
+    rejects = tmp_path / "rejects"
+    code, (summary,) = run(*words, "--rejects", str(rejects), stdin=rows)
+    assert (code, summary["messages"], summary["rejected"]) == (1, 3, 2)
+    lines = [json.loads(line) for line in rejects.read_text(encoding="utf-8").splitlines()]
+    assert [line["record"] for line in lines] == [2, 4]
+    assert "'soon'" in lines[0]["reason"]
+    assert "some day" in lines[1]["reason"]
+    assert [m.body for m in client.list_messages(queue)] == ["a", "c", "e"]
+    assert run(*words, stdin=rows) == (2, [])
+
+
+def test_what_was_stored_before_an_end_is_told(server: ServerProcess, queue: str) -> None:
+    lines = b"\n".join([b"1"] * 250 + [b"not JSON"])
+    words = [*ZAQAR, "message", "post", queue, "--file", "-", "--in-flight", "1"]
+    words += ["--url", server.url, "--project", "tests"]
+    done = subprocess.run(words, input=lines, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"record 251 was refused" in done.stderr
+    assert b"250 messages were stored" in done.stderr
+
+
+def test_csv_has_a_body_column_and_understands_others(
+    run: Run, queue: str, tmp_path: Path, client: Client
+) -> None:
+    run("queue", "create", queue, "--delay", "60")
+    source = tmp_path / "in.csv"
+    source.write_text(
+        'text,delay,ttl,idempotency_key\n"a, ""quoted""\nline",0,120,k1\nplain,,,k2\nplain,,,k2\n',
+        encoding="utf-8",
+    )
+    words = ("message", "post", queue, "--file", str(source))
+    assert run(*words)[0] == 2
+    dry = run(*words, "--body-column", "text", "--dry-run")
+    assert dry == (0, [{"queue": queue, "messages": 3, "dry_run": True}])
+    assert run(*words, "--body-column", "text")[0] == 0
+    ready, delayed = client.list_messages(queue, include_delayed=True)
+    assert (ready.body, ready.ttl) == ('a, "quoted"\nline', 120)
+    assert delayed.body == "plain"
+    assert client.stats(queue).delayed == 1

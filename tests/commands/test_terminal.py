@@ -1,0 +1,101 @@
+"""What a person at a terminal sees."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+from tests.commands.running import ZAQAR, on_a_terminal
+from tests.server import ServerProcess
+from tests.services.process import free_port
+from zaqar_lite.client import Client
+
+
+def test_a_terminal_gets_tables_that_a_body_cannot_command(
+    server: ServerProcess, queue: str, client: Client
+) -> None:
+    client.post(queue, "[bold]\x1b[2Jred")
+    words = ["message", "list", queue, "--url", server.url, "--project", "tests"]
+    shown = on_a_terminal([*ZAQAR, *words])
+    assert "body" in shown
+    assert "[bold]" in shown
+    assert "\\x1b[2Jred" in shown
+    assert "\x1b[2J" not in shown
+    watched = on_a_terminal(
+        [*ZAQAR, "watch", queue, "--interval", "0.05", "--count", "3", *words[3:]]
+    )
+    assert "claimed" in watched
+    assert "delayed" in watched
+
+
+def test_ids_are_never_cut(server: ServerProcess, queue: str, client: Client) -> None:
+    ids = client.post_batch(queue, ["x" * 300, {"long": "y " * 100}])
+    options = ["--url", server.url, "--project", "tests"]
+    for words in (["message", "list", queue, "--details"], ["claim", "create", queue]):
+        shown = on_a_terminal([*ZAQAR, *words, *options], columns=80)
+        lines = [line.rstrip() for line in shown.splitlines()]
+        assert all(any(one in line for line in lines) for one in ids)
+        assert max(map(len, lines)) <= 80
+        assert shown.count("x") >= 300
+        assert "\u2026" not in shown
+    (claim,) = {message.claim_id for message in client.list_messages(queue, include_claimed=True)}
+    assert claim is None or claim in shown
+    narrow = on_a_terminal([*ZAQAR, "message", "show", queue, *ids, *options], columns=30)
+    assert all(one in narrow for one in ids)
+    record = on_a_terminal([*ZAQAR, "health", *options], columns=20)
+    assert "\u2026" not in record
+
+
+def test_nothing_is_a_line_that_says_what_there_is_instead(
+    server: ServerProcess, queue: str, client: Client
+) -> None:
+    options = ["--url", server.url, "--project", "tests"]
+    client.create_queue(queue, {"_default_message_delay": 60})
+    client.post_batch(queue, [1, 2])
+    shown = on_a_terminal([*ZAQAR, "message", "list", queue, *options])
+    assert f"No messages to show in {queue}; 2 are delayed (zaqar-lite message list" in shown
+    shown = on_a_terminal([*ZAQAR, "claim", "create", queue, *options])
+    assert f"No message of {queue} can be claimed now." in shown
+    shown = on_a_terminal([*ZAQAR, "queue", "list", "--name", "zzz", *options])
+    assert "The project has no queues with 'zzz' in their name." in shown
+
+
+def test_a_server_that_is_away_is_told_at_once_and_then_counted_down_to() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    words = [*ZAQAR, "queue", "list", "--url", url, "--attempts", "3"]
+    shown = on_a_terminal(words, code=4)
+    assert shown.count(f"No connection to {url}: Connection refused") == 2  # at once, and the end
+    assert "trying again (2 of 3) in 1s" in shown
+    assert "trying again (3 of 3) in 1s" in shown
+    done = subprocess.run(words, capture_output=True, check=False, text=True)
+    assert done.returncode == 4
+    assert all(line.startswith("zaqar-lite: ") for line in done.stderr.splitlines())
+
+
+def test_watching_goes_on_when_the_server_comes_back(queue: str) -> None:
+    with ServerProcess("memory://") as server:
+        words = [*ZAQAR, "watch", queue, "--interval", "50ms", "--url", server.url]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        with process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert json.loads(process.stdout.readline())["ready"] == 0
+            server.kill()
+            assert process.stderr.readline().startswith("zaqar-lite: No ")
+            server.start()
+            assert process.stderr.readline() == "zaqar-lite: the server is back\n"
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=20)
+            assert process.returncode == 130
+        code = subprocess.run([*words, "--count", "2"], capture_output=True, check=False).returncode
+        assert code == 0
+        server.kill()
+        code = subprocess.run([*words, "--count", "2"], capture_output=True, check=False).returncode
+        assert code == 4
+
+
+def test_a_terminal_gets_a_progress_bar(server: ServerProcess, queue: str, tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text("1\n" * 5000, encoding="utf-8")
+    words = ["message", "post", queue, "--file", str(source), "--url", server.url]
+    assert "5,000 messages" in on_a_terminal([*ZAQAR, *words])

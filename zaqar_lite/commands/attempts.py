@@ -1,0 +1,49 @@
+"""A message shown in full, with the table of its attempts: `message show` and `dlq show`."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from zaqar_lite.commands.output import Output, as_row
+
+if TYPE_CHECKING:
+    from zaqar_lite.client import Client, Message
+
+COLUMNS = ("number", "ended_at", "outcome", "delay", "reason", "detail", "client_id")
+
+
+def show(client: "Client", queue: str, ids: Iterable[str], output: Output) -> None:
+    """Show messages by id, one after the other.
+
+    Raises:
+        MessageNotFound: some of them do not exist; the others were shown.
+    """
+    wanted = list(ids)
+    found = {message.id: message for message in client.get_messages(queue, wanted, details=True)}
+    for one in wanted:
+        if one in found:
+            _show_one(found[one], output)
+    missing = [one for one in wanted if one not in found]
+    if missing:
+        from zaqar_lite.client import MessageNotFound  # noqa: PLC0415 - only once a command runs
+
+        raise MessageNotFound("Not found", f"no message {', '.join(missing)} in {queue}")
+
+
+def _show_one(message: "Message", output: Output) -> None:
+    record = row(message)
+    if output.as_json:
+        output.record(record)
+        return
+    for part in ("attempts", "dead_letter"):  # a table of its own; beside the other fields
+        record.pop(part, None)
+    output.record(record)
+    if message.attempts:
+        output.rows(map(as_row, message.attempts), COLUMNS, empty="")
+    elif message.attempts is not None:
+        output.line("No attempt has ended yet.")
+
+
+def row(message: "Message") -> dict[str, object]:
+    """Return a message's fields; those of a dead letter's story beside them."""
+    story = {} if message.dead_letter is None else as_row(message.dead_letter)
+    return as_row(message) | story
