@@ -123,9 +123,7 @@ class RedisMessageStore(MessageStore):
                 await asyncio.sleep(0)  # a large batch must not hold up the others of this process
             some = slice(start, start + MAX_EXAMINED)
             blobs += map(pack_new, messages[some], repeat(client), randomness[some])
-        status, *rest = await self._runner.run(
-            queue,
-            "post",
+        words: tuple[str | bytes | int, ...] = (
             "" if version is None else version,
             options.idempotency_window_ms,
             options.max_idempotency_keys,
@@ -135,6 +133,9 @@ class RedisMessageStore(MessageStore):
             *blobs,
             *([pack_key(message.idempotency_key) for message in messages] if keyed else ()),
         )
+        status, *rest = await self._runner.run(queue, "post", *words)
+        while status == b"full" and (await self._runner.run(queue, "make_room"))[1]:
+            status, *rest = await self._runner.run(queue, "post", *words)
         if status == b"known":
             known = rest[1]
             return [

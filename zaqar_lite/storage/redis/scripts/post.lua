@@ -8,11 +8,13 @@
 -- Answers: 'ok', instant to register, first position; then, where keys were given, for each
 -- message '' (stored, at the next position) or the id that stands for it already.
 -- A known batch key: 'known' and its ids (16 bytes each). A key that stands for something else:
--- 'reused' and the index of its message, -1 for the batch key. Full: 'full', or 'many_keys' and
--- when the oldest of them ends (ms from now).
+-- 'reused' and the index of its message, -1 for the batch key. Full: 'full' (see make_room), or
+-- 'many_keys' and when the oldest of them ends (ms from now).
 -- key keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires by `keep`
 -- key forgets: zset, the same fields by deadline; expires by `keep`
--- include: version expire
+-- key due: zset, positions by d (ms); expires by `keep`
+-- key waiting: zset, score 0, the same positions, for listing; expires by `keep`
+-- include: version ready
 local window, count = tonumber(ARGV[3]), tonumber(ARGV[7])
 local batch_key = ARGV[6] ~= '' and 'b' .. ARGV[6]:sub(17)
 local keyed = #ARGV > 7 + count
@@ -67,14 +69,7 @@ end
 
 local there = redis.call('HLEN', messages)
 if there + #new > tonumber(ARGV[5]) then
-  expire(900)
-  there = redis.call('HLEN', messages)
-  if there + #new > tonumber(ARGV[5]) then
-    if #redis.call('ZRANGEBYSCORE', expiry, '-inf', now, 'LIMIT', 0, 1) > 0 then
-      return {'again', now, 900}
-    end
-    return {'full'}
-  end
+  return {'full'}
 end
 if new_keys > 0 then
   local old = redis.call('ZRANGEBYSCORE', forgets, '-inf', now, 'LIMIT', 0, 500)
@@ -92,7 +87,7 @@ if new_keys > 0 then
 end
 
 local first = take_positions(#new)
-local soonest, latest = has_orphans() and now or now + 253402300799000, now
+local soonest, latest = has_orphans(there) and now or now + 253402300799000, now
 local first_due
 
 -- What messages of one ttl and delay have in common: the head of the record, and the scores.

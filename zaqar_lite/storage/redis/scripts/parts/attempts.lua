@@ -19,6 +19,9 @@ local function pack_attempt(row)
 end
 
 local function with_attempt(history, attempt, size)
+  if not history then
+    return attempt
+  end
   local kept, total, at = {}, size, 1
   while at < #history do
     local length, bytes = struct.unpack('>HH', history, at)
@@ -49,12 +52,12 @@ local function end_attempts(rows)
     end
   end
   for i, history in ipairs(gather(attempts, positions)) do
-    histories[positions[i]] = history
+    histories[positions[i]] = history or nil
   end
   for _, row in ipairs(rows) do
     local track = row.track
     changes[#changes + 1] = row.position
-    changes[#changes + 1] = with_attempt(histories[row.position] or '', pack_attempt(row))
+    changes[#changes + 1] = with_attempt(histories[row.position], pack_attempt(row))
     local failures = struct.unpack('>I4', track, 47)
     if row.outcome == FAILED or row.outcome == LAPSED then
       failures = failures + 1

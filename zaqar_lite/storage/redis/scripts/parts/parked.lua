@@ -25,7 +25,7 @@ end
 -- at and wait. `from` is the index they are in, held or lapsed. `first_return` is when the first
 -- of those that were parked is ready.
 local function give_back(rows, from)
-  local changes, back, waiting_on, ends, raised = {}, {}, {}, {}, {}
+  local changes, back, waiting_on, ends, raised, latest = {}, {}, {}, {}, {}, now
   for _, row in ipairs(rows) do
     local track, until_when = row.track, row.at + row.wait
     if until_when > now then
@@ -38,7 +38,7 @@ local function give_back(rows, from)
       end
       track = struct.pack('>I6I5', expires, ttl) .. track:sub(12, 33)
         .. struct.pack('>BI6', track:byte(34) + PARKED, until_when) .. track:sub(41)
-      keep(expires, {})
+      latest = math.max(latest, expires)
       waiting_on[#waiting_on + 1] = row.position
       ends[#ends + 1] = until_when
       first_return = math.min(first_return or until_when, until_when)
@@ -58,7 +58,7 @@ local function give_back(rows, from)
     end
     add_to(parked, waiting_on, ends)
     apply('ZADD', expiry, raised)
-    keep(now, {parked, held, tracks, attempts, ids})
+    keep(latest, {parked, held, tracks, attempts, ids})
     note_returns()
     hasten(first_return)
   end
