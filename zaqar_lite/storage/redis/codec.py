@@ -55,6 +55,9 @@ from zaqar_lite.domain.models import (
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _HEX = re.compile(r"[0-9a-f]{32}")
 _FLAGS_AND_OFFSET = Struct(">BH")
+_RECORD = Struct(">HIHIBIHI8sBH")
+_TRACK = Struct(">HIBII16sHBHI6xI")
+_NO_ORIGIN = 32_768
 _HAS_PRIORITY, _HAS_HEADERS = 1, 2
 _HELD, _PARKED = 8, 16
 _OUTCOMES = (Ended.RELEASED, Ended.RELEASED, Ended.FAILED, Ended.LAPSED, Ended.DEAD)
@@ -130,39 +133,61 @@ def read_message(
     show_delay: bool = True,
 ) -> Message:
     """Make the message of a record, its track and its attempts (empty where it has none)."""
-    flags, offset = _FLAGS_AND_OFFSET.unpack_from(record, 31)
+    (
+        created_high,
+        created,
+        expires_high,
+        expires,
+        ttl_high,
+        ttl,
+        d_high,
+        d,
+        randomness,
+        flags,
+        offset,
+    ) = _RECORD.unpack_from(record)
     client_end = 34 + _client_length(record, 34)
     headers = None
     if flags & _HAS_HEADERS:
         end = offset - 4 if flags & _HAS_PRIORITY else offset
         headers = json.loads(record[client_end:end])
-    message_id = position + record[23:31]
-    expires, ttl, count, claim_id, origin = record[6:12], record[12:17], 0, None, None
-    failures, parked_until = 0, None
+    message_id = position + randomness
+    count = failures = 0
+    claim_id = origin = parked_until = None
     if track:
-        expires, ttl, count = track[:6], track[6:11], _number(track[11:15], "big")
-        failures = _number(track[46:50], "big")
-        until = _number(track[34:40], "big")
+        (
+            expires_high,
+            expires,
+            ttl_high,
+            ttl,
+            count,
+            last_claim,
+            origin_length,
+            state,
+            until_high,
+            until,
+            failures,
+        ) = _TRACK.unpack_from(track)
+        until |= until_high << 32
         if until > now:
-            if track[33] & _HELD:
-                claim_id = track[15:31].hex()
-            elif track[33] & _PARKED:
+            if state & _HELD:
+                claim_id = last_claim.hex()
+            elif state & _PARKED:
                 parked_until = until
-        if track[31:33] != b"\x80\0":
+        if origin_length > _NO_ORIGIN:
             message_id, origin = _read_origin(track)
-    d = _number(record[17:23], "big") if show_delay else 0
     return Message(
         message_id.hex(),
         _number(position, "big"),
         record[offset:],
-        _number(ttl, "big"),
-        _number(record[:6], "big"),
-        _number(expires, "big"),
+        ttl_high << 32 | ttl,
+        created_high << 32 | created,
+        expires_high << 32 | expires,
         now,
         claim_id,
         count,
         _client_at_start(record[34:client_end]),
-        d or None,
+        (d_high << 32 | d or None) if show_delay else None,
         headers,
         origin,
         failures,
