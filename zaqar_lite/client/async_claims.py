@@ -220,7 +220,7 @@ class AsyncClaim(Ledger):
         """Delete what is done and release the rest, in one request if it can be."""
         last = self._last_settlements() if self._client.settles else None
         if last is not None:
-            # A server that cannot (or a store of one) is asked as Zaqar's own is.
+            # A server that cannot, or takes fewer at once, is asked in two steps.
             with contextlib.suppress(Unsupported, BadRequest):
                 results = await self._carry_out(last)
                 for settlement, result in zip(last, results, strict=True):
