@@ -411,6 +411,7 @@ async def test_a_lapse_does_not_bring_back_what_has_expired(
 
 async def test_a_dead_letter_can_go_to_the_queues_own_failed_list(queue: QueueUnderTest) -> None:
     queue.stores.need(Capability.HISTORY)
+    await queue.stores.management.create_queue(queue.ref, {"_failed_retention": 0}, max_queues=9)
     failed, rejected, lapsed = await queue.post(*"abc")
     retries = Retries(DeadLetter(None, ttl_ms=0, max_failures=1))
     claim_id = await queue.claim_id(ttl=5 * MINUTE)

@@ -6,6 +6,7 @@ from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import promote
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.attempts import Attempts
 from zaqar_lite.storage.opendata.format.encoding import after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.queue import Queue
@@ -26,14 +27,17 @@ def _queue(queue: Queue, now: int) -> dict[str, Any]:
     assert [entry.position for entry in entries] == sorted(entry.position for entry in entries)
     assert len(entries) == queue.total
     assert sum(entry.claim is not None for entry in entries) == queue.claimed_count
+    assert sum(bool(entry.past and entry.past.parked_until) for entry in entries) == (
+        queue.parked_count
+    )
     assert sum(entry.delayed for entry in entries) == queue.delayed_count
     return {
         "record": queue.record,
         "entries": [_entry(entry) for entry in entries],
         "ready": sorted({key for key in queue.ready if queue.is_ready(key)}),
         "claims": {
-            claim.id: (claim.created_at, claim.ttl_ms, claim.grace_ms, claim.deadline,
-                       claim.client_id, sorted(claim.held))
+            claim.id: (claim.claimed_at, claim.created_at, claim.ttl_ms, claim.grace_ms,
+                       claim.client_id, {at: claim.lease(at) for at in sorted(claim.held)})
             for claim in queue.claims.values()
         },
         "keys": dict(queue.keys._known),
@@ -57,8 +61,11 @@ def _entry(entry: Entry) -> tuple[Any, ...]:
     past = entry.past
     lived: tuple[Any, ...] | None = None
     if past is not None:
-        lived = (past.consumers, past.last_claim, past.origin, past.shared, past.renamed)
-        if lived == ([], None, None, False, False):
+        lived = (
+            past.attempts, past.last_claim, past.origin, past.shared, past.renamed,
+            past.parked_until,
+        )  # fmt: skip
+        if lived == (Attempts([]), None, None, False, False, 0):
             lived = None
     return (
         entry.id, entry.name, entry.position, entry.priority, entry.visible_at, entry.expires_at,
@@ -100,3 +107,14 @@ async def check_invariants(db: Database) -> None:
     }  # fmt: skip
     if not any(q.done.full or q.failed.full for q in db.queues):
         assert held <= known
+    attempts = keys.prefix(RecordType.ATTEMPT)
+    recorded = {
+        keys.read_attempt_key(key)
+        async for chunk in db.engine.scan(attempts, after_prefix(attempts))
+        for key, _ in chunk
+    }
+    assert recorded == {
+        (e.past.history, kept.number)
+        for q in db.queues for p in q.pages for e in p.entries.values() if e.past is not None
+        for kept in e.past.kept
+    }  # fmt: skip

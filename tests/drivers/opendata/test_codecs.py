@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zaqar_lite.domain.attempts import Attempt, Ended
 from zaqar_lite.domain.filters import (
     And,
     Between,
@@ -28,7 +29,14 @@ from zaqar_lite.domain.filters import (
 )
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.configuration import stored_filter
-from zaqar_lite.storage.opendata.format import active, bookkeeping, encoding, keys, records
+from zaqar_lite.storage.opendata.format import (
+    active,
+    attempts,
+    bookkeeping,
+    encoding,
+    keys,
+    records,
+)
 from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.filters import decode_filter, encode_filter
 
@@ -93,7 +101,7 @@ origins = st.fixed_dictionaries(
     {},
     optional={
         "source": names, "moved_at": i64, "moved_count": st.integers(0, 1 << 31),
-        "moved_client": consumers, "moved_claim": uuids,
+        "moved_client": consumers, "moved_claim": uuids, "reason": names,
     },
 ).filter(lambda fields: "source" in fields or not fields)  # fmt: skip
 extras = st.builds(
@@ -102,7 +110,7 @@ extras = st.builds(
         {},
         optional={
             "ttl_ms": i64, "position": u64, "renamed": st.booleans(), "last_claim": uuids,
-            "shared": st.booleans(),
+            "shared": st.booleans(), "parked": st.booleans(),
         },
     ),
     origins,
@@ -151,9 +159,34 @@ def test_ended_messages(items: list[records.Ended]) -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(consumers, max_size=10))
-def test_attempts(who: list[str]) -> None:
-    assert records.decode_attempts(records.encode_attempts(who)) == who
+@given(
+    st.lists(consumers, max_size=10).map(attempts.Attempts)
+    | st.builds(
+        attempts.Attempts,
+        st.lists(consumers, max_size=10),
+        st.integers(1, (1 << 64) - 1),
+        st.integers(0, (1 << 32) - 1),
+        st.sampled_from(Ended),
+        st.lists(st.builds(attempts.Kept, u16, st.integers(0, 1 << 20)), max_size=16).map(tuple),
+    )
+)
+def test_what_a_message_remembers_of_its_attempts(known: attempts.Attempts) -> None:
+    assert attempts.decode_attempts(attempts.encode_attempts(known)) == known
+
+
+@settings(deadline=None)
+@given(
+    st.builds(
+        Attempt, u16, i64, i64, st.sampled_from(Ended), i64, st.none() | names, st.none() | names,
+        st.none() | consumers,
+    ),
+    u64,
+)  # fmt: skip
+def test_an_attempt(attempt: Attempt, history: int) -> None:
+    assert attempts.decode_attempt(attempts.encode_attempt(attempt)) == attempt
+    key = keys.attempt_key(history, attempt.number)
+    assert keys.read_attempt_key(key) == (history, attempt.number)
+    assert str(history) in keys.describe(key)
 
 
 @settings(deadline=None)
@@ -251,7 +284,7 @@ def test_configurations(
 
 DECODERS = [
     records.decode_payload, records.decode_metadata, active.decode_active, records.decode_ended,
-    records.decode_attempts, records.decode_config, records.decode_claim,
+    attempts.decode_attempts, attempts.decode_attempt, records.decode_config, records.decode_claim,
     bookkeeping.decode_remembered, bookkeeping.decode_block, bookkeeping.decode_segment,
     bookkeeping.decode_state, bookkeeping.decode_garbage,
     encoding.read_terminated, encoding.read_var_u64, encoding.read_utf8, decode_filter,
@@ -283,4 +316,4 @@ def test_more_than_a_count_can_hold_is_refused_before_it_is_written() -> None:
 
 def test_a_uuid_in_another_spelling_reads_back_as_it_was() -> None:
     text = str(uuid.uuid4()).upper()
-    assert records.decode_attempts(records.encode_attempts([text])) == [text]
+    assert records.read_consumer(records.encode_consumer(text))[0] == text

@@ -94,21 +94,3 @@ async def test_the_body_goes_with_the_last(two: Store) -> None:
         await two.messages.delete(LETTERS, [message.id], claim_ids=None)
         await two.restart()
         assert len(await letters(two)) == left
-
-
-@pytest.mark.parametrize("then", ["restart", "set"])
-async def test_the_sweep_moves_what_was_exhausted_before(store: Store, then: str) -> None:
-    """Before a restart, or before the queue's policy was set."""
-    policy = {"_max_claim_count": 1, "_dead_letter_queue": "letters"}
-    if then == "restart":
-        await store.management.create_queue(QUEUE, policy, max_queues=9)
-    await store.post("poison")
-    claimed = await store.claim()
-    await store.messages.release(QUEUE, claimed.claim_id or "")
-    if then == "restart":
-        await store.restart()
-    else:
-        assert (await store.messages.sweep(100)).moved == 0
-        await store.management.create_queue(QUEUE, policy, max_queues=9)
-    assert (await store.messages.sweep(100)).moved == 1
-    assert sources(await letters(store)) == ["queue"]

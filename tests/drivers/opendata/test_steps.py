@@ -18,6 +18,7 @@ from zaqar_lite.domain.models import (
     HistoryState,
     NewMessage,
     QueueRef,
+    Retries,
     Selection,
     StoreOptions,
 )
@@ -370,13 +371,15 @@ async def test_a_history_that_is_over_at_once_is_trimmed_in_many_batches(store: 
 
 
 async def test_a_sweep_after_many_lapses_moves_the_exhausted_in_steps(store: Store) -> None:
-    policy = {"_max_claim_count": 1, "_dead_letter_queue": "other"}
-    await store.management.create_queue(QUEUE, policy, max_queues=9)
     await post_many(store, 3_000)
     for _ in range(3):
         await store.claim(1_000)
     store.clock.advance(MINUTE)
-    moved = [(await store.messages.sweep(1_000)).moved for _ in range(8)]
+
+    async def retries_of(_: QueueRef) -> Retries:
+        return Retries(DeadLetter(OTHER, 1))
+
+    moved = [(await store.messages.sweep(1_000, retries_of)).moved for _ in range(8)]
     assert sum(moved) == 3_000
     assert max(moved) <= 1_000
     assert (await store.messages.stats(OTHER)).ready == 3_000

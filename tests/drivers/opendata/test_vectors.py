@@ -9,7 +9,14 @@ from uuid import UUID
 import pytest
 
 from zaqar_lite.domain.filters import compile_priority, parse
-from zaqar_lite.storage.opendata.format import active, bookkeeping, encoding, keys, records
+from zaqar_lite.storage.opendata.format import (
+    active,
+    attempts,
+    bookkeeping,
+    encoding,
+    keys,
+    records,
+)
 from zaqar_lite.storage.opendata.format.filters import decode_filter, encode_filter
 from zaqar_lite.storage.opendata.format.keys import LogLayout, Profile, RecordType
 
@@ -87,7 +94,7 @@ def encode_value(record: str, fields: dict[str, Any]) -> bytes:  # noqa: PLR0911
                 fields.get("uuid") or fields.get("name") or fields["number"]
             )
         case "attempts":
-            return records.encode_attempts(fields["consumers"])
+            return attempts.encode_attempts(attempts.Attempts(fields["consumers"]))
         case "filter":
             return encode_filter(parse(fields["text"]))
         case "config":
@@ -129,7 +136,7 @@ def reencode(record: str, data: bytes) -> bytes:  # noqa: PLR0911 - one a record
             assert end == len(data)
             return records.encode_consumer(int(text) if data[:1] == b"\x03" else text)
         case "attempts":
-            return records.encode_attempts(records.decode_attempts(data))
+            return attempts.encode_attempts(attempts.decode_attempts(data))
         case "filter":
             tree, end = decode_filter(data)
             assert end == len(data)

@@ -7,7 +7,7 @@ from typing import Any
 
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.engine import Damage, Engine
-from zaqar_lite.storage.opendata.format import active, bookkeeping, keys, records
+from zaqar_lite.storage.opendata.format import active, attempts, bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.paging import cold_ids
@@ -18,7 +18,8 @@ _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
     RecordType.ACTIVE: active.decode_active,
     RecordType.DONE: records.decode_ended,
     RecordType.FAILED: records.decode_ended,
-    RecordType.ATTEMPTS: records.decode_attempts,
+    RecordType.ATTEMPTS: attempts.decode_attempts,
+    RecordType.ATTEMPT: attempts.decode_attempt,
     RecordType.CONFIG: records.decode_config,
     RecordType.ID_BLOCK: bookkeeping.decode_block,
     RecordType.FORMAT: bytes,
@@ -56,9 +57,12 @@ async def check(db: Database) -> Findings:
     found.problems += db.engine.damages
     payloads: set[int] = set()
     logged: set[int] = set()
+    recorded: set[bytes] = set()
     async for rows in db.engine.scan(b"", b"\xff"):
         for key, value in rows:
             problem = _check_record(db, key, value, found.counts, payloads, logged)
+            if key.startswith(keys.ATTEMPT_PREFIX):
+                recorded.add(key)
             if problem is not None:
                 found.problems.append(problem)
     garbage = await garbage_ids(db)
@@ -79,7 +83,22 @@ async def check(db: Database) -> Findings:
     for kind, there in (("payload", payloads), ("metadata", logged)):
         lost = there - held.keys() - garbage
         found.problems += [f"{kind} of message {number}: no queue holds it" for number in lost]
+    _check_attempts(db, recorded, found.problems)
     return found
+
+
+def _check_attempts(db: Database, recorded: set[bytes], problems: list[str]) -> None:
+    """Compare the attempts that have a record with those that messages remember."""
+    known = {
+        keys.attempt_key(entry.past.history, kept.number)
+        for queue in db.queues
+        for page in queue.pages
+        for entry in page.entries.values()
+        if entry.past is not None
+        for kept in entry.past.kept
+    }
+    problems += [f"{keys.describe(key)} is missing" for key in sorted(known - recorded)]
+    problems += [f"{keys.describe(key)}: no message has it" for key in sorted(recorded - known)]
 
 
 def _check_record(  # noqa: PLR0917 - what one pass collects

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.active import encode_active
+from zaqar_lite.storage.opendata.format.attempts import encode_attempts
 from zaqar_lite.storage.opendata.format.bookkeeping import encode_garbage
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 from zaqar_lite.storage.opendata.format.records import (
     ClaimRecord,
-    encode_attempts,
     encode_claim,
     encode_ended,
 )
@@ -74,7 +74,7 @@ def _encode_claims(queue: Queue, puts: dict[bytes, bytes], deletes: dict[bytes, 
         past = entry.past
         if past is not None and queue.find(entry.position) is entry:
             key = keys.attempts_key(entry.name, queue.raw)
-            puts[key] = encode_attempts(past.consumers)
+            puts[key] = encode_attempts(past.attempts)
             deletes.pop(key, None)
     queue.ended.clear()
 
@@ -90,6 +90,10 @@ def _encode_removed(
             if past.consumers:
                 key = keys.attempts_key(entry.name, queue.raw)
                 if key not in puts:  # a history that began in this batch needs it
+                    deletes[key] = None
+                for kept in past.kept:
+                    key = keys.attempt_key(past.history, kept.number)
+                    puts.pop(key, None)
                     deletes[key] = None
             if past.shared and _has_other_holder(db, message_id):
                 continue

@@ -7,19 +7,22 @@ what it has, and `more`: the next call goes on behind what this one has done, an
 from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from heapq import heappop
+from itertools import repeat
 from typing import NamedTuple, TypeAlias
 
+from zaqar_lite.domain.attempts import MAX_CLAIMS, Attempt
 from zaqar_lite.domain.errors import NotFound
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, RefusalReason, Take
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.opendata import past
+from zaqar_lite.storage.opendata import histories, leases, past
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import bring_back, expose, open_first
-from zaqar_lite.storage.opendata.entries import Claim, Entry, is_damaged
+from zaqar_lite.storage.opendata.entries import Claim, Entry, is_damaged, is_kept_back
 from zaqar_lite.storage.opendata.paging import cold_at_head, prepared
 from zaqar_lite.storage.opendata.queue import POSITION_MASK, Queue
 from zaqar_lite.storage.opendata.reading import bodies_in_memory, read_bodies
+from zaqar_lite.storage.opendata.settling import MOST_LAPSES, Step, end_lapsed
 
 MOST_TAKEN = MAX_EXAMINED
 MOST_MOVED = 200
@@ -29,6 +32,10 @@ _REMOVAL = 4
 
 Finish: TypeAlias = Callable[[Queue, int, Sequence[Entry]], str | None]
 """What becomes of the entries that are handed out; answers the id of the claim, if there is one."""
+
+
+_Readable: TypeAlias = tuple[Entry, bytes, Sequence[Attempt]]
+"""An entry that can be handed out, its body, and its attempts for who asked."""
 
 
 class _Budget:
@@ -65,20 +72,22 @@ async def hand_out(db: Database, queue: QueueRef, take: Take, finish: Finish) ->
         if taken is None:
             return Claimed(None)
         there, now, entries, moved, more = taken
-        bodies = bodies_in_memory(db, entries)
-        if bodies is None:
-            readable = await _read(db, queue, take.version, there, entries)
+        readable = _in_memory(db, entries, take)
+        if readable is None:
+            readable = await _read(db, queue, take, there, entries)
             if readable is None:
                 continue  # the queue was recovered: nobody was given anything
             more = more or len(readable) < len(entries)
-            entries, bodies = list(readable), list(readable.values())
+            entries = [one[0] for one in readable]
         claim_id = finish(there, now, entries) if entries else None
         with_delay, write = take.delay_mode is not DelayMode.IGNORE, db.names.write
         messages = []
-        for entry, body in zip(entries, bodies, strict=True):
+        for entry, body, attempts in readable:
             message = entry.view(write(entry.name), now, with_delay=with_delay)
-            message.body = body
+            message.body, message.attempts = body, attempts
             messages.append(message)
+        if claim_id is not None:
+            db.announce(queue, 0)
         if entries or moved or more:
             db.changed(there)
             await db.committer.durable()
@@ -90,7 +99,7 @@ def hold(take: Take, there: Queue, now: int, entries: Sequence[Entry]) -> str:
     claim = Claim(new_claim_id(), take.client_id)
     for entry in entries:
         there.hold(entry, claim)
-    there.extend(claim, now, take.ttl_ms, take.grace_ms)
+    leases.begin(there, claim, now, take.ttl_ms, take.grace_ms)
     return claim.id
 
 
@@ -114,7 +123,9 @@ async def _take(db: Database, queue: QueueRef, take: Take) -> _Taken | None:
         )
         if there is None:
             return None
-        if not bring_back(there, now):
+        ended, spent = end_lapsed(Step(db, there, now, take.retries), MOST_LAPSES)
+        moved += spent
+        if ended == MOST_LAPSES or not bring_back(there, now):
             return _Taken(there, now, [], moved, more=True)
         entries, also_moved, stop = _pick(db, there, now, take, limit, budget)
         moved += also_moved
@@ -143,7 +154,7 @@ def _pick(  # noqa: PLR0917 - what one call works with
                 continue
             return taken, moved, entry
         if letters is not None and entry.attempts >= letters.max_claims:
-            past.move(db, there, entry, letters, now)
+            past.move(db, there, entry, letters, now, MAX_CLAIMS)
             moved += 1
             if moved >= MOST_MOVED:
                 return taken, moved, _Stop.SPENT
@@ -171,7 +182,7 @@ def _first(queue: Queue, now: int, until: int, budget: _Budget) -> Entry | _Stop
         while ready and ready[0] == key:
             heappop(ready)  # of an entry that was only on disk meanwhile: twice in the heap
         entry = queue.find(key & POSITION_MASK)
-        if entry is None or entry.claim is not None or entry.delayed or is_damaged(entry):
+        if entry is None or entry.claim is not None or entry.delayed or is_kept_back(entry):
             continue
         cold = queue.cold.first() if queue.cold.count else None
         if cold is not None and cold[0] < key:
@@ -186,17 +197,25 @@ def _first(queue: Queue, now: int, until: int, budget: _Budget) -> Entry | _Stop
     return _Stop.SPENT
 
 
+def _in_memory(db: Database, entries: Sequence[Entry], take: Take) -> list[_Readable] | None:
+    """The taken entries with their bodies, unless something of them must be read."""
+    if take.details and any(map(histories.has_kept, entries)):
+        return None
+    bodies = bodies_in_memory(db, entries)
+    return None if bodies is None else list(zip(entries, bodies, repeat(())))
+
+
 async def _read(
     db: Database,
     queue: QueueRef,
-    version: int | None,
+    take: Take,
     there: Queue,
     entries: Sequence[Entry],
-) -> dict[Entry, bytes] | None:
+) -> list[_Readable] | None:
     """Those of the taken entries that can be read, with their bodies; None: begin anew.
 
-    The bodies come before anything is changed: an answer must not fail once it is committed, and
-    a message that can't be read must stay.
+    All is read before anything is changed: an answer must not fail once it is committed, and a
+    message that can't be read must stay.
     """
     draft = Claim(new_claim_id(), "")
     for entry in entries:
@@ -204,7 +223,8 @@ async def _read(
         draft.held[entry.position] = entry
     try:
         found = await read_bodies(db, there, entries)
-        is_current = db.queue_to_change(queue, version) is there
+        told = await histories.read(db, entries) if take.details else {}
+        is_current = db.queue_to_change(queue, take.version) is there
     except BaseException:
         if db.is_current(there):
             for entry in _let_go(draft):
@@ -213,11 +233,11 @@ async def _read(
     if not is_current:
         return None
     left = _let_go(draft)  # without what others deleted, or a purge removed, meanwhile
-    return {
-        entry: found[entry.position]
+    return [
+        (entry, found[entry.position], told.get(entry.position, ()))
         for entry in left
         if entry.position in found and not is_damaged(entry)
-    }
+    ]
 
 
 def _let_go(draft: Claim) -> Collection[Entry]:
@@ -234,7 +254,7 @@ def live_claim(there: Queue | None, claim_id: str, now: int) -> tuple[Queue, Cla
         NotFound: it does not exist, has lapsed, or holds no live message any more.
     """
     claim = None if there is None else there.claims.get(claim_id)
-    if there is None or claim is None or claim.deadline <= now or not claim.live(now):
+    if there is None or claim is None or not claim.live(now):
         raise NotFound(f"Claim {claim_id} does not exist or has expired.")
     return there, claim
 

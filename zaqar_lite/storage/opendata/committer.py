@@ -23,11 +23,16 @@ class Committer:
     """
 
     def __init__(
-        self, engine: Engine, take: Callable[[], Batch], recover: Callable[[], Awaitable[None]]
+        self,
+        engine: Engine,
+        take: Callable[[], Batch],
+        recover: Callable[[], Awaitable[None]],
+        announce: Callable[[], None],
     ) -> None:
         self._engine = engine
         self._take = take
         self._recover = recover
+        self._announce = announce
         self._waiting: list[asyncio.Future[None]] = []
         self._writing: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[None] | None = None
@@ -140,6 +145,7 @@ class Committer:
                 else:
                     self.committed = writing
                     _settle(self._writing, None)
+                    self._announce()
         except BaseException as exc:
             _settle([*self._writing, *self._waiting], exc)
             self._waiting = []

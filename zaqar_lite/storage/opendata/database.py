@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.storage.base import Listener
 from zaqar_lite.storage.opendata import loading
 from zaqar_lite.storage.opendata.checkpoint import encode_changes
 from zaqar_lite.storage.opendata.committer import Committer
@@ -59,7 +60,11 @@ class Database:
         self.touched: set[Queue] = set()
         self.written: Batch = Batch({}, ())
         self.written_touched: set[Queue] = set()
-        self.committer = Committer(engine, self._take, self._recover)
+        self.committer = Committer(engine, self._take, self._recover, self._tell)
+        self.watched: Counter[QueueRef] = Counter()
+        self.listener: Listener | None = None
+        self._news: dict[QueueRef, int] = {}  # of the batch that gathers
+        self._written_news: dict[QueueRef, int] = {}
         self.ids = Ids(0)
         self.names = Names(b"unopened")
         self.secret = bytes(16)
@@ -233,13 +238,41 @@ class Database:
             return 1
         return self.shared.get(entry.id, 1)
 
+    def put(self, key: bytes, value: bytes) -> None:
+        """Put a record into the batch."""
+        self.puts[key] = value
+        self.deletes.pop(key, None)
+
+    def delete(self, key: bytes) -> None:
+        """Let the batch delete a record."""
+        self.puts.pop(key, None)
+        self.deletes[key] = None
+
     def remove_record(self, queue: Queue) -> None:
         """Remove a queue's record, and the empty records that were made with it."""
         if queue.record is not None:
             self.queues.set_record(queue, None)
             key = keys.queue_key(RecordType.CONFIG, queue.raw)
-            self.puts.pop(key, None)
-            self.deletes[key] = None
+            self.delete(key)
+
+    # -- who waits --
+
+    def announce(self, ref: QueueRef, count: int) -> None:
+        """Tell who waits for a queue, once the batch is durable, that messages became ready."""
+        if ref in self.watched:
+            self._news[ref] = self._news.get(ref, 0) + count
+
+    def _tell(self) -> None:
+        """Tell the listener what the batch that is durable now made ready."""
+        told, self._written_news = self._written_news, {}
+        if self.listener is None:
+            return
+        for ref, count in told.items():
+            if ref in self.watched:
+                try:
+                    self.listener(ref, count)
+                except Exception:  # the batch is durable whatever becomes of a hint
+                    logger.exception("who waits for %s was not told", ref)
 
     # -- the batch --
 
@@ -253,6 +286,7 @@ class Database:
         puts[keys.STATE] = encode_state(self.ids.next, self.clock.now_ms(), self.secret)
         self.puts, self.deletes, self.touched = {}, {}, set()
         self.written, self.written_touched = Batch(puts, list(deletes)), touched
+        self._written_news, self._news = self._news, {}
         return self.written
 
     def _forget_batches(self) -> None:
@@ -272,5 +306,6 @@ class Database:
         self._forget_batches()
         self.puts, self.deletes, self.touched = {}, {}, set()
         self.written, self.written_touched = Batch({}, ()), set()
+        self._written_news, self._news = {}, {}
         self.ids.forget_stored()
         await loading.reload(self, sorted(refs))

@@ -1,9 +1,10 @@
-"""What becomes due in a queue as time goes on: expiry, the lapse of claims, the end of delays.
+"""What becomes due in a queue as time goes on: expiry, the end of delays and of parkings.
 
 However much is due at once, one step of the event loop does a bounded part of it. Nothing waits for
-the rest: an entry past its deadline and a claim past its own are over for everybody, whether or
+the rest: an entry past its deadline and a lease past its own are over for everybody, whether or
 not a step came to them. Only who is handed out next depends on the order of all that is ready: so
-a claim first brings back what has lapsed, and finds the delays that have ended (`bring_back`).
+a claim first ends what has lapsed (`settling.py`: what becomes of that is the queue's policy), lets
+back what was parked, and finds the delays that have ended (`bring_back`).
 
 A delay that has ended is found by its page: `gather` enters the pages into the queue's `due`, by
 what their first entry could be handed out as, and `open_first` makes the entries of one page
@@ -16,6 +17,7 @@ from itertools import islice
 
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.opendata.entries import MAX_PRIORITY, NEVER, Page
+from zaqar_lite.storage.opendata.leases import first_lapse, first_return, unpark
 from zaqar_lite.storage.opendata.queue import POSITION_BITS, Queue
 
 STEP = MAX_EXAMINED
@@ -24,19 +26,19 @@ STEP = MAX_EXAMINED
 
 def bring_back(queue: Queue, now: int) -> bool:
     """Find what comes back into its place by `now`, or a step's worth; answer whether it is all."""
-    lapses, delayed = queue.lapses, queue.delayed
-    if lapses and lapses[0][0] <= now:
-        lapse(queue, now, STEP)
+    delayed, parked = queue.delayed, queue.parked
+    if parked and parked[0][0] <= now:
+        unpark(queue, now, STEP)
     if delayed and delayed[0][0] <= now:
         gather(queue, now, STEP)
-    return not (lapses and lapses[0][0] <= now) and not (delayed and delayed[0][0] <= now)
+    return not (parked and first_return(queue) <= now) and not (delayed and delayed[0][0] <= now)
 
 
 def settle(queue: Queue, now: int) -> bool:
     """Bring a queue up to `now`, or one step nearer; answer whether it is there.
 
-    Afterwards what has expired or lapsed is gone, keys too, and the pages with ended delays are in
-    `due`.
+    Afterwards what has expired is gone, keys too, what was parked is ready, and the pages with
+    ended delays are in `due`. Leases that have ended are left alone.
     """
     is_settled = bring_back(queue, now)
     expiries, keys = queue.expiries, queue.keys
@@ -73,21 +75,6 @@ def expire(queue: Queue, now: int, limit: int) -> int:
         page.min_expires = min((entry.expires_at for entry in page.entries.values()), default=NEVER)
         if page.entries:
             heappush(queue.expiries, (page.min_expires, page.first, page))
-    return count
-
-
-def lapse(queue: Queue, now: int, limit: int) -> int:
-    """End the claims of about `limit` entries whose deadline has come; answer how many claims."""
-    count = looked_at = 0
-    while looked_at < limit and queue.lapses and queue.lapses[0][0] <= now:
-        deadline, _, claim = heappop(queue.lapses)
-        looked_at += 1
-        if queue.claims.get(claim.id) is not claim or claim.deadline != deadline:
-            continue  # released, or renewed since
-        looked_at += len(claim.held)
-        queue.examined += len(claim.held)
-        queue.end(claim)
-        count += 1
     return count
 
 
@@ -157,11 +144,16 @@ def expose(queue: Queue, now: int, limit: int) -> int:
 
 def next_due(queue: Queue) -> int:
     """The earliest instant at which something here may be due."""
-    if queue.due:
-        return 0
     return min(
         queue.expiries[0][0] if queue.expiries else NEVER,
-        queue.lapses[0][0] if queue.lapses else NEVER,
-        queue.delayed[0][0] if queue.delayed else NEVER,
+        ripens_at(queue),
         queue.keys.next_due(),
     )
+
+
+def ripens_at(queue: Queue) -> int:
+    """The earliest instant at which an entry may become ready by time."""
+    delayed = NEVER
+    if queue.delayed_count:
+        delayed = 0 if queue.due or not queue.delayed else queue.delayed[0][0]
+    return min(first_lapse(queue), first_return(queue), delayed)

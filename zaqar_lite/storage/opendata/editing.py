@@ -36,6 +36,7 @@ async def edit(db: Database, queue: QueueRef, wanted: Edit) -> Message:
     if delay_ms is not None:
         there.set_delay(entry, visible_at)
         open_page(there, entry.page, now)
+        db.announce(queue, int(visible_at <= now))
     message = entry.view(db.names.write(entry.name), now)
     message.body = shown
     db.changed(there)

@@ -5,6 +5,7 @@ from itertools import islice
 
 from msgspec import Struct
 
+from zaqar_lite.domain.attempts import MAX_CLAIMS, Ended
 from zaqar_lite.domain.models import Message, Origin
 from zaqar_lite.storage.opendata.format.active import (
     Extra,
@@ -13,6 +14,7 @@ from zaqar_lite.storage.opendata.format.active import (
     encode_extras,
     join_active,
 )
+from zaqar_lite.storage.opendata.format.attempts import Attempts, Kept
 from zaqar_lite.storage.opendata.format.records import Metadata
 
 PAGE_SIZE = 256
@@ -26,49 +28,90 @@ UNKNOWN = -1
 
 
 class Claim:
-    """A claim and what it holds, by position; empty once it is released or has lapsed.
+    """A claim and what it holds, by position; empty once it is over.
+
+    claimed_at  when it handed out its messages
+    created_at  the same, or when it was last renewed; the claim's age counts from here
+    deadline    the end of the leases that `leases` does not name, by position
+    due_at      no lease of the claim ends before
 
     One without a ttl is a draft: it keeps others away while bodies are read, and nobody holds a
     message by it.
     """
 
     __slots__ = (
-        "client_id", "created_at", "deadline", "grace_ms", "held", "id", "raw", "ttl_ms",
+        "claimed_at", "client_id", "created_at", "deadline", "due_at", "grace_ms", "held", "id",
+        "leases", "raw", "ttl_ms",
     )  # fmt: skip
 
     def __init__(self, claim_id: str, client_id: str) -> None:
         self.id = claim_id
         self.raw = bytes.fromhex(claim_id)
         self.client_id = client_id
-        self.created_at = self.deadline = 0
+        self.claimed_at = self.created_at = self.deadline = self.due_at = 0
         self.ttl_ms = self.grace_ms = 0
         self.held: dict[int, Entry] = {}
+        self.leases: dict[int, int] = {}
+
+    def lease(self, position: int) -> int:
+        """When its lease of an entry ends."""
+        return self.leases.get(position, self.deadline) if self.leases else self.deadline
 
     def live(self, now: int) -> "list[Entry]":
-        """What it holds and has not expired, in order of position."""
+        """What it holds by a live lease and has not expired, in order of position."""
         held = self.held
-        return [held[at] for at in sorted(held) if held[at].expires_at > now]
+        return [
+            held[at] for at in sorted(held) if held[at].expires_at > now and self.lease(at) > now
+        ]
+
+    def lapsed(self, now: int) -> "list[Entry]":
+        """What it holds although the lease has ended."""
+        if not self.leases:
+            return list(self.held.values()) if self.deadline <= now else []
+        return [entry for at, entry in self.held.items() if self.lease(at) <= now]
 
 
 class Past:
     """What an entry went through; most entries have none.
 
-    consumers   who held it in the attempts that have ended, the oldest first
-    last_claim  the claim of the last of them
-    shared      more than one queue was given the message
-    renamed     its id here is its position, because this queue held its own id already
-    damaged     its payload or metadata can't be read: it is never handed out
+    consumers     who held it in the attempts that have ended, the oldest first
+    last_claim    the claim of the last of them
+    last_ended    and how that ended
+    failures      how many of them were failures
+    history       the number that keys the records of attempts; 0: there are none
+    kept          the attempts that have one
+    parked_until  given back with a delay that ends then; 0: it does not wait
+    shared        more than one queue was given the message
+    renamed       its id here is its position, because this queue held its own id already
+    damaged       its payload or metadata can't be read: it is never handed out
     """
 
-    __slots__ = ("consumers", "damaged", "last_claim", "origin", "renamed", "shared")
+    __slots__ = (
+        "consumers", "damaged", "failures", "history", "kept", "last_claim", "last_ended",
+        "origin", "parked_until", "renamed", "shared",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.consumers: list[str] = []
         self.last_claim: bytes | None = None
+        self.last_ended: Ended | None = None
+        self.failures = 0
+        self.history = 0
+        self.kept: tuple[Kept, ...] = ()
+        self.parked_until = 0
         self.origin: Origin | None = None
         self.shared = False
         self.renamed = False
         self.damaged = False
+
+    @property
+    def attempts(self) -> Attempts:
+        """What of it the record of attempts holds."""
+        return Attempts(self.consumers, self.history, self.failures, self.last_ended, self.kept)
+
+    @attempts.setter
+    def attempts(self, known: Attempts) -> None:
+        self.consumers, self.history, self.failures, self.last_ended, self.kept = known
 
 
 class Page:
@@ -101,17 +144,22 @@ class Page:
         in_flight: list[int] = []
         extras: list[bytes] = []
         for entry in islice(self.entries.values(), self.encoded_count, None):
-            claim = entry.claim
-            if claim is None or not claim.ttl_ms:
+            claim, past = entry.claim, entry.past
+            if claim is not None and claim.ttl_ms:
+                in_flight += (
+                    entry.id, entry.priority, claim.claimed_at,
+                    claim.lease(entry.position) if claim.leases else claim.deadline,
+                    entry.attempts,
+                )  # fmt: skip
+            elif past is not None and past.parked_until:
+                until = past.parked_until
+                in_flight += (entry.id, entry.priority, until, until, entry.attempts)
+            else:
                 available += (
                     entry.id, entry.priority, entry.visible_at, entry.expires_at, entry.attempts,
                 )  # fmt: skip
-                if entry.past is None and entry.is_plain:
+                if past is None and entry.is_plain:
                     continue
-            else:
-                in_flight += (
-                    entry.id, entry.priority, claim.created_at, claim.deadline, entry.attempts,
-                )  # fmt: skip
             extra = entry.extra()
             if extra is not None:
                 extras.append(extra)
@@ -163,9 +211,14 @@ class Entry(Struct, eq=False):
         )
 
     def holder(self, now: int) -> Claim | None:
-        """The claim that holds the entry, unless it has lapsed."""
+        """The claim that holds the entry, unless its lease has ended."""
         claim = self.claim
-        return None if claim is None or claim.deadline <= now else claim
+        return None if claim is None or claim.lease(self.position) <= now else claim
+
+    def is_parked(self, now: int) -> bool:
+        """Whether it was given back with a delay that is not over."""
+        past = self.past
+        return past is not None and past.parked_until > now
 
     def remember(self) -> Past:
         """The entry's past, to write to."""
@@ -173,14 +226,6 @@ class Entry(Struct, eq=False):
         if past is None:
             past = self.past = Past()
         return past
-
-    def attempt_ended(self, claim: Claim) -> None:
-        """Note that `claim` holds the entry no more."""
-        past = self.remember()
-        past.last_claim = claim.raw
-        past.consumers.append(claim.client_id)
-        if len(past.consumers) > MAX_CONSUMERS:
-            del past.consumers[0]
 
     def learn(self, metadata: Metadata, client_id: str | None, headers: dict[str, str]) -> None:
         """Take over what the log says of the message."""
@@ -192,9 +237,13 @@ class Entry(Struct, eq=False):
         """Show the entry to a reader, but for its body."""
         past = self.past
         claim = self.claim
-        if claim is not None and claim.deadline <= now:
+        if (
+            claim is not None
+            and (claim.leases or claim.deadline <= now)
+            and claim.lease(self.position) <= now
+        ):
             claim = None
-        return Message(
+        message = Message(
             name,
             self.position,
             b"",
@@ -207,8 +256,12 @@ class Entry(Struct, eq=False):
             self.client_id,
             (self.visible_at or None) if with_delay else None,
             self.headers,
-            None if past is None else past.origin,
         )
+        if past is not None:
+            message.origin, message.failure_count = past.origin, past.failures
+            if past.parked_until > now:
+                message.parked_until = past.parked_until
+        return message
 
     def extra(self) -> bytes | None:
         """Encode what the entry has beyond the RFC's fields."""
@@ -225,8 +278,12 @@ class Entry(Struct, eq=False):
             extra.renamed, extra.shared, extra.last_claim = (
                 past.renamed, past.shared, past.last_claim,
             )  # fmt: skip
+            if past.parked_until:
+                extra.parked = True
+                extra.visible_at, extra.deadline = self.visible_at, self.expires_at
             origin = past.origin
             if origin is not None:
+                extra.reason = None if origin.reason == MAX_CLAIMS else origin.reason
                 extra.source, extra.moved_at = origin.source, origin.moved_at
                 extra.moved_count = origin.claim_count
                 extra.moved_client = origin.last_client_id
@@ -256,6 +313,7 @@ class Entry(Struct, eq=False):
                     extra.moved_count,
                     None if extra.moved_claim is None else extra.moved_claim.hex(),
                     extra.moved_client,
+                    extra.reason or MAX_CLAIMS,
                 )
         return entry
 
@@ -267,6 +325,12 @@ NOWHERE = Page(None, NEVER)
 def is_damaged(entry: Entry) -> bool:
     """Whether an entry is set aside because it can't be read."""
     return entry.past is not None and entry.past.damaged
+
+
+def is_kept_back(entry: Entry) -> bool:
+    """Whether an entry that is neither claimed nor delayed is not ready: damaged, or parked."""
+    past = entry.past
+    return past is not None and (past.damaged or past.parked_until != 0)
 
 
 _NO_EXTRA = Extra()

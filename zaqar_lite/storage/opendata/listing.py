@@ -7,10 +7,12 @@ from itertools import islice, takewhile
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import Message, Page, QueueRef, Selection, Stats
 from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.opendata import histories
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import STEP, promote
 from zaqar_lite.storage.opendata.entries import UNKNOWN, Entry, is_damaged
 from zaqar_lite.storage.opendata.entries import Page as QueuePage
+from zaqar_lite.storage.opendata.leases import count_lapsed
 from zaqar_lite.storage.opendata.paging import (
     cold_after,
     cold_at,
@@ -50,7 +52,7 @@ async def list_messages(db: Database, queue: QueueRef, selection: Selection) -> 
             reached = entry.position
             if (
                 entry.expires_at > now
-                and (include_claimed or entry.holder(now) is None)
+                and (include_claimed or not (entry.holder(now) or entry.is_parked(now)))
                 and (include_delayed or not entry.delayed or entry.visible_at <= now)
                 and (exclude_client_id is None or entry.client_id != exclude_client_id)
                 and not damaged
@@ -65,7 +67,7 @@ async def list_messages(db: Database, queue: QueueRef, selection: Selection) -> 
         if examined:
             page.marker = after = reached
         if found:
-            page.messages = await read(db, there, found, now)
+            page.messages = await read(db, there, found, now, details=selection.details)
             if page.messages:
                 return page
         if examined < MAX_EXAMINED and len(found) < limit:
@@ -88,7 +90,12 @@ async def stats(db: Database, queue: QueueRef) -> Stats:
         if promote(there, now, STEP) < STEP:
             break
         await asyncio.sleep(0)  # so many are due that others come in between
-    stats = Stats(there.ready_count, there.delayed_count, there.claimed_count)
+    lapsed = count_lapsed(there, now)
+    stats = Stats(
+        there.ready_count + lapsed,
+        there.delayed_count + there.parked_count,
+        there.claimed_count - lapsed,
+    )
     ends = there.ends()
     found = await read(db, there, ends, now)
     if found:
@@ -117,10 +124,16 @@ def _cold_after(start: int) -> Callable[[Queue], list[QueuePage]]:
     return lambda there: cold_after(there, start, MAX_EXAMINED)
 
 
-async def read(db: Database, there: Queue, found: Sequence[Entry], now: int) -> list[Message]:
+async def read(
+    db: Database, there: Queue, found: Sequence[Entry], now: int, *, details: bool = False
+) -> list[Message]:
     """Show entries to a reader, once everything they were changed by is durable."""
     epoch = there.epoch
     messages = [entry.view(db.names.write(entry.name), now) for entry in found]
+    if details:
+        told = await histories.read(db, found)
+        for message in messages:
+            message.attempts = told.get(message.position, ())
     await fill(db, there, found, messages)
     await db.committer.visible(epoch)
     return messages

@@ -14,16 +14,17 @@ from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import UNKNOWN, Claim, Entry, Page
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.active import read_active, rows_of_five
+from zaqar_lite.storage.opendata.format.attempts import decode_attempts
 from zaqar_lite.storage.opendata.format.bookkeeping import Remembered
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import (
     ClaimRecord,
-    decode_attempts,
     decode_claim,
     decode_ended,
 )
 from zaqar_lite.storage.opendata.idempotency import read_record
+from zaqar_lite.storage.opendata.leases import index_claim
 from zaqar_lite.storage.opendata.queue import Queue
 
 if TYPE_CHECKING:
@@ -188,7 +189,10 @@ def _read_page(db: "Database", part: _Parts, number: int | None, value: bytes) -
         else:  # a literal record of the RFC keeps no deadline here: it lives at least so long
             entry.expires_at = lease + 1
         entries.append(entry)
-        part.in_flight.append((entry, claimed_at, lease))
+        if extra is not None and extra.parked:
+            entry.remember().parked_until = lease
+        else:
+            part.in_flight.append((entry, claimed_at, lease))
     entries.sort(key=lambda entry: entry.position)
     page.entries = {entry.position: entry for entry in entries}
     if entries:
@@ -205,9 +209,8 @@ def _assemble(db: "Database", part: _Parts) -> None:
         claim.created_at, claim.ttl_ms, claim.grace_ms = (
             record.created_at, record.ttl_ms, record.grace_ms,
         )  # fmt: skip
-        claim.deadline = record.created_at + record.ttl_ms
+        claim.claimed_at, claim.deadline = record.created_at, record.created_at + record.ttl_ms
         queue.claims[claim_id] = claim
-        queue.index_claim(claim)
         holders.update(dict.fromkeys(record.message_ids, claim))
     for entry, claimed_at, lease in part.in_flight:
         holder = holders.get(entry.name)
@@ -216,9 +219,13 @@ def _assemble(db: "Database", part: _Parts) -> None:
             holder.created_at, holder.deadline = claimed_at, lease
             holder.ttl_ms = lease - claimed_at
             queue.claims[holder.id] = holder
-            queue.index_claim(holder)
         entry.claim = holder
+        holder.claimed_at = claimed_at
         holder.held[entry.position] = entry
+        if lease != holder.deadline:
+            holder.leases[entry.position] = lease
+    for claim in queue.claims.values():
+        index_claim(queue, claim, min((claim.deadline, *claim.leases.values())))
     for page in sorted(part.pages, key=lambda page: page.first):
         if page.first in part.cold:
             queue.adopt_cold(page, *part.cold[page.first])
@@ -229,7 +236,6 @@ def _assemble(db: "Database", part: _Parts) -> None:
             if entry.position != entry.id:
                 queue.names[entry.name] = entry.position
             queue.index(entry)
-    queue.review_attempts()
     queue.keys.restore(part.keys)
 
 
@@ -247,7 +253,7 @@ async def _read_attempts(db: "Database", queues: Sequence[Queue]) -> None:
         try:
             if isinstance(value, Damage):
                 raise CodecError(value.why)
-            wanted[key].remember().consumers = decode_attempts(value)
+            wanted[key].remember().attempts = decode_attempts(value)
         except CodecError as exc:
             damaged(db, Damage(key, str(exc)))
 

@@ -162,7 +162,6 @@ class OpenDataManagementStore(ManagementStore):
     def _put(self, queue: Queue, record: QueueRecord, config: bytes) -> None:
         db = self._db
         db.queues.set_record(queue, record)
-        queue.review_attempts()
         key = keys.queue_key(RecordType.CONFIG, queue.raw)
         db.puts[key] = config
         db.deletes.pop(key, None)

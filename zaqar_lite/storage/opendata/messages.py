@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 from zaqar_lite.domain.models import (
+    NO_RETRIES,
     Capability,
     Claim,
     Claimed,
@@ -17,24 +18,29 @@ from zaqar_lite.domain.models import (
     Posted,
     QueueRef,
     Refusal,
+    Retries,
     Selection,
+    Settled,
+    Settlement,
     Stats,
     Swept,
     Take,
 )
-from zaqar_lite.storage.base import MessageStore, RetriesOf, no_retries
+from zaqar_lite.storage.base import Listener, MessageStore, RetriesOf, no_retries
 from zaqar_lite.storage.opendata import (
     claiming,
     editing,
-    entries,
+    leases,
     listing,
     past,
     posting,
+    settling,
     sweeping,
 )
 from zaqar_lite.storage.opendata.claiming import live_claim, refusal
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.due import STEP, expose
+from zaqar_lite.storage.opendata.due import STEP, expose, ripens_at
+from zaqar_lite.storage.opendata.entries import NEVER
 from zaqar_lite.storage.opendata.listing import cold_named, named, read
 from zaqar_lite.storage.opendata.paging import cool, nothing, prepared, purge_some
 
@@ -49,8 +55,10 @@ class OpenDataMessageStore(MessageStore):
             Capability.DURABLE,
             Capability.FAN_OUT,
             Capability.HISTORY,
+            Capability.SETTLE,
         }
     )
+    poll_interval_ms = 60_000  # one process: no announcement is lost
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -107,7 +115,9 @@ class OpenDataMessageStore(MessageStore):
         """Fetch messages by id; see the seam."""
         db = self._db
         there, now = await prepared(db, queue, None, cold_named(db, ids), reads=True)
-        return () if there is None else await read(db, there, named(db, there, ids, now), now)
+        if there is None:
+            return ()
+        return await read(db, there, named(db, there, ids, now), now, details=details)
 
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change a delayed message; see the seam."""
@@ -155,7 +165,7 @@ class OpenDataMessageStore(MessageStore):
         there, now = await prepared(self._db, queue, None, nothing, reads=True)
         there, claim = live_claim(there, claim_id, now)
         answer = Claim(claim.id, claim.ttl_ms, now - claim.created_at, ())
-        answer.messages = await read(self._db, there, claim.live(now), now)
+        answer.messages = await read(self._db, there, claim.live(now), now, details=details)
         return answer
 
     async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
@@ -163,23 +173,47 @@ class OpenDataMessageStore(MessageStore):
         db = self._db
         there, now = await prepared(db, queue, None, nothing)
         there, claim = live_claim(there, claim_id, now)
-        there.extend(claim, now, ttl_ms, grace_ms)
+        leases.renew(there, claim, now, ttl_ms, grace_ms)
+        db.announce(queue, 0)
         db.changed(there)
         await db.committer.durable()
 
     async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
         """End a claim; see the seam."""
-        db = self._db
-        there, _ = await prepared(db, queue, None, nothing)
-        if there is None:
-            return
-        claim = there.claims.get(claim_id)
-        if claim is not None:
-            there.end(claim)
-            db.changed(there)
-            await db.committer.durable()
-        else:
-            await db.committer.visible(there.epoch)
+        await settling.release(self._db, queue, claim_id, delay_ms)
+
+    async def settle(
+        self,
+        queue: QueueRef,
+        claim_id: str,
+        settlements: Sequence[Settlement],
+        *,
+        retries: Retries = NO_RETRIES,
+        version: int | None = None,
+    ) -> Settled:
+        """Settle messages of a claim; see the seam."""
+        return await settling.settle(self._db, queue, claim_id, settlements, retries, version)
+
+    async def next_due(self, queue: QueueRef) -> int | None:
+        """How long until a message becomes ready by time; see the seam."""
+        there = self._db.queue(queue, None)
+        instant = NEVER if there is None else ripens_at(there)
+        return None if instant >= NEVER else max(0, instant - self._db.clock.now_ms())
+
+    def listen(self, listener: Listener) -> None:
+        """Announce to `listener` what became ready; see the seam."""
+        self._db.listener = listener
+
+    async def watch(self, queue: QueueRef) -> None:
+        """Begin to announce a queue; see the seam."""
+        self._db.watched[queue] += 1
+
+    async def unwatch(self, queue: QueueRef) -> None:
+        """End what `watch` began; see the seam."""
+        watched = self._db.watched
+        watched[queue] -= 1
+        if watched[queue] <= 0:
+            del watched[queue]
 
     async def purge(self, queue: QueueRef) -> None:
         """Remove the messages and claims there are, in steps that are each durable; see the seam.
@@ -210,12 +244,12 @@ class OpenDataMessageStore(MessageStore):
             elif there.done.full or there.failed.full:
                 await past.forget_pages(db, there)
             elif len(there.keys) > STEP:
-                there.keys.forget(entries.NEVER, STEP)
+                there.keys.forget(NEVER, STEP)
                 db.changed(there)
             else:
                 there.remove_all()
                 past.forget_rest(db, there)
-                there.keys.forget(entries.NEVER)
+                there.keys.forget(NEVER)
                 db.remove_record(there)
                 db.changed(there)
                 break
@@ -239,13 +273,14 @@ class OpenDataMessageStore(MessageStore):
         db.settle(there, now)  # or what has expired would be counted
         exposed = expose(there, now, limit)
         if exposed:
+            db.announce(queue, exposed)
             db.changed(there)
             await db.committer.durable()
         return exposed
 
     async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
         """Bring queues up to now and tidy the store; see the seam."""
-        return await sweeping.sweep(self._db, limit)
+        return await sweeping.sweep(self._db, limit, retries_of)
 
     async def history(
         self, queue: QueueRef, state: HistoryState, *, marker: str | None, limit: int

@@ -10,13 +10,13 @@ from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import NEVER, PAGE_SIZE, Entry
 from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.format.records import (
-    Ended,
+from zaqar_lite.storage.opendata.format.attempts import (
+    Attempts,
     decode_attempts,
-    decode_ended,
     encode_attempts,
 )
+from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.format.records import Ended, decode_ended
 from zaqar_lite.storage.opendata.history import History
 from zaqar_lite.storage.opendata.queue import Queue
 
@@ -25,8 +25,10 @@ _MOST_DIGITS = 20  # of a 64-bit number; Python refuses to read thousands
 _RETENTIONS = {RecordType.DONE: DONE_RETENTION, RecordType.FAILED: FAILED_RETENTION}
 
 
-def move(db: Database, queue: Queue, entry: Entry, policy: DeadLetter, now: int) -> None:
-    """Move an exhausted entry, just taken from the ready index, to where its policy says.
+def move(  # noqa: PLR0917 - what, from where, whereto, when and why
+    db: Database, queue: Queue, entry: Entry, policy: DeadLetter, now: int, reason: str
+) -> None:
+    """Move an entry that is in no state's index to where its policy says.
 
     Source and target change in one batch.
     """
@@ -38,15 +40,14 @@ def move(db: Database, queue: Queue, entry: Entry, policy: DeadLetter, now: int)
     queue.removed.pop()  # the payload goes along
     before = entry.remember()
     if before.consumers:
-        key = keys.attempts_key(entry.name, queue.raw)
-        db.puts.pop(key, None)
-        db.deletes[key] = None
+        db.delete(keys.attempts_key(entry.name, queue.raw))
     before.origin = Origin(
         queue.ref.name,
         now,
         entry.attempts,
         None if before.last_claim is None else before.last_claim.hex(),
         before.consumers[-1] if before.consumers else None,
+        reason,
     )
     if policy.ttl_ms is not None:
         entry.ttl_ms, entry.expires_at = policy.ttl_ms, now + policy.ttl_ms
@@ -58,6 +59,7 @@ def move(db: Database, queue: Queue, entry: Entry, policy: DeadLetter, now: int)
     target.add(entry)
     target.ended.append(entry)
     db.changed(target)
+    db.announce(target.ref, 1)
 
 
 def keeps_done(queue: Queue) -> bool:
@@ -75,7 +77,8 @@ def record_done(db: Database, queue: Queue, entry: Entry, now: int, client_id: s
 def _record(db: Database, queue: Queue, history: History, entry: Entry, now: int) -> None:
     history.append(Ended(entry.name, now, entry.attempts))
     if entry.past is not None and entry.past.consumers:
-        db.puts[keys.attempts_key(entry.name, queue.raw)] = encode_attempts(entry.past.consumers)
+        consumers = Attempts(entry.past.consumers)
+        db.puts[keys.attempts_key(entry.name, queue.raw)] = encode_attempts(consumers)
 
 
 async def read(
@@ -108,7 +111,7 @@ async def read(
                 db.names.write(item.message_id),
                 item.ended_at,
                 item.attempts,
-                decode_attempts(consumers) if isinstance(consumers, bytes) else (),
+                decode_attempts(consumers).consumers if isinstance(consumers, bytes) else (),
             )
         )
     if not found:
@@ -195,8 +198,7 @@ async def trim(db: Database, queue: Queue, now: int) -> int:
 def _forget(db: Database, queue: Queue, gone: Sequence[Ended]) -> int:
     for item in gone:
         key = keys.attempts_key(item.message_id, queue.raw)
-        db.puts.pop(key, None)
-        db.deletes[key] = None
+        db.delete(key)
     if gone:
         db.changed(queue)
     return len(gone)

@@ -57,6 +57,8 @@ def post(
             ends = now + db.options.idempotency_window_ms
             queue.keys.put(batch, ends, Known(ids, batch_key.digest))
     db.changed(queue)
+    if new and queue.ref in db.watched:
+        db.announce(queue.ref, sum(not message.delay_ms for message in new))
     return posted
 
 
@@ -179,6 +181,7 @@ def _copy(db: Database, entry: Entry, copies: Sequence[Copy], now: int) -> None:
         copied.remember().shared = True
         target.add(copied)
         db.changed(target)
+        db.announce(ref, int(not delay_ms))
         holders += 1
     if holders > 1:
         entry.remember().shared = True

@@ -4,7 +4,8 @@
     ready           heap of priority << 64 | position
     delayed         heap of (earliest end of a delay in a page, first position, page)
     due             heap of (lowest priority << 64 | first position, page): delays have ended there
-    lapses          heap of (deadline, n, claim)
+    lapses          heap of (earliest end of a lease in a claim, n, claim)
+    parked          heap of (instant, position) of what was given back with a delay
     expiries        heap of (earliest deadline in a page, first position, page)
 
 Keys of entries that have left a state stay in its heap until they come up, and are passed over
@@ -16,12 +17,10 @@ Nothing here writes: `changed` collects the pages and claims that differ from th
 """
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappush
 from itertools import islice
 
-from zaqar_lite.domain.metadata import dead_letter_policy
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.opendata.cold import ColdPages
 from zaqar_lite.storage.opendata.entries import (
@@ -31,6 +30,7 @@ from zaqar_lite.storage.opendata.entries import (
     Entry,
     Page,
     is_damaged,
+    is_kept_back,
 )
 from zaqar_lite.storage.opendata.format.keys import RecordType, queue_id
 from zaqar_lite.storage.opendata.history import History
@@ -61,8 +61,9 @@ class Queue:
         self.due: list[tuple[int, Page]] = []
         self.claims: dict[str, Claim] = {}
         self.lapses: list[tuple[int, int, Claim]] = []
+        self.parked: list[tuple[int, int]] = []
         self.expiries: list[tuple[int, int, Page]] = []
-        self.total = self.ready_count = self.delayed_count = 0
+        self.total = self.ready_count = self.delayed_count = self.parked_count = 0
         self.keys = Keys()
         self.done = History(RecordType.DONE)
         self.failed = History(RecordType.FAILED)
@@ -72,23 +73,21 @@ class Queue:
         self.epoch = 0
         self.visit_at = NEVER  # when the sweep comes next (`agenda.py`)
         self.is_noted = False  # whether it comes at once
-        self.review_from: int | None = None  # the position before which all attempts were looked at
         self.pushed: list[int] | None = None  # onto `ready`, while that is being built anew
         self.changed_pages: set[int | None] = set()  # by number
         self.changed_claims: dict[str, Claim | None] = {}
         self.ended: list[Entry] = []  # whose attempts record is out of date
-        self.exhaustible: deque[Entry] = deque()  # whose last attempt may have ended
         self.removed: list[Entry] = []
         self.damaged_pages: set[int | None] = set()
         self._last_page = 0
-        self._lapse_count = 0
+        self.lapse_count = 0
 
     # -- finding --
 
     @property
     def claimed_count(self) -> int:
         """How many entries are claimed."""
-        return self.total - self.ready_count - self.delayed_count
+        return self.total - self.ready_count - self.delayed_count - self.parked_count
 
     @property
     def is_empty(self) -> bool:
@@ -228,11 +227,20 @@ class Queue:
             self.delayed_count += 1
             self.index_delay(entry)
         elif entry.claim is None:
-            self.ready_count += 1
-            key = entry.priority << POSITION_BITS | entry.position
-            heappush(self.ready, key)
-            if self.pushed is not None:
-                self.pushed.append(key)
+            past = entry.past
+            if past is not None and past.parked_until:
+                self.index_parking(entry, past.parked_until)
+            else:
+                self.ready_count += 1
+                key = entry.priority << POSITION_BITS | entry.position
+                heappush(self.ready, key)
+                if self.pushed is not None:
+                    self.pushed.append(key)
+
+    def index_parking(self, entry: Entry, until: int) -> None:
+        """Enter an entry into the heap and the count of what was given back with a delay."""
+        self.parked_count += 1
+        heappush(self.parked, (until, entry.position))
 
     def index_delay(self, entry: Entry) -> None:
         """Enter the end of an entry's delay into its page and, if it is the first, the heap."""
@@ -244,14 +252,14 @@ class Queue:
 
     def remove(self, entry: Entry) -> None:
         """Take an entry out of the queue, whatever its state."""
-        claim = entry.claim
-        if claim is not None:
-            del claim.held[entry.position]
-            if not claim.held:
-                self._forget_claim(claim)
+        past = entry.past
+        if entry.claim is not None:
+            self.drop_lease(entry.claim, entry)
         elif entry.delayed:
             self.delayed_count -= 1
-        elif entry.past is None or not entry.past.damaged:
+        elif past is not None and past.parked_until:
+            self.parked_count -= 1
+        elif past is None or not past.damaged:
             self.ready_count -= 1
         self.leave(entry)
 
@@ -356,7 +364,7 @@ class Queue:
             entry is not None
             and entry.claim is None
             and not entry.delayed
-            and not is_damaged(entry)
+            and not is_kept_back(entry)
         )
 
     def hold(self, entry: Entry, claim: Claim) -> None:
@@ -374,25 +382,12 @@ class Queue:
         self.ready_count += 1
         self.push_ready(entry.priority << POSITION_BITS | entry.position)
 
-    def extend(self, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
-        """Let a claim live `ttl_ms` from now, and what it holds at least as long.
-
-        A message that would expire before its claim gets the claim's ttl and the grace.
-        """
-        claim.created_at, claim.ttl_ms, claim.grace_ms = now, ttl_ms, grace_ms
-        deadline = claim.deadline = now + ttl_ms
-        self.claims[claim.id] = claim
-        self.changed_claims[claim.id] = claim
-        self.index_claim(claim)
-        for entry in claim.held.values():
-            self.change(entry.page)
-            if now < entry.expires_at < deadline:
-                self.set_ttl(entry, ttl_ms + grace_ms, now)
-
-    def index_claim(self, claim: Claim) -> None:
-        """Enter a claim's deadline into its heap."""
-        self._lapse_count += 1
-        heappush(self.lapses, (claim.deadline, self._lapse_count, claim))
+    def drop_lease(self, claim: Claim, entry: Entry) -> None:
+        """Let a claim hold an entry no more; it ends with its last one."""
+        del claim.held[entry.position]
+        claim.leases.pop(entry.position, None)
+        if not claim.held:
+            self._forget_claim(claim)
 
     def _forget_claim(self, claim: Claim) -> None:
         """Let a claim be over; one that is still being made was never there."""
@@ -403,35 +398,6 @@ class Queue:
         """Let claims be over that hold nothing; earlier versions kept them."""
         for claim in [claim for claim in self.claims.values() if not claim.held]:
             self._forget_claim(claim)
-
-    def end(self, claim: Claim) -> None:
-        """End a claim: what it still holds is ready again, each at its own position."""
-        self._forget_claim(claim)
-        for entry in claim.held.values():
-            entry.claim = None
-            entry.attempt_ended(claim)
-            self.ended.append(entry)
-            self.exhaustible.append(entry)
-            self.change(entry.page)
-            self.make_ready(entry)
-        claim.held.clear()
-
-    def review_attempts(self) -> None:
-        """Let the sweep look at every entry that was held before, by the policy as it is."""
-        record = self.record
-        if record is not None and dead_letter_policy(self.ref, record.metadata) is not None:
-            self.review_from = -1
-
-    def review(self, limit: int) -> None:
-        """Find who was held before among the next `limit` entries."""
-        if self.review_from is None:
-            return
-        position = None
-        for entry in islice(self.after(self.review_from), limit):
-            position = entry.position
-            if entry.attempts and entry.claim is None:
-                self.exhaustible.append(entry)
-        self.review_from = position
 
     def set_ttl(self, entry: Entry, ttl_ms: int, now: int) -> None:
         """Let an entry live `ttl_ms` from now."""

@@ -173,7 +173,7 @@ def set_aside(db: "Database", queue: Queue, entry: Entry, why: str) -> None:
     if entry.delayed:
         entry.delayed = False
         queue.delayed_count -= 1
-    elif entry.claim is None:
+    elif entry.claim is None and not past.parked_until:
         queue.ready_count -= 1
     past.damaged = True
     queue.change(entry.page)

@@ -18,12 +18,12 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Claim, Entry, Page
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.active import read_active
+from zaqar_lite.storage.opendata.format.attempts import decode_attempts
 from zaqar_lite.storage.opendata.format.bookkeeping import decode_garbage
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import (
     Metadata,
-    decode_attempts,
     decode_claim,
     decode_metadata,
 )
@@ -176,11 +176,12 @@ async def _recall_attempts(db: "Database", queue: Queue, entries: Sequence[Entry
         }
         for key, value in (await db.engine.get(list(of_key))).items():
             try:
-                consumers = decode_attempts(value) if isinstance(value, bytes) else []
+                attempts = decode_attempts(value if isinstance(value, bytes) else b"")
             except CodecError:
                 continue
-            of_key[key].remember().consumers = consumers
-            of_key[key].attempts = len(consumers)
+            of_key[key].remember().attempts = attempts
+            last = attempts.kept[-1].number if attempts.kept else len(attempts.consumers)
+            of_key[key].attempts = last
 
 
 def _give_to(claim: Claim, entry: Entry) -> None:

@@ -1,4 +1,4 @@
-"""The sweep: bring queues up to now, move what is exhausted, delete what nobody holds any more.
+"""The sweep: bring queues up to now, end what has lapsed, delete what nobody holds any more.
 
 It visits the queues that changed or in which something is due (`agenda.py`), each for a bounded
 step whose changes are one batch; a queue with more to do is visited again after the others.
@@ -7,25 +7,25 @@ step whose changes are one batch; a queue with more to do is visited again after
 import asyncio
 from dataclasses import dataclass, field
 
-from zaqar_lite.domain.metadata import dead_letter_policy
 from zaqar_lite.domain.models import QueueRef, Swept
+from zaqar_lite.storage.base import RetriesOf
 from zaqar_lite.storage.opendata import past
-from zaqar_lite.storage.opendata.claiming import MOST_MOVED
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.due import STEP, expire, lapse, next_due, promote
+from zaqar_lite.storage.opendata.due import STEP, expire, next_due, promote
 from zaqar_lite.storage.opendata.engine import Damage
-from zaqar_lite.storage.opendata.entries import is_damaged
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.bookkeeping import decode_garbage
+from zaqar_lite.storage.opendata.leases import first_lapse, unpark
 from zaqar_lite.storage.opendata.paging import cool, load_due
 from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.settling import MOST_LAPSES, Step, end_lapsed
 
 _STALE_KEYS = 16_384
 _BETWEEN = 32
 """Visits in which nothing was due, before others have their turn."""
 
 
-async def sweep(db: Database, limit: int) -> Swept:
+async def sweep(db: Database, limit: int, retries_of: RetriesOf) -> Swept:
     """Tidy up about `limit` entries; what was changed is durable when this returns."""
     db.committer.check_writable()
     now = db.clock.now_ms()
@@ -38,7 +38,7 @@ async def sweep(db: Database, limit: int) -> Swept:
             continue
         before = tidied.total
         try:
-            more = await _visit(db, queue, now, min(STEP, limit - before), tidied)
+            more = await _visit(db, queue, now, min(STEP, limit - before), retries_of, tidied)
         except BaseException:
             agenda.changed(queue)
             raise
@@ -84,18 +84,18 @@ class _Tidied:
         return self.expired + self.promoted + self.lapsed + self.moved
 
 
-async def _visit(db: Database, queue: Queue, now: int, limit: int, tidied: _Tidied) -> bool:
+async def _visit(  # noqa: PLR0917 - what one visit works with
+    db: Database, queue: Queue, now: int, limit: int, retries_of: RetriesOf, tidied: _Tidied
+) -> bool:
     """Tidy up to about `limit` entries of a queue; answer whether there is more to do now."""
+    if first_lapse(queue) <= now:
+        await _end_lapsed(db, queue, now, min(limit, MOST_LAPSES), retries_of, tidied)
     if next_due(queue) <= now:
-        _bring_up(queue, now, limit, tidied)
+        _bring_up(db, queue, now, limit, tidied)
         db.touched.add(queue)
     if queue.due_pages:
         await load_due(db, queue)
         return True
-    if queue.review_from is not None:
-        queue.review(STEP)
-    if queue.exhaustible:
-        _move_exhausted(db, queue, now, min(limit, MOST_MOVED), tidied)
     has_more = queue.fold()
     cool(db, queue, all_pages=True)
     if queue.changed_pages:
@@ -105,23 +105,33 @@ async def _visit(db: Database, queue: Queue, now: int, limit: int, tidied: _Tidi
     if not db.is_current(queue):
         return False
     trimmed = await past.trim(db, queue, now) if queue.done or queue.failed else 0
-    return (
-        has_more
-        or queue.is_stale
-        or trimmed >= STEP
-        or bool(queue.exhaustible)
-        or queue.review_from is not None
-        or next_due(queue) <= now
-    )
+    return has_more or queue.is_stale or trimmed >= STEP or next_due(queue) <= now
 
 
-def _bring_up(queue: Queue, now: int, limit: int, tidied: _Tidied) -> None:
+def _bring_up(db: Database, queue: Queue, now: int, limit: int, tidied: _Tidied) -> None:
     expired = expire(queue, now, limit)
-    lapsed = lapse(queue, now, limit - expired)
-    tidied.promoted += promote(queue, now, max(0, limit - expired - lapsed))
+    promoted = unpark(queue, now, limit - expired)
+    promoted += promote(queue, now, max(0, limit - expired - promoted))
+    if promoted:
+        db.announce(queue.ref, promoted)
+    tidied.promoted += promoted
     tidied.expired += expired
-    tidied.lapsed += lapsed
     queue.keys.forget(now, STEP)
+
+
+async def _end_lapsed(  # noqa: PLR0917 - what one visit works with
+    db: Database, queue: Queue, now: int, limit: int, retries_of: RetriesOf, tidied: _Tidied
+) -> None:
+    """End leases whose time is over, by the policy that the queue has wherever its record lies."""
+    retries = await retries_of(queue.ref)
+    if not db.is_current(queue):
+        return
+    ended, moved = end_lapsed(Step(db, queue, now, retries), limit)
+    tidied.lapsed += ended - moved
+    tidied.moved += moved
+    letter = retries.dead_letter
+    if moved and letter is not None and letter.target is not None:
+        tidied.letters_in.add(letter.target)
 
 
 def _is_over(db: Database, queue: Queue) -> bool:
@@ -149,29 +159,6 @@ async def _forget_stale_keys(queue: Queue) -> None:
         queue.replace_ready(ready)
     finally:
         queue.pushed = None
-
-
-def _move_exhausted(db: Database, queue: Queue, now: int, limit: int, tidied: _Tidied) -> None:
-    """Move entries whose last attempt has ended, by the policy in the queue's own record."""
-    record = queue.record
-    policy = None if record is None else dead_letter_policy(queue.ref, record.metadata)
-    if policy is None:
-        queue.exhaustible.clear()
-        return
-    for _ in range(STEP):
-        if not queue.exhaustible or limit <= 0:
-            break
-        entry = queue.exhaustible.popleft()
-        if entry.claim is not None or queue.find(entry.position) is not entry:
-            continue
-        if is_damaged(entry) or entry.expires_at <= now or entry.attempts < policy.max_claims:
-            continue
-        queue.ready_count -= 1  # its key in the ready index is passed over from now on
-        past.move(db, queue, entry, policy, now)
-        limit -= 1
-        tidied.moved += 1
-        if policy.target is not None:
-            tidied.letters_in.add(policy.target)
 
 
 async def _delete_garbage(db: Database) -> int:

@@ -5,8 +5,9 @@
     {"message": {"project": ..., "queue": ..., "body": "the JSON as text", ...}}
 
 Instants are milliseconds since 1970. A message keeps its order, deadlines, delay, claim count,
-headers and origin; it gets a new id, because an id proves that its store gave it out. A claimed
-message comes in delayed until its lease ends: nobody can hold it there, and the holder may be done.
+headers, origin, failures and attempts, and waits for its next try as before; it gets a new id,
+because an id proves that its store gave it out. A claimed message comes in delayed until its lease
+ends: nobody can hold it there, and the holder may be done.
 """
 
 import json
@@ -15,15 +16,18 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
 
+from zaqar_lite.domain.attempts import MAX_ATTEMPTS, Attempt, Ended
 from zaqar_lite.domain.errors import Invalid, LimitReached, Unavailable
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import Message, Origin, QueueRecord, QueueRef
 from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.opendata import histories
 from zaqar_lite.storage.opendata.configuration import encode_record
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.attempts import Attempts, Kept, encode_attempt
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.paging import cold_after, prepared
@@ -44,7 +48,9 @@ _MOST = {
     "ttl_ms": _LONGEST,
     "delayed_until": _LAST,
     "claimed_until": _LAST,
+    "parked_until": _LAST,
     "claim_count": 0xFFFF,
+    "failure_count": 0xFFFF_FFFF,
     "priority": 0xFF,
 }
 _NEEDED = ("created_at", "expires_at", "ttl_ms")
@@ -96,9 +102,14 @@ class Export:
             position = chunk[-1].position
             messages = [entry.view(db.names.write(entry.name), now) for entry in chunk]
             leases = {
-                entry.position: entry.claim.deadline for entry in chunk if entry.claim is not None
+                entry.position: entry.claim.lease(entry.position)
+                for entry in chunk
+                if entry.claim is not None
             }
             priorities = {entry.position: entry.priority for entry in chunk}
+            told = await histories.read(db, chunk)
+            for message in messages:
+                message.attempts = told.get(message.position, ())
             await fill(db, queue, chunk, messages)
             self.missing += len(chunk) - len(messages)
             for message in messages:
@@ -116,13 +127,25 @@ def _describe(ref: QueueRef, message: Message, lease: int | None, priority: int)
         "ttl_ms": message.ttl_ms,
         "delayed_until": message.delay_expires_at,
         "claimed_until": lease,
+        "parked_until": message.parked_until,
         "claim_count": message.claim_count,
+        "failure_count": message.failure_count or None,
+        "attempts": [_describe_attempt(one) for one in message.attempts] or None,
         "priority": priority,
         "client_id": message.client_id,
         "headers": None if message.headers is None else dict(message.headers),
         "origin": None if message.origin is None else message.origin._asdict(),
     }
     return {key: value for key, value in described.items() if value is not None}
+
+
+def _describe_attempt(attempt: Attempt) -> dict[str, Any]:
+    described = {**attempt._asdict(), "outcome": attempt.outcome.value}
+    return {key: value for key, value in described.items() if value is not None}
+
+
+def _read_attempt(described: dict[str, Any]) -> Attempt:
+    return Attempt(**{**described, "outcome": Ended(described["outcome"])})
 
 
 def _line(value: Any) -> str:  # noqa: ANN401 - any JSON
@@ -227,12 +250,26 @@ def _check_message(value: dict[str, Any]) -> None:
     _check_body(value["body"])
     if value.get("origin") is not None:
         _check_origin(Origin(**value["origin"]))
+    attempts = value.get("attempts", [])
+    _expect(isinstance(attempts, list), "'attempts' must be a list")
+    _expect(len(attempts) <= MAX_ATTEMPTS, f"'attempts' has more than {MAX_ATTEMPTS}")
+    for described in attempts:
+        _check_attempt(_read_attempt(described))
+
+
+def _check_attempt(attempt: Attempt) -> None:
+    _check_number("number", attempt.number, _MOST["claim_count"])
+    for name in ("claimed_at", "ended_at", "delay_ms"):
+        _check_number(name, getattr(attempt, name), _LAST)
+    for name in ("reason", "detail", "client_id"):
+        _check_text(name, getattr(attempt, name) or "")
 
 
 def _check_origin(origin: Origin) -> None:
     _check_text("source", origin.source)
     _check_number("moved_at", origin.moved_at, _LAST)
     _check_number("claim_count", origin.claim_count, _MOST["claim_count"])
+    _check_text("reason", origin.reason)
     if origin.last_client_id is not None:
         _check_text("last_client_id", origin.last_client_id)
     claim = origin.last_claim_id
@@ -300,6 +337,27 @@ def _add(db: Database, described: dict[str, Any]) -> None:
     entry.delayed = due > db.clock.now_ms()
     if described.get("origin") is not None:
         entry.remember().origin = Origin(**described["origin"])
+    _add_attempts(db, queue, entry, described)
+    if described.get("parked_until", 0) > db.clock.now_ms():
+        entry.delayed = False
+        entry.remember().parked_until = described["parked_until"]
     queue.add(entry)
     db.publish(queue, (entry,), (described["body"].encode(),))
     db.changed(queue)
+
+
+def _add_attempts(db: Database, queue: Queue, entry: Entry, described: dict[str, Any]) -> None:
+    attempts = [_read_attempt(one) for one in described.get("attempts", ())]
+    failures = described.get("failure_count", 0)
+    if not attempts and not failures:
+        return
+    entry.remember().attempts = Attempts(
+        [one.client_id or "unknown" for one in attempts],
+        db.ids.take(1, db.puts),
+        failures,
+        attempts[-1].outcome if attempts else Ended.FAILED,
+        tuple(Kept(one.number, one.size) for one in attempts),
+    )
+    for one in attempts:
+        db.put(keys.attempt_key(entry.remember().history, one.number), encode_attempt(one))
+    queue.ended.append(entry)

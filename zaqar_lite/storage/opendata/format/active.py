@@ -90,7 +90,8 @@ class Extra:
     renamed               its id in this queue is its position, because the id was taken
     last_claim            the 16 bytes of the claim that held it last
     shared                more than one queue was given the message
-    source, moved_at, moved_count, moved_client    of a dead letter
+    parked                given back with a delay: in flight until then, and nobody holds it
+    source, moved_at, moved_count, moved_client, moved_claim, reason    of a dead letter
     """
 
     visible_at: int | None = None
@@ -100,17 +101,20 @@ class Extra:
     renamed: bool = False
     last_claim: bytes | None = None
     shared: bool = False
+    parked: bool = False
     source: str | None = None
     moved_at: int = 0
     moved_count: int = 0
     moved_client: str | None = None
     moved_claim: bytes | None = None
+    reason: str | None = None
 
 
 _EXTRA = struct.Struct("<QH")
 _HELD, _TTL, _POSITION, _RENAMED, _LAST_CLAIM, _SHARED, _ORIGIN, _ORIGIN_CLAIM, _ORIGIN_CLIENT = (
     1, 2, 4, 8, 16, 32, 64, 128, 256,
 )  # fmt: skip
+_ORIGIN_REASON, _PARKED = 512, 1024
 _ORIGIN_FIELDS = struct.Struct("<qI")
 
 
@@ -140,13 +144,20 @@ def encode_extra(message_id: int, extra: Extra) -> bytes:
         if extra.moved_client is not None:
             flags |= _ORIGIN_CLIENT
             parts.append(encode_consumer(extra.moved_client))
-    flags |= _RENAMED * extra.renamed | _SHARED * extra.shared
+        if extra.reason is not None:
+            flags |= _ORIGIN_REASON
+            parts.append(utf8(extra.reason))
+    flags |= _RENAMED * extra.renamed | _SHARED * extra.shared | _PARKED * extra.parked
     return _EXTRA.pack(message_id, flags) + b"".join(parts)
 
 
 def _read_extra(data: bytes, offset: int) -> tuple[tuple[int, Extra], int]:
     (message_id, flags), offset = unpack(_EXTRA, data, offset)
-    extra = Extra(renamed=bool(flags & _RENAMED), shared=bool(flags & _SHARED))
+    extra = Extra(
+        renamed=bool(flags & _RENAMED),
+        shared=bool(flags & _SHARED),
+        parked=bool(flags & _PARKED),
+    )
     if flags & _HELD:
         (extra.visible_at, extra.deadline), offset = unpack(_MILLISECONDS, data, offset)
     if flags & _TTL:
@@ -162,6 +173,8 @@ def _read_extra(data: bytes, offset: int) -> tuple[tuple[int, Extra], int]:
             extra.moved_claim, offset = take(data, offset, 16)
         if flags & _ORIGIN_CLIENT:
             extra.moved_client, offset = read_consumer(data, offset)
+        if flags & _ORIGIN_REASON:
+            extra.reason, offset = read_utf8(data, offset)
     return (message_id, extra), offset
 
 

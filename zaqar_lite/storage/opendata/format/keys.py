@@ -4,7 +4,7 @@
     01 02 TB(queue) [page]       active messages            (page: u64, big-endian; none: the root)
     01 03 TB(queue) [page]       done messages
     01 04 TB(queue) [page]       failed messages
-    01 05 id TB(queue)           consumers of ended attempts
+    01 05 id TB(queue)           consumers of ended attempts, and what is known of these
     01 06 TB(queue)              queue configuration
     01 07                        block of message ids
     01 08                        format marker
@@ -13,6 +13,7 @@
     01 0b TB(queue) 't' id       idempotency keys of a post's messages; the first one's id
     01 0c                        state of the store
     01 0d number                 messages that nobody holds any more, to be deleted in steps
+    01 0e history attempt        one ended attempt of a message (history: u64, attempt: u16)
     03 01 segment 10 TB(log) var_u64(sequence - start of the segment)     entry of the log
     03 01 segment 40 log         listing of the log's keys
     03 01 00000000 20            block of the log's sequences
@@ -40,6 +41,7 @@ LOG_KEY = b"opendata-queue/messages/metadata"
 SUBSYSTEM = 0x05
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
+_HISTORY = struct.Struct(">QH")
 
 
 class RecordType(Enum):
@@ -57,6 +59,7 @@ class RecordType(Enum):
     IDEMPOTENCY = 0x0B
     STATE = 0x0C
     GARBAGE = 0x0D
+    ATTEMPT = 0x0E
 
 
 class Profile(Enum):
@@ -89,6 +92,7 @@ def prefix(kind: RecordType, profile: Profile = Profile.SEED) -> bytes:
 
 
 PAYLOAD_PREFIX = prefix(RecordType.PAYLOAD)
+ATTEMPT_PREFIX = prefix(RecordType.ATTEMPT)
 
 
 def read_prefix(key: bytes, profile: Profile = Profile.SEED) -> tuple[int, int]:
@@ -146,6 +150,23 @@ def queue_key(
 def attempts_key(message_id: int, queue: bytes) -> bytes:
     """Key of the attempts of a message in one queue: the RFC's key, then the queue."""
     return prefix(RecordType.ATTEMPTS) + _U64.pack(message_id) + terminated(queue)
+
+
+def attempt_key(history: int, number: int) -> bytes:
+    """Key of one ended attempt; `history` is the number of the message's history in its queue."""
+    return ATTEMPT_PREFIX + _HISTORY.pack(history, number)
+
+
+def read_attempt_key(key: bytes) -> tuple[int, int]:
+    """Read the numbers of the history and of the attempt.
+
+    Raises:
+        CodecError: of another length.
+    """
+    if len(key) != len(ATTEMPT_PREFIX) + _HISTORY.size:
+        raise CodecError(f"key of an attempt of {len(key)} bytes")
+    history, number = _HISTORY.unpack_from(key, len(ATTEMPT_PREFIX))
+    return history, number
 
 
 def claim_key(queue: bytes, claim: bytes, profile: Profile = Profile.SEED) -> bytes:
@@ -264,6 +285,9 @@ def _describe(key: bytes) -> str:
     name = kind.name.lower().replace("_", " ")
     if kind in (RecordType.PAYLOAD, RecordType.ATTEMPTS, RecordType.GARBAGE):
         return f"{name} of message {read_message_id(key)}"
+    if kind is RecordType.ATTEMPT:
+        history, number = read_attempt_key(key)
+        return f"attempt {number} of history {history}"
     if len(key) == 2:
         return name
     queue, rest = read_queue_key(key)

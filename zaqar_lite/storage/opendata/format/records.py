@@ -16,7 +16,6 @@ from zaqar_lite.domain.filters import Expression
 from zaqar_lite.storage.opendata.format.encoding import (
     MAX_U16,
     CodecError,
-    array,
     count,
     finish,
     pack,
@@ -153,7 +152,7 @@ def decode_metadata(data: bytes) -> Metadata:
     return Metadata(fixed[0], fixed[1], fixed[2], fixed[3], fixed[4], headers)
 
 
-# -- done, failed, attempts -------------------------------------------------------------------
+# -- done, failed, consumers ------------------------------------------------------------------
 
 
 class Ended(NamedTuple):
@@ -230,22 +229,6 @@ def read_consumer(data: bytes, offset: int = 0) -> tuple[str, int]:
         (number,), offset = unpack(_U64, data, offset)
         return str(number), offset
     raise CodecError(f"ConsumerID of the unknown kind {kind.hex()}")
-
-
-def encode_attempts(consumers: Sequence[str | int]) -> bytes:
-    """Encode the consumers of a message's ended attempts, the oldest first."""
-    return array(consumers, encode_consumer)
-
-
-def decode_attempts(data: bytes) -> list[str]:
-    """Read the consumers of a message's ended attempts.
-
-    Raises:
-        CodecError: cut short or bytes left over.
-    """
-    consumers, end = read_array(data, 0, read_consumer)
-    finish(data, end, "attempts")
-    return consumers
 
 
 # -- configuration, claims --------------------------------------------------------------------

@@ -1,0 +1,212 @@
+"""Attempts, leases and parking in the records: over a restart, a check, a dump, and a move."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.drivers.opendata.contract_hooks import check_database
+from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store
+from zaqar_lite.cli import main
+from zaqar_lite.domain.attempts import MAX_ATTEMPTS, Ended
+from zaqar_lite.domain.models import (
+    Act,
+    DeadLetter,
+    Message,
+    NewMessage,
+    Outcome,
+    QueueRef,
+    Retries,
+    Selection,
+    Settlement,
+)
+from zaqar_lite.storage.opendata.checking import check, dump
+from zaqar_lite.storage.opendata.entries import Past
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.attempts import Attempts, encode_attempts
+from zaqar_lite.storage.opendata.format.keys import RecordType
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["embedded", "opendata+slatedb"])
+async def either(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    """A store over each of the engines."""
+    opened = Store(f"{request.param}://{tmp_path / 'data'}")
+    await opened.messages.open()
+    yield opened
+    await check_database(opened.db)
+    await opened.messages.close()
+
+
+async def settle(store: Store, claim_id: str | None, *settlements: Settlement) -> list[Outcome]:
+    retries = Retries(DeadLetter(OTHER))
+    settled = await store.messages.settle(QUEUE, claim_id or "", settlements, retries=retries)
+    return list(settled.outcomes)
+
+
+async def everything(store: Store, queue: QueueRef = QUEUE) -> list[Message]:
+    page = await store.messages.list_messages(
+        queue, Selection(limit=100, include_claimed=True, include_delayed=True, details=True)
+    )
+    return list(page.messages)
+
+
+def without_now(messages: list[Message]) -> list[Message]:
+    for message in messages:
+        message.now = 0
+    return messages
+
+
+async def test_what_was_settled_is_there_after_a_restart(either: Store) -> None:
+    ids = await either.post(*"abcdefg")
+    claimed = await either.claim()
+    outcomes = await settle(
+        either,
+        claimed.claim_id,
+        Settlement(ids[0], Act.ACK),
+        Settlement(ids[1], Act.RELEASE, 10 * MINUTE, failed=True, reason="http_503", detail="no"),
+        Settlement(ids[2], Act.RELEASE, 0),
+        Settlement(ids[3], Act.EXTEND, ttl_ms=5 * MINUTE),
+        Settlement(ids[4], Act.EXTEND, ttl_ms=1_000),
+        Settlement(ids[5], Act.DEAD, reason="malformed"),
+    )
+    assert outcomes == [Outcome.DONE] * 6
+    either.clock.advance(2_000)
+    before = [without_now(await everything(either, queue)) for queue in (QUEUE, OTHER)]
+    for _ in range(2):
+        await either.restart()
+        assert [without_now(await everything(either, q)) for q in (QUEUE, OTHER)] == before
+        stats = await either.messages.stats(QUEUE)
+        assert (stats.ready, stats.delayed, stats.claimed) == (2, 1, 2)
+    assert await settle(either, claimed.claim_id, Settlement(ids[1], Act.RELEASE)) == [Outcome.DONE]
+    assert await settle(either, claimed.claim_id, Settlement(ids[1], Act.ACK)) == [Outcome.LAPSED]
+    await either.messages.renew(QUEUE, claimed.claim_id or "", ttl_ms=HOUR, grace_ms=0)
+    await either.restart()
+    assert [m.claim_id is None for m in await everything(either)] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
+    either.clock.advance(11 * MINUTE)
+    again = await either.claim()
+    assert [message.id for message in again.messages] == [ids[1], ids[2], ids[4]]
+    assert [message.failure_count for message in again.messages] == [1, 0, 1]
+
+
+async def test_a_message_that_never_failed_takes_no_room_for_it(store: Store) -> None:
+    await store.post(*"abc")
+    claimed = await store.claim(1)
+    queue = store.db.queues.get(QUEUE)
+    assert queue is not None
+    entries = [entry for page in queue.pages for entry in page.entries.values()]
+    assert [entry.past for entry in entries] == [None] * 3
+    assert not await store.records(RecordType.ATTEMPTS)
+    await store.messages.release(QUEUE, claimed.claim_id or "")
+    assert [isinstance(entry.past, Past) for entry in entries] == [True, False, False]
+    assert len(await store.records(RecordType.ATTEMPT)) == 1
+
+
+async def test_texts_of_attempts_stay_on_disk_and_go_with_the_message(either: Store) -> None:
+    (message_id,) = await either.post("a")
+    for number in range(2 * MAX_ATTEMPTS):
+        claimed = await either.claim()
+        await settle(
+            either, claimed.claim_id,
+            Settlement(message_id, Act.RELEASE, failed=True, reason=f"reason-{number}"),
+        )  # fmt: skip
+    assert len(await either.records(RecordType.ATTEMPT)) == MAX_ATTEMPTS
+    claimed = await either.claim()
+    assert await settle(either, claimed.claim_id, Settlement(message_id, Act.DEAD)) == [
+        Outcome.DONE
+    ]
+    (letter,) = await everything(either, OTHER)
+    assert len(letter.attempts) == MAX_ATTEMPTS
+    assert len(await either.records(RecordType.ATTEMPT)) == MAX_ATTEMPTS
+    assert len(await either.records(RecordType.ATTEMPTS)) == 1
+    await either.messages.purge(OTHER)
+    assert not await either.records(RecordType.ATTEMPT)
+    assert not await either.records(RecordType.ATTEMPTS)
+
+
+async def test_records_of_an_earlier_version_read_on(store: Store) -> None:
+    """They tell who held a message, and nothing of how that ended."""
+    (message_id,) = await store.post("a")
+    claimed = await store.claim()
+    await store.messages.release(QUEUE, claimed.claim_id or "")
+    (key,) = await store.records(RecordType.ATTEMPTS)
+    (attempt,) = await store.records(RecordType.ATTEMPT)
+    store.db.put(key, encode_attempts(Attempts(["worker"])))
+    store.db.delete(attempt)
+    await store.db.committer.durable()
+    await store.restart()
+    (message,) = await everything(store)
+    assert (message.claim_count, message.failure_count, list(message.attempts)) == (1, 0, [])
+    again = await store.claim()
+    done = await settle(store, again.claim_id, Settlement(message_id, Act.RELEASE, failed=True))
+    assert done == [Outcome.DONE]
+    (message,) = await everything(store)
+    assert [attempt.number for attempt in message.attempts] == [2]
+    assert message.failure_count == 1
+
+
+async def test_a_check_tells_of_attempts_that_do_not_fit(store: Store) -> None:
+    await store.post("a")
+    claimed = await store.claim()
+    await store.messages.release(QUEUE, claimed.claim_id or "")
+    assert (await check(store.db)).problems == []
+    lines = [line async for line in dump(store.db.engine)]
+    assert any("Attempt(number=1" in line for line in lines)
+    (key,) = await store.records(RecordType.ATTEMPT)
+    value = (await store.records(RecordType.ATTEMPT))[key]
+    stray = keys.attempt_key(7, 1)
+    store.db.put(stray, value)
+    store.db.delete(key)
+    await store.db.committer.durable()
+    problems = (await check(store.db)).problems
+    assert [problem for problem in problems if "is missing" in problem and "attempt 1" in problem]
+    assert [problem for problem in problems if "attempt 1 of history 7" in problem]
+    (message,) = await everything(store)
+    assert not message.attempts
+    store.db.put(key, value)
+    store.db.delete(stray)
+    await store.db.committer.durable()
+
+
+def test_an_export_brings_failures_attempts_and_waits_to_another_store(tmp_path: Path) -> None:
+    source, target = (Store(f"embedded://{tmp_path / name}") for name in ("source", "target"))
+
+    async def fill() -> list[Message]:
+        await source.messages.open()
+        ids = await source.post("parked", "dead", NewMessage(b'"never"', HOUR))
+        claimed = await source.claim(2)
+        await settle(
+            source, claimed.claim_id,
+            Settlement(ids[0], Act.RELEASE, HOUR // 2, failed=True, reason="later", detail="x"),
+            Settlement(ids[1], Act.DEAD, reason="malformed"),
+        )  # fmt: skip
+        found = [*await everything(source), *await everything(source, OTHER)]
+        await source.messages.close()
+        return found
+
+    async def read() -> list[Message]:
+        await target.messages.open()
+        found = [*await everything(target), *await everything(target, OTHER)]
+        await check_database(target.db)
+        await target.messages.close()
+        return found
+
+    before = asyncio.run(fill())
+    file = str(tmp_path / "export.jsonl")
+    assert main(["store", "export", "--store", source.uri, file]) == 0
+    assert main(["store", "import", "--store", target.uri, file]) == 0
+    after = asyncio.run(read())
+    for name in (
+        "body", "claim_count", "failure_count", "parked_until", "attempts", "origin", "ttl_ms",
+    ):  # fmt: skip
+        assert [getattr(each, name) for each in after] == [getattr(each, name) for each in before]
+    assert [each.failure_count for each in after] == [1, 0, 0]
+    assert after[0].attempts[0].outcome is Ended.FAILED
