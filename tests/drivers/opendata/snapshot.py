@@ -17,6 +17,7 @@ def snapshot(db: Database, now: int) -> dict[Any, Any]:
     return {
         "queues": {queue.ref: _queue(queue, now) for queue in db.queues if not queue.is_empty},
         "shared": db.shared,
+        "records": db.catalogue.all(),
     }
 
 

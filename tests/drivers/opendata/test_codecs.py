@@ -286,9 +286,9 @@ DECODERS = [
     records.decode_payload, records.decode_metadata, active.decode_active, records.decode_ended,
     attempts.decode_attempts, attempts.decode_attempt, records.decode_config, records.decode_claim,
     bookkeeping.decode_remembered, bookkeeping.decode_block, bookkeeping.decode_segment,
-    bookkeeping.decode_state, bookkeeping.decode_garbage,
+    bookkeeping.decode_state, bookkeeping.decode_garbage, bookkeeping.decode_record,
     encoding.read_terminated, encoding.read_var_u64, encoding.read_utf8, decode_filter,
-    keys.read_log_entry_key, keys.read_prefix, keys.describe,
+    keys.read_log_entry_key, keys.read_prefix, keys.read_record_key, keys.describe,
 ]  # fmt: skip
 
 

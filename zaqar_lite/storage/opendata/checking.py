@@ -27,6 +27,7 @@ _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
     RecordType.IDEMPOTENCY: bookkeeping.decode_remembered,
     RecordType.STATE: bookkeeping.decode_state,
     RecordType.GARBAGE: bookkeeping.decode_garbage,
+    RecordType.RECORD: bookkeeping.decode_record,
 }
 _LOG_ENTRY = 0x10
 _PAGES = 64

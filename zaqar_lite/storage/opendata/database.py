@@ -10,6 +10,7 @@ from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.storage.base import Listener
 from zaqar_lite.storage.opendata import loading
+from zaqar_lite.storage.opendata.catalogue import Catalogue
 from zaqar_lite.storage.opendata.checkpoint import encode_changes
 from zaqar_lite.storage.opendata.committer import Committer
 from zaqar_lite.storage.opendata.due import settle
@@ -54,6 +55,7 @@ class Database:
         self.clock = clock
         self.options = options
         self.queues = Queues()
+        self.catalogue = Catalogue()
         self.shared: dict[int, int] = {}  # message id -> how many queues hold it, if more than one
         self.puts: dict[bytes, bytes] = {}
         self.deletes: dict[bytes, None] = {}
@@ -92,6 +94,7 @@ class Database:
                 try:
                     await open_store(self)
                     await put_back(self, await loading.load(self))
+                    await self.catalogue.load(self)
                     self._forget_empty_claims()
                     await replay(self)
                     if self.puts or self.touched:
@@ -287,6 +290,7 @@ class Database:
         self.puts, self.deletes, self.touched = {}, {}, set()
         self.written, self.written_touched = Batch(puts, list(deletes)), touched
         self._written_news, self._news = self._news, {}
+        self.catalogue.begin_batch()
         return self.written
 
     def _forget_batches(self) -> None:
@@ -308,4 +312,5 @@ class Database:
         self.written, self.written_touched = Batch({}, ()), set()
         self._written_news, self._news = {}, {}
         self.ids.forget_stored()
+        await self.catalogue.reload(self)
         await loading.reload(self, sorted(refs))

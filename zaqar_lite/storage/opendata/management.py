@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from zaqar_lite.domain.errors import LimitReached, QueueChanged
+from zaqar_lite.domain.errors import LimitReached, QueueChanged, RecordChanged
 from zaqar_lite.domain.json_values import is_same
-from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
 from zaqar_lite.storage.base import MAX_EXAMINED, ManagementStore
+from zaqar_lite.storage.opendata.catalogue import is_live
 from zaqar_lite.storage.opendata.checkpoint import EMPTY_ACTIVE, EMPTY_ENDED
 from zaqar_lite.storage.opendata.configuration import encode_record
 from zaqar_lite.storage.opendata.database import Database
@@ -149,6 +150,96 @@ class OpenDataManagementStore(ManagementStore):
         """Find the queues with a filter; see the seam."""
         self._db.committer.check_readable()
         return self._db.queues.filtered(project)
+
+    async def put_record(
+        self,
+        kind: str,
+        project: str,
+        name: str,
+        value: bytes,
+        *,
+        expected: int | None,
+        ttl_ms: int | None = None,
+    ) -> Record:
+        """Write a record at its expected version; see the seam."""
+        db = self._db
+        db.committer.check_writable()
+        self._check_record(kind, project, name, expected)
+        expires_at = None if ttl_ms is None else db.clock.now_ms() + ttl_ms
+        version = db.ids.take(1, db.puts)
+        record = Record(kind, project, name, value, version, expires_at)
+        db.catalogue.put(db, record)
+        await db.committer.durable()
+        return record
+
+    async def get_record(self, kind: str, project: str, name: str) -> Record | None:
+        """Read a live record; see the seam."""
+        db = self._db
+        db.committer.check_readable()
+        record = db.catalogue.get(kind, project, name, db.clock.now_ms())
+        await db.committer.visible(db.catalogue.epoch)
+        return record
+
+    async def delete_record(
+        self, kind: str, project: str, name: str, *, expected: int | None = None
+    ) -> bool:
+        """Delete a record; see the seam."""
+        db = self._db
+        db.committer.check_writable()
+        record = db.catalogue.get(kind, project, name, db.clock.now_ms())
+        if record is None:
+            await db.committer.visible(db.catalogue.epoch)
+            return False
+        self._check_record(kind, project, name, expected)
+        db.catalogue.delete(db, record)
+        await db.committer.durable()
+        return True
+
+    async def list_records(
+        self,
+        kind: str,
+        project: str | None = None,
+        *,
+        after: tuple[str, str] | None = None,
+        limit: int,
+    ) -> Sequence[Record]:
+        """List live records, in steps; see the seam."""
+        db = self._db
+        found: list[Record] = []
+        if project is not None:
+            after = max(after or (project, ""), (project, ""))
+        while True:
+            db.committer.check_readable()
+            records = db.catalogue.after(kind, after, MAX_EXAMINED)
+            mine = [one for one in records if project is None or one.project == project]
+            now = db.clock.now_ms()
+            found += [one for one in mine if is_live(one, now)]
+            if len(found) >= limit or len(mine) < MAX_EXAMINED:
+                break
+            after = records[-1].project, records[-1].name
+            await asyncio.sleep(0)
+        await db.committer.visible(db.catalogue.epoch)
+        return found[:limit]
+
+    async def sweep_records(self, limit: int) -> int:
+        """Remove expired records; see the seam."""
+        db = self._db
+        db.committer.check_writable()
+        expired = db.catalogue.expired(db.clock.now_ms(), limit)
+        for record in expired:
+            db.catalogue.delete(db, record)
+        if expired:
+            await db.committer.durable()
+        return len(expired)
+
+    def _check_record(self, kind: str, project: str, name: str, expected: int | None) -> None:
+        """Compare the version that a writer has seen; 0 stands for no record."""
+        if expected is None:
+            return
+        db = self._db
+        record = db.catalogue.get(kind, project, name, db.clock.now_ms())
+        if expected != (0 if record is None else record.version):
+            raise RecordChanged(f"The {kind} {name!r} was changed or deleted meanwhile.")
 
     def _version(self, record: QueueRecord) -> QueueRecord:
         """Give a record the next version; later changes of the caller's metadata are his."""

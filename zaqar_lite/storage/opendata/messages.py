@@ -56,6 +56,7 @@ class OpenDataMessageStore(MessageStore):
             Capability.FAN_OUT,
             Capability.HISTORY,
             Capability.SETTLE,
+            Capability.RECORDS,
         }
     )
     poll_interval_ms = 60_000  # one process: no announcement is lost

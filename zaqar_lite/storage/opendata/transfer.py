@@ -3,6 +3,7 @@
     {"format": "zaqar-lite", "version": 1}
     {"queue": {"project": ..., "name": ..., "metadata": {...}}}
     {"message": {"project": ..., "queue": ..., "body": "the JSON as text", ...}}
+    {"record": {"kind": ..., "project": ..., "name": ..., "value": "the JSON as text", ...}}
 
 Instants are milliseconds since 1970. A message keeps its order, deadlines, delay, claim count,
 headers, origin, failures and attempts, and waits for its next try as before; it gets a new id,
@@ -10,17 +11,14 @@ because an id proves that its store gave it out. A claimed message comes in dela
 ends: nobody can hold it there, and the holder may be done.
 """
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
 
-from zaqar_lite.domain.attempts import MAX_ATTEMPTS, Attempt, Ended
+from zaqar_lite.domain.attempts import Attempt, Ended
 from zaqar_lite.domain.errors import Invalid, LimitReached, Unavailable
-from zaqar_lite.domain.limits import MAX_PROJECT_ID
-from zaqar_lite.domain.metadata import is_queue_name
-from zaqar_lite.domain.models import Message, Origin, QueueRecord, QueueRef
+from zaqar_lite.domain.models import Message, Origin, QueueRecord, QueueRef, Record
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata import histories
 from zaqar_lite.storage.opendata.configuration import encode_record
@@ -29,34 +27,20 @@ from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.attempts import Attempts, Kept, encode_attempt
 from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.importing import (
+    HEAD,
+    Numbered,
+    parse,
+    read_attempt,
+    refused,
+    write_line,
+)
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.paging import cold_after, prepared
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import fill
 
-HEAD = {"format": "zaqar-lite", "version": 1}
 _CHUNK = 500
-_LAST = 253_402_300_799_999
-"""The end of the year 9999."""
-_LONGEST = 0xFFFF_FFFF * 1000
-"""Milliseconds that a record's seconds can count."""
-_WIDEST = 0xFFFF
-"""Bytes of a text in a record."""
-_MOST = {
-    "created_at": _LAST,
-    "expires_at": _LAST,
-    "ttl_ms": _LONGEST,
-    "delayed_until": _LAST,
-    "claimed_until": _LAST,
-    "parked_until": _LAST,
-    "claim_count": 0xFFFF,
-    "failure_count": 0xFFFF_FFFF,
-    "priority": 0xFF,
-}
-_NEEDED = ("created_at", "expires_at", "ttl_ms")
-
-Numbered: TypeAlias = tuple[int, dict[str, Any]]
-"""A queue, and the number of the line it stands in."""
 MakeQueue: TypeAlias = Callable[[QueueRef, Mapping[str, Any]], Awaitable[None]]
 """Makes a queue as the server would; raises Invalid or LimitReached where it would refuse."""
 Rehearse: TypeAlias = Callable[[MessageStore, Iterable[QueueRecord]], Awaitable[MakeQueue]]
@@ -79,17 +63,21 @@ class Export:
 
     async def lines(self) -> AsyncIterator[str]:
         """Write the queues, by project and name where these are given."""
-        yield _line(HEAD)
+        yield write_line(HEAD)
         for queue in sorted(self._db.queues, key=lambda queue: queue.ref):
             ref = queue.ref
             if self._project not in (None, ref.project) or self._name not in (None, ref.name):
                 continue
             if queue.record is not None:
-                yield _line({"queue": {**ref._asdict(), "metadata": queue.record.metadata}})
+                yield write_line({"queue": {**ref._asdict(), "metadata": queue.record.metadata}})
             known = len(queue.damaged_pages)
             async for described in self._messages(queue):
-                yield _line({"message": described})
+                yield write_line({"message": described})
             self.damaged += len(queue.damaged_pages) - known
+        if self._name is None:
+            for record in self._db.catalogue.all():
+                if self._project in (None, record.project):
+                    yield write_line({"record": _describe_record(record)})
 
     async def _messages(self, queue: Queue) -> AsyncIterator[dict[str, Any]]:
         db, now, position = self._db, self._db.clock.now_ms(), -1
@@ -139,32 +127,38 @@ def _describe(ref: QueueRef, message: Message, lease: int | None, priority: int)
     return {key: value for key, value in described.items() if value is not None}
 
 
+def _describe_record(record: Record) -> dict[str, Any]:
+    described = {
+        "kind": record.kind,
+        "project": record.project,
+        "name": record.name,
+        "value": record.value.decode(),
+        "expires_at": record.expires_at,
+    }
+    return {key: value for key, value in described.items() if value is not None}
+
+
 def _describe_attempt(attempt: Attempt) -> dict[str, Any]:
     described = {**attempt._asdict(), "outcome": attempt.outcome.value}
     return {key: value for key, value in described.items() if value is not None}
 
 
-def _read_attempt(described: dict[str, Any]) -> Attempt:
-    return Attempt(**{**described, "outcome": Ended(described["outcome"])})
-
-
-def _line(value: Any) -> str:  # noqa: ANN401 - any JSON
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
 async def load(db: Database, text: bytes, rehearse: Rehearse) -> tuple[int, int]:
     """Read what `Export` wrote; answer how many queues and messages came in.
 
-    Every line is checked before the first one is stored. A queue that exists keeps its metadata.
+    Every line is checked before the first one is stored. A queue that exists keeps its metadata,
+    and a record its value.
 
     Raises:
         Invalid: names the line that is wrong; nothing was stored.
         Unavailable: writing failed, and a part may be stored.
     """
-    queues, messages = _parse(text)
+    queues, messages, records = parse(text)
     await _check_records(db, queues, rehearse)
     for _, described in queues:
         _make_queue(db, described)
+    for described in records:
+        _add_record(db, described)
     try:
         for start in range(0, len(messages), _CHUNK):
             for described in messages[start : start + _CHUNK]:
@@ -188,128 +182,7 @@ async def _check_records(db: Database, queues: Sequence[Numbered], rehearse: Reh
             await make(ref, metadata)
             encode_record(QueueRecord(ref, metadata, 0))
         except (Invalid, LimitReached, ValueError) as exc:
-            raise _refused(number, exc) from exc
-
-
-def _parse(text: bytes) -> tuple[list[Numbered], list[dict[str, Any]]]:
-    queues: list[Numbered] = []
-    messages: list[dict[str, Any]] = []
-    lines = ((number, line) for number, line in enumerate(text.split(b"\n"), 1) if line.strip())
-    number, head = next(lines, (1, b""))
-    try:
-        _expect(bool(head), "the file is empty")
-        if _read(head) != HEAD:
-            raise ValueError(f"the file must begin with {_line(HEAD)}")
-        for number, line in lines:
-            value = _read(line)
-            _expect(isinstance(value, dict), "it must be an object")
-            if "queue" in value:
-                _check_queue(value["queue"])
-                queues.append((number, value["queue"]))
-            else:
-                _check_message(value["message"])
-                messages.append(value["message"])
-    except KeyError as exc:
-        raise _refused(number, ValueError(f"it has no {exc}")) from exc
-    except (ValueError, TypeError) as exc:
-        raise _refused(number, exc) from exc
-    return queues, messages
-
-
-def _read(line: bytes) -> Any:  # noqa: ANN401 - any JSON
-    try:
-        return json.loads(line.decode(), parse_constant=_refuse)
-    except RecursionError as exc:
-        raise ValueError("it is nested too deeply") from exc
-
-
-def _refused(number: int, why: Exception) -> Invalid:
-    return Invalid(f"Line {number} can't be imported: {str(why).rstrip('.')}. Nothing was stored.")
-
-
-def _check_queue(value: dict[str, Any]) -> None:
-    _expect(isinstance(value, dict), "'queue' must be an object")
-    _check_name(value["project"], value["name"])
-    _expect(isinstance(value["metadata"], dict), "'metadata' must be an object")
-
-
-def _check_message(value: dict[str, Any]) -> None:
-    _expect(isinstance(value, dict), "'message' must be an object")
-    _check_name(value["project"], value["queue"])
-    for name, most in _MOST.items():
-        if name in value or name in _NEEDED:
-            _check_number(name, value[name], most)
-    lasts = value["expires_at"] - value["created_at"]
-    _expect(lasts <= _LONGEST, "'expires_at' is more than 136 years after 'created_at'")
-    _check_text("client_id", value.get("client_id", ""))
-    headers = value.get("headers", {})
-    _expect(isinstance(headers, dict), "'headers' must be an object")
-    for name, header in headers.items():
-        _check_text("headers", name)
-        _check_text("headers", header)
-    _check_body(value["body"])
-    if value.get("origin") is not None:
-        _check_origin(Origin(**value["origin"]))
-    attempts = value.get("attempts", [])
-    _expect(isinstance(attempts, list), "'attempts' must be a list")
-    _expect(len(attempts) <= MAX_ATTEMPTS, f"'attempts' has more than {MAX_ATTEMPTS}")
-    for described in attempts:
-        _check_attempt(_read_attempt(described))
-
-
-def _check_attempt(attempt: Attempt) -> None:
-    _check_number("number", attempt.number, _MOST["claim_count"])
-    for name in ("claimed_at", "ended_at", "delay_ms"):
-        _check_number(name, getattr(attempt, name), _LAST)
-    for name in ("reason", "detail", "client_id"):
-        _check_text(name, getattr(attempt, name) or "")
-
-
-def _check_origin(origin: Origin) -> None:
-    _check_text("source", origin.source)
-    _check_number("moved_at", origin.moved_at, _LAST)
-    _check_number("claim_count", origin.claim_count, _MOST["claim_count"])
-    _check_text("reason", origin.reason)
-    if origin.last_client_id is not None:
-        _check_text("last_client_id", origin.last_client_id)
-    claim = origin.last_claim_id
-    _expect(claim is None or len(bytes.fromhex(claim)) == 16, "'last_claim_id' is no claim id")
-
-
-def _check_name(project: object, name: object) -> None:
-    _check_text("project", project)
-    _check_text("queue", name)
-    _expect(len(str(project)) <= MAX_PROJECT_ID, f"a project has at most {MAX_PROJECT_ID} letters")
-    _expect(
-        is_queue_name(str(name)), f"{name!r} is no name: 1 to 64 letters, digits, '_', '-' or '.'"
-    )
-
-
-def _check_number(name: str, value: object, most: int) -> None:
-    _expect(type(value) is int and 0 <= value <= most, f"{name!r} must be a number of 0 to {most}")
-
-
-def _check_text(name: str, value: object) -> None:
-    _expect(isinstance(value, str), f"{name!r} must be of type str")
-    _expect(len(str(value).encode()) <= _WIDEST, f"{name!r} is longer than {_WIDEST} bytes")
-
-
-def _check_body(body: object) -> None:
-    _expect(isinstance(body, str), "'body' must be of type str")
-    str(body).encode()
-    try:
-        json.loads(str(body), parse_constant=_refuse)
-    except RecursionError as exc:
-        raise ValueError("the body is nested too deeply") from exc
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
-
-
-def _expect(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise ValueError(otherwise)
+            raise refused(number, exc) from exc
 
 
 def _make_queue(db: Database, described: dict[str, Any]) -> None:
@@ -320,6 +193,14 @@ def _make_queue(db: Database, described: dict[str, Any]) -> None:
         db.puts[keys.queue_key(RecordType.CONFIG, queue.raw)] = encode_record(record)
         db.queues.set_record(queue, record)
         db.changed(queue)
+
+
+def _add_record(db: Database, described: dict[str, Any]) -> None:
+    kind, project, name = described["kind"], described["project"], described["name"]
+    if db.catalogue.get(kind, project, name, db.clock.now_ms()) is None:
+        value, version = described["value"].encode(), db.ids.take(1, db.puts)
+        expires_at = described.get("expires_at")
+        db.catalogue.put(db, Record(kind, project, name, value, version, expires_at))
 
 
 def _add(db: Database, described: dict[str, Any]) -> None:
@@ -347,7 +228,7 @@ def _add(db: Database, described: dict[str, Any]) -> None:
 
 
 def _add_attempts(db: Database, queue: Queue, entry: Entry, described: dict[str, Any]) -> None:
-    attempts = [_read_attempt(one) for one in described.get("attempts", ())]
+    attempts = [read_attempt(one) for one in described.get("attempts", ())]
     failures = described.get("failure_count", 0)
     if not attempts and not failures:
         return

@@ -21,6 +21,7 @@ _BLOCK = struct.Struct(">QQ")
 _SEGMENT = struct.Struct(">Qq")
 _STATE = struct.Struct("<Qq16s")
 _I64 = struct.Struct("<q")
+_RECORD = struct.Struct("<Qq")
 _DIGEST = 16
 
 
@@ -115,6 +116,21 @@ def decode_remembered(data: bytes) -> Remembered:
         raise CodecError(f"{len(data) - offset} bytes of digests for {number} ids")
     digests = tuple(data[at : at + _DIGEST] for at in range(offset, len(data), _DIGEST))
     return Remembered(expires_at, ids, digests)
+
+
+def encode_record(version: int, expires_at: int | None, value: bytes) -> bytes:
+    """Encode a record of some kind: its version, when it ends (-1: never), and its value."""
+    return pack(_RECORD, version, -1 if expires_at is None else expires_at) + value
+
+
+def decode_record(data: bytes) -> tuple[int, int | None, bytes]:
+    """Read a record of some kind: its version, when it ends, and its value.
+
+    Raises:
+        CodecError: cut short.
+    """
+    (version, expires_at), offset = unpack(_RECORD, data, 0)
+    return version, None if expires_at < 0 else expires_at, data[offset:]
 
 
 def encode_garbage(ids: Sequence[int]) -> bytes:

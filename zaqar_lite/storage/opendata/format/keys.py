@@ -14,6 +14,7 @@
     01 0c                        state of the store
     01 0d number                 messages that nobody holds any more, to be deleted in steps
     01 0e history attempt        one ended attempt of a message (history: u64, attempt: u16)
+    01 0f TB(kind) TB(project) TB(name)    a record that is neither a queue nor a message
     03 01 segment 10 TB(log) var_u64(sequence - start of the segment)     entry of the log
     03 01 segment 40 log         listing of the log's keys
     03 01 00000000 20            block of the log's sequences
@@ -60,6 +61,7 @@ class RecordType(Enum):
     STATE = 0x0C
     GARBAGE = 0x0D
     ATTEMPT = 0x0E
+    RECORD = 0x0F
 
 
 class Profile(Enum):
@@ -167,6 +169,29 @@ def read_attempt_key(key: bytes) -> tuple[int, int]:
         raise CodecError(f"key of an attempt of {len(key)} bytes")
     history, number = _HISTORY.unpack_from(key, len(ATTEMPT_PREFIX))
     return history, number
+
+
+def record_key(kind: str, project: str, name: str) -> bytes:
+    """Key of a record of some kind."""
+    parts = (terminated(part.encode()) for part in (kind, project, name))
+    return prefix(RecordType.RECORD) + b"".join(parts)
+
+
+def read_record_key(key: bytes) -> tuple[str, str, str]:
+    """Read kind, project and name.
+
+    Raises:
+        CodecError: something is missing or left over, or no UTF-8.
+    """
+    kind, end = read_terminated(key, 2)
+    project, end = read_terminated(key, end)
+    name, end = read_terminated(key, end)
+    if end != len(key):
+        raise CodecError(f"key of a record with bytes left over: {key.hex()}")
+    try:
+        return kind.decode(), project.decode(), name.decode()
+    except UnicodeDecodeError as exc:
+        raise CodecError(f"key of a record that is no UTF-8: {key.hex()}") from exc
 
 
 def claim_key(queue: bytes, claim: bytes, profile: Profile = Profile.SEED) -> bytes:
@@ -285,11 +310,18 @@ def _describe(key: bytes) -> str:
     name = kind.name.lower().replace("_", " ")
     if kind in (RecordType.PAYLOAD, RecordType.ATTEMPTS, RecordType.GARBAGE):
         return f"{name} of message {read_message_id(key)}"
+    if len(key) == 2:
+        return name
     if kind is RecordType.ATTEMPT:
         history, number = read_attempt_key(key)
         return f"attempt {number} of history {history}"
-    if len(key) == 2:
-        return name
+    return _describe_named(kind, name, key)
+
+
+def _describe_named(kind: RecordType, name: str, key: bytes) -> str:
+    if kind is RecordType.RECORD:
+        of_kind, project, called = read_record_key(key)
+        return f"{of_kind} {called!r} of project {project!r}"
     queue, rest = read_queue_key(key)
     where = f"{name} of queue {queue.decode(errors='replace')!r}"
     if kind in (RecordType.ACTIVE, RecordType.DONE, RecordType.FAILED):

@@ -1,0 +1,133 @@
+"""Records of any kind: over a restart, a failed batch, a damage, and a move to another store."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.drivers.opendata.contract_hooks import check_database
+from tests.drivers.opendata.store import HOUR, MINUTE, Store
+from zaqar_lite.cli import main
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import Record
+from zaqar_lite.storage.opendata.checking import check, dump
+from zaqar_lite.storage.opendata.engine import Batch
+from zaqar_lite.storage.opendata.format import keys
+
+pytestmark = pytest.mark.anyio
+VALUE = '{"é": 1.0}'.encode()
+
+
+@pytest.fixture(params=["embedded", "opendata+slatedb"])
+async def either(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    """A store over each of the engines."""
+    opened = Store(f"{request.param}://{tmp_path / 'data'}")
+    await opened.messages.open()
+    yield opened
+    await check_database(opened.db)
+    await opened.messages.close()
+
+
+async def put(
+    store: Store, name: str, value: bytes = b"{}", *, expected: int | None = None, ttl: int = 0
+) -> Record:
+    return await store.management.put_record(
+        "kind", "p", name, value, expected=expected, ttl_ms=ttl or None
+    )
+
+
+async def names(store: Store) -> list[str]:
+    return [record.name for record in await store.management.list_records("kind", limit=100)]
+
+
+async def test_records_are_there_after_a_restart(either: Store) -> None:
+    stays = await put(either, "a\x00\x01/é", b'{"n": 1}')
+    ends = await put(either, "b", ttl=HOUR)
+    gone = await put(either, "c")
+    await either.management.delete_record("kind", "p", "c", expected=gone.version)
+    await either.restart()
+    assert await either.management.list_records("kind", limit=9) == [stays, ends]
+    newer = await put(either, "b", expected=ends.version, ttl=MINUTE)
+    assert newer.version > gone.version
+    either.clock.advance(2 * MINUTE)
+    assert await either.management.sweep_records(10) == 1
+    await either.restart()
+    assert await either.management.list_records("kind", limit=9) == [stays]
+
+
+async def test_what_a_failed_batch_had_changed_is_as_before(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = await put(store, "kept", b"1", ttl=HOUR)
+    deleted = await put(store, "deleted", b"2")
+
+    async def fails(_: Batch) -> None:
+        raise Unavailable("The disk is full.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store.db.engine, "commit", fails)
+        done = await asyncio.gather(
+            put(store, "kept", b"3"),
+            put(store, "new", b"4"),
+            store.management.delete_record("kind", "p", "deleted"),
+            return_exceptions=True,
+        )
+    assert [type(each) for each in done] == [Unavailable] * 3
+    assert await store.management.list_records("kind", limit=9) == [deleted, kept]
+    await asyncio.sleep(1.1)  # writes are refused for a second after one that failed
+    store.clock.advance(2 * HOUR)
+    assert await store.management.sweep_records(10) == 1
+    assert await names(store) == ["deleted"]
+
+
+async def test_a_record_that_is_renewed_often_leaves_nothing_behind(store: Store) -> None:
+    for _ in range(100):
+        await put(store, "often", ttl=HOUR)
+    assert len(store.db.catalogue._ends) == 1
+    await store.management.delete_record("kind", "p", "often")
+    assert not store.db.catalogue._ends
+    assert not store.db.catalogue._kinds
+
+
+async def test_a_damaged_record_is_named_and_the_others_are_served(store: Store) -> None:
+    await put(store, "broken")
+    await put(store, "sound")
+    await store.restart_damaged(keys.record_key("kind", "p", "broken"))
+    assert await names(store) == ["sound"]
+    (problem,) = (await check(store.db)).problems
+    assert "kind 'broken' of project 'p'" in problem
+    lines = [line async for line in dump(store.db.engine)]
+    assert any("kind 'sound' of project 'p'" in line for line in lines)
+    await put(store, "broken", b"1")  # whoever writes it anew has mended it
+    assert (await check(store.db)).problems == []
+    store.db.damages.clear()
+
+
+def test_an_export_brings_records_to_another_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = (Store(f"embedded://{tmp_path / name}") for name in ("source", "target"))
+
+    async def fill(store: Store, *records: tuple[str, bytes, int]) -> None:
+        await store.messages.open()
+        for name, value, ttl in records:
+            await put(store, name, value, ttl=ttl)
+        await store.messages.close()
+
+    async def read(store: Store) -> list[tuple[str, bytes, bool]]:
+        await store.messages.open()
+        found = await store.management.list_records("kind", limit=9)
+        await store.messages.close()
+        return [(each.name, each.value, each.expires_at is None) for each in found]
+
+    asyncio.run(fill(source, ("a", VALUE, 0), ("b", b"2", HOUR)))
+    asyncio.run(fill(target, ("b", b"3", 0)))
+    file = tmp_path / "export.jsonl"
+    assert main(["store", "export", "--store", source.uri, str(file)]) == 0
+    assert main(["store", "import", "--store", target.uri, str(file)]) == 0
+    assert asyncio.run(read(target)) == [("a", VALUE, True), ("b", b"3", True)]
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace('"value":"2"', '"value":"{"'), encoding="utf-8")
+    assert main(["store", "import", "--store", target.uri, str(file)]) == 2
+    assert "can't be imported" in capsys.readouterr().err
