@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.contract.subject import MINUTE, QueueUnderTest, texts
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, texts
 from zaqar_lite.domain.errors import NotFound
+from zaqar_lite.domain.models import DelayMode
 
 pytestmark = pytest.mark.anyio
 
@@ -109,3 +110,21 @@ async def test_positions_never_come_again(queue: QueueUnderTest) -> None:
     await queue.drop()
     await queue.post("new")
     assert (await queue.listed())[0].position > last
+
+
+async def test_what_comes_after_a_purge_ends_and_ripens_at_its_own_time(
+    queue: QueueUnderTest,
+) -> None:
+    """Whatever of the purged messages had been due in between."""
+    await queue.post("gone", ttl=10 * MINUTE)
+    await queue.post("gone", ttl=HOUR, delay=20 * MINUTE)
+    await queue.purge()
+    queue.advance(30 * MINUTE)
+    await queue.sweep()
+    assert await queue.counts() == (0, 0, 0)
+    await queue.post("ends", ttl=10 * MINUTE)
+    await queue.post("ripens", ttl=HOUR, delay=10 * MINUTE)
+    queue.advance(11 * MINUTE)
+    await queue.sweep()
+    assert await queue.counts() == (1, 0, 0)
+    assert texts((await queue.claim(mode=DelayMode.HONOUR)).messages) == ["ripens"]

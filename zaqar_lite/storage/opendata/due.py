@@ -63,7 +63,7 @@ def expire(queue: Queue, now: int, limit: int) -> int:
         if page.cold:
             queue.due_pages.append(page)
             continue
-        if least != page.min_expires or not page.entries:
+        if least != page.min_expires:
             continue
         looked_at += len(page.entries)
         queue.examined += len(page.entries)
@@ -85,9 +85,10 @@ def gather(queue: Queue, now: int, limit: int) -> None:
         if not delayed or delayed[0][0] > now:
             return
         visible_at, first, page = heappop(delayed)
-        if visible_at == page.next_visible and page.entries:
+        if visible_at == page.next_visible:
             page.next_visible = NEVER
-            heappush(queue.due, (page.best_delayed << POSITION_BITS | first, page))
+            if page.entries:
+                heappush(queue.due, (page.best_delayed << POSITION_BITS | first, page))
 
 
 def open_first(queue: Queue, now: int, limit: int = STEP) -> int:
