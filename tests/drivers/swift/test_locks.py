@@ -373,13 +373,13 @@ async def test_exposing_may_take_longer_than_a_lease(
         await open_swift(
             proxy.url,
             coordination_url=f"file://{tmp_path}/locks",
-            options="&lease=5&timeout=1",
+            options="&lease=8&timeout=2",
         )
     )
-    await queue.post(*"abcd", delay=MINUTE)
-    proxy.fault("POST", "/m/", times=4, delay=0.8)
-    assert await queue.expose() == 4
-    assert await queue.counts() == (4, 0, 0)
+    await queue.post(*"abcdef", delay=MINUTE)
+    proxy.fault("POST", "/m/", times=6, delay=0.8)
+    assert await queue.expose() == 6
+    assert await queue.counts() == (6, 0, 0)
 
 
 async def test_who_waits_for_letters_does_not_wait_for_all_that_move(
