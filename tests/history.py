@@ -17,6 +17,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 
@@ -60,23 +61,37 @@ class Delete:
     answered: float | None = None
 
 
+@dataclass(slots=True)
+class Failure:
+    """A message that was given back as failed, with a delay; `answered` as for a delete."""
+
+    text: str
+    delay: float
+    invoked: float
+    answered: float | None = None
+
+
 @dataclass
 class History:
     """What all clients did; `remaining` is what the queues held in the end.
 
-    `queues` are those that were posted to, in the order of their first posts.
+    `failed` is how often each of these is said to have failed. `queues` are those that were posted
+    to, in the order of their first posts.
     """
 
     posts: dict[str, Post] = field(default_factory=dict)
     holds: list[Hold] = field(default_factory=list)
     deletes: dict[str, list[Delete]] = field(default_factory=lambda: defaultdict(list))
+    failures: list[Failure] = field(default_factory=list)
     remaining: Counter[str] = field(default_factory=Counter)
+    failed: dict[str, int] | None = None
     queues: dict[str, None] = field(default_factory=dict)
     restarts: int = 0
 
-    def end(self, texts: Collection[str]) -> None:
-        """Note what the queue holds when all clients have stopped."""
+    def end(self, texts: Collection[str], failed: dict[str, int] | None = None) -> None:
+        """Note what the queue holds when all clients have stopped, and how often that failed."""
         self.remaining = Counter(texts)
+        self.failed = failed
 
     def violations(self) -> list[str]:
         """Tell every promise that was broken."""
@@ -86,6 +101,8 @@ class History:
             *self._undone(),
             *self._two_holders(),
             *self._early(),
+            *self._hasty(),
+            *self._forgotten(),
         ]
 
     def summary(self) -> str:
@@ -94,7 +111,8 @@ class History:
         deleted = sum(d.answered is not None for ds in self.deletes.values() for d in ds)
         return (
             f"{self.restarts} kills, {acknowledged} acknowledged posts, {len(self.holds)} holds, "
-            f"{deleted} acknowledged deletes, {self.remaining.total()} remaining"
+            f"{deleted} acknowledged deletes, {self.remaining.total()} remaining, "
+            f"{len(self._acknowledged_failures())} acknowledged failures"
         )
 
     def _lost(self) -> list[str]:
@@ -153,19 +171,46 @@ class History:
             and hold.answered < post.invoked + post.delay
         ]
 
+    def _acknowledged_failures(self) -> list[tuple[Failure, float]]:
+        return [(each, each.answered) for each in self.failures if each.answered is not None]
+
+    def _hasty(self) -> list[str]:
+        holds = self._holds_by_text()
+        return [
+            f"hasty: {each.text}, given back at {answered} for {each.delay} s, was handed out by "
+            f"{hold.claim} at {hold.answered}"
+            for each, answered in self._acknowledged_failures()
+            for hold in holds[each.text]
+            if hold.invoked > answered and hold.answered < each.invoked + each.delay
+        ]
+
+    def _forgotten(self) -> list[str]:
+        failed = self.failed
+        if failed is None:
+            return []
+        told = Counter(each.text for each, _ in self._acknowledged_failures())
+        return [
+            f"forgotten: {text} failed {count} times, and {failed.get(text, 0)} are known"
+            for text, count in told.items()
+            if self.remaining[text] and failed.get(text, 0) < count
+        ]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Habits:
     """How a recording client works: what it chooses from, each time anew.
 
     A `delay` other than 0 is kept by delayed queues only. A consumer takes its claims from the
-    queues that somebody has posted to.
+    queues that somebody has posted to. One that `settles` says of each message what becomes of it:
+    deleted, given back as failed for `wait` seconds, or held for longer.
     """
 
     project: str = "history"
     sizes: Sequence[int] = (1, 1, 5)
     delays: Sequence[int] = (0, 0, 1)
     limit: int = 5
+    settles: bool = False
+    wait: int = 1
 
 
 class RecordingClient:
@@ -243,6 +288,9 @@ class RecordingClient:
             hold = Hold(message["body"], claim, invoked, answered, CLAIM_TTL)
             self._history.holds.append(hold)
             held[message["id"] if "id" in message else _id(message["href"])] = hold
+        if self._habits.settles and self._random.random() < 0.5:
+            await self._settle(queue, claim, held)
+            return
         if self._random.random() < 0.25:
             await self._release(queue, claim, list(held.values()))
             return
@@ -254,6 +302,45 @@ class RecordingClient:
         for hold in holds:
             hold.given_up = time.time()
         await self._http.delete(f"{queue}/claims/{claim}")
+
+    async def _settle(self, queue: str, claim: str, held: dict[str, Hold]) -> None:
+        """Settle each message of a claim in its own way, in one request."""
+        invoked, wait, ttl = time.time(), self._habits.wait, 2 * CLAIM_TTL
+        deletes: dict[str, Delete] = {}
+        failures: dict[str, Failure] = {}
+        extended: dict[str, Hold] = {}
+        for message_id, hold in held.items():
+            act = self._random.random()
+            if act < 0.1:
+                extended[message_id] = hold
+                continue
+            hold.given_up = invoked
+            if act < 0.5:
+                deletes[message_id] = Delete(hold.text, invoked)
+            else:
+                failures[message_id] = Failure(hold.text, wait, invoked)
+        for delete in deletes.values():
+            self._history.deletes[delete.text].append(delete)
+        self._history.failures += failures.values()
+        answer = await self._http.post(
+            f"{queue}/claims/{claim}/settle",
+            json={
+                "delete": list(deletes),
+                "release": [{"id": each, "delay": wait, "failed": True} for each in failures],
+                "extend": [{"id": each, "ttl": ttl} for each in extended],
+            },
+        )
+        if answer.status_code != 200:
+            return
+        for result in answer.json()["results"]:
+            message_id = result["id"]
+            if result["status"] != 204:
+                continue
+            if message_id in extended:
+                extended[message_id].ttl = invoked + ttl - extended[message_id].invoked
+            else:
+                settled = deletes.get(message_id) or failures[message_id]
+                settled.answered = time.time()
 
     async def _delete(self, queue: str, message_id: str, claim: str, hold: Hold) -> None:
         delete = Delete(hold.text, time.time())
@@ -268,18 +355,28 @@ class RecordingClient:
 
 async def everything(url: str, queue: str, project: str = "history") -> list[str]:
     """All messages of a queue, claimed and delayed ones too."""
+    return [message["body"] for message in await _listed(url, queue, project)]
+
+
+async def failure_counts(url: str, queue: str, project: str = "history") -> dict[str, int]:
+    """How often each message of a queue has failed."""
+    listed = await _listed(url, queue, project)
+    return {message["body"]: message["failure_count"] for message in listed}
+
+
+async def _listed(url: str, queue: str, project: str) -> list[dict[str, Any]]:
     headers = {"Client-ID": "00000000-0000-0000-0000-000000000001", "X-Project-Id": project}
-    found: list[str] = []
+    found: list[dict[str, Any]] = []
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=30) as http:
         path = (
             f"/v2/queues/{queue}/messages?limit=20&echo=true&include_claimed=true"
-            "&include_delayed=true"
+            "&include_delayed=true&details=true"
         )
         while True:
             page = (await http.get(path)).raise_for_status().json()
             if not page["messages"]:
                 return found
-            found += [message["body"] for message in page["messages"]]
+            found += page["messages"]
             path = next(link["href"] for link in page["links"] if link["rel"] == "next")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.history import Delete, History, Hold, Post
+from tests.history import Delete, Failure, History, Hold, Post
 
 
 def history() -> History:
@@ -34,7 +34,18 @@ def test_a_lapsed_or_released_message_may_have_another_holder() -> None:
     assert well.violations() == []
 
 
-@pytest.mark.parametrize("broken", ["lost", "invented", "undone", "two holders", "early"])
+BROKEN = ["lost", "invented", "undone", "two holders", "early", "hasty", "forgotten"]
+
+
+def test_a_failure_that_nobody_answered_for_may_not_have_happened() -> None:
+    well = history()
+    well.failures.append(Failure("remains", 5, 10.0))
+    well.holds.append(Hold("remains", "next", 11.0, 11.1, 60))
+    well.end(["remains"], {"remains": 0})
+    assert well.violations() == []
+
+
+@pytest.mark.parametrize("broken", BROKEN)
 def test_what_is_broken_is_found(broken: str) -> None:
     found = history()
     match broken:
@@ -47,6 +58,12 @@ def test_what_is_broken_is_found(broken: str) -> None:
         case "two holders":
             found.holds.append(Hold("remains", "first", 10.0, 10.1, 60))
             found.holds.append(Hold("remains", "second", 11.0, 11.1, 60))
+        case "hasty":
+            found.failures.append(Failure("remains", 5, 10.0, 10.1))
+            found.holds.append(Hold("remains", "next", 11.0, 11.1, 60))
+        case "forgotten":
+            found.failures.append(Failure("remains", 5, 10.0, 10.1))
+            found.end(["remains"], {"remains": 0})
         case _:
             found.holds.append(Hold("remains", "hasty", 2.0, 5.9, 60))
     assert any(text.startswith(broken) for text in found.violations()), found.violations()

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.history import History, RecordingClient, everything
+from tests.history import Habits, History, RecordingClient, everything, failure_counts
 from tests.server import ServerProcess
 from zaqar_lite.bench.machine import descendants
 
@@ -54,7 +54,9 @@ async def test_kill_minus_nine_breaks_no_promise(scheme: str, tmp_path: Path) ->
             if round_number == 0:
                 await make_queue(server.url, queue)
             clients = [
-                RecordingClient(history, server.url, queue, str(uuid.uuid4()), seed)
+                RecordingClient(
+                    history, server.url, queue, str(uuid.uuid4()), seed, habits=Habits(settles=True)
+                )
                 for seed in range(8)
             ]
             work = [
@@ -66,7 +68,8 @@ async def test_kill_minus_nine_breaks_no_promise(scheme: str, tmp_path: Path) ->
             await asyncio.gather(*work)
             history.restarts += 1
         await asyncio.to_thread(server.start)
-        history.end(await everything(server.url, queue))
+        failed = await failure_counts(server.url, queue)
+        history.end(await everything(server.url, queue), failed)
     finally:
         server.close()
     print(f"{scheme}: {history.summary()}")
@@ -74,3 +77,4 @@ async def test_kill_minus_nine_breaks_no_promise(scheme: str, tmp_path: Path) ->
     assert not damaged(tmp_path)  # no kill looks like damage
     assert history.holds
     assert any(post.answered for post in history.posts.values())
+    assert any(failure.answered for failure in history.failures)
