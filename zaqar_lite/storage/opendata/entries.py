@@ -12,6 +12,7 @@ from zaqar_lite.storage.opendata.format.active import (
     encode_elements,
     encode_extra,
     encode_extras,
+    encode_plain_extra,
     join_active,
 )
 from zaqar_lite.storage.opendata.format.attempts import Attempts, Kept
@@ -103,6 +104,11 @@ class Past:
         self.shared = False
         self.renamed = False
         self.damaged = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the page's record has no more of it than the last claim and the parking."""
+        return self.origin is None and not self.shared and not self.renamed
 
     @property
     def attempts(self) -> Attempts:
@@ -265,22 +271,23 @@ class Entry(Struct, eq=False):
 
     def extra(self) -> bytes | None:
         """Encode what the entry has beyond the RFC's fields."""
-        extra = Extra()
-        if self.claim is not None and self.claim.ttl_ms:
-            extra.visible_at, extra.deadline = self.visible_at, self.expires_at
-        moved = self.position != self.id
+        past, claim = self.past, self.claim
+        parked = past is not None and past.parked_until != 0
+        held = None
+        if parked or (claim is not None and claim.ttl_ms):
+            held = self.visible_at, self.expires_at
+        last_claim = None if past is None else past.last_claim
+        if self.is_plain and (past is None or past.is_plain):
+            return encode_plain_extra(self.id, held, last_claim, parked=parked)
+        extra = Extra(last_claim=last_claim, parked=parked)
+        if held is not None:
+            extra.visible_at, extra.deadline = held
         if not self.is_plain and self.ttl_ms:
             extra.ttl_ms = self.ttl_ms
-        if moved:
+        if self.position != self.id:
             extra.position = self.position
-        past = self.past
         if past is not None:
-            extra.renamed, extra.shared, extra.last_claim = (
-                past.renamed, past.shared, past.last_claim,
-            )  # fmt: skip
-            if past.parked_until:
-                extra.parked = True
-                extra.visible_at, extra.deadline = self.visible_at, self.expires_at
+            extra.renamed, extra.shared = past.renamed, past.shared
             origin = past.origin
             if origin is not None:
                 extra.reason = None if origin.reason == MAX_CLAIMS else origin.reason
@@ -289,7 +296,7 @@ class Entry(Struct, eq=False):
                 extra.moved_client = origin.last_client_id
                 if origin.last_claim_id is not None:
                     extra.moved_claim = bytes.fromhex(origin.last_claim_id)
-        return None if extra == _NO_EXTRA else encode_extra(self.id, extra)
+        return encode_extra(self.id, extra)
 
     @classmethod
     def restore(

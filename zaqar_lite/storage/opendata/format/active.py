@@ -151,6 +151,21 @@ def encode_extra(message_id: int, extra: Extra) -> bytes:
     return _EXTRA.pack(message_id, flags) + b"".join(parts)
 
 
+def encode_plain_extra(
+    message_id: int, held: tuple[int, int] | None, last_claim: bytes | None, *, parked: bool
+) -> bytes | None:
+    """Encode what most extras are, without an `Extra`: `held` is `visible_at` and `deadline`."""
+    flags = _PARKED * parked
+    if held is not None:
+        flags |= _HELD
+    if last_claim is not None:
+        flags |= _LAST_CLAIM
+    if not flags:
+        return None
+    times = b"" if held is None else _MILLISECONDS.pack(*held)
+    return _EXTRA.pack(message_id, flags) + times + (last_claim or b"")
+
+
 def _read_extra(data: bytes, offset: int) -> tuple[tuple[int, Extra], int]:
     (message_id, flags), offset = unpack(_EXTRA, data, offset)
     extra = Extra(
