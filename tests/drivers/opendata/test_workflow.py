@@ -12,7 +12,10 @@ from zaqar_lite.domain.models import (
     DeadLetter,
     HistoryState,
     NewMessage,
+    QueueRef,
+    Retries,
     Selection,
+    Swept,
 )
 from zaqar_lite.storage.opendata.checkpoint import GARBAGE_STEP
 from zaqar_lite.storage.opendata.engine import Batch
@@ -203,6 +206,15 @@ async def test_nothing_is_kept_where_no_retention_is_set(store: Store) -> None:
     assert not await store.records(RecordType.ATTEMPTS)
 
 
+async def sweep_by(store: Store, letters: DeadLetter) -> Swept:
+    """Sweep with this policy for every queue."""
+
+    async def retries_of(_: QueueRef) -> Retries:
+        return Retries(letters)
+
+    return await store.messages.sweep(100, retries_of)
+
+
 @pytest.mark.parametrize("by", ["claim", "sweep"])
 async def test_an_exhausted_message_goes_at_the_next_claim_or_sweep(store: Store, by: str) -> None:
     await store.management.create_queue(
@@ -214,20 +226,21 @@ async def test_an_exhausted_message_goes_at_the_next_claim_or_sweep(store: Store
     if by == "claim":
         assert not (await store.claim(letters=DeadLetter(None, 1, 0))).messages
     else:
-        assert (await store.messages.sweep(100)).moved == 1
+        assert (await sweep_by(store, DeadLetter(None, 1, 0))).moved == 1
     (entry,) = await store.history(HistoryState.FAILED)
     assert (entry.id, entry.attempts, list(entry.consumers)) == (message_id, 1, ["first"])
     assert (await store.messages.stats(QUEUE)).total == 0
 
 
 async def test_a_sweep_moves_exhausted_messages_to_the_dead_letter_queue(store: Store) -> None:
-    await store.management.create_queue(
-        QUEUE, {"_max_claim_count": 1, "_dead_letter_queue": "other"}, max_queues=9
-    )
+    """One whose last lease lapsed; one that was released waits for the next claim."""
     await store.post("poison")
+    released = await store.claim(client="before")
+    await store.messages.release(QUEUE, released.claim_id or "")
+    assert (await sweep_by(store, DeadLetter(OTHER, 1))).moved == 0
     claimed = await store.claim(client="first")
-    await store.messages.release(QUEUE, claimed.claim_id or "")
-    await store.sweep()
+    store.clock.advance(2 * MINUTE)
+    assert (await sweep_by(store, DeadLetter(OTHER, 1))).letters_in == {OTHER}
     letter = (await store.claim(queue=OTHER)).messages[0]
     assert letter.origin is not None
     assert (letter.origin.source, letter.origin.last_client_id) == ("queue", "first")
