@@ -56,8 +56,7 @@ async def by_claim(queue: QueueUnderTest, retries: Retries) -> int:
 
 
 async def by_pop(queue: QueueUnderTest, retries: Retries) -> int:
-    popped = await queue.pop(dead_letter=retries.dead_letter, backoff=retries.backoff)
-    return popped.moved
+    return (await queue.pop(dead_letter=retries.dead_letter, backoff=retries.backoff)).moved
 
 
 async def by_sweep(queue: QueueUnderTest, retries: Retries) -> int:
