@@ -217,6 +217,7 @@ async def test_refuses_malformed_settlements(api: Api, document: dict[str, Any])
         {"_max_failures": True},
         {"_retry_backoff": "fast"},
         {"_retry_backoff": {"type": "cubic"}},
+        {"_retry_backoff": {"type": ["list"]}},
         {"_retry_backoff": {"type": "exponential", "min": 1}},
         {"_retry_backoff": {"type": "exponential", "min": 10, "max": 5}},
         {"_retry_backoff": {"type": "exponential", "min": 1, "max": 43_201}},

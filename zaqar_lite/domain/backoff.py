@@ -29,9 +29,9 @@ def parse_backoff(value: Any, longest: int) -> Backoff | None:  # noqa: ANN401 -
     """
     if value is None:
         return None
-    if not isinstance(value, dict) or value.get("type") not in _FIELDS:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in _FIELDS:
         raise Invalid(f'{ATTRIBUTE} must be an object with "type" one of {", ".join(_FIELDS)}.')
-    kind = value["type"]
     unknown = sorted(set(value) - _FIELDS[kind])
     if unknown:
         raise Invalid(

@@ -180,7 +180,7 @@ def dead_letter_policy(ref: QueueRef, metadata: Mapping[str, Any]) -> DeadLetter
     Without a target, `_failed_retention` makes the queue's own failed list the target.
     """
     max_claims = metadata.get("_max_claim_count") or NO_LIMIT
-    max_failures = metadata.get("_max_failures") or NO_LIMIT
+    max_failures = _stored_limit(metadata.get("_max_failures"))
     target = dead_letter_target(metadata)
     if target is not None:
         ttl = metadata.get("_dead_letter_queue_messages_ttl")
@@ -193,9 +193,22 @@ def dead_letter_policy(ref: QueueRef, metadata: Mapping[str, Any]) -> DeadLetter
 
 
 def retries(ref: QueueRef, metadata: Mapping[str, Any]) -> Retries:
-    """What becomes of a queue's messages that fail."""
-    backoff = parse_backoff(metadata.get(BACKOFF), MAX_RETENTION)
+    """What becomes of a queue's messages that fail, by its stored record.
+
+    Servers that did not know `_max_failures` and `_retry_backoff` stored whatever they were given.
+    What this one would refuse counts as absent: else each request and each sweep would fail.
+    """
+    try:
+        backoff = parse_backoff(metadata.get(BACKOFF), MAX_RETENTION)
+    except Invalid:
+        backoff = None
     return Retries(dead_letter_policy(ref, metadata), backoff)
+
+
+def _stored_limit(value: Any) -> int:  # noqa: ANN401 - any JSON
+    """A stored limit; NO_LIMIT where it is none that this server would take."""
+    is_count = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_count and 1 <= value <= MAX_CLAIM_COUNT else NO_LIMIT
 
 
 def _whole(metadata: Mapping[str, Any], key: str, least: int, most: int) -> None:

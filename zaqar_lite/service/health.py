@@ -8,10 +8,7 @@ from dataclasses import dataclass
 
 from zaqar_lite.domain.errors import ZaqarLiteError
 from zaqar_lite.domain.ids import new_claim_id
-from zaqar_lite.domain.models import (
-    QueueRef,
-    Stats,
-)
+from zaqar_lite.domain.models import QueueRef, Stats
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.messages import Draft, Messages
 from zaqar_lite.service.queues import Queues
