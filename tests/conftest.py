@@ -1,7 +1,7 @@
 """Fixtures: the real servers, each started when the first test asks for it."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Protocol, TypeVar
 
 import pytest
@@ -67,6 +67,22 @@ def rabbitmq_server() -> Iterator[services.RabbitServer]:
 def s3_server() -> Iterator[services.S3Server]:
     """An S3 server in memory (ZAQAR_TEST_S3_URL)."""
     yield from _given_or_started("ZAQAR_TEST_S3_URL", services.s3_from, services.start_s3)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Escape what is no Unicode in a report: xdist cannot send it, and would end the run."""
+    report = yield
+    report.sections = [(name, _printable(text)) for name, text in report.sections]
+    if isinstance(report.longrepr, str):
+        report.longrepr = _printable(report.longrepr)
+    elif report.longrepr is not None and (text := str(report.longrepr)) != _printable(text):
+        report.longrepr = _printable(text)
+    return report
+
+
+def _printable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
 
 
 def pytest_report_header() -> str:
