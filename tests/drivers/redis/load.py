@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from tests.history import History, RecordingClient, everything
+from tests.history import Habits, History, RecordingClient, everything, failure_counts
 from tests.server import ServerProcess
 
 
@@ -45,8 +45,11 @@ class Load:
 
 
 @asynccontextmanager
-async def under_load(url: str) -> AsyncIterator[Load]:
-    """Let half of the clients post (now and then with a delay) and half consume, until the end."""
+async def under_load(url: str, *, settles: bool = False) -> AsyncIterator[Load]:
+    """Let half of the clients post (now and then with a delay) and half consume, until the end.
+
+    Consumers that settle say of each message what becomes of it; others give back whole claims.
+    """
     load = Load()
     queue = f"queue-{uuid.uuid4().hex[:8]}"
     servers = [ServerProcess(url) for _ in range(2)]
@@ -56,8 +59,11 @@ async def under_load(url: str) -> AsyncIterator[Load]:
         async with httpx.AsyncClient(base_url=servers[0].url, headers=headers) as http:
             metadata = {"_default_message_delay": 1}
             (await http.put(f"/v2/queues/{queue}", json=metadata)).raise_for_status()
+        habits = Habits(settles=settles)
         clients = [
-            RecordingClient(load.history, servers[seed % 2].url, queue, str(uuid.uuid4()), seed)
+            RecordingClient(
+                load.history, servers[seed % 2].url, queue, str(uuid.uuid4()), seed, habits=habits
+            )
             for seed in range(8)
         ]
         for client in clients:
@@ -71,7 +77,8 @@ async def under_load(url: str) -> AsyncIterator[Load]:
             task.cancel()
         ends = await asyncio.gather(*work, return_exceptions=True)
         assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
-        load.history.end(await everything(servers[0].url, queue))
+        failed = await failure_counts(servers[0].url, queue) if settles else None
+        load.history.end(await everything(servers[0].url, queue), failed)
     finally:
         for server in servers:
             server.close()

@@ -21,13 +21,13 @@ ROUNDS = int(os.environ.get("ZAQAR_TEST_KILL_ROUNDS", "2"))
 async def test_a_killed_redis_loses_nothing_that_was_acknowledged(
     appendfsync: Literal["always", "everysec"],
 ) -> None:
-    """Two servers race over one Redis that is killed in every round, and comes back.
+    """Two servers with settling workers race over one Redis that is killed in every round.
 
     With `everysec` the process's death loses nothing either (what was written is with the
     kernel); the loss of power would lose up to a second, which no test here can show.
     """
     with services.start_redis(appendfsync=appendfsync) as redis:
-        async with under_load(redis.url) as load:
+        async with under_load(redis.url, settles=True) as load:
             for _ in range(ROUNDS):
                 await asyncio.sleep(random.uniform(0.3, 1.2))
                 redis.kill()
@@ -37,4 +37,5 @@ async def test_a_killed_redis_loses_nothing_that_was_acknowledged(
             await asyncio.sleep(0.5)
     assert load.report(f"appendfsync {appendfsync}, kill -9") == []
     assert load.history.holds
+    assert any(failure.answered for failure in load.history.failures)
     assert load.statuses[503], "no kill hit a request"
