@@ -1,18 +1,12 @@
-"""The documents say what the program does: routes, statuses, settings, samples, stores."""
+"""The documents say what the program does: routes, statuses, settings, samples."""
 
 import json
 import re
-import subprocess
-import textwrap
 from pathlib import Path
 
-import pytest
-
-from tests.server import ServerProcess
 from zaqar_lite.api.dispatch import Dispatcher
 from zaqar_lite.main import create_app
 from zaqar_lite.settings import Settings, load
-from zaqar_lite.storage.registry import DRIVERS, Driver
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "api-ref" / "source"
@@ -64,50 +58,3 @@ def test_every_setting_is_documented_with_its_default() -> None:
     for name, field in Settings.model_fields.items():
         default = "" if field.default is None else f" (``{field.default!r}``)"
         assert f"``{name}``{default}\n   {field.description}\n" in text, name
-
-
-@pytest.mark.parametrize("driver", [driver for driver in DRIVERS if driver.name != "memory"])
-def test_the_readme_names_every_store(driver: Driver) -> None:
-    readme = (ROOT / "README.md").read_text()
-    for scheme in driver.schemes:
-        assert f"`{scheme}://" in readme, scheme
-
-
-def _readme_block(language: str, word: str) -> str:
-    """The first block of the README in this language that holds this word."""
-    blocks = re.findall(
-        rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
-    )
-    return next(str(block) for block in blocks if word in block)
-
-
-def test_the_readmes_python_is_the_guides_first_block() -> None:
-    # That block is executed by tests/client/test_documentation.py.
-    sdk = (SOURCE / "sdk.rst").read_text()
-    indented = textwrap.indent(_readme_block("python", "Client"), "   ").rstrip()
-    assert indented in sdk
-
-
-def test_the_readmes_curl_round_works() -> None:
-    block = _readme_block("bash", "alias zq")
-    lines = [line for line in block.splitlines() if line and not line.startswith("#")]
-    post, claim, delete = lines[2:]
-    with ServerProcess("memory://") as server:
-
-        def run(line: str) -> str:
-            script = "\n".join(["shopt -s expand_aliases", lines[0], lines[1], line])
-            finished = subprocess.run(
-                ["bash", "-c", script.replace("http://127.0.0.1:8888", server.url)],
-                capture_output=True,
-                text=True,
-                timeout=30,
-                check=True,
-            )
-            return finished.stdout
-
-        assert "resources" in json.loads(run(post))
-        held = json.loads(run(claim))["messages"][0]
-        assert held["body"] == {"order": 7}
-        href = re.escape("/v2/queues/orders/messages/") + r"[^']*"
-        assert run(re.sub(href, held["href"], delete)) == ""
-        assert json.loads(run("zq $Q/stats"))["messages"]["total"] == 0
