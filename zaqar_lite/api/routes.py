@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from zaqar_lite.api.http import HttpError, Request, Response
+from zaqar_lite.domain.identity import Access
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -33,10 +34,11 @@ class Parameter:
 class Route:
     """One method of one path.
 
-    `invalid_title` is the title of the errors that the domain calls Invalid. `statuses` are the
-    answers that the route itself gives; those of the checks come on top. `body` names the schema
-    of the request's document in `api/schemas.py`, a parameter's `schema` one there too. A route
-    that `needs_store` is 503 until the stores are open.
+    `access` is what the policy asks of who calls it. `invalid_title` is the title of the errors
+    that the domain calls Invalid. `statuses` are the answers that the route itself gives; those of
+    the checks come on top. `body` names the schema of the request's document in `api/schemas.py`,
+    a parameter's `schema` one there too. A route that `needs_store` is 503 until the stores are
+    open.
     `largest_body` is refused before it is read: with 413, or with 400 and `too_large_title` where
     upstream has that.
     """
@@ -47,6 +49,7 @@ class Route:
     name: str
     summary: str
     statuses: tuple[int, ...]
+    access: Access
     parameters: tuple[Parameter, ...] = ()
     body: str | None = None
     answer: str | None = None

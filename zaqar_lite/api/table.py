@@ -13,6 +13,7 @@ from zaqar_lite.api.v2.messages import MessageHandlers
 from zaqar_lite.api.v2.queues import QueueHandlers
 from zaqar_lite.api.v2.service import ServiceHandlers
 from zaqar_lite.api.v2.settling import SettlingHandlers
+from zaqar_lite.domain.identity import Access, Verb
 from zaqar_lite.domain.limits import Limits
 
 _LARGEST_SETTLEMENT = 16_384
@@ -40,6 +41,7 @@ def service_routes(handlers: ServiceHandlers, *, admin: bool) -> tuple[Route, ..
             "versions",
             "List the API versions",
             (300,),
+            Access(None, None),
             public=True,
             needs_store=False,
         ),
@@ -50,9 +52,18 @@ def service_routes(handlers: ServiceHandlers, *, admin: bool) -> tuple[Route, ..
             "home",
             "Show the home document",
             (200,),
+            Access(None, None),
             needs_store=False,
         ),
-        Route("GET", "/v2/ping", handlers.ping, "ping", "Ping the store", (204, 503)),
+        Route(
+            "GET",
+            "/v2/ping",
+            handlers.ping,
+            "ping",
+            "Ping the store",
+            (204, 503),
+            Access("ping:get", None),
+        ),
         Route(
             "HEAD",
             "/v2/ping",
@@ -60,12 +71,21 @@ def service_routes(handlers: ServiceHandlers, *, admin: bool) -> tuple[Route, ..
             "ping_head",
             "Ping the server",
             (204,),
+            Access("ping:get", None),
             needs_store=False,
         ),
     ]
     if admin:
         routes.append(
-            Route("GET", "/v2/health", handlers.health, "health", "Check health", (200, 503))
+            Route(
+                "GET",
+                "/v2/health",
+                handlers.health,
+                "health",
+                "Check health",
+                (200, 503),
+                Access("health:get", Verb.ADMIN),
+            )
         )
     return tuple(routes)
 
@@ -81,6 +101,7 @@ def queue_routes(handlers: QueueHandlers, limits: Limits) -> tuple[Route, ...]:
             "list_queues",
             "List queues",
             (200, 400, 503),
+            Access("queues:get_all", Verb.READ),
             (
                 _MARKER,
                 _QUEUE_LIMIT,
@@ -97,6 +118,7 @@ def queue_routes(handlers: QueueHandlers, limits: Limits) -> tuple[Route, ...]:
             "create_queue",
             "Create a queue",
             (201, 204, 400, 503),
+            Access("queues:create", Verb.MANAGE),
             body="Metadata",
             largest_body=largest,
             too_large_title=INVALID_REQUEST,
@@ -108,6 +130,7 @@ def queue_routes(handlers: QueueHandlers, limits: Limits) -> tuple[Route, ...]:
             "show_queue",
             "Show a queue's metadata",
             (200, 400, 503),
+            Access("queues:get", Verb.READ),
             answer="Metadata",
         ),
         Route(
@@ -117,13 +140,22 @@ def queue_routes(handlers: QueueHandlers, limits: Limits) -> tuple[Route, ...]:
             "update_queue",
             "Change a queue's metadata",
             (200, 400, 404, 409, 415, 503),
+            Access("queues:update", Verb.MANAGE),
             body="MetadataPatch",
             answer="Metadata",
             invalid_title=INVALID_BODY,
             largest_body=largest,
             too_large_title=INVALID_BODY,
         ),
-        Route("DELETE", _QUEUE, handlers.delete, "delete_queue", "Delete a queue", (204, 400, 503)),
+        Route(
+            "DELETE",
+            _QUEUE,
+            handlers.delete,
+            "delete_queue",
+            "Delete a queue",
+            (204, 400, 503),
+            Access("queues:delete", Verb.MANAGE),
+        ),
         Route(
             "GET",
             _QUEUE + "/stats",
@@ -131,6 +163,7 @@ def queue_routes(handlers: QueueHandlers, limits: Limits) -> tuple[Route, ...]:
             "queue_stats",
             "Count a queue's messages",
             (200, 400, 503),
+            Access("queues:stats", Verb.READ),
             (_DETAILS,),
             answer="Stats",
         ),
@@ -141,6 +174,7 @@ def queue_routes(handlers: QueueHandlers, limits: Limits) -> tuple[Route, ...]:
             "purge_queue",
             "Purge a queue",
             (204, 400, 413, 503),
+            Access("queues:purge", Verb.MANAGE),
             body="Purge",
         ),
         Route(
@@ -150,6 +184,7 @@ def queue_routes(handlers: QueueHandlers, limits: Limits) -> tuple[Route, ...]:
             "share_queue",
             "Make a pre-signed URL",
             (200, 400, 413),
+            Access("queues:share", Verb.MANAGE),
             body="Share",
             answer="SignedUrl",
         ),
@@ -160,6 +195,7 @@ def queue_routes(handlers: QueueHandlers, limits: Limits) -> tuple[Route, ...]:
             "queue_history",
             "List done or failed messages",
             (200, 400, 503),
+            Access("queues:history", Verb.READ),
             (Parameter("state", "HistoryState", "'done' or 'failed'."), _MARKER, _LIMIT),
             answer="History",
         ),
@@ -177,6 +213,7 @@ def message_routes(handlers: MessageHandlers, limits: Limits) -> tuple[Route, ..
             "post_messages",
             "Post messages",
             (201, 400, 404, 409, 503),
+            Access("messages:create", Verb.SEND),
             (_KEY,),
             body="Messages",
             answer="Resources",
@@ -191,6 +228,7 @@ def message_routes(handlers: MessageHandlers, limits: Limits) -> tuple[Route, ..
             "list_messages",
             "List messages, or get some by their ids",
             (200, 400, 404, 429, 503),
+            Access("messages:get_all", Verb.READ),
             (
                 _MARKER,
                 Parameter("until", "Text", "The marker of the last message to list."),
@@ -212,6 +250,7 @@ def message_routes(handlers: MessageHandlers, limits: Limits) -> tuple[Route, ..
             "delete_messages",
             "Delete messages by their ids, or pop some",
             (200, 204, 400, 403, 429, 503),
+            Access("messages:delete_all", Verb.MANAGE, frozenset({"pop", "claim_ids"})),
             (
                 Parameter("ids", "Text", "Comma list of the messages to delete."),
                 Parameter("claim_ids", "Text", "Comma list: delete only what these hold."),
@@ -228,6 +267,7 @@ def message_routes(handlers: MessageHandlers, limits: Limits) -> tuple[Route, ..
             "get_message",
             "Get a message",
             (200, 400, 404, 503),
+            Access("messages:get", Verb.READ),
             (_DETAILS,),
             answer="Message",
             hot=True,
@@ -239,6 +279,7 @@ def message_routes(handlers: MessageHandlers, limits: Limits) -> tuple[Route, ..
             "edit_message",
             "Edit a delayed message, or settle a claimed one",
             (200, 204, 400, 403, 404, 409, 503),
+            Access("messages:update", Verb.MANAGE, frozenset({"claim_id"})),
             (_DETAILS, Parameter("claim_id", "Text", "The claim that holds it: settle it.")),
             body="Edit",
             answer="Message",
@@ -253,6 +294,7 @@ def message_routes(handlers: MessageHandlers, limits: Limits) -> tuple[Route, ..
             "delete_message",
             "Delete a message",
             (204, 400, 403, 503),
+            Access("messages:delete", Verb.MANAGE, frozenset({"claim_id"})),
             (Parameter("claim_id", "Text", "The claim that holds the message."),),
             hot=True,
             invalid_title=UNABLE_TO_DELETE,
@@ -264,6 +306,7 @@ def message_routes(handlers: MessageHandlers, limits: Limits) -> tuple[Route, ..
             "queue_ranges",
             "Cut a queue into ranges",
             (200, 400, 503),
+            Access("messages:ranges", Verb.READ),
             (Parameter("count", "RangeCount", "How many ranges at most."),),
             answer="Ranges",
         ),
@@ -283,6 +326,7 @@ def claim_routes(
             "claim_messages",
             "Claim messages",
             (201, 204, 400, 413, 429, 503),
+            Access("claims:create", Verb.RECEIVE),
             (_CLAIM_LIMIT, _WAIT, _DETAILS),
             body="Claim",
             answer="Claimed",
@@ -295,6 +339,7 @@ def claim_routes(
             "show_claim",
             "Show a claim",
             (200, 400, 404, 503),
+            Access("claims:get", Verb.RECEIVE),
             (_DETAILS,),
             answer="ClaimShown",
             hot=True,
@@ -306,6 +351,7 @@ def claim_routes(
             "renew_claim",
             "Renew a claim",
             (204, 400, 404, 413, 503),
+            Access("claims:update", Verb.RECEIVE),
             body="Claim",
             hot=True,
         ),
@@ -316,6 +362,7 @@ def claim_routes(
             "release_claim",
             "Release a claim",
             (204, 400, 503),
+            Access("claims:delete", Verb.RECEIVE),
             (Parameter("delay", "Delay", "Seconds until its messages are ready again."),),
             hot=True,
         ),
@@ -329,6 +376,7 @@ def claim_routes(
                 "settle_messages",
                 "Settle messages of a claim",
                 (200, 400, 413, 503),
+                Access("claims:settle", Verb.RECEIVE),
                 body="Settlements",
                 answer="Settled",
                 largest_body=largest,

@@ -3,6 +3,8 @@
     ZaqarLiteError
     ├── Invalid               the request can never succeed as it is (400)
     ├── Forbidden             somebody else holds what was asked for (403)
+    ├── Unauthenticated       nobody knows who is asking: no credential, or a wrong one (401)
+    ├── Denied                who is asking may not do this (403)
     ├── NotFound              it does not exist, or does no longer (404)
     ├── Conflict              it exists in a state that excludes the request (409)
     │   ├── QueueChanged      the queue's record is not the one the caller decided by: read again
@@ -29,6 +31,14 @@ class Invalid(ZaqarLiteError):
 
 class Forbidden(ZaqarLiteError):
     """Somebody else holds what was asked for."""
+
+
+class Unauthenticated(ZaqarLiteError):
+    """No credential, or one that is wrong, expired or revoked; the text is for the log alone."""
+
+
+class Denied(ZaqarLiteError):
+    """Who is asking may not do this; the text is for the log alone."""
 
 
 class NotFound(ZaqarLiteError):

@@ -1,0 +1,174 @@
+"""Who is asking, and what they may do: verbs, grants and the principal that a request becomes.
+
+A grant is a verb and a pattern of queue names, written `send:orders*`: `*` stands for any run of
+characters and `?` for one, and the pattern must match the whole name. `*:orders` grants every
+verb. A `!` in front denies instead, and one denial outweighs all that is granted.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from zaqar_lite.domain.errors import Invalid
+
+MAX_GRANTS = 64
+_PATTERN = re.compile(r"[a-zA-Z0-9_\-.*?]{1,64}")
+_ANY = "*"
+_DENIAL = "!"
+
+
+class Verb(Enum):
+    """What can be done with a queue.
+
+    SEND     post messages; the first post may create the queue.
+    RECEIVE  claim and pop, and settle, delete, renew or release what was claimed.
+    READ     list, look at messages, metadata and counts.
+    MANAGE   make, change, purge and delete queues; delete and edit messages that nobody claimed;
+             subscriptions; signed URLs.
+    ADMIN    keys; and, for who is bound to no project, the server itself.
+    """
+
+    SEND = "send"
+    RECEIVE = "receive"
+    READ = "read"
+    MANAGE = "manage"
+    ADMIN = "admin"
+
+
+class Grant(NamedTuple):
+    """One thing that is allowed, or denied: a verb (None: each) on the queues of a pattern."""
+
+    verb: Verb | None
+    pattern: str
+    allows: bool = True
+
+    def __str__(self) -> str:
+        """Write it as `parse_grant` reads it."""
+        verb = _ANY if self.verb is None else self.verb.value
+        return f"{'' if self.allows else _DENIAL}{verb}:{self.pattern}"
+
+    def covers(self, verb: Verb, queue: str) -> bool:
+        """Tell whether it says anything about this verb on this queue."""
+        return self.verb in (None, verb) and matches(self.pattern, queue)
+
+
+def parse_grant(text: str) -> Grant:
+    """Read `send:orders*`, `*:orders` or `!read:secret*`.
+
+    Raises:
+        Invalid: it is none of these.
+    """
+    name, colon, pattern = text.removeprefix(_DENIAL).partition(":")
+    verbs = {verb.value: verb for verb in Verb}
+    if not colon or (name != _ANY and name not in verbs) or not _PATTERN.fullmatch(pattern):
+        raise Invalid(
+            f"{text!r} is no grant: write VERB:QUEUES, such as 'send:orders*'. A verb is one of "
+            f"{', '.join(verbs)} or '*'; QUEUES is a queue's name, in which '*' stands for any "
+            "characters and '?' for one; a '!' in front denies."
+        )
+    return Grant(verbs.get(name), pattern, allows=not text.startswith(_DENIAL))
+
+
+def parse_grants(texts: Iterable[str]) -> tuple[Grant, ...]:
+    """Read up to MAX_GRANTS grants.
+
+    Raises:
+        Invalid: one of them is none, there are too many, or nothing is allowed.
+    """
+    grants = tuple(parse_grant(text) for text in texts)
+    if len(grants) > MAX_GRANTS:
+        raise Invalid(f"There are {len(grants)} grants; {MAX_GRANTS} are allowed.")
+    if not any(grant.allows for grant in grants):
+        raise Invalid("No grant allows anything: give at least one, such as 'send:orders*'.")
+    return grants
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Tell whether a pattern matches a whole name, in time proportional to both lengths.
+
+    A regular expression with many `*` would try exponentially many ways.
+    """
+    if pattern in (_ANY, name):
+        return True
+    at = place = 0
+    star, resumed = -1, 0
+    while place < len(name):
+        if at < len(pattern) and pattern[at] == _ANY:
+            star, resumed = at, place
+            at += 1
+        elif at < len(pattern) and pattern[at] in ("?", name[place]):
+            at, place = at + 1, place + 1
+        elif star >= 0:
+            resumed += 1
+            at, place = star + 1, resumed
+        else:
+            return False
+    return not pattern[at:].strip(_ANY)
+
+
+def may(grants: Sequence[Grant], verb: Verb, queue: str | None) -> bool:
+    """Tell whether grants allow a verb on a queue; one denial outweighs everything.
+
+    `queue` is None for what concerns all queues of a project, such as listing them: that needs a
+    grant on `*`, and no denial of the verb, for the answer would tell what is denied.
+    """
+    allowed = False
+    for grant in grants:
+        if queue is None:
+            covers = grant.verb in (None, verb) and (not grant.allows or grant.pattern == _ANY)
+        else:
+            covers = grant.covers(verb, queue)
+        if covers:
+            if not grant.allows:
+                return False
+            allowed = True
+    return allowed
+
+
+class How(Enum):
+    """What a principal is known by."""
+
+    HEADERS = "headers"
+    KEY = "key"
+    KEYSTONE = "keystone"
+    JWT = "jwt"
+    SIGNED = "signed URL"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who a request is from.
+
+    `project` is the only one that it may act in; None: the one that the request names. `user` is
+    an id for the log. Where there are `grants` they decide what it may do, else its `roles` do, by
+    the rules of the server's policy. `expires_at` is the instant from which on it is nobody.
+    """
+
+    how: How
+    project: str | None = None
+    user: str | None = None
+    roles: frozenset[str] = frozenset()
+    grants: tuple[Grant, ...] | None = None
+    expires_at: int | None = None
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether it is bound to no project: it may be asked to run the server itself."""
+        return self.project is None
+
+
+TRUSTED = Principal(How.HEADERS)
+"""Whoever the headers name: a server without authentication trusts its network or its gateway."""
+
+
+class Access(NamedTuple):
+    """What a request needs: upstream's policy rule and the verb; None where there is none.
+
+    With one of the query parameters `consuming` it is a consumer's request, which needs RECEIVE.
+    """
+
+    rule: str | None
+    verb: Verb | None
+    consuming: frozenset[str] = frozenset()
