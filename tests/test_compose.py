@@ -91,6 +91,18 @@ def test_no_two_services_publish_the_same_port() -> None:
 
 
 @pytest.mark.parametrize("name", BUILT)
+def test_image_is_built_here_and_looked_for_nowhere(name: str) -> None:
+    assert SERVICES[name]["pull_policy"] == "build"
+
+
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - set(OURS)))
+def test_a_backend_leaves_its_usual_port_to_others(name: str) -> None:
+    for port in SERVICES[name].get("ports", []):
+        _, outside, inside = port.split(":")
+        assert outside != inside
+
+
+@pytest.mark.parametrize("name", BUILT)
 def test_image_is_pinned_and_does_not_run_as_root(name: str) -> None:
     instructions = dockerfile(name)
     assert all(
@@ -110,7 +122,8 @@ def test_image_installs_an_extra_that_exists(name: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extra = SERVICES[name]["build"].get("args", {}).get("EXTRAS", "server")
     assert extra in project["optional-dependencies"]
-    assert 'RUN pip install --no-cache-dir ".[$EXTRAS]"' in dockerfile(name)
+    pinned = 'RUN pip install --no-cache-dir --constraint constraints.txt ".[$EXTRAS]"'
+    assert pinned in dockerfile(name)
 
 
 @pytest.mark.slow
