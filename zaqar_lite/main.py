@@ -8,6 +8,7 @@ from zaqar_lite.api.checks import ClientIds
 from zaqar_lite.api.dispatch import Dispatcher
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.domain.subscriptions import refused_schemes
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.health import Health
 from zaqar_lite.service.janitor import Janitor
@@ -18,6 +19,8 @@ from zaqar_lite.service.routing import Router
 from zaqar_lite.service.settling import Settling
 from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.service.startup import Startup
+from zaqar_lite.service.subscribers import Subscribers
+from zaqar_lite.service.subscriptions import Subscriptions
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.settings import Settings, load
 from zaqar_lite.storage.base import ManagementStore, MessageStore
@@ -31,8 +34,9 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
         ConfigurationError: the settings or the store's URI are wrong.
     """
     settings = settings or load(environment=os.environ)
-    messages, management, one_store = _stores(settings)
-    services = _services(settings, messages, management, one_store=one_store)
+    clock = Clock(offset_file=settings.clock_offset_file)
+    messages, management, one_store = _stores(settings, clock)
+    services = _services(settings, messages, management, clock, one_store=one_store)
     janitor = Janitor(
         messages, management, services.queues, services.policies, interval=settings.sweep_interval
     )
@@ -53,9 +57,8 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
     return build_app(services, options, startup.running, startup.check)
 
 
-def _stores(settings: Settings) -> tuple[MessageStore, ManagementStore, bool]:
+def _stores(settings: Settings, clock: Clock) -> tuple[MessageStore, ManagementStore, bool]:
     """The message store, the management store, and whether they are of one driver."""
-    clock = Clock(offset_file=settings.clock_offset_file)
     extra = dict(settings.store_options)
     if settings.coordination_url is not None:
         extra["coordination_url"] = settings.coordination_url
@@ -74,7 +77,12 @@ def _stores(settings: Settings) -> tuple[MessageStore, ManagementStore, bool]:
 
 
 def _services(
-    settings: Settings, messages: MessageStore, management: ManagementStore, *, one_store: bool
+    settings: Settings,
+    messages: MessageStore,
+    management: ManagementStore,
+    clock: Clock,
+    *,
+    one_store: bool,
 ) -> Services:
     limits = settings.limits()
     policies = Policies(management, limits, checked=one_store)
@@ -94,4 +102,14 @@ def _services(
             settings.signed_url_secret_key, max_expires=settings.signed_url_max_expires
         ),
         health=Health(messages, queues, service, claims),
+        subscriptions=Subscriptions(
+            management,
+            queues,
+            policies,
+            Subscribers(management),
+            confirmations=None,
+            limits=limits,
+            clock=clock,
+            refused=refused_schemes(mail=False),
+        ),
     )

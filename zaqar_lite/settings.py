@@ -128,6 +128,9 @@ class Settings(BaseModel):
         1_000, ge=0, le=100_000, description="Requests of a project that wait; 429 above."
     )
     max_filters_per_project: int = Field(100, ge=0, le=1_000, description="Queues with a filter.")
+    max_subscriptions_per_queue: int = Field(
+        200, ge=0, le=1_000, description="Subscriptions of a queue; 503 above."
+    )
     max_messages_per_post: int = Field(
         5_000, ge=1, le=100_000, description="Messages of one post; 400 above."
     )
@@ -153,6 +156,12 @@ class Settings(BaseModel):
     max_messages_per_page: int = Field(20, ge=1, le=1_000, description="Most messages on a page.")
     max_messages_per_claim_or_pop: int = Field(
         20, ge=1, le=1_000, description="Most messages of a claim."
+    )
+    default_subscription_ttl: int = Field(
+        3600, ge=60, le=_TEN_YEARS, description="Ttl of a subscription without one."
+    )
+    max_subscriptions_per_page: int = Field(
+        20, ge=1, le=1_000, description="Most subscriptions on a page."
     )
     max_queue_metadata: int = Field(
         65_536, ge=1, le=262_144, description="Bytes of a queue's metadata."

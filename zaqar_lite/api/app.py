@@ -11,12 +11,19 @@ from zaqar_lite.api.lifespan import Lifespan
 from zaqar_lite.api.patience import Patience
 from zaqar_lite.api.render import Renderer
 from zaqar_lite.api.routes import RouteTree
-from zaqar_lite.api.table import claim_routes, message_routes, queue_routes, service_routes
+from zaqar_lite.api.table import (
+    claim_routes,
+    message_routes,
+    queue_routes,
+    service_routes,
+    subscription_routes,
+)
 from zaqar_lite.api.v2.claims import ClaimHandlers
 from zaqar_lite.api.v2.messages import MessageHandlers
 from zaqar_lite.api.v2.queues import QueueHandlers
 from zaqar_lite.api.v2.service import ServiceHandlers
 from zaqar_lite.api.v2.settling import SettlingHandlers
+from zaqar_lite.api.v2.subscriptions import SubscriptionHandlers
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.health import Health
@@ -25,6 +32,7 @@ from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.settling import Settling
 from zaqar_lite.service.sharing import Sharing
+from zaqar_lite.service.subscriptions import Subscriptions
 from zaqar_lite.service.waiting import Waiting
 
 
@@ -40,6 +48,7 @@ class Services:
     waiting: Waiting
     sharing: Sharing
     health: Health
+    subscriptions: Subscriptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +80,17 @@ def build_app(
             *service_routes(
                 ServiceHandlers(services.health, home_document=home), admin=options.admin_mode
             ),
-            *queue_routes(QueueHandlers(services.queues, services.sharing), options.limits),
+            *queue_routes(
+                QueueHandlers(services.queues, services.subscriptions, services.sharing),
+                options.limits,
+            ),
             *message_routes(
                 MessageHandlers(services.messages, settling, patience, renderer), options.limits
             ),
             *claim_routes(
                 ClaimHandlers(services.claims, patience, renderer), settling, options.limits
             ),
+            *subscription_routes(SubscriptionHandlers(services.subscriptions)),
         )
     )
     return Dispatcher(

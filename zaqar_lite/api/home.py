@@ -3,12 +3,14 @@
 from typing import Any
 
 _QUEUE = "/v2/queues/{queue_name}"
+_SUBSCRIPTION = _QUEUE + "/subscriptions/{subscription_id}"
 _NAME = {"queue_name": "param/queue_name"}
 
 
 def home_document(*, admin: bool, settles: bool) -> dict[str, Any]:
     """Write the home document: what the store can't do and what admin mode adds is told apart."""
     message = {**_NAME, "message_id": "param/message_id"}
+    subscription = {**_NAME, "subscription_id": "param/subscription_id"}
     claim = {**_NAME, "claim_id": "param/claim_id"}
     resources = {
         "rel/queues": _resource(
@@ -42,6 +44,14 @@ def home_document(*, admin: bool, settles: bool) -> dict[str, Any]:
         "rel/post_claim": _resource(_QUEUE + "/claims{?limit,wait}", _NAME, "POST"),
         "rel/patch_claim": _resource(_QUEUE + "/claims/{claim_id}", claim, "PATCH"),
         "rel/delete_claim": _resource(_QUEUE + "/claims/{claim_id}{?delay}", claim, "DELETE"),
+        "rel/subscriptions_get": _resource(
+            _QUEUE + "/subscriptions{?marker,limit,details}", _NAME, "GET"
+        ),
+        "rel/subscriptions_post": _resource(_QUEUE + "/subscriptions", _NAME, "POST"),
+        "rel/subscription": _resource(_SUBSCRIPTION, subscription, "GET", "DELETE"),
+        "rel/subscription_patch": _resource(_SUBSCRIPTION, subscription, "PATCH"),
+        "rel/subscription_confirm": _resource(_SUBSCRIPTION + "/confirm", subscription, "PUT"),
+        "rel/subscription_secret": _resource(_SUBSCRIPTION + "/secret", subscription, "POST"),
         "rel/ping": {"href": "/v2/ping", "hints": _hints("GET", "HEAD")},
     }
     if settles:

@@ -4,6 +4,7 @@ from typing import Any
 
 from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON, Ended
 from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.subscriptions import MAX_SUBSCRIBER, MIN_TTL
 
 Schema = dict[str, Any]
 _TEXT: Schema = {"type": "string"}
@@ -94,6 +95,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
     }
     return {
         **_parameters(limits),
+        **_subscriptions(),
         "Error": _object(("title",), title=_TEXT, description=_TEXT),
         "Metadata": {"type": "object", "additionalProperties": True},
         "MetadataPatch": _list(
@@ -228,6 +230,49 @@ def schemas(limits: Limits) -> dict[str, Schema]:
     }
 
 
+def _subscriptions() -> dict[str, Schema]:
+    """The schemas of subscriptions."""
+    options: Schema = {
+        "type": "object",
+        "properties": {
+            "post_data": _TEXT,
+            "post_headers": {"type": "object", "additionalProperties": _TEXT},
+            "_retry_policy": {"type": "object"},
+            "dead_letter_queue": _TEXT,
+            "events_queue": _TEXT,
+            "from": _TEXT,
+            "subject": _TEXT,
+        },
+    }
+    ttl: Schema = {"type": "integer", "minimum": MIN_TTL}
+    subscriber: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_SUBSCRIBER}
+    shown = _object(
+        ("id", "source", "subscriber", "ttl", "age", "options", "confirmed"),
+        id=_TEXT,
+        source=_TEXT,
+        subscriber=_TEXT,
+        ttl=_COUNT,
+        age=_COUNT,
+        options={"type": "object"},
+        confirmed={"type": "boolean"},
+        created=_TEXT,
+        disabled={"type": ["object", "null"]},
+    )
+    return {
+        "Subscription": _object(("subscriber",), subscriber=subscriber, ttl=ttl, options=options),
+        "SubscriptionChange": _object(
+            subscriber=subscriber, ttl=ttl, options=options, disabled={"enum": [False]}
+        ),
+        "Subscribed": _object(("subscription_id",), subscription_id=_TEXT, secret=_TEXT),
+        "SubscriptionShown": shown,
+        "Subscriptions": _object(
+            ("subscriptions", "links"), subscriptions=_list(shown), links=_LINKS
+        ),
+        "SubscriptionSecret": _object(("secret",), secret=_TEXT),
+        "Confirmation": _object(("confirmed",), confirmed={"type": "boolean"}, token=_TEXT),
+    }
+
+
 def _parameters(limits: Limits) -> dict[str, Schema]:
     """The schemas of parameters and headers."""
     return {
@@ -241,6 +286,7 @@ def _parameters(limits: Limits) -> dict[str, Schema]:
         },
         "HistoryState": {"enum": ["done", "failed"]},
         "PageLimit": _whole(limits.max_messages_per_page),
+        "SubscriptionLimit": _whole(limits.max_subscriptions_per_page),
         "QueueLimit": _whole(limits.max_queues_per_page),
         "ClaimLimit": _whole(limits.max_messages_per_claim_or_pop),
         "Delay": {"type": "integer", "minimum": 0, "maximum": limits.max_claim_ttl},

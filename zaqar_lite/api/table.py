@@ -13,6 +13,7 @@ from zaqar_lite.api.v2.messages import MessageHandlers
 from zaqar_lite.api.v2.queues import QueueHandlers
 from zaqar_lite.api.v2.service import ServiceHandlers
 from zaqar_lite.api.v2.settling import SettlingHandlers
+from zaqar_lite.api.v2.subscriptions import SubscriptionHandlers
 from zaqar_lite.domain.identity import Access, Verb
 from zaqar_lite.domain.limits import Limits
 
@@ -22,6 +23,9 @@ _DETAILS = Parameter("details", "Flag", "Add what Zaqar's own keys leave out.")
 _MARKER = Parameter("marker", "Text", "Where the page before ended; opaque.")
 _LIMIT = Parameter("limit", "PageLimit", "How many entries to answer at most.")
 _CLAIM_LIMIT = Parameter("limit", "ClaimLimit", "How many messages to claim at most.")
+_SUBSCRIPTION_LIMIT = Parameter(
+    "limit", "SubscriptionLimit", "How many subscriptions to answer at most."
+)
 _QUEUE_LIMIT = Parameter("limit", "QueueLimit", "How many queues to answer at most.")
 _KEY = Parameter("Idempotency-Key", "Key", "A replay of the post gets the first answer.", "header")
 _WAIT = Parameter("wait", "Wait", "Seconds to wait while there is nothing.")
@@ -29,6 +33,9 @@ _QUEUE = "/v2/queues/{queue_name}"
 _MESSAGES = _QUEUE + "/messages"
 _MESSAGE = _MESSAGES + "/{message_id}"
 _CLAIM = _QUEUE + "/claims/{claim_id}"
+_SUBSCRIPTIONS = _QUEUE + "/subscriptions"
+_SUBSCRIPTION = _SUBSCRIPTIONS + "/{subscription_id}"
+_LARGEST_SUBSCRIPTION = 65_536
 
 
 def service_routes(handlers: ServiceHandlers, *, admin: bool) -> tuple[Route, ...]:
@@ -384,3 +391,83 @@ def claim_routes(
             )
         )
     return tuple(routes)
+
+
+def subscription_routes(handlers: SubscriptionHandlers) -> tuple[Route, ...]:
+    """The routes of subscriptions."""
+    return (
+        Route(
+            "POST",
+            _SUBSCRIPTIONS,
+            handlers.create,
+            "create_subscription",
+            "Subscribe to a queue",
+            (201, 400, 409, 413, 503),
+            Access("subscription:create", Verb.MANAGE),
+            body="Subscription",
+            answer="Subscribed",
+            largest_body=_LARGEST_SUBSCRIPTION,
+        ),
+        Route(
+            "GET",
+            _SUBSCRIPTIONS,
+            handlers.list_subscriptions,
+            "list_subscriptions",
+            "List a queue's subscriptions",
+            (200, 400, 503),
+            Access("subscription:get_all", Verb.READ),
+            (_MARKER, _SUBSCRIPTION_LIMIT, _DETAILS),
+            answer="Subscriptions",
+        ),
+        Route(
+            "GET",
+            _SUBSCRIPTION,
+            handlers.get,
+            "show_subscription",
+            "Show a subscription",
+            (200, 400, 404, 503),
+            Access("subscription:get", Verb.READ),
+            (_DETAILS,),
+            answer="SubscriptionShown",
+        ),
+        Route(
+            "PATCH",
+            _SUBSCRIPTION,
+            handlers.update,
+            "update_subscription",
+            "Change a subscription",
+            (204, 400, 404, 409, 413, 503),
+            Access("subscription:update", Verb.MANAGE),
+            body="SubscriptionChange",
+            largest_body=_LARGEST_SUBSCRIPTION,
+        ),
+        Route(
+            "DELETE",
+            _SUBSCRIPTION,
+            handlers.delete,
+            "delete_subscription",
+            "End a subscription",
+            (204, 400, 503),
+            Access("subscription:delete", Verb.MANAGE),
+        ),
+        Route(
+            "PUT",
+            _SUBSCRIPTION + "/confirm",
+            handlers.confirm,
+            "confirm_subscription",
+            "Confirm a subscription, or refuse it",
+            (204, 400, 404, 413, 503),
+            Access("subscription:confirm", Verb.MANAGE),
+            body="Confirmation",
+        ),
+        Route(
+            "POST",
+            _SUBSCRIPTION + "/secret",
+            handlers.rotate_secret,
+            "rotate_secret",
+            "Make another secret",
+            (200, 400, 404, 503),
+            Access("subscription:rotate_secret", Verb.MANAGE),
+            answer="SubscriptionSecret",
+        ),
+    )

@@ -33,12 +33,15 @@ class Limits:
     max_claim_ttl: int = 43_200
     max_claim_grace: int = 43_200
     message_delete_with_claim_id: bool = False
+    default_subscription_ttl: int = 3600
+    max_subscriptions_per_page: int = 20
     # Ours: limits on what a client can pile up.
     max_queues_per_project: int = 100_000
     max_message_headers: int = 32
     max_message_headers_size: int = 8_192
     max_ranges: int = 1_000
     max_filters_per_project: int = 100
+    max_subscriptions_per_queue: int = 200
     max_messages_per_post: int = 5_000
     max_copies_per_post: int = 2_000
     max_wait: int = 60

@@ -17,10 +17,13 @@ from zaqar_lite.domain.backoff import parse_backoff
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import MAX_CLAIM_COUNT, MAX_QUEUE_NAME, MIN_MESSAGE_TTL, Limits
 from zaqar_lite.domain.models import NO_LIMIT, DeadLetter, QueueRef, Retries
+from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
+from zaqar_lite.domain.retry_policy import check_policy
 
 _QUEUE_NAME = re.compile(r"[a-zA-Z0-9_\-.]+")
 
 FILTER = "_filter"
+NOTIFY_ON_POST = "_notify_on_post"
 PRIORITY = "_priority"
 DONE_RETENTION = "_done_retention"
 FAILED_RETENTION = "_failed_retention"
@@ -38,13 +41,16 @@ RESERVED = frozenset(
         "_enable_encrypt_messages",
         "_max_failures",
         BACKOFF,
-        "_retry_policy",
+        RETRY_POLICY,
+        NOTIFY_ON_POST,
         "_flavor",
         *FAN_OUT_ATTRIBUTES,
         *HISTORY_ATTRIBUTES,
     }
 )
 """The keys that mean something; others that begin with `_` are stored with a warning."""
+SUBSCRIBED = "~subscribed"
+"""Ours, and never shown: counts up with each subscription, and is there while a queue has any."""
 _LIMITS = ("_max_claim_count", "_max_failures")
 _DECIDE_LETTERS = frozenset({*_LIMITS, "_dead_letter_queue", FAILED_RETENTION})
 _MOST_TOLD = 3
@@ -79,11 +85,21 @@ def overlay(limits: Limits) -> dict[str, Any]:
 
 def with_overlay(metadata: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     """Show metadata with the defaults filled in where a reserved value is absent or falsy."""
-    shown = dict(metadata)
+    shown = visible(metadata)
     for key, default in overlay(limits).items():
         if not shown.get(key):
             shown[key] = default
     return shown
+
+
+def visible(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata without what this server keeps for itself."""
+    return {key: value for key, value in metadata.items() if key != SUBSCRIBED}
+
+
+def hidden(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What this server keeps for itself in a queue's metadata."""
+    return {SUBSCRIBED: metadata[SUBSCRIBED]} if SUBSCRIBED in metadata else {}
 
 
 def validate(ref: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> None:
@@ -92,6 +108,8 @@ def validate(ref: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> None
     Raises:
         Invalid: names the attribute, what it may hold and what it held.
     """
+    if SUBSCRIBED in metadata:
+        raise Invalid(f"{SUBSCRIBED} is no key for users: this server keeps its own value there.")
     _whole(metadata, "_default_message_ttl", MIN_MESSAGE_TTL, limits.max_message_ttl)
     _whole(metadata, "_max_messages_post_size", 1, limits.max_messages_post_size)
     _whole(metadata, "_default_message_delay", 0, limits.max_message_delay)
@@ -101,6 +119,9 @@ def validate(ref: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> None
     _whole(metadata, "_dead_letter_queue_messages_ttl", MIN_MESSAGE_TTL, limits.max_message_ttl)
     _whole(metadata, DONE_RETENTION, 0, MAX_RETENTION)
     _whole(metadata, FAILED_RETENTION, 0, MAX_RETENTION)
+    check_policy(metadata.get(RETRY_POLICY))
+    if metadata.get(NOTIFY_ON_POST) not in (None, False, True):
+        raise Invalid(f"{NOTIFY_ON_POST} must be true or false.")
     _dead_letter_queue(ref, metadata.get("_dead_letter_queue"))
     if metadata.get("_enable_encrypt_messages") not in (None, False):
         raise Invalid(
@@ -108,7 +129,6 @@ def validate(ref: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> None
             "will not pretend to."
         )
     for key, kind, word in (
-        ("_retry_policy", dict, "an object"),
         ("_flavor", str, "a string"),
         (FILTER, str, "a string"),
         (PRIORITY, str, "a string"),

@@ -20,6 +20,7 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.routing import compile_route
+from zaqar_lite.service.subscribers import has_subscriptions
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 
 logger = logging.getLogger(__name__)
@@ -50,15 +51,21 @@ class Queues:
         """
         rules.validate(ref, metadata, self._limits)
         await self._check_relations(ref, metadata)
+        return await self._create(ref, metadata)
+
+    async def ensure(self, ref: QueueRef) -> None:
+        """Create a queue with empty metadata unless it exists (lazy queues, dead letters)."""
+        await self._create(ref, {})
+        self._policies.forget(ref)
+
+    async def _create(self, ref: QueueRef, metadata: Mapping[str, Any]) -> bool:
+        """Create a queue, marked when it has subscriptions: they outlive their queue."""
+        if await has_subscriptions(self._management, ref):
+            metadata = {**metadata, rules.SUBSCRIBED: 1}
         _, created = await self._management.create_queue(
             ref, metadata, max_queues=self._limits.max_queues_per_project
         )
         return created
-
-    async def ensure(self, ref: QueueRef) -> None:
-        """Create a queue with empty metadata unless it exists (lazy queues, dead letters)."""
-        await self._management.create_queue(ref, {}, max_queues=self._limits.max_queues_per_project)
-        self._policies.forget(ref)
 
     async def ensure_dead_letter_queue(self, ref: QueueRef | None) -> None:
         """Create the queue that letters have just been moved to, if to any, unless it exists.
@@ -92,15 +99,17 @@ class Queues:
             record = await self._management.get_queue(ref)
             if record is None:
                 raise NotFound(f"Queue {ref.name} does not exist.")
-            patched = apply_patch(operations, record.metadata, rules.overlay(self._limits))
+            shown = rules.visible(record.metadata)
+            patched = apply_patch(operations, shown, rules.overlay(self._limits))
             rules.validate(ref, patched, self._limits)
             rules.check_size(patched, self._limits)
             await self._check_relations(ref, patched)
-            changed = QueueRecord(ref, patched, record.version)
+            stored = {**patched, **rules.hidden(record.metadata)}
+            changed = QueueRecord(ref, stored, record.version)
             if record.delay_mode is not DelayMode.IGNORE:
                 changed = QueueRecord(
                     ref,
-                    patched,
+                    stored,
                     record.version,
                     exposing=not patched.get("_default_message_delay"),
                 )
@@ -171,6 +180,8 @@ class Queues:
 
     async def purge(self, ref: QueueRef, resource_types: Collection[str]) -> None:
         """Remove all messages, claimed and delayed ones too, if they are among the types.
+
+        Subscriptions are removed by `Subscriptions.purge`.
 
         Raises:
             Invalid: an unknown resource type.

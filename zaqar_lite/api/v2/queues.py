@@ -12,6 +12,7 @@ from zaqar_lite.domain.metadata_patch import parse as parse_patch
 from zaqar_lite.domain.models import HistoryState, Message
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.sharing import Sharing
+from zaqar_lite.service.subscriptions import Subscriptions
 
 DEFAULT_LIMIT = 10
 PATCH_TYPE = b"application/openstack-messaging-v2.0-json-patch"
@@ -22,8 +23,9 @@ _SHARE_FIELDS = ("paths", "methods", "expires")
 class QueueHandlers:
     """The handlers under `/v2/queues`, except for messages and claims."""
 
-    def __init__(self, queues: Queues, sharing: Sharing) -> None:
+    def __init__(self, queues: Queues, subscriptions: Subscriptions, sharing: Sharing) -> None:
         self._queues = queues
+        self._subscriptions = subscriptions
         self._sharing = sharing
 
     async def list_queues(self, request: Request) -> Response:
@@ -108,7 +110,7 @@ class QueueHandlers:
         return Response(200, to_json({"messages": counts}))
 
     async def purge(self, request: Request) -> Response:
-        """Remove all messages of a queue, claimed and delayed ones too."""
+        """Remove all messages of a queue, claimed and delayed ones too, and its subscriptions."""
         types: Any = ["messages", "subscriptions"]
         if request.content_length:
             document = documents.parse_object(await documents.read(request))
@@ -116,6 +118,8 @@ class QueueHandlers:
         if not isinstance(types, list) or not all(isinstance(kind, str) for kind in types):
             raise Invalid("'resource_types' must be a list of 'messages', 'subscriptions'.")
         await self._queues.purge(queue_of(request), types)
+        if "subscriptions" in types:
+            await self._subscriptions.purge(queue_of(request))
         return NO_CONTENT
 
     async def share(self, request: Request) -> Response:

@@ -1,0 +1,278 @@
+"""The subscription API, to the status code."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Api, MakeApi
+
+pytestmark = pytest.mark.anyio
+URL = "http://receiver.example:8080/hook"
+
+
+async def subscribe(api: Api, subscriber: str = URL, **fields: Any) -> str:
+    answer = await api.call("POST", "subscriptions", {"subscriber": subscriber, **fields})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["subscription_id"])
+
+
+async def listed(api: Api, query: str = "") -> list[dict[str, Any]]:
+    answer = await api.call("GET", f"subscriptions{query}")
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["subscriptions"]
+    return found
+
+
+async def test_makes_one_and_shows_it(api: Api) -> None:
+    answer = await api.call("POST", "subscriptions", {"subscriber": URL, "options": {"a": 1}})
+    assert answer.status_code == 201
+    assert answer.headers["location"] == f"/v2/queues/{api.queue}/subscriptions"
+    document = answer.json()
+    assert document["secret"].startswith("whsec_")
+    shown = await api.call("GET", f"subscriptions/{document['subscription_id']}")
+    assert shown.json() == {
+        "id": document["subscription_id"],
+        "source": api.queue,
+        "subscriber": URL,
+        "ttl": 3600,
+        "age": 0,
+        "options": {"a": 1},
+        "confirmed": False,
+    }
+    assert (await api.call("GET", "")).json().keys().isdisjoint({"~subscribed"})
+    names = (await api.call("GET", "/v2/queues?detailed=true")).json()["queues"]
+    (made,) = [queue for queue in names if queue["name"] == api.queue]
+    assert "~subscribed" not in made["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (None, "No subscription to create"),
+        ({}, "No subscription to create"),
+        ([], "must be a dict"),
+        ({"ttl": 60}, "Missing parameter"),
+        ({"subscriber": ""}, "not empty"),
+        ({"subscriber": 3}, "not empty"),
+        ({"subscriber": "fake"}, "must be supported in the list"),
+        ({"subscriber": "email://fake"}, "must be supported in the list"),
+        ({"subscriber": "http://"}, "names no host"),
+        ({"subscriber": "http://a b/"}, "without blanks"),
+        ({"subscriber": "http://host/\r\nX: y"}, "without blanks"),
+        ({"subscriber": "http://user:secret@host/"}, "no user and no password"),
+        ({"subscriber": "http://host:22/"}, "port is 80"),
+        ({"subscriber": "http://host:99999/"}, "no valid URL"),
+        ({"subscriber": "trust+https://host/"}, "Keystone"),
+        ({"subscriber": "mailto:a@b.org"}, "smtp_host"),
+        ({"subscriber": URL, "options": "123"}, "Options must be a dict"),
+        ({"subscriber": URL, "options": {"post_headers": []}}, "must be an object"),
+        ({"subscriber": URL, "options": {"post_headers": {"Host": "x"}}}, "this server alone"),
+        ({"subscriber": URL, "options": {"post_headers": {"webhook-id": "x"}}}, "server alone"),
+        ({"subscriber": URL, "options": {"post_headers": {"a b": "x"}}}, "no name of a header"),
+        ({"subscriber": URL, "options": {"post_headers": {"a": "x\ny"}}}, "printable"),
+        ({"subscriber": URL, "options": {"post_headers": {"a": 1}}}, "printable"),
+        ({"subscriber": URL, "options": {"post_data": {}}}, "must be a string"),
+        ({"subscriber": URL, "options": {"dead_letter_queue": "a b"}}, "name of a queue"),
+        ({"subscriber": URL, "options": {"_retry_policy": 3}}, "must be an object"),
+        ({"subscriber": URL, "options": {"_retry_policy": {"minimum_delay": 25}}}, "at least 10"),
+        ({"subscriber": URL, "options": {"x": "y" * 33_000}}, "32768"),
+        ({"subscriber": URL, "ttl": "123"}, "must be an integer"),
+        ({"subscriber": URL, "ttl": None}, "must be an integer"),
+        ({"subscriber": URL, "ttl": True}, "must be an integer"),
+        ({"subscriber": URL, "ttl": 0}, "at least 60"),
+        ({"subscriber": URL, "ttl": 59}, "at least 60"),
+        ({"subscriber": URL, "ttl": 1 << 62}, "year 9999"),
+    ],
+)
+async def test_refuses_what_is_wrong(api: Api, document: Any, words: str) -> None:
+    answer = await api.call("POST", "subscriptions", document)
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid API request")
+    assert words in answer.json()["description"]
+    assert (await api.call("GET", "/v2/queues")).json()["queues"] == []
+
+
+async def test_refuses_no_json(api: Api) -> None:
+    url = f"/v2/queues/{api.queue}/subscriptions"
+    answer = await api.http.post(url, content=b"{")
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid request body")
+    assert (await api.http.post(url, content=b"x" * 70_000)).status_code == 413
+
+
+async def test_a_subscriber_is_there_once(api: Api) -> None:
+    first = await subscribe(api)
+    again = await api.call("POST", "subscriptions", {"subscriber": URL, "ttl": 9999})
+    assert (again.status_code, again.json()) == (201, {"subscription_id": first})
+    assert (await listed(api))[0]["ttl"] == 3600
+    path = f"subscriptions/{first}/confirm"
+    confirmed = await api.call("PUT", path, {"confirmed": True})
+    assert (confirmed.status_code, confirmed.content) == (204, b"")
+    assert confirmed.headers["location"] == f"/v2/queues/{api.queue}/{path}"
+    refused = await api.call("POST", "subscriptions", {"subscriber": URL})
+    assert (refused.status_code, refused.json()["title"]) == (409, "Resource conflict")
+    assert refused.headers["location"] == f"/v2/queues/{api.queue}/subscriptions"
+    assert (await api.call("DELETE", f"subscriptions/{first}")).status_code == 204
+    assert await subscribe(api) != first
+
+
+async def test_lists_in_pages_in_the_order_they_were_made(api: Api) -> None:
+    made = [await subscribe(api, f"{URL}/{n}") for n in range(5)]
+    other = await api.call("POST", f"/v2/queues/{api.queue}-2/subscriptions", {"subscriber": URL})
+    assert other.status_code == 201
+    found, url = [], "subscriptions?limit=2"
+    while True:
+        page = (await api.call("GET", url)).json()
+        if not page["subscriptions"]:
+            break
+        found += [entry["id"] for entry in page["subscriptions"]]
+        url = page["links"][0]["href"]
+        assert url.startswith(f"/v2/queues/{api.queue}/subscriptions?limit=2&marker=")
+    assert found == made == sorted(made)
+    assert page == {"subscriptions": [], "links": []}
+    assert (await api.call("GET", "subscriptions?limit=21")).status_code == 400
+    assert (await api.call("GET", "subscriptions?limit=0")).status_code == 400
+    assert (await api.call("GET", "/v2/queues/none/subscriptions")).json() == page
+
+
+async def test_changes_one(api: Api) -> None:
+    made = await subscribe(api, options={"post_headers": {"Authorization": "Bearer secret"}})
+    path = f"subscriptions/{made}"
+    shown = (await api.call("GET", path)).json()
+    assert shown["options"] == {"post_headers": {"Authorization": "******"}}
+    assert "secret" not in (await api.call("GET", "subscriptions")).text
+    api.advance(100)
+    changed = await api.call("PATCH", path, {"ttl": 600, "options": {"test": "updated"}})
+    assert changed.status_code == 204
+    assert changed.headers["location"] == f"/v2/queues/{api.queue}/{path}"
+    shown = (await api.call("GET", path)).json()
+    assert (shown["ttl"], shown["age"], shown["options"]) == (600, 0, {"test": "updated"})
+    hidden = {"options": {"post_headers": {"Authorization": "******"}}}
+    assert (await api.call("PATCH", path, hidden)).status_code == 400
+    for document, title in (
+        (None, "Invalid API request"),
+        ({}, "Invalid API request"),
+        ({"project": "x"}, "Unable to update subscription"),
+        ({"subscriber": ""}, "Invalid API request"),
+        ({"ttl": "1000"}, "Invalid API request"),
+        ({"disabled": True}, "Invalid API request"),
+    ):
+        answer = await api.call("PATCH", path, document)
+        assert (answer.status_code, answer.json()["title"]) == (400, title), document
+        assert "{subscription_id}" not in answer.text
+    for unknown in ("subscriptions/123", f"/v2/queues/other/subscriptions/{made}"):
+        assert (await api.call("PATCH", unknown, {"ttl": 60})).status_code == 404
+        assert (await api.call("GET", unknown)).status_code == 404
+        assert (await api.call("DELETE", unknown)).status_code == 204
+    assert len(await listed(api)) == 1
+
+
+async def test_another_address_is_asked_anew_and_is_free_afterwards(api: Api) -> None:
+    first, second = await subscribe(api), await subscribe(api, f"{URL}/2")
+    path = f"subscriptions/{first}"
+    await api.call("PUT", f"{path}/confirm", {"confirmed": True})
+    taken = await api.call("PATCH", path, {"subscriber": f"{URL}/2"})
+    assert (taken.status_code, taken.json()["title"]) == (409, "Resource conflict")
+    assert (await api.call("PATCH", path, {"subscriber": URL})).status_code == 204
+    assert (await api.call("GET", path)).json()["confirmed"] is True
+    assert (await api.call("PATCH", path, {"subscriber": f"{URL}/3"})).status_code == 204
+    assert (await api.call("GET", path)).json()["confirmed"] is False
+    assert await subscribe(api) not in (first, second)
+    again = await api.call("POST", "subscriptions", {"subscriber": f"{URL}/3"})
+    assert again.json() == {"subscription_id": first}
+
+
+async def test_ends_with_its_ttl_at_once(api: Api) -> None:
+    made = await subscribe(api, ttl=60)
+    await subscribe(api, f"{URL}/2", ttl=100)
+    api.advance(61)
+    assert (await api.call("GET", f"subscriptions/{made}")).status_code == 404
+    assert [entry["age"] for entry in await listed(api)] == [61]
+    assert await subscribe(api) != made
+
+
+async def test_a_change_keeps_what_is_left_of_the_ttl(api: Api) -> None:
+    made = await subscribe(api, ttl=100)
+    api.advance(50)
+    assert (await api.call("PATCH", f"subscriptions/{made}", {"options": {}})).status_code == 204
+    api.advance(51)
+    assert await listed(api) == []
+
+
+async def test_outlives_its_queue_and_goes_with_a_purge(api: Api) -> None:
+    await subscribe(api)
+    assert (await api.call("DELETE", "")).status_code == 204
+    assert len(await listed(api)) == 1
+    types = {"resource_types": ["messages"]}
+    assert (await api.call("POST", "purge", types)).status_code == 204
+    assert len(await listed(api)) == 1
+    for n in range(12):
+        await subscribe(api, f"{URL}/{n}")
+    assert (await api.call("POST", "purge")).status_code == 204
+    assert await listed(api) == []
+
+
+async def test_confirms_strictly(api: Api) -> None:
+    made = await subscribe(api)
+    path = f"subscriptions/{made}/confirm"
+    for document in ({"confirmed": "true"}, {"confirmed": 1}, {}):
+        answer = await api.call("PUT", path, document)
+        assert answer.status_code == 400
+        assert answer.json()["description"] == "The 'confirmed' should be boolean."
+    array = await api.call("PUT", path, [])
+    assert (array.status_code, array.json()["title"]) == (400, "Unable to confirm subscription")
+    unknown = "subscriptions/123/confirm"
+    assert (await api.call("PUT", unknown, {"confirmed": True})).status_code == 404
+    assert (await api.call("GET", path)).status_code == 405
+
+
+async def test_a_queue_has_so_many(make_api: MakeApi) -> None:
+    async with make_api(max_subscriptions_per_queue=2) as api:
+        await subscribe(api)
+        await subscribe(api, f"{URL}/2")
+        answer = await api.call("POST", "subscriptions", {"subscriber": f"{URL}/3"})
+        assert answer.status_code == 503
+        assert await subscribe(api)  # that one is there
+
+
+async def test_secrets_are_shown_once_and_rotated(api: Api) -> None:
+    answer = await api.call("POST", "subscriptions", {"subscriber": URL})
+    made, first = answer.json()["subscription_id"], answer.json()["secret"]
+    assert first not in (await api.call("GET", "subscriptions?details=true")).text
+    rotated = await api.call("POST", f"subscriptions/{made}/secret")
+    assert rotated.status_code == 200
+    assert rotated.json()["secret"].startswith("whsec_")
+    assert rotated.json()["secret"] != first
+    assert (await api.call("POST", "subscriptions/123/secret")).status_code == 404
+
+
+async def test_the_servers_own_mark_is_not_the_users(api: Api) -> None:
+    assert (await api.call("PUT", "", {"~subscribed": 3})).status_code == 400
+    await subscribe(api)
+    patch = [{"op": "add", "path": "/metadata/~0subscribed", "value": 1}]
+    kind = "application/openstack-messaging-v2.0-json-patch"
+    url = f"/v2/queues/{api.queue}"
+    refused = await api.http.patch(url, content=json.dumps(patch), headers={"Content-Type": kind})
+    assert refused.status_code == 400
+    gone = [{"op": "remove", "path": "/metadata/~0subscribed"}]
+    refused = await api.http.patch(url, content=json.dumps(gone), headers={"Content-Type": kind})
+    assert refused.status_code == 409
+    good = [{"op": "add", "path": "/metadata/a", "value": 1}]
+    changed = await api.http.patch(url, content=json.dumps(good), headers={"Content-Type": kind})
+    assert (changed.status_code, "~subscribed" in changed.text) == (200, False)
+
+
+async def test_a_signed_url_reaches_subscriptions(make_api: MakeApi) -> None:
+    async with make_api(signed_url_secret_key="k" * 32) as api:
+        share = {"paths": ["subscriptions"], "methods": ["GET", "POST"]}
+        signed = (await api.call("POST", "share", share)).json()
+        headers = {
+            "URL-Signature": signed["signature"],
+            "URL-Methods": ",".join(signed["methods"]),
+            "URL-Paths": ",".join(signed["paths"]),
+            "URL-Expires": signed["expires"],
+        }
+        made = await api.call("POST", "subscriptions", {"subscriber": URL}, **headers)
+        assert made.status_code == 201
+        path = f"subscriptions/{made.json()['subscription_id']}"
+        assert (await api.call("GET", path, **headers)).status_code == 200
+        assert (await api.call("DELETE", path, **headers)).status_code == 404

@@ -1,0 +1,113 @@
+"""Subscriptions on every management store: they are records, and mark their queue."""
+
+import asyncio
+
+import pytest
+
+from tests.contract.stores import Stores
+from tests.contract.subject import QueueUnderTest
+from zaqar_lite.domain.errors import Conflict, NotFound
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.models import Capability, QueueRef
+from zaqar_lite.domain.subscriptions import SubscriptionDraft
+from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.subscribers import Subscribers
+from zaqar_lite.service.subscriptions import Subscriptions
+
+pytestmark = pytest.mark.anyio
+LIMITS = Limits()
+
+
+class Rules:
+    """The services over one server's stores."""
+
+    def __init__(self, stores: Stores) -> None:
+        self.policies = Policies(stores.management, LIMITS, checked=True)
+        self.queues = Queues(stores.management, stores.messages, self.policies, LIMITS)
+        self.subscribers = Subscribers(stores.management)
+        self.subscriptions = Subscriptions(
+            stores.management,
+            self.queues,
+            self.policies,
+            self.subscribers,
+            confirmations=None,
+            limits=LIMITS,
+            clock=stores.clock,
+            refused={},
+        )
+
+
+@pytest.fixture
+def rules(stores: Stores) -> Rules:
+    if Capability.RECORDS not in stores.messages.capabilities:
+        pytest.skip("keeps no records")
+    return Rules(stores)
+
+
+def draft(number: int = 0, ttl: int | None = None) -> SubscriptionDraft:
+    return SubscriptionDraft(f"http://receiver.example/{number}", ttl, {"n": number})
+
+
+async def test_lists_by_cursor_in_the_order_they_were_made(
+    rules: Rules, queue: QueueUnderTest
+) -> None:
+    near = QueueRef(queue.ref.project, f"{queue.ref.name}-2")
+    made = [(await rules.subscriptions.create(queue.ref, draft(n))).id for n in range(7)]
+    await rules.subscriptions.create(near, draft())
+    found: list[str] = []
+    while page := await rules.subscriptions.page(
+        queue.ref, marker=found[-1] if found else None, limit=3
+    ):
+        found += [subscription.id for subscription in page]
+    assert found == made
+    assert [one.options for one in await rules.subscribers.of(queue.ref)] == [
+        {"n": n} for n in range(7)
+    ]
+
+
+async def test_an_expired_one_is_gone_at_once(
+    rules: Rules, queue: QueueUnderTest, stores: Stores
+) -> None:
+    made = await rules.subscriptions.create(queue.ref, draft(ttl=60))
+    other = await rules.subscriptions.create(queue.ref, draft(1, ttl=600))
+    stores.clock.advance(61_000)
+    with pytest.raises(NotFound):
+        await rules.subscriptions.get(queue.ref, made.id)
+    page = await rules.subscriptions.page(queue.ref, marker=None, limit=10)
+    assert [subscription.id for subscription in page] == [other.id]
+    again = await rules.subscriptions.create(queue.ref, draft(ttl=60))
+    assert (again.id != made.id, again.secret is not None) == (True, True)
+
+
+async def test_of_racing_subscribers_one_makes_it(rules: Rules, queue: QueueUnderTest) -> None:
+    made = await asyncio.gather(*(rules.subscriptions.create(queue.ref, draft()) for _ in range(5)))
+    page = await rules.subscriptions.page(queue.ref, marker=None, limit=10)
+    assert [subscription.id for subscription in page] == [*{one.id for one in made}]
+    await rules.subscriptions.confirm(queue.ref, page[0].id, confirmed=True, token=None)
+    with pytest.raises(Conflict):
+        await rules.subscriptions.create(queue.ref, draft())
+
+
+async def test_marks_its_queue_for_other_servers(
+    rules: Rules, queue: QueueUnderTest, stores: Stores
+) -> None:
+    other = Rules((await stores.peers(2))[1])
+    await other.queues.create(queue.ref, {"a": 1})
+    assert not (await other.policies.get(queue.ref)).subscribed
+    made = await rules.subscriptions.create(queue.ref, draft())
+    other.policies.forget(queue.ref)
+    assert (await other.policies.get(queue.ref)).subscribed
+    # It outlives its queue, and marks the next one of that name.
+    await other.queues.delete(queue.ref)
+    await other.queues.ensure(queue.ref)
+    assert (await other.policies.get(queue.ref)).subscribed
+    await rules.subscriptions.unmark(queue.ref)
+    assert (await rules.policies.get(queue.ref)).subscribed
+    await rules.subscriptions.delete(queue.ref, made.id)
+    await rules.subscriptions.unmark(queue.ref)
+    rules.policies.forget(queue.ref)
+    assert not (await rules.policies.get(queue.ref)).subscribed
+    assert await rules.queues.metadata(queue.ref) == await rules.queues.metadata(
+        QueueRef(queue.ref.project, "none")
+    )

@@ -1,0 +1,317 @@
+"""A subscription: who receives a queue's messages, how, and until when.
+
+Checked when it is made or changed; nothing is resolved or called then, because what an address
+means can change at any time (`push/guard.py` looks at each connection).
+"""
+
+import base64
+import json
+import re
+import secrets
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
+
+from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.metadata import is_queue_name
+from zaqar_lite.domain.models import MAX_RECORD, QueueRef, Record
+from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
+from zaqar_lite.domain.retry_policy import check_policy
+
+KIND = "subscription"
+SCHEMES = ("http", "https", "mailto", "trust+http", "trust+https")
+MIN_TTL = 60
+HIDDEN = "******"
+"""Shown in place of the values of `post_headers`; in a PATCH it keeps what is stored."""
+MAX_SUBSCRIBER = 2_048
+MAX_POST_HEADERS = 32
+MAX_OPTIONS = 32_768
+_LATEST = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp())
+_PRINTABLE = re.compile(r"[\x21-\x7e]+")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FIELD = re.compile(r"[\x20-\x7e\t]*")
+_ADDRESS = re.compile(r"[^@\s<>,;:\"()\[\]\\]+@[A-Za-z0-9.-]+")
+_RESERVED_HEADERS = frozenset(
+    {
+        "connection",
+        "content-encoding",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "via",
+    }
+)
+_RESERVED_PREFIXES = ("webhook-", "proxy-")
+_SECRET_BYTES = 32
+
+
+class Secret(NamedTuple):
+    """A key that signs deliveries, as Standard Webhooks writes it, until an instant or for good."""
+
+    text: str
+    until: int | None = None
+
+
+class Disabled(NamedTuple):
+    """Why and when the server stopped to deliver to a subscription."""
+
+    reason: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A subscriber of a queue; instants in milliseconds, `ttl` in seconds.
+
+    `created_at` decides which messages it receives; its age counts from `renewed_at`. `token` is
+    what a signed confirmation must carry; each confirmation or refusal uses it up.
+    """
+
+    id: str
+    queue: QueueRef
+    subscriber: str
+    ttl: int
+    options: Mapping[str, Any]
+    created_at: int
+    renewed_at: int
+    expires_at: int = 0
+    confirmed: bool = False
+    secrets: tuple[Secret, ...] = ()
+    disabled: Disabled | None = None
+    token: str = ""
+    version: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name of its record: all of a queue stand together, in the order of their ids."""
+        return f"{self.queue.name}/{self.id}"
+
+    def encode(self) -> bytes:
+        """Write the value of its record.
+
+        Raises:
+            Invalid: it is larger than a record may be.
+        """
+        value = {
+            "subscriber": self.subscriber,
+            "ttl": self.ttl,
+            "options": self.options,
+            "created_at": self.created_at,
+            "renewed_at": self.renewed_at,
+            "confirmed": self.confirmed,
+            "secrets": [list(secret) for secret in self.secrets],
+            "disabled": None if self.disabled is None else list(self.disabled),
+            "token": self.token,
+        }
+        encoded = json.dumps(value, ensure_ascii=False).encode()
+        if len(encoded) > MAX_RECORD:
+            raise Invalid(f"The subscription would have {len(encoded)} bytes; {MAX_RECORD} fit.")
+        return encoded
+
+    @classmethod
+    def decode(cls, record: Record) -> Self:
+        """Read a record."""
+        queue, _, identifier = record.name.partition("/")
+        value = json.loads(record.value)
+        disabled = value["disabled"]
+        return cls(
+            identifier,
+            QueueRef(record.project, queue),
+            value["subscriber"],
+            value["ttl"],
+            value["options"],
+            value["created_at"],
+            value["renewed_at"],
+            record.expires_at or 0,
+            value["confirmed"],
+            tuple(Secret(*secret) for secret in value["secrets"]),
+            None if disabled is None else Disabled(*disabled),
+            value["token"],
+            record.version,
+        )
+
+    def disabled_now(self, reason: str, now_ms: int) -> Self:
+        """The same, disabled."""
+        return replace(self, disabled=Disabled(reason, now_ms))
+
+    def with_new_secret(self, old_until: int | None) -> Self:
+        """Add a new secret in front; the one before stays good until `old_until`."""
+        earlier = tuple(Secret(one.text, old_until) for one in self.secrets[:1])
+        return replace(self, secrets=(Secret(new_secret()), *earlier))
+
+
+class SubscriptionDraft(NamedTuple):
+    """What a client sends to make a subscription, or to change one; None where it gave nothing."""
+
+    subscriber: str | None = None
+    ttl: int | None = None
+    options: Mapping[str, Any] | None = None
+    disabled: bool | None = None
+
+
+def new_secret() -> str:
+    """Make a secret of 32 random bytes in the form of Standard Webhooks."""
+    return "whsec_" + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
+
+
+def new_token() -> str:
+    """Make a token that only who reads the confirmation knows."""
+    return secrets.token_urlsafe(24)
+
+
+def parse_draft(
+    document: Mapping[str, Any], *, now_ms: int, needs_subscriber: bool
+) -> SubscriptionDraft:
+    """Read what a client sent; unknown keys are ignored, as upstream does.
+
+    Raises:
+        Invalid: names the field that is wrong.
+    """
+    if not document:
+        raise Invalid("No subscription to create.")
+    if needs_subscriber and "subscriber" not in document:
+        raise Invalid("Missing parameter 'subscriber' in the body.")
+    subscriber = options = ttl = disabled = None
+    if "subscriber" in document:
+        subscriber = document["subscriber"]
+        if not isinstance(subscriber, str) or not subscriber:
+            raise Invalid("The subscriber must be a URI that is not empty.")
+    if document.get("options") is not None:
+        options = document["options"]
+        if not isinstance(options, dict):
+            raise Invalid("Options must be a dict.")
+        _check_options(options)
+    if "ttl" in document:
+        ttl = document["ttl"]
+        if not isinstance(ttl, int) or isinstance(ttl, bool):
+            raise Invalid("TTL must be an integer.")
+        if ttl < MIN_TTL or now_ms // 1000 + ttl > _LATEST:
+            raise Invalid(f"TTL must be at least {MIN_TTL} seconds, and end before the year 9999.")
+    if "disabled" in document:
+        disabled = document["disabled"]
+        if not isinstance(disabled, bool):
+            raise Invalid("'disabled' must be true or false.")
+    return SubscriptionDraft(subscriber, ttl, options, disabled)
+
+
+def check_subscriber(subscriber: str, refused: Mapping[str, str]) -> None:
+    """Check a subscriber's URI; `refused` tells for schemes why this server can't deliver to them.
+
+    Raises:
+        Invalid: says what is wrong.
+    """
+    scheme = subscriber.partition(":")[0].lower()
+    if ":" not in subscriber or scheme not in SCHEMES:
+        raise Invalid(
+            f"The subscriber type of a subscription must be supported in the list {list(SCHEMES)}."
+        )
+    if scheme in refused:
+        raise Invalid(refused[scheme])
+    if len(subscriber) > MAX_SUBSCRIBER or not _PRINTABLE.fullmatch(subscriber):
+        raise Invalid(
+            f"A subscriber has at most {MAX_SUBSCRIBER} characters of ASCII without blanks; others "
+            "are percent-encoded."
+        )
+    if scheme == "mailto":
+        address = subscriber.partition(":")[2].partition("?")[0]
+        if not _ADDRESS.fullmatch(address):
+            raise Invalid("The subscriber must be mailto: and one address, such as mailto:a@b.org.")
+        return
+    try:
+        parts = urlsplit(subscriber)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise Invalid("The subscriber is no valid URL.") from None
+    if not host:
+        raise Invalid("The subscriber's URL names no host.")
+    if port is not None and not (port in (80, 443) or port >= 1024):
+        raise Invalid("A subscriber's port is 80, 443, or 1024 and above.")
+    if "@" in parts.netloc:
+        raise Invalid(
+            "The subscriber's URL may hold no user and no password: everybody who reads the "
+            "subscription would read them. Give an Authorization in options.post_headers."
+        )
+
+
+def shown_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as everybody may read them: without the values of headers."""
+    shown = dict(options)
+    headers = shown.get("post_headers")
+    if isinstance(headers, dict):
+        shown["post_headers"] = dict.fromkeys(headers, HIDDEN)
+    return shown
+
+
+def merged_options(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that replace the `stored` ones: a header with a hidden value keeps its own.
+
+    Raises:
+        Invalid: a hidden value for a header that there was not.
+    """
+    merged = dict(given)
+    headers = merged.get("post_headers")
+    if isinstance(headers, dict) and HIDDEN in headers.values():
+        before = stored.get("post_headers") or {}
+        unknown = [
+            name for name, value in headers.items() if value == HIDDEN and name not in before
+        ]
+        if unknown:
+            raise Invalid(
+                f"The header {unknown[0]!r} needs its value: {HIDDEN} stands for another."
+            )
+        merged["post_headers"] = {
+            name: before[name] if value == HIDDEN else value for name, value in headers.items()
+        }
+    return merged
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    size = len(json.dumps(options, ensure_ascii=False).encode())
+    if size > MAX_OPTIONS:
+        raise Invalid(f"The options have {size} bytes; {MAX_OPTIONS} are allowed.")
+    check_policy(options.get(RETRY_POLICY))
+    for name in ("post_data", "from", "subject"):
+        if options.get(name) is not None and not isinstance(options[name], str):
+            raise Invalid(f"options.{name} must be a string.")
+    for name in ("dead_letter_queue", "events_queue"):
+        queue = options.get(name)
+        if queue is not None and (not isinstance(queue, str) or not is_queue_name(queue)):
+            raise Invalid(f"options.{name} must be the name of a queue.")
+    if options.get("post_headers") is not None:
+        _check_headers(options["post_headers"])
+
+
+def _check_headers(headers: Any) -> None:  # noqa: ANN401 - any JSON
+    if not isinstance(headers, dict) or len(headers) > MAX_POST_HEADERS:
+        raise Invalid(f"options.post_headers must be an object of at most {MAX_POST_HEADERS}.")
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name):
+            raise Invalid(f"options.post_headers: {name!r} is no name of a header.")
+        if name.lower() in _RESERVED_HEADERS or name.lower().startswith(_RESERVED_PREFIXES):
+            raise Invalid(f"options.post_headers: {name!r} is set by this server alone.")
+        if not isinstance(value, str) or not _FIELD.fullmatch(value):
+            raise Invalid(f"options.post_headers: the value of {name!r} must be printable ASCII.")
+
+
+def refused_schemes(*, mail: bool, supported: Collection[str] = SCHEMES) -> Mapping[str, str]:
+    """Why this server can't deliver to some schemes; empty where it can to all."""
+    reasons = {
+        scheme: f"This server does not deliver to {scheme}: (its setting subscriber_types)."
+        for scheme in SCHEMES
+        if scheme not in supported
+    }
+    if not mail:
+        reasons["mailto"] = "This server sends no mail: its setting smtp_host is not set."
+    for scheme in ("trust+http", "trust+https"):
+        reasons[scheme] = (
+            f"This server can't deliver to {scheme}: that needs a Keystone that makes trusts, and "
+            "none is configured. Use http or https with options.post_headers."
+        )
+    return reasons

@@ -1,0 +1,73 @@
+"""The subscriptions of a queue as its deliveries need them: read together, for a second at most."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.subscriptions import KIND, Subscription
+from zaqar_lite.storage.base import ManagementStore
+
+_MAX_CACHED = 1_000
+_PAGE = 200
+_FRESH = 1.0
+"""Seconds; so late at most another process's change is seen. One of this process is at once."""
+
+
+async def list_subscriptions(
+    management: ManagementStore, queue: QueueRef, *, after: str = "", limit: int | None = None
+) -> Sequence[Subscription]:
+    """List the live subscriptions of a queue after an id, all of them or up to `limit`."""
+    found: list[Subscription] = []
+    prefix = f"{queue.name}/"
+    name = prefix + after
+    while limit is None or len(found) < limit:
+        size = _PAGE if limit is None else min(limit - len(found), _PAGE)
+        page = await management.list_records(
+            KIND, queue.project, after=(queue.project, name), limit=size
+        )
+        ours = [record for record in page if record.name.startswith(prefix)]
+        found += map(Subscription.decode, ours)
+        if len(ours) < size:
+            break
+        name = ours[-1].name
+    return found
+
+
+async def has_subscriptions(management: ManagementStore, queue: QueueRef) -> bool:
+    """Tell whether a queue has live subscriptions."""
+    return bool(await list_subscriptions(management, queue, limit=1))
+
+
+class _Known(NamedTuple):
+    at: float
+    subscriptions: Sequence[Subscription]
+
+
+class Subscribers:
+    """Answer the subscriptions of a queue without asking the store for every message."""
+
+    def __init__(self, management: ManagementStore) -> None:
+        self._management = management
+        self._cache: OrderedDict[QueueRef, _Known] = OrderedDict()
+        self._changes = 0
+
+    def forget(self, queue: QueueRef) -> None:
+        """Ask again: a subscription of this queue was changed by this process."""
+        self._changes += 1
+        self._cache.pop(queue, None)
+
+    async def of(self, queue: QueueRef) -> Sequence[Subscription]:
+        """The subscriptions of a queue, at most a second old."""
+        known = self._cache.get(queue)
+        if known is not None and time.monotonic() - known.at < _FRESH:
+            return known.subscriptions
+        changes, at = self._changes, time.monotonic()
+        subscriptions = await list_subscriptions(self._management, queue)
+        if changes == self._changes:  # else they may be from before the change
+            self._cache[queue] = _Known(at, subscriptions)
+            self._cache.move_to_end(queue)
+            if len(self._cache) > _MAX_CACHED:
+                self._cache.popitem(last=False)
+        return subscriptions
