@@ -1,6 +1,7 @@
 """The composition root: settings -> stores -> services -> application, and the lifespan."""
 
 import os
+from collections.abc import Awaitable, Callable
 
 from zaqar_lite import __version__
 from zaqar_lite.api.app import HttpOptions, Services, build_app
@@ -11,6 +12,12 @@ from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.domain.subscriptions import refused_schemes
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.health import Health
+from zaqar_lite.service.identity.admin_key import AdminKey
+from zaqar_lite.service.identity.authority import Authority
+from zaqar_lite.service.identity.failures import Failures
+from zaqar_lite.service.identity.identity import Identity
+from zaqar_lite.service.identity.keys import Keys
+from zaqar_lite.service.identity.provider import Provider
 from zaqar_lite.service.janitor import Janitor
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.policy import Policies
@@ -36,11 +43,12 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
     settings = settings or load(environment=os.environ)
     clock = Clock(offset_file=settings.clock_offset_file)
     messages, management, one_store = _stores(settings, clock)
-    services = _services(settings, messages, management, clock, one_store=one_store)
+    keys = Keys(management, clock) if "keys" in settings.providers else None
+    services = _services(settings, messages, management, keys, clock, one_store=one_store)
     janitor = Janitor(
         messages, management, services.queues, services.policies, interval=settings.sweep_interval
     )
-    startup = Startup((messages, management), janitor)
+    startup = Startup((messages, management), janitor, _prepare(settings, keys))
     options = HttpOptions(
         version=__version__,
         limits=settings.limits(),
@@ -55,6 +63,30 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
         access_log=settings.access_log,
     )
     return build_app(services, options, startup.running, startup.check)
+
+
+def _prepare(settings: Settings, keys: Keys | None) -> Callable[[], Awaitable[object]] | None:
+    """What is done with the stores before the first request."""
+    if keys is None:
+        return None
+    path = settings.admin_key_file or settings.data_directory / "admin.key"
+    return AdminKey(path, keys).ensure
+
+
+def _identity(settings: Settings, keys: Keys | None, clock: Clock) -> Identity | None:
+    """Who finds out who is asking; None where headers are trusted."""
+    known: dict[str, Provider | None] = {"keys": keys}
+    providers = [known[name] for name in settings.providers]
+    if not providers:
+        return None
+    identity = Identity(
+        [provider for provider in providers if provider is not None],
+        Failures(settings.max_failed_logins),
+        clock,
+    )
+    if keys is not None:
+        keys.changed = identity.forget
+    return identity
 
 
 def _stores(settings: Settings, clock: Clock) -> tuple[MessageStore, ManagementStore, bool]:
@@ -80,6 +112,7 @@ def _services(
     settings: Settings,
     messages: MessageStore,
     management: ManagementStore,
+    keys: Keys | None,
     clock: Clock,
     *,
     one_store: bool,
@@ -112,4 +145,7 @@ def _services(
             clock=clock,
             refused=refused_schemes(mail=False),
         ),
+        authority=Authority(),
+        identity=_identity(settings, keys, clock),
+        keys=keys,
     )

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigurationError as exc:
         print(f"zaqar-lite: {exc}", file=sys.stderr)
         return 2
-    if not settings.is_loopback:
+    if not settings.is_loopback and not settings.providers:
         logger.warning(
             "listening on %s with trusted headers: every client may act for any project",
             settings.host,
@@ -214,6 +214,8 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
         "admin_mode",
         "trust_headers",
         "access_log",
+        "auth",
+        "admin_key_file",
     )
     given = {name: getattr(arguments, name) for name in names}
     return {name: value for name, value in given.items() if value is not None}
@@ -230,5 +232,9 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     parser.add_argument("--workers", type=int, metavar="N", help="server processes (1)")
     parser.add_argument("--admin-mode", action="store_true", default=None)
     parser.add_argument("--trust-headers", action="store_true", default=None)
+    parser.add_argument("--auth", metavar="HOW", help="who may use it: none, keys (none)")
+    parser.add_argument(
+        "--admin-key-file", type=Path, metavar="FILE", help="the first key; made where it is not"
+    )
     parser.add_argument("--access-log", action="store_true", default=None)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,11 +22,13 @@ from zaqar_lite.domain.limits import Limits
 PREFIX = "ZAQAR_"
 _TEST_PREFIX = "ZAQAR_TEST_"
 _CONFIG = "ZAQAR_CONFIG"
+_OF_CLIENTS = frozenset({"ZAQAR_LITE_KEY", "ZAQAR_LITE_CA_FILE"})
 _OF_KUBERNETES = re.compile(
     r"ZAQAR_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)"
 )
 """What Kubernetes sets in every pod for a service named `zaqar` or `zaqar-...`."""
 _ADDRESS_OF_KUBERNETES = re.compile(r"(?:tcp|udp|sctp)://")
+PROVIDERS = ("keys",)
 _SHORTEST_KEY = 32
 _TEN_YEARS = 315_360_000
 
@@ -53,6 +56,17 @@ class Settings(BaseModel):
         None,
         repr=False,
         description="tooz URL of the lock service that several Swift workers share.",
+    )
+    auth: str = Field(
+        "none",
+        description="Who may use the server: none (trusts headers) or keys.",
+    )
+    admin_key_file: Path | None = Field(
+        None,
+        description="File of the first key; admin.key in the data directory when not set.",
+    )
+    max_failed_logins: int = Field(
+        60, ge=1, le=1_000_000, description="Failed logins of an address in a minute; 429 above."
     )
     admin_mode: bool = Field(False, description="Serve the admin routes (health).")
     trust_headers: bool = Field(
@@ -193,7 +207,22 @@ class Settings(BaseModel):
         resolved to this machine and use the API as if it came from here.
         """
         names = frozenset(name.strip().lower() for name in self.allowed_hosts.split(",")) - {""}
-        return names if self.is_loopback and "*" not in names else None
+        open_to_all = not self.is_loopback or self.providers
+        return None if open_to_all or "*" in names else names
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """Who finds out who is asking, in their order; none where headers are trusted."""
+        names = tuple(name.strip() for name in self.auth.split(","))
+        return () if names == ("none",) else names
+
+    @property
+    def data_directory(self) -> Path:
+        """Where the server keeps what is no queue: with the embedded store, or beside the work."""
+        scheme, _, rest = self.store.partition(":")
+        is_directory = scheme in ("embedded", "opendata+sqlite", "opendata+slatedb")
+        path = urlsplit(f"file:{rest}").path if is_directory else ""
+        return Path(unquote(path) or "zaqar-lite-data")
 
     @property
     def is_loopback(self) -> bool:
@@ -227,6 +256,7 @@ def load(
         for name, value in environment.items()
         if name.startswith(PREFIX)
         and not name.startswith(_TEST_PREFIX)
+        and name not in _OF_CLIENTS
         and name != _CONFIG
         and not _is_of_kubernetes(name, value)
     }
@@ -280,6 +310,11 @@ def _check_together(settings: Settings) -> None:
             raise ConfigurationError(
                 f"{smaller} ({low}) must not be above {larger} ({high}): change one of them."
             )
+    for name in settings.providers:
+        if name not in PROVIDERS:
+            raise ConfigurationError(
+                f"The setting auth is wrong: {name!r} is none of {', '.join(PROVIDERS)}, or 'none'."
+            )
     key = settings.signed_url_secret_key
     if key is not None and len(key.encode()) < _SHORTEST_KEY:
         raise ConfigurationError(
@@ -288,11 +323,11 @@ def _check_together(settings: Settings) -> None:
         )
     if settings.is_loopback:
         return
-    if not settings.trust_headers:
+    if not settings.trust_headers and not settings.providers:
         raise ConfigurationError(
-            f"The address {settings.host} is not loopback, and nobody authenticates yet: whoever "
-            "reaches it may act for any project. Put a gateway that authenticates in front and "
-            "start with --trust-headers, or listen on 127.0.0.1."
+            f"The address {settings.host} is not loopback, and nobody authenticates: whoever "
+            "reaches it may act for any project. Start with --auth keys; or put a gateway that "
+            "authenticates in front and start with --trust-headers; or listen on 127.0.0.1."
         )
     if settings.clock_offset_file is not None:
         raise ConfigurationError(

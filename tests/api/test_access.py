@@ -41,7 +41,9 @@ OPEN = {"versions", "home", "ping", "ping_head"}
 
 @pytest.fixture(scope="module")
 def routes() -> dict[str, tuple[str | None, Verb | None, str]]:
-    app = create_app(load(environment={}, overrides={"store": "memory://", "admin_mode": True}))
+    app = create_app(
+        load(environment={}, overrides={"store": "memory://", "admin_mode": True, "auth": "keys"})
+    )
     return {
         route.name: (route.access.rule, route.access.verb, f"{route.method} {route.template}")
         for route in app.routes

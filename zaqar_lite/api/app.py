@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from zaqar_lite.api.checks import Checks, ClientIds
 from zaqar_lite.api.dispatch import Dispatcher
 from zaqar_lite.api.framework import OPENAPI_PATH, build_framework
+from zaqar_lite.api.gate import Gate
 from zaqar_lite.api.home import home_document
 from zaqar_lite.api.lifespan import Lifespan
 from zaqar_lite.api.patience import Patience
@@ -13,12 +14,14 @@ from zaqar_lite.api.render import Renderer
 from zaqar_lite.api.routes import RouteTree
 from zaqar_lite.api.table import (
     claim_routes,
+    key_routes,
     message_routes,
     queue_routes,
     service_routes,
     subscription_routes,
 )
 from zaqar_lite.api.v2.claims import ClaimHandlers
+from zaqar_lite.api.v2.keys import KeyHandlers
 from zaqar_lite.api.v2.messages import MessageHandlers
 from zaqar_lite.api.v2.queues import QueueHandlers
 from zaqar_lite.api.v2.service import ServiceHandlers
@@ -27,6 +30,9 @@ from zaqar_lite.api.v2.subscriptions import SubscriptionHandlers
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.health import Health
+from zaqar_lite.service.identity.authority import Authority
+from zaqar_lite.service.identity.identity import Identity
+from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
@@ -38,7 +44,7 @@ from zaqar_lite.service.waiting import Waiting
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Everything that the handlers call."""
+    """Everything that the handlers call; no `identity` where nobody authenticates."""
 
     policies: Policies
     queues: Queues
@@ -49,6 +55,9 @@ class Services:
     sharing: Sharing
     health: Health
     subscriptions: Subscriptions
+    authority: Authority
+    identity: Identity | None = None
+    keys: Keys | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,9 @@ def build_app(
                 ServiceHandlers(services.health, home_document=home), admin=options.admin_mode
             ),
             *queue_routes(
-                QueueHandlers(services.queues, services.subscriptions, services.sharing),
+                QueueHandlers(
+                    services.queues, services.subscriptions, services.sharing, services.authority
+                ),
                 options.limits,
             ),
             *message_routes(
@@ -90,13 +101,20 @@ def build_app(
             *claim_routes(
                 ClaimHandlers(services.claims, patience, renderer), settling, options.limits
             ),
-            *subscription_routes(SubscriptionHandlers(services.subscriptions)),
+            *subscription_routes(SubscriptionHandlers(services.subscriptions, services.authority)),
+            *(key_routes(KeyHandlers(services.keys)) if services.keys is not None else ()),
         )
     )
+    gate = None
+    if services.identity is not None:
+        gate = Gate(services.identity, services.authority, check_store)
     return Dispatcher(
         tree,
         Checks(client_ids=options.client_ids, sharing=services.sharing, hosts=options.hosts),
-        framework=build_framework(tree, options.limits, version=options.version),
+        gate=gate,
+        framework=build_framework(
+            tree, options.limits, version=options.version, authenticates=gate is not None
+        ),
         framework_paths=frozenset((OPENAPI_PATH,)),
         lifespan=lifespan,
         check_store=check_store,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from zaqar_lite.api.http import HttpError, Request
+from zaqar_lite.domain.identity import How
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef
@@ -25,6 +26,7 @@ _SINGLE = frozenset(
     (
         b"host",
         *(b"client-id", b"x-project-id", b"x-tenant-id", b"idempotency-key", b"content-type"),
+        *(b"authorization", b"x-auth-token", b"x-service-token"),
         *(b"url-signature", b"url-paths", b"url-methods", b"url-expires"),
     )
 )
@@ -102,7 +104,8 @@ class Checks:
         if accept and accept not in (b"*/*", b"application/json"):
             _check_accept(accept.decode("latin-1"))
         request.client_id = self._client_id(headers.get(b"client-id"))
-        request.project = _project(headers)
+        if request.principal.how is not How.KEY or _is_in_a_project(request):
+            request.project = _project(headers)
         if names_queue:
             _check_queue(request)
 
@@ -229,6 +232,11 @@ def _project(headers: dict[bytes, bytes]) -> str:
             "X-PROJECT-ID cannot be an empty string. Specify the right header X-PROJECT-ID.",
         )
     return project
+
+
+def _is_in_a_project(request: Request) -> bool:
+    """Tell whether a request says, or must say, which project it is for."""
+    return b"x-project-id" in request.headers or request.path.startswith("/v2/queues")
 
 
 def _check_queue(request: Request) -> None:

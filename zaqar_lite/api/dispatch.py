@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_response
+from zaqar_lite.api.gate import Gate
 from zaqar_lite.api.http import (
     CLIENT_GONE,
     HttpError,
@@ -40,6 +41,7 @@ class Dispatcher:
         tree: RouteTree,
         checks: Checks,
         *,
+        gate: Gate | None,
         framework: Framework,
         framework_paths: frozenset[str],
         lifespan: Lifespan,
@@ -49,6 +51,7 @@ class Dispatcher:
     ) -> None:
         self._tree = tree
         self._checks = checks
+        self._gate = gate
         self._framework = framework
         self._framework_paths = framework_paths
         self._lifespan = lifespan
@@ -81,6 +84,9 @@ class Dispatcher:
 
     async def _serve(self, request: Request, scope: Scope, send: Send) -> int:
         try:
+            self._checks.check_headers(request, scope["headers"])
+            if self._gate is not None:
+                await self._gate.admit(request, _address(scope))
             found = self._match(request, scope)
         except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
             response = to_response(
@@ -102,7 +108,6 @@ class Dispatcher:
         return response.status
 
     def _match(self, request: Request, scope: Scope) -> Route | Response:
-        self._checks.check_headers(request, scope["headers"])
         raw_path: bytes = scope.get("raw_path") or b""
         if b"%" in raw_path and b"%2f" in raw_path.lower():
             raise HttpError(400, INVALID_REQUEST, "A path may not hold an encoded slash (%2F).")
@@ -121,6 +126,8 @@ class Dispatcher:
             self._checks.run(request, names_queue=request.path.startswith("/v2/queues/"))
         if route is None:
             raise HttpError(405, "405 Method Not Allowed", headers=((b"allow", node.allow()),))
+        if self._gate is not None:
+            self._gate.authorise(request, route)
         route.check_size(request.content_length)
         if route.needs_store:
             self._check_store()
@@ -139,6 +146,12 @@ class Dispatcher:
                 "milliseconds": round(seconds * 1000, 3),
             },
         )
+
+
+def _address(scope: Scope) -> str:
+    """Where a request comes from; empty for a socket that has no address."""
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 def _new_request_id() -> str:

@@ -6,6 +6,7 @@ from zaqar_lite.api.http import HttpError, Response
 from zaqar_lite.api.render import to_json
 from zaqar_lite.domain.errors import (
     Conflict,
+    Denied,
     Forbidden,
     Invalid,
     KeyReused,
@@ -16,6 +17,7 @@ from zaqar_lite.domain.errors import (
 )
 
 logger = logging.getLogger(__name__)
+_DENIED = "You are not authorized to complete this action."
 _TRY_AGAIN = " Please try again in a few seconds."
 
 
@@ -27,6 +29,8 @@ def to_response(error: Exception, *, invalid_title: str, request_id: str) -> Res
         http = HttpError(
             500, "Internal server error", f"Unexpected error; see {request_id} in the log."
         )
+    if http.document is not None:
+        return Response(http.status, to_json(http.document), http.headers)
     document: dict[str, object] = {"title": http.title}
     if http.description:
         document["description"] = http.description
@@ -45,6 +49,8 @@ def _to_http(error: Exception, invalid_title: str) -> HttpError | None:  # noqa:
             return HttpError(400, invalid_title, str(error))
         case Forbidden():
             return HttpError(403, "Unable to delete", str(error))
+        case Denied():
+            return HttpError(403, "Not authorized", _DENIED)
         case NotFound():
             return HttpError(404, "Not found", str(error))
         case KeyReused():

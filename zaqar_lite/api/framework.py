@@ -24,21 +24,25 @@ _MEANINGS = {
     204: "Done, or nothing there",
     300: "The versions there are",
     400: "The request is wrong; the description says what and where",
-    403: "A claim that was not given holds the message",
+    401: "Nobody knows who is asking; WWW-Authenticate says what a credential is",
+    403: "A claim that was not given holds the message, or who asks may not do this",
     404: "It does not exist",
     405: "The path does not have this method",
     406: "The Accept header excludes application/json",
     409: "It exists in a state that excludes the request",
     413: "The body is larger than this route takes",
     415: "The Content-Type is not that of a metadata patch",
-    429: "Too many requests wait already; try again after Retry-After seconds",
+    429: "Too many requests wait, or logins failed; try again after Retry-After seconds",
     431: "A header is too large",
     503: "The store cannot serve now; try again after Retry-After seconds",
 }
 _CHECKED = (400, 404, 406, 431)
+_IDENTIFIED = (401, 403, 429)
 
 
-def build_framework(tree: RouteTree, limits: Limits, *, version: str) -> FastAPI:
+def build_framework(
+    tree: RouteTree, limits: Limits, *, version: str, authenticates: bool
+) -> FastAPI:
     """Make the FastAPI application that stands behind the dispatcher."""
     app = FastAPI(
         title="Zaqar Lite",
@@ -59,7 +63,7 @@ def build_framework(tree: RouteTree, limits: Limits, *, version: str) -> FastAPI
             responses={},
             openapi_extra=_documentation(route),
         )
-    app.openapi = lambda: _openapi(app, tree, limits)  # type: ignore[method-assign]
+    app.openapi = lambda: _openapi(app, tree, limits, authenticates)  # type: ignore[method-assign]
     return app
 
 
@@ -76,14 +80,19 @@ def _endpoint(route: Route) -> Callable[[StarletteRequest], Any]:
     return endpoint
 
 
-def _openapi(app: FastAPI, tree: RouteTree, limits: Limits) -> Schema:
+def _openapi(app: FastAPI, tree: RouteTree, limits: Limits, authenticates: bool) -> Schema:
     """The OpenAPI document: FastAPI's frame, the table's content."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
         document["components"] = {"schemas": schemas(limits)}
+        if authenticates:
+            bearer = {"type": "http", "scheme": "bearer"}
+            document["components"]["securitySchemes"] = {"bearer": bearer}
         for route in tree.routes:
             operation = document["paths"][route.template][route.method.lower()]
-            operation["responses"] = _responses(route)
+            operation["responses"] = _responses(route, authenticates)
+            if authenticates and not route.public:
+                operation["security"] = [{"bearer": []}]
         app.openapi_schema = document
     return app.openapi_schema
 
@@ -131,10 +140,10 @@ def _documentation(route: Route) -> Schema:
     return documented
 
 
-def _responses(route: Route) -> Schema:
+def _responses(route: Route, authenticates: bool) -> Schema:
     statuses = set(route.statuses)
     if not route.public:
-        statuses |= set(_CHECKED)
+        statuses |= {*_CHECKED, *(_IDENTIFIED if authenticates else ())}
     responses: Schema = {}
     for status in sorted(statuses):
         response: Schema = {"description": _MEANINGS[status]}

@@ -4,13 +4,18 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMappi
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from zaqar_lite.domain.identity import TRUSTED, Principal
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class HttpError(Exception):
-    """An answer that is an error: status, title and description of Zaqar's error form."""
+    """An answer that is an error: status, title and description of Zaqar's error form.
+
+    `document` is the body of one that has another form.
+    """
 
     def __init__(
         self,
@@ -21,6 +26,7 @@ class HttpError(Exception):
         headers: Iterable[tuple[bytes, bytes]] = (),
         link: Mapping[str, str] | None = None,
         index: int | None = None,
+        document: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(title)
         self.status = status
@@ -29,6 +35,7 @@ class HttpError(Exception):
         self.headers = tuple(headers)
         self.link = link
         self.index = index
+        self.document = document
 
 
 CLIENT_GONE = "zaqar.client_gone"
@@ -67,6 +74,7 @@ class Request:
 
     `headers` has lower-case names; of a repeated header the last value holds. `path_values` are
     the variable segments of the path, in order; `status` is what was answered, for the log.
+    `principal` is who sent it: whoever its headers name where nobody authenticates.
     """
 
     method: str
@@ -80,6 +88,7 @@ class Request:
     project: str = ""
     client_id: str = ""
     status: int = 0
+    principal: Principal = TRUSTED
 
     async def body(self) -> bytes:
         """Read the body: Content-Length bytes; without that header there is none.

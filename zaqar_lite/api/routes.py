@@ -60,6 +60,11 @@ class Route:
     largest_body: int = SMALL_BODY
     too_large_title: str | None = None
 
+    @property
+    def names_queue(self) -> bool:
+        """Whether the first variable of its path is a queue."""
+        return self.template.startswith("/v2/queues/")
+
     def check_size(self, size: int) -> None:
         """Refuse a body of `size` bytes.
 

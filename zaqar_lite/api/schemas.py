@@ -3,8 +3,14 @@
 from typing import Any
 
 from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON, Ended
-from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.limits import MAX_PROJECT_ID, Limits
 from zaqar_lite.domain.subscriptions import MAX_SUBSCRIBER, MIN_TTL
+from zaqar_lite.service.identity.keys import (
+    LONGEST_LIFE,
+    LONGEST_OVERLAP,
+    MAX_DESCRIPTION,
+    MOST_LISTED,
+)
 
 Schema = dict[str, Any]
 _TEXT: Schema = {"type": "string"}
@@ -76,6 +82,18 @@ _POPPED = _object(
     claim_count=_COUNT,
     checksum=_TEXT,
 )
+_KEY_DOCUMENT = _object(
+    ("id", "project", "grants", "created_at", "expires_at", "disabled"),
+    id=_TEXT,
+    project={"type": ["string", "null"]},
+    grants=_list(_TEXT),
+    created_at=_TEXT,
+    created_by={"type": ["string", "null"]},
+    expires_at={"type": ["string", "null"]},
+    disabled={"type": "boolean"},
+    description=_TEXT,
+)
+_MADE_KEY: Schema = {**_KEY_DOCUMENT, "properties": {**_KEY_DOCUMENT["properties"], "key": _TEXT}}
 _END = _object(("href", "age", "created"), href=_TEXT, age=_COUNT, created=_TEXT)
 
 
@@ -218,6 +236,23 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         "MessageList": _object(("messages",), messages=_list(_MESSAGE), links=_LINKS),
         "Popped": _object(("messages",), messages=_list(_POPPED)),
         "Ranges": _object(("ranges",), ranges=_list(_object(marker=_TEXT, until=_TEXT))),
+        "Key": _KEY_DOCUMENT,
+        "MadeKey": _MADE_KEY,
+        "Keys": _object(("keys", "links"), keys=_list(_KEY_DOCUMENT), links=_LINKS),
+        "NewKey": _object(
+            ("grants",),
+            grants=_list({"type": "string", "pattern": "^!?[a-z*]+:[a-zA-Z0-9_.*?-]{1,64}$"}),
+            project={"type": ["string", "null"], "minLength": 1, "maxLength": MAX_PROJECT_ID},
+            expires={"type": ["integer", "null"], "minimum": 1, "maximum": LONGEST_LIFE},
+            description={"type": "string", "maxLength": MAX_DESCRIPTION},
+        ),
+        "KeyChange": {
+            **_object(("disabled",), disabled={"type": "boolean"}),
+            "additionalProperties": False,
+        },
+        "KeyOverlap": _object(
+            overlap={"type": ["integer", "null"], "minimum": 0, "maximum": LONGEST_OVERLAP}
+        ),
         "Claim": _object(ttl=claim_ttl, grace=claim_grace),
         "Claimed": _object(("messages",), messages=_list(_MESSAGE)),
         "ClaimShown": _object(
@@ -291,6 +326,7 @@ def _parameters(limits: Limits) -> dict[str, Schema]:
         "ClaimLimit": _whole(limits.max_messages_per_claim_or_pop),
         "Delay": {"type": "integer", "minimum": 0, "maximum": limits.max_claim_ttl},
         "Wait": {"type": "integer", "minimum": 0, "maximum": limits.max_wait},
+        "KeyLimit": _whole(MOST_LISTED),
         "RangeCount": _whole(limits.max_ranges),
     }
 

@@ -9,6 +9,7 @@ from zaqar_lite.api.routes import (
     Route,
 )
 from zaqar_lite.api.v2.claims import ClaimHandlers
+from zaqar_lite.api.v2.keys import KeyHandlers
 from zaqar_lite.api.v2.messages import MessageHandlers
 from zaqar_lite.api.v2.queues import QueueHandlers
 from zaqar_lite.api.v2.service import ServiceHandlers
@@ -36,6 +37,8 @@ _CLAIM = _QUEUE + "/claims/{claim_id}"
 _SUBSCRIPTIONS = _QUEUE + "/subscriptions"
 _SUBSCRIPTION = _SUBSCRIPTIONS + "/{subscription_id}"
 _LARGEST_SUBSCRIPTION = 65_536
+_KEY_PATH = "/v2/keys/{key_id}"
+_LARGEST_KEY = 16_384
 
 
 def service_routes(handlers: ServiceHandlers, *, admin: bool) -> tuple[Route, ...]:
@@ -469,5 +472,75 @@ def subscription_routes(handlers: SubscriptionHandlers) -> tuple[Route, ...]:
             (200, 400, 404, 503),
             Access("subscription:rotate_secret", Verb.MANAGE),
             answer="SubscriptionSecret",
+        ),
+    )
+
+
+def key_routes(handlers: KeyHandlers) -> tuple[Route, ...]:
+    """The routes of keys; they are there where the server knows keys."""
+    return (
+        Route(
+            "POST",
+            "/v2/keys",
+            handlers.create,
+            "create_key",
+            "Create a key",
+            (201, 400, 403, 413, 503),
+            Access("keys:create", Verb.ADMIN),
+            body="NewKey",
+            answer="MadeKey",
+            largest_body=_LARGEST_KEY,
+        ),
+        Route(
+            "GET",
+            "/v2/keys",
+            handlers.list_keys,
+            "list_keys",
+            "List keys",
+            (200, 400, 403, 503),
+            Access("keys:get_all", Verb.ADMIN),
+            (_MARKER, Parameter("limit", "KeyLimit", "How many keys to answer at most.")),
+            answer="Keys",
+        ),
+        Route(
+            "GET",
+            _KEY_PATH,
+            handlers.get,
+            "show_key",
+            "Show a key",
+            (200, 400, 403, 404, 503),
+            Access("keys:get", Verb.ADMIN),
+            answer="Key",
+        ),
+        Route(
+            "PATCH",
+            _KEY_PATH,
+            handlers.change,
+            "change_key",
+            "Disable a key, or let it work again",
+            (200, 400, 403, 404, 413, 503),
+            Access("keys:update", Verb.ADMIN),
+            body="KeyChange",
+            answer="Key",
+        ),
+        Route(
+            "POST",
+            _KEY_PATH + "/rotate",
+            handlers.rotate,
+            "rotate_key",
+            "Make a key like this one, which then ends",
+            (201, 400, 403, 404, 413, 503),
+            Access("keys:rotate", Verb.ADMIN),
+            body="KeyOverlap",
+            answer="MadeKey",
+        ),
+        Route(
+            "DELETE",
+            _KEY_PATH,
+            handlers.delete,
+            "delete_key",
+            "Delete a key",
+            (204, 400, 403, 503),
+            Access("keys:delete", Verb.ADMIN),
         ),
     )

@@ -155,8 +155,11 @@ class Principal:
 
     @property
     def is_operator(self) -> bool:
-        """Whether it is bound to no project: it may be asked to run the server itself."""
-        return self.project is None
+        """Whether it is bound to no project, and so may run the server and work in any.
+
+        Not a token of Keystone without a project: that is of a domain, or of nothing.
+        """
+        return self.project is None and self.how in (How.HEADERS, How.KEY)
 
 
 TRUSTED = Principal(How.HEADERS)

@@ -8,7 +8,7 @@ ends the server.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from zaqar_lite.domain.errors import Unavailable
@@ -23,10 +23,16 @@ _LOG_EVERY = 60.0
 
 
 class Startup:
-    """Open the stores in the background, then start the janitor."""
+    """Open the stores in the background, `prepare` what lies in them, then start the janitor."""
 
-    def __init__(self, stores: Sequence[Store], janitor: Janitor) -> None:
+    def __init__(
+        self,
+        stores: Sequence[Store],
+        janitor: Janitor,
+        prepare: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
         self._stores = stores
+        self._prepare = prepare
         self._janitor = janitor
         self._is_ready = False
         self._waits_for = "it has neither opened nor failed yet"
@@ -72,6 +78,8 @@ class Startup:
         try:
             for store in self._stores:
                 await self._open_one(store, opened)
+            if self._prepare is not None:
+                await self._retried(self._prepare)
         finally:
             waiting.cancel()
         self._janitor.start()
@@ -81,9 +89,12 @@ class Startup:
             logger.info("the store is open after %.0f s: requests are served now", waited)
 
     async def _open_one(self, store: Store, opened: AsyncExitStack) -> None:
+        await self._retried(lambda: opened.enter_async_context(store))
+
+    async def _retried(self, act: Callable[[], Awaitable[object]]) -> None:
         while True:
             try:
-                await opened.enter_async_context(store)
+                await act()
             except Unavailable as exc:
                 self._waits_for = str(exc)
                 self._has_failed.set()

@@ -10,6 +10,7 @@ from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.metadata import idle_limit, unknown_keys
 from zaqar_lite.domain.metadata_patch import parse as parse_patch
 from zaqar_lite.domain.models import HistoryState, Message
+from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.service.subscriptions import Subscriptions
@@ -23,10 +24,17 @@ _SHARE_FIELDS = ("paths", "methods", "expires")
 class QueueHandlers:
     """The handlers under `/v2/queues`, except for messages and claims."""
 
-    def __init__(self, queues: Queues, subscriptions: Subscriptions, sharing: Sharing) -> None:
+    def __init__(
+        self,
+        queues: Queues,
+        subscriptions: Subscriptions,
+        sharing: Sharing,
+        authority: Authority,
+    ) -> None:
         self._queues = queues
         self._subscriptions = subscriptions
         self._sharing = sharing
+        self._authority = authority
 
     async def list_queues(self, request: Request) -> Response:
         """List the project's queues."""
@@ -62,6 +70,7 @@ class QueueHandlers:
         metadata: dict[str, Any] = {}
         if request.content_length:
             metadata = documents.parse_object(await documents.read(request))
+        self._authority.check_metadata(request.principal, metadata)
         created = await self._queues.create(queue_of(request), metadata)
         location = (b"location", request.path.encode())
         idle = idle_limit(metadata, metadata) if created else None
@@ -82,6 +91,8 @@ class QueueHandlers:
                 headers=((b"accept-patch", PATCH_TYPE),),
             )
         operations = parse_patch(documents.parse(await documents.read(request)))
+        values = {operation.key: operation.value for operation in operations}
+        self._authority.check_metadata(request.principal, values)
         metadata = await self._queues.patch(queue_of(request), operations)
         idle = idle_limit(metadata, {operation.key for operation in operations})
         return Response(200, to_json(metadata), warning(unknown_keys(metadata), idle))
@@ -131,10 +142,13 @@ class QueueHandlers:
         expires = document.get("expires")
         if expires is not None and not isinstance(expires, str):
             raise Invalid("'expires' must be a date and time in ISO 8601.")
+        queue = queue_of(request)
+        resources, methods = _texts(document, "paths"), _texts(document, "methods")
+        self._authority.check_share(request.principal, queue.name, resources, methods)
         signed = self._sharing.share(
-            queue_of(request),
-            resources=_texts(document, "paths"),
-            methods=_texts(document, "methods"),
+            queue,
+            resources=resources,
+            methods=methods,
             expires=expires,
         )
         shown = {

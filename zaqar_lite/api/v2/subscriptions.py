@@ -8,6 +8,7 @@ from zaqar_lite.api.http import NO_CONTENT, HttpError, Request, Response
 from zaqar_lite.api.render import instant, to_json
 from zaqar_lite.domain.errors import Conflict, Invalid
 from zaqar_lite.domain.subscriptions import Subscription, parse_draft, shown_options
+from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.subscriptions import Subscriptions
 
 DEFAULT_LIMIT = 10
@@ -19,8 +20,9 @@ _CHANGEABLE = ("subscriber", "ttl", "options", "disabled")
 class SubscriptionHandlers:
     """The handlers under `/v2/queues/{queue_name}/subscriptions`."""
 
-    def __init__(self, subscriptions: Subscriptions) -> None:
+    def __init__(self, subscriptions: Subscriptions, authority: Authority) -> None:
         self._subscriptions = subscriptions
+        self._authority = authority
 
     async def create(self, request: Request) -> Response:
         """Subscribe to a queue."""
@@ -31,9 +33,11 @@ class SubscriptionHandlers:
             now_ms=self._subscriptions.now_ms(),
             needs_subscriber=True,
         )
+        queue = queue_of(request)
+        self._authority.check_subscription(request.principal, queue.name, draft.options)
         location = (b"location", request.path.encode())
         try:
-            made = await self._subscriptions.create(queue_of(request), draft)
+            made = await self._subscriptions.create(queue, draft)
         except Conflict as exc:
             raise HttpError(409, "Resource conflict", str(exc), headers=(location,)) from exc
         document = {"subscription_id": made.id}
@@ -73,7 +77,9 @@ class SubscriptionHandlers:
             raise HttpError(
                 400, UNABLE_TO_UPDATE, f"Nothing to change: give {', '.join(_CHANGEABLE)}."
             )
-        await self._subscriptions.update(queue_of(request), request.path_values[1], draft)
+        queue = queue_of(request)
+        self._authority.check_subscription(request.principal, queue.name, draft.options)
+        await self._subscriptions.update(queue, request.path_values[1], draft)
         return Response(204, b"", ((b"location", request.path.encode()),))
 
     async def delete(self, request: Request) -> Response:

@@ -1,0 +1,410 @@
+"""Keys over HTTP: who gets in, what each grant opens, and what nobody is told."""
+
+import asyncio
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import Api, MakeApi
+
+pytestmark = pytest.mark.anyio
+UNAUTHORIZED = {
+    "error": {
+        "code": 401,
+        "title": "Unauthorized",
+        "message": "The request you have made requires authentication.",
+    }
+}
+DENIED = {
+    "title": "Not authorized",
+    "description": "You are not authorized to complete this action.",
+}
+PATCH = "application/openstack-messaging-v2.0-json-patch"
+
+
+class Doors:
+    """A server that knows keys, and its first one."""
+
+    def __init__(self, api: Api, file: Path) -> None:
+        del api.http.headers["X-Project-ID"]
+        self.api = api
+        self.admin = file.read_text().strip()
+
+    async def call(
+        self, key: str | None, method: str, path: str, document: Any = None, **headers: str
+    ) -> httpx.Response:
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key}"
+        return await self.api.call(method, path, document, **headers)
+
+    async def make(self, *grants: str, **fields: Any) -> str:
+        document = {"project": "p", "grants": list(grants), **fields}
+        answer = await self.call(self.admin, "POST", "/v2/keys", document)
+        assert answer.status_code == 201, answer.text
+        key: str = answer.json()["key"]
+        return key
+
+
+@pytest.fixture
+async def doors(make_api: MakeApi, tmp_path: Path) -> AsyncIterator[Doors]:
+    file = tmp_path / "data" / "admin.key"
+    async with make_api(auth="keys", admin_key_file=file) as api:
+        yield Doors(api, file)
+
+
+def id_of(key: str) -> str:
+    return key.split("_")[1]
+
+
+async def test_without_a_credential_nothing_is_told(doors: Doors) -> None:
+    for path in ("/v2/", "/v2/ping", "/v2/queues", "/v2/keys", "/nowhere", ""):
+        answer = await doors.call(None, "GET", path, X_Project_ID="p")
+        assert (answer.status_code, answer.json()) == (401, UNAUTHORIZED), path
+        assert answer.headers["www-authenticate"] == 'Bearer realm="zaqar-lite"'
+    assert (await doors.call(None, "GET", "/")).status_code == 300
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["zq_", "zq_0123456789abcdef_" + "0" * 48, "other", "zq_0123456789abcdef_", "ä", "a.b.c"],
+)
+async def test_a_wrong_credential_is_401_and_says_so(doors: Doors, key: str) -> None:
+    answer = await doors.api.http.get(
+        "/v2/queues", headers=[(b"Authorization", b"Bearer " + key.encode())]
+    )
+    assert (answer.status_code, answer.json()) == (401, UNAUTHORIZED)
+    assert answer.headers["www-authenticate"].endswith('error="invalid_token"')
+
+
+async def test_the_secret_must_be_the_keys_own(doors: Doors) -> None:
+    one, other = await doors.make("*:*"), await doors.make("*:*")
+    assert (await doors.call(one, "GET", "/v2/queues")).status_code == 200
+    mixed = one[:20] + other[20:]
+    assert (await doors.call(mixed, "GET", "/v2/queues")).status_code == 401
+
+
+async def test_the_file_of_the_first_key(
+    make_api: MakeApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "new" / "first.key"
+    caplog.set_level("INFO")
+    async with make_api(auth="keys", admin_key_file=file) as api:
+        text = file.read_text()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert [entry.name for entry in file.parent.iterdir()] == ["first.key"]
+        assert f"the admin key is in {file}" in caplog.text
+        assert text.strip() not in caplog.text
+        answer = await api.call("GET", "stats", Authorization=f"Bearer {text.strip()}")
+        assert answer.status_code == 200
+    async with make_api(auth="keys", admin_key_file=file) as api:  # and an empty store
+        assert file.read_text() == text
+        answer = await api.call("GET", "stats", Authorization=f"Bearer {text.strip()}")
+        assert answer.status_code == 200
+
+
+async def test_a_file_that_holds_no_key_ends_the_start(
+    make_api: MakeApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "admin.key"
+    file.write_text("secret password")
+    with pytest.raises(AssertionError, match=r"startup\.failed"):
+        async with make_api(auth="keys", admin_key_file=file):
+            pass
+    assert "it holds no key" in caplog.text
+    assert "secret password" not in caplog.text
+
+
+GRANTED = [
+    ("POST", "messages", {"messages": [{"body": 1}]}, "send"),
+    ("POST", "claims", None, "receive"),
+    ("DELETE", "messages?pop=1", None, "receive"),
+    ("DELETE", "messages?ids=a&claim_ids=b", None, "receive"),
+    ("DELETE", "messages/a?claim_id=b", None, "receive"),
+    ("GET", "messages", None, "read"),
+    ("GET", "stats", None, "read"),
+    ("GET", "", None, "read"),
+    ("PUT", "", {}, "manage"),
+    ("DELETE", "messages?ids=a", None, "manage"),
+    ("DELETE", "messages/a", None, "manage"),
+    ("DELETE", "messages/a?claim_id=", None, "manage"),
+    ("POST", "purge", None, "manage"),
+    ("GET", "/v2/keys", None, "admin"),
+]
+
+
+@pytest.mark.parametrize("verb", ["send", "receive", "read", "manage", "admin"])
+async def test_a_grant_opens_its_verb_alone(doors: Doors, verb: str) -> None:
+    key = await doors.make(f"{verb}:*")
+    for method, path, document, needed in GRANTED:
+        answer = await doors.call(key, method, path, document)
+        if needed == verb:
+            assert answer.status_code not in (401, 403), (method, path, answer.text)
+        else:
+            assert (answer.status_code, answer.json()) == (403, DENIED), (method, path)
+
+
+async def test_a_grant_is_for_the_queues_of_its_pattern(doors: Doors) -> None:
+    key = await doors.make("*:orders*", "!*:orders-secret")
+    for queue, status in (("orders", 201), ("orders-2", 201), ("orders-secret", 403), ("a", 403)):
+        answer = await doors.call(key, "PUT", f"/v2/queues/{queue}", {})
+        assert answer.status_code == status, queue
+    assert (await doors.call(key, "GET", "/v2/queues")).status_code == 403
+
+
+async def test_who_may_only_send_makes_the_queue_by_its_first_post(doors: Doors) -> None:
+    key = await doors.make("send:*")
+    post = {"messages": [{"body": 1}]}
+    assert (await doors.call(key, "POST", "messages", post)).status_code == 201
+    listed = (await doors.call(await doors.make("read:*"), "GET", "/v2/queues")).json()
+    assert [queue["name"] for queue in listed["queues"]] == [doors.api.queue]
+
+
+async def test_a_key_works_in_its_project_alone(doors: Doors) -> None:
+    key = await doors.make("*:*")
+    assert (await doors.call(key, "PUT", "", {})).status_code == 201
+    same = await doors.call(key, "GET", "/v2/queues", X_Project_ID="p")
+    assert len(same.json()["queues"]) == 1
+    other = await doors.call(key, "GET", "/v2/queues", X_Project_ID="other")
+    assert (other.status_code, other.json()) == (403, DENIED)
+    forged = await doors.call(key, "GET", "/v2/queues", X_Tenant_ID="other", X_Roles="admin")
+    assert forged.json() == same.json()
+    theirs = await doors.make("*:*", project="other")
+    assert (await doors.call(theirs, "GET", "/v2/queues")).json()["queues"] == []
+
+
+async def test_a_key_of_no_project_says_which_it_means(doors: Doors) -> None:
+    assert (await doors.call(doors.admin, "PUT", "", {}, X_Project_ID="a")).status_code == 201
+    missing = await doors.call(doors.admin, "GET", "/v2/queues")
+    assert (missing.status_code, missing.json()["title"]) == (400, "Project-Id Missing")
+
+
+async def test_expired_and_disabled_keys_open_nothing(doors: Doors) -> None:
+    key = await doors.make("*:*", expires=60)
+    assert (await doors.call(key, "GET", "/v2/queues")).status_code == 200
+    path = f"/v2/keys/{id_of(key)}"
+    shown = await doors.call(doors.admin, "PATCH", path, {"disabled": True})
+    assert (shown.status_code, shown.json()["disabled"]) == (200, True)
+    assert (await doors.call(key, "GET", "/v2/queues")).status_code == 401
+    await doors.call(doors.admin, "PATCH", path, {"disabled": False})
+    assert (await doors.call(key, "GET", "/v2/queues")).status_code == 200
+    doors.api.advance(61)
+    assert (await doors.call(key, "GET", "/v2/queues")).status_code == 401
+
+
+async def test_a_rotated_key_lives_on_for_its_overlap(doors: Doors) -> None:
+    old = await doors.make("read:*", description="ours")
+    made = await doors.call(doors.admin, "POST", f"/v2/keys/{id_of(old)}/rotate", {"overlap": 100})
+    new = made.json()
+    assert (made.status_code, new["grants"], new["description"]) == (201, ["read:*"], "ours")
+    assert new["id"] != id_of(old)
+    for key in (old, new["key"]):
+        assert (await doors.call(key, "GET", "/v2/queues")).status_code == 200
+    doors.api.advance(101)
+    assert (await doors.call(old, "GET", "/v2/queues")).status_code == 401
+    assert (await doors.call(new["key"], "GET", "/v2/queues")).status_code == 200
+    again = await doors.call(doors.admin, "POST", f"/v2/keys/{id_of(old)}/rotate")
+    assert again.status_code == 400
+
+
+async def test_keys_are_listed_page_by_page_without_their_secrets(doors: Doors) -> None:
+    keys = sorted([await doors.make("read:*") for _ in range(5)], key=id_of)
+    found: list[dict[str, Any]] = []
+    path = "/v2/keys?limit=2"
+    while path:
+        page = (await doors.call(doors.admin, "GET", path, X_Project_ID="p")).json()
+        found += page["keys"]
+        path = page["links"][0]["href"] if page["links"] else ""
+    assert [key["id"] for key in found] == [id_of(key) for key in keys]
+    assert not any(key[20:] in str(found) for key in keys)
+    assert "hash" not in str(found)
+    operators = (await doors.call(doors.admin, "GET", "/v2/keys")).json()["keys"]
+    assert [key["id"] for key in operators] == [id_of(doors.admin)]
+
+
+async def test_an_administrator_of_a_project_has_its_keys_only(doors: Doors) -> None:
+    local = await doors.make("admin:*")
+    made = await doors.call(local, "POST", "/v2/keys", {"grants": ["send:*"]})
+    assert made.json()["project"] == "p"
+    for project in ("other", None):
+        document = {"project": project, "grants": ["send:*"]}
+        refused = await doors.call(local, "POST", "/v2/keys", document)
+        assert (refused.status_code, refused.json()) == (403, DENIED)
+    theirs = await doors.make("send:*", project="other")
+    for key in (theirs, doors.admin):
+        changes: tuple[tuple[str, str, Any], ...] = (
+            ("GET", "", None),
+            ("PATCH", "", {"disabled": True}),
+            ("POST", "/rotate", None),
+        )
+        for method, more, document in changes:
+            path = f"/v2/keys/{id_of(key)}{more}"
+            assert (await doors.call(local, method, path, document)).status_code == 404
+        assert (await doors.call(local, "DELETE", f"/v2/keys/{id_of(key)}")).status_code == 204
+    assert (await doors.call(theirs, "GET", "/v2/ping")).status_code == 204
+    assert (await doors.call(doors.admin, "GET", "/v2/ping")).status_code == 204
+
+
+async def test_a_key_is_deleted_but_not_an_operators(doors: Doors) -> None:
+    key = await doors.make("*:*")
+    assert (await doors.call(key, "GET", "/v2/queues")).status_code == 200
+    gone = await doors.call(doors.admin, "DELETE", f"/v2/keys/{id_of(key)}")
+    assert gone.status_code == 204
+    assert (await doors.call(key, "GET", "/v2/queues")).status_code == 401
+    refused = await doors.call(doors.admin, "DELETE", f"/v2/keys/{id_of(doors.admin)}")
+    assert refused.status_code == 400
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"grants": ["post:*"]},
+        {"grants": []},
+        {"grants": "send:*"},
+        {"grants": ["send:*"], "expires": 0},
+        {"grants": ["send:*"], "project": ""},
+        {"grants": ["send:*"], "project": "x" * 257},
+        {"grants": ["send:*"], "description": 1},
+        {"grants": ["send:*"] * 65},
+        {},
+    ],
+)
+async def test_a_key_that_makes_no_sense_is_not_made(
+    doors: Doors, document: dict[str, Any]
+) -> None:
+    answer = await doors.call(doors.admin, "POST", "/v2/keys", {"project": "p", **document})
+    assert (answer.status_code, answer.json()["title"]) == (400, "Invalid API request")
+
+
+async def test_a_new_key_needs_to_say_for_which_project(doors: Doors) -> None:
+    answer = await doors.call(doors.admin, "POST", "/v2/keys", {"grants": ["send:*"]})
+    assert answer.status_code == 400
+    operator = await doors.call(
+        doors.admin, "POST", "/v2/keys", {"grants": ["send:*"], "project": None}
+    )
+    assert (operator.status_code, operator.json()["project"]) == (201, None)
+
+
+# Other queues that a request names.
+
+
+async def test_dead_letters_may_go_only_where_one_may_send(doors: Doors) -> None:
+    key = await doors.make("manage:mine*", "send:mine*")
+    for target, status in (("mine-dead", 201), ("theirs", 403)):
+        document = {"_dead_letter_queue": target, "_max_claim_count": 1}
+        answer = await doors.call(key, "PUT", f"/v2/queues/mine-{target}", document)
+        assert answer.status_code == status, answer.text
+    change = [{"op": "add", "path": "/metadata/_dead_letter_queue", "value": "theirs"}]
+    answer = await doors.call(key, "PATCH", "/v2/queues/mine-mine-dead", change, Content_Type=PATCH)
+    assert (answer.status_code, answer.json()) == (403, DENIED)
+
+
+async def test_a_subscription_reads_its_queue_and_posts_where_it_says(doors: Doors) -> None:
+    document: dict[str, Any] = {"subscriber": "https://example.org/", "ttl": 60}
+    path = "/v2/queues/mine/subscriptions"
+    blind = await doors.make("manage:mine*")
+    assert (await doors.call(blind, "POST", path, document)).status_code == 403
+    key = await doors.make("manage:mine*", "read:mine*", "send:mine*")
+    for name in ("dead_letter_queue", "events_queue"):
+        named = {**document, "options": {name: "theirs"}}
+        answer = await doors.call(key, "POST", path, named)
+        assert (answer.status_code, answer.json()) == (403, DENIED), name
+    made = await doors.call(key, "POST", path, {**document, "options": {"events_queue": "mine-2"}})
+    assert made.status_code == 201, made.text
+    path += f"/{made.json()['subscription_id']}"
+    change = {"options": {"events_queue": "theirs"}}
+    assert (await doors.call(key, "PATCH", path, change)).status_code == 403
+    assert (await doors.call(key, "GET", path)).status_code == 200
+
+
+async def test_a_filter_reads_the_whole_project(doors: Doors) -> None:
+    document = {"_filter": "TRUE"}
+    key = await doors.make("manage:mine*")
+    assert (await doors.call(key, "PUT", "/v2/queues/mine", document)).status_code == 403
+    key = await doors.make("manage:mine*", "read:*")
+    assert (await doors.call(key, "PUT", "/v2/queues/mine", document)).status_code == 201
+
+
+async def test_nobody_signs_what_they_may_not_do(make_api: MakeApi, tmp_path: Path) -> None:
+    file = tmp_path / "admin.key"
+    settings = {"auth": "keys", "admin_key_file": file, "signed_url_secret_key": "k" * 32}
+    async with make_api(**settings) as api:
+        doors = Doors(api, file)
+        key = await doors.make("manage:*", "read:*")
+        signed = await doors.call(key, "POST", "share", {"methods": ["GET"]})
+        assert signed.status_code == 200
+        for document in (
+            {"methods": ["POST"]},
+            {"methods": ["DELETE"]},
+            {"methods": ["GET"], "paths": ["claims"]},
+        ):
+            assert (await doors.call(key, "POST", "share", document)).status_code == 403
+        # And a signed URL opens what it says, without a key.
+        given = signed.json()
+        headers = {
+            "URL_Signature": given["signature"],
+            "URL_Expires": given["expires"],
+            "URL_Methods": ",".join(given["methods"]),
+            "URL_Paths": ",".join(given["paths"]),
+        }
+        good = await doors.call(None, "GET", "messages", X_Project_ID="p", **headers)
+        assert good.status_code == 200
+        for method, path, project in (
+            ("GET", "messages", "other"),
+            ("GET", "/v2/queues/other/messages", "p"),
+            ("GET", "/v2/queues", "p"),
+            ("GET", "/v2/keys", "p"),
+            ("DELETE", "messages?pop=1", "p"),
+        ):
+            answer = await doors.call(None, method, path, X_Project_ID=project, **headers)
+            assert answer.status_code == 404, (method, path, project)
+
+
+# What is wrong costs little, and is told to nobody.
+
+
+async def test_an_address_that_fails_too_often_waits_and_good_keys_do_not(
+    make_api: MakeApi, tmp_path: Path
+) -> None:
+    file = tmp_path / "admin.key"
+    async with make_api(auth="keys", admin_key_file=file, max_failed_logins=20) as api:
+        doors = Doors(api, file)
+        good = await doors.make("read:*")
+        assert (await doors.call(good, "GET", "/v2/queues")).status_code == 200
+        statuses = [
+            (await doors.call(f"zq_{index:016x}_{'0' * 48}", "GET", "/v2/queues")).status_code
+            for index in range(30)
+        ]
+        assert statuses[:10] == [401] * 10
+        assert set(statuses[12:]) == {429}
+        answer = await doors.call("zq_" + "1" * 16 + "_" + "0" * 48, "GET", "/v2/queues")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert (await doors.call(good, "GET", "/v2/queues")).status_code == 200
+        api.advance(60)  # what is believed of it is out of date; it is looked at all the same
+        assert (await doors.call(good, "GET", "/v2/queues")).status_code == 200
+
+
+async def test_requests_at_once_look_a_key_up_once(
+    doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from zaqar_lite.storage.memory.management import MemoryManagementStore  # noqa: PLC0415
+
+    read, asked = MemoryManagementStore.get_record, []
+
+    async def counted(self: Any, kind: str, project: str, name: str) -> Any:
+        asked.append(name)
+        await asyncio.sleep(0)
+        return await read(self, kind, project, name)
+
+    key = await doors.make("read:*")
+    monkeypatch.setattr(MemoryManagementStore, "get_record", counted)
+    answers = await asyncio.gather(*(doors.call(key, "GET", "/v2/queues") for _ in range(20)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert len(asked) == 1
+    wrong = f"zq_{id_of(key)}_{'0' * 48}"
+    for _ in range(5):
+        assert (await doors.call(wrong, "GET", "/v2/queues")).status_code == 401
+    assert len(asked) == 2

@@ -1,0 +1,141 @@
+"""What a principal may do: by its grants, or by its roles and the rules of the policy.
+
+The rules have Zaqar's names and defaults: everything that a project does with its queues is for
+anybody whom it knows, what concerns the server is for the role `admin`.
+"""
+
+from collections.abc import Collection, Mapping
+from enum import Enum
+from typing import Any
+
+from zaqar_lite.domain.errors import Denied
+from zaqar_lite.domain.identity import Access, How, Principal, Verb, may
+from zaqar_lite.domain.metadata import FILTER
+
+_OPERATORS = frozenset({"health:get"})
+"""What concerns the server, not a project: a key for it is bound to no project."""
+_LETTERS = "_dead_letter_queue"
+_SUBSCRIPTIONS_QUEUES = ("dead_letter_queue", "events_queue")
+_POST = Access("messages:create", Verb.SEND)
+_LIST = Access("messages:get_all", Verb.READ)
+_SHARED = {
+    ("messages", "GET"): (_LIST,),
+    ("messages", "POST"): (_POST,),
+    ("messages", "PATCH"): (
+        Access("messages:update", Verb.MANAGE),
+        Access("claims:settle", Verb.RECEIVE),
+    ),
+    ("messages", "DELETE"): (
+        Access("messages:delete_all", Verb.MANAGE),
+        Access("messages:delete", Verb.RECEIVE),
+    ),
+    ("subscriptions", "GET"): (Access("subscription:get_all", Verb.READ),),
+}
+"""What a signed URL gives, by resource and method; see `check_share` for the others."""
+_ANY_CLAIM = (Access("claims:create", Verb.RECEIVE),)
+_ANY_SUBSCRIPTION = (Access("subscription:create", Verb.MANAGE),)
+
+
+class Defaults(Enum):
+    """Which roles a rule asks for where the policy says nothing.
+
+    ZAQAR    upstream's: admin for the server and for keys, any role for everything else.
+    SECURE   reader reads, member sends and receives, manager manages, admin administers; who has
+             a later one has those before it.
+    """
+
+    ZAQAR = "zaqar"
+    SECURE = "secure"
+
+
+_RANKS = ("reader", "member", "manager", "admin")
+_LEAST = {
+    Verb.READ: "reader",
+    Verb.SEND: "member",
+    Verb.RECEIVE: "member",
+    Verb.MANAGE: "manager",
+    Verb.ADMIN: "admin",
+}
+
+
+class Authority:
+    """Decide what a principal may do."""
+
+    def __init__(self, defaults: Defaults = Defaults.ZAQAR) -> None:
+        self._defaults = defaults
+
+    def check(self, principal: Principal, access: Access, queue: str | None) -> None:
+        """Refuse what a principal may not do with a queue; None: with its project's queues as such.
+
+        Raises:
+            Denied: it may not.
+        """
+        if access.verb is None or principal.how is How.HEADERS or principal.how is How.SIGNED:
+            return  # what a signature permits was checked with it
+        if principal.grants is not None:
+            allowed = may(principal.grants, access.verb, queue) and (
+                access.rule not in _OPERATORS or principal.is_operator
+            )
+        else:
+            allowed = self._by_role(principal.roles, access.verb)
+        if not allowed:
+            raise Denied(f"{principal.user} may not {access.verb.value} {queue or 'all queues'}")
+
+    def check_metadata(self, principal: Principal, metadata: Mapping[str, Any]) -> None:
+        """Refuse metadata that would reach queues which the principal may not.
+
+        Dead letters are posted to the queue they name; a filter copies what is posted to any
+        queue of the project.
+
+        Raises:
+            Denied: it may not.
+        """
+        self._check_posting(principal, metadata.get(_LETTERS))
+        if metadata.get(FILTER) is not None:
+            self.check(principal, _LIST, None)
+
+    def check_subscription(
+        self, principal: Principal, queue: str, options: Mapping[str, Any] | None
+    ) -> None:
+        """Refuse a subscription that would tell, or reach, what the principal may not.
+
+        It sends every message of its queue away, and posts to the queues that its options name.
+
+        Raises:
+            Denied: it may not.
+        """
+        self.check(principal, _LIST, queue)
+        for name in _SUBSCRIPTIONS_QUEUES:
+            self._check_posting(principal, (options or {}).get(name))
+
+    def check_share(
+        self,
+        principal: Principal,
+        queue: str,
+        resources: Collection[str],
+        methods: Collection[str],
+    ) -> None:
+        """Refuse to sign what the principal may not do itself.
+
+        Raises:
+            Denied: it may not.
+        """
+        for resource in resources or ("messages",):
+            others = _ANY_CLAIM if resource == "claims" else _ANY_SUBSCRIPTION
+            for method in methods or ("GET",):
+                for access in _SHARED.get((resource, method), others):
+                    self.check(principal, access, queue)
+
+    def _check_posting(self, principal: Principal, queue: object) -> None:
+        """Refuse that messages go to another queue, if one is named."""
+        if not isinstance(queue, str):
+            return
+        if principal.how is How.SIGNED:
+            raise Denied("a signed URL is for its own queue")
+        self.check(principal, _POST, queue)
+
+    def _by_role(self, roles: frozenset[str], verb: Verb) -> bool:
+        held = {role.lower() for role in roles}
+        if self._defaults is Defaults.ZAQAR:
+            return verb is not Verb.ADMIN or "admin" in held
+        return bool(held.intersection(_RANKS[_RANKS.index(_LEAST[verb]) :]))

@@ -1,0 +1,298 @@
+"""Keys: made, shown once, stored as a hash, and believed for five seconds at a time.
+
+A key is `zq_<id>_<secret>`. Its record has the kind `key`, no project and its id as the name, so
+that one read finds it; a record of the kind `key-of` in its project lists it. The secret has 192
+random bits: a slow hash would cost each login a lot and a guess nothing.
+"""
+
+import hmac
+import json
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import (
+    Denied,
+    Invalid,
+    NotFound,
+    RecordChanged,
+    Unauthenticated,
+    Unavailable,
+)
+from zaqar_lite.domain.identity import Grant, How, Principal, parse_grants
+from zaqar_lite.domain.limits import MAX_PROJECT_ID
+from zaqar_lite.domain.models import Record
+from zaqar_lite.service.identity.provider import Credential, Known, Place
+from zaqar_lite.storage.base import ManagementStore
+
+KIND, LISTED = "key", "key-of"
+NO_PROJECT = ""
+"""Where the records of keys lie, and the list of those that are bound to no project."""
+MAX_KEYS = 1_000
+"""Keys of one project, with those that are expired or disabled."""
+MOST_LISTED = 100
+MAX_DESCRIPTION = 256
+BELIEVED_FOR = 5.0
+LONGEST_OVERLAP = 31 * 86_400
+LONGEST_LIFE = 3_653 * 86_400
+_KEY = re.compile(r"zq_(?P<id>[0-9a-f]{16})_(?P<secret>[0-9a-f]{48})")
+_MAX_ROUNDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key as it is stored: everything but its secret. `project` is None for an operator's."""
+
+    id: str
+    project: str | None
+    grants: tuple[Grant, ...]
+    created_at: int
+    created_by: str | None = None
+    expires_at: int | None = None
+    disabled: bool = False
+    description: str = ""
+    hash: str = field(default="", repr=False)
+
+    def is_live(self, now_ms: int) -> bool:
+        """Tell whether it opens anything now."""
+        return not self.disabled and (self.expires_at is None or now_ms < self.expires_at)
+
+
+class Keys:
+    """What an administrator may do with keys, and the provider that recognises them."""
+
+    challenge = 'Bearer realm="zaqar-lite"'
+
+    def __init__(self, management: ManagementStore, clock: Clock) -> None:
+        self._management = management
+        self._clock = clock
+        self.changed: Callable[[], None] = lambda: None
+        """Called when a key was changed here: what is believed of it must be forgotten."""
+
+    def recognises(self, credential: Credential) -> bool:
+        """Tell whether a credential is a key."""
+        return credential.place is Place.BEARER and credential.text.startswith("zq_")
+
+    async def authenticate(self, credential: Credential) -> Known:
+        """Find out whose key it is."""
+        found = _KEY.fullmatch(credential.text)
+        if found is None:
+            raise Unauthenticated("what begins like a key is none")
+        record = await self._management.get_record(KIND, NO_PROJECT, found["id"])
+        key = None if record is None else _read(record)
+        expected = _hash("") if key is None else key.hash
+        fits = hmac.compare_digest(_hash(found["secret"]), expected)
+        if key is None or not fits or not key.is_live(self._clock.now_ms()):
+            raise Unauthenticated(f"the key {found['id']} is wrong, expired or disabled")
+        principal = Principal(
+            How.KEY, key.project, key.id, grants=key.grants, expires_at=key.expires_at
+        )
+        return Known(principal, BELIEVED_FOR)
+
+    async def create(
+        self,
+        maker: Principal,
+        project: str | None,
+        grants: Sequence[str],
+        *,
+        expires_in: int | None = None,
+        description: str = "",
+    ) -> tuple[Key, str]:
+        """Make a key of a project; answer it and its text, which nobody can see again.
+
+        Raises:
+            Invalid: the grants or a time are wrong, or the project has too many keys.
+            Denied: the maker is bound to another project.
+        """
+        _check_project(maker, project)
+        if expires_in is not None and not 1 <= expires_in <= LONGEST_LIFE:
+            raise Invalid(f"'expires' must be 1 to {LONGEST_LIFE} seconds; it is {expires_in}.")
+        if len(description) > MAX_DESCRIPTION:
+            raise Invalid(f"'description' may have {MAX_DESCRIPTION} characters.")
+        now = self._clock.now_ms()
+        return await self._make(
+            Key(
+                secrets.token_hex(8),
+                project,
+                parse_grants(grants),
+                created_at=now,
+                created_by=maker.user,
+                expires_at=None if expires_in is None else now + expires_in * 1000,
+                description=description,
+            )
+        )
+
+    async def get(self, maker: Principal, key_id: str) -> Key:
+        """Show a key.
+
+        Raises:
+            NotFound: there is none, or it is of a project that is none of the asker's business.
+        """
+        return (await self._find(maker, key_id))[0]
+
+    async def list_keys(
+        self, maker: Principal, project: str | None, *, marker: str | None, limit: int
+    ) -> Sequence[Key]:
+        """List a project's keys by id, after `marker`; expired and disabled ones too."""
+        _check_project(maker, project)
+        place = project or NO_PROJECT
+        listed = await self._management.list_records(
+            LISTED, place, after=(place, marker or ""), limit=limit
+        )
+        found = [
+            await self._management.get_record(KIND, NO_PROJECT, record.name) for record in listed
+        ]
+        return [_read(record) for record in found if record is not None]
+
+    async def set_disabled(self, maker: Principal, key_id: str, disabled: bool) -> Key:
+        """Let a key open nothing any more, or again: here at once, elsewhere within 5 s.
+
+        Raises:
+            NotFound: as `get`.
+        """
+        return await self._change(maker, key_id, lambda key: replace(key, disabled=disabled))
+
+    async def rotate(self, maker: Principal, key_id: str, *, overlap: int) -> tuple[Key, str]:
+        """Make a key like this one, which then opens things for `overlap` seconds more only.
+
+        Raises:
+            NotFound: as `get`.
+            Invalid: the overlap is out of range, or the key opens nothing now.
+        """
+        if not 0 <= overlap <= LONGEST_OVERLAP:
+            raise Invalid(f"'overlap' must be 0 to {LONGEST_OVERLAP} seconds; it is {overlap}.")
+        old = await self.get(maker, key_id)
+        now = self._clock.now_ms()
+        if not old.is_live(now):
+            raise Invalid(f"The key {key_id} is disabled or expired: create a new one.")
+        until = now + overlap * 1000
+        made = await self._make(
+            replace(old, id=secrets.token_hex(8), created_at=now, created_by=maker.user)
+        )
+        await self._change(
+            maker,
+            key_id,
+            lambda key: replace(key, expires_at=min(until, key.expires_at or until)),
+        )
+        return made
+
+    async def delete(self, maker: Principal, key_id: str) -> None:
+        """Remove a key; no error when there is none.
+
+        Raises:
+            Invalid: it is an operator's: the file of the first one would bring it back.
+        """
+        try:
+            key = await self.get(maker, key_id)
+        except NotFound:
+            return
+        if key.project is None:
+            raise Invalid("A key that is bound to no project can be disabled, not deleted.")
+        await self._management.delete_record(KIND, NO_PROJECT, key_id)
+        self.changed()
+        await self._management.delete_record(LISTED, key.project, key_id)
+
+    async def adopt(self, text: str) -> bool:
+        """Make the key of this text an operator's that may do everything, unless its id is known.
+
+        Answers whether it was made. Two processes may do it at once.
+
+        Raises:
+            Invalid: the text is no key.
+        """
+        found = _KEY.fullmatch(text)
+        if found is None:
+            raise Invalid("it holds no key (zq_<id>_<secret>)")
+        if await self._management.get_record(KIND, NO_PROJECT, found["id"]) is not None:
+            return False
+        now = self._clock.now_ms()
+        key = Key(found["id"], None, parse_grants(["*:*"]), now, description="admin_key_file")
+        try:
+            await self._store(replace(key, hash=_hash(found["secret"])))
+        except RecordChanged:
+            return False
+        return True
+
+    async def _make(self, key: Key) -> tuple[Key, str]:
+        place = key.project or NO_PROJECT
+        known = await self._management.list_records(LISTED, place, limit=MAX_KEYS)
+        if len(known) >= MAX_KEYS:
+            raise Invalid(f"A project may have {MAX_KEYS} keys: delete those that are expired.")
+        text = new_key(key.id)
+        key = replace(key, hash=_hash(text.rpartition("_")[2]))
+        await self._store(key)
+        return key, text
+
+    async def _store(self, key: Key) -> None:
+        """Write a new key. The list comes first: what it names and is not there is passed over."""
+        await self._management.put_record(
+            LISTED, key.project or NO_PROJECT, key.id, b"{}", expected=None
+        )
+        await self._management.put_record(KIND, NO_PROJECT, key.id, _write(key), expected=0)
+        self.changed()
+
+    async def _change(self, maker: Principal, key_id: str, change: Callable[[Key], Key]) -> Key:
+        for _ in range(_MAX_ROUNDS):
+            key, version = await self._find(maker, key_id)
+            changed = change(key)
+            try:
+                await self._management.put_record(
+                    KIND, NO_PROJECT, key_id, _write(changed), expected=version
+                )
+            except RecordChanged:
+                continue
+            self.changed()
+            return changed
+        raise Unavailable(f"The key {key_id} is being changed too often.")
+
+    async def _find(self, maker: Principal, key_id: str) -> tuple[Key, int]:
+        record = None
+        if re.fullmatch("[0-9a-f]{16}", key_id):
+            record = await self._management.get_record(KIND, NO_PROJECT, key_id)
+        key = None if record is None else _read(record)
+        if record is None or key is None or not _is_of(maker, key.project):
+            raise NotFound(f"The key {key_id!r} does not exist.")
+        return key, record.version
+
+
+def new_key(key_id: str) -> str:
+    """Make the text of a key."""
+    return f"zq_{key_id}_{secrets.token_hex(24)}"
+
+
+def _is_of(maker: Principal, project: str | None) -> bool:
+    """Tell whether the keys of a project are its business."""
+    return maker.is_operator or (project is not None and maker.project == project)
+
+
+def _check_project(maker: Principal, project: str | None) -> None:
+    if not _is_of(maker, project):
+        raise Denied("it is bound to another project")
+    if project is not None and not 1 <= len(project) <= MAX_PROJECT_ID:
+        raise Invalid(f"A project id has 1 to {MAX_PROJECT_ID} characters.")
+
+
+def _hash(secret: str) -> str:
+    return sha256(secret.encode()).hexdigest()
+
+
+def _write(key: Key) -> bytes:
+    stored = {
+        "project": key.project,
+        "grants": [str(grant) for grant in key.grants],
+        "created_at": key.created_at,
+        "created_by": key.created_by,
+        "expires_at": key.expires_at,
+        "disabled": key.disabled,
+        "description": key.description,
+        "hash": key.hash,
+    }
+    return json.dumps(stored, ensure_ascii=False).encode()
+
+
+def _read(record: Record) -> Key:
+    stored = json.loads(record.value)
+    return Key(record.name, **{**stored, "grants": parse_grants(stored["grants"])})

@@ -1,0 +1,57 @@
+"""The seam of identity: a credential, what a provider makes of it, and what a provider is."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import sha256
+from typing import NamedTuple, Protocol
+
+from zaqar_lite.domain.identity import Principal
+
+
+class Place(Enum):
+    """Where a request carried its credential."""
+
+    BEARER = "Authorization: Bearer"
+    TOKEN = "X-Auth-Token"  # noqa: S105 - the header's name
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What a request brought to prove who sends it; its text is in no `repr` and no log."""
+
+    place: Place
+    text: str = field(repr=False)
+
+    @property
+    def digest(self) -> bytes:
+        """What stands for it in a cache."""
+        return sha256(f"{self.place.name}:{self.text}".encode("utf-8", "surrogateescape")).digest()
+
+
+class Known(NamedTuple):
+    """Whom a credential stands for, and for how many seconds that may be believed."""
+
+    principal: Principal
+    seconds: float
+
+
+class Provider(Protocol):
+    """One way to know who is asking."""
+
+    @property
+    def challenge(self) -> str:
+        """The WWW-Authenticate of a request that nobody knows."""
+        ...
+
+    def recognises(self, credential: Credential) -> bool:
+        """Tell whether this credential is of its kind; then nobody else is asked."""
+        ...
+
+    async def authenticate(self, credential: Credential) -> Known:
+        """Find out who it is; the answer is cached by the caller.
+
+        Raises:
+            Unauthenticated: the credential is wrong, expired or revoked.
+            Unavailable: that can't be found out now.
+        """
+        ...
