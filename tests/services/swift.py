@@ -39,7 +39,7 @@ def swift_from(url: str) -> SwiftServer:
 
 
 def start_swift() -> SwiftServer:
-    """Start a node; an expired object leaves listings in about 2 s."""
+    """Start a node; an expired object leaves listings in about 6 s."""
     python = SWIFT.program("python")
     data = make_data_directory("swift")
     _check_attributes(data)
