@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import Api, MakeApi, claim_id_of
-from tests.services import MongoServer
+from tests.services import SwiftServer
 
 pytestmark = pytest.mark.anyio
 
@@ -262,9 +262,9 @@ async def test_refuses_settlements_that_are_not_strict_json(api: Api, content: b
 
 
 async def test_a_store_that_can_not_settle_says_so_and_loses_nothing(
-    make_api: MakeApi, mongodb_server: MongoServer
+    make_api: MakeApi, swift_server: SwiftServer
 ) -> None:
-    async with make_api(store=mongodb_server.url) as api:
+    async with make_api(store=f"{swift_server.url}?prefix=settling") as api:
         if "settle" in (await api.call("GET", "/v2/")).text:
             pytest.skip("this store settles")
         for metadata in ({"_max_failures": 2}, {"_retry_backoff": {"type": "list", "delays": [1]}}):

@@ -7,7 +7,7 @@ from typing import Any
 import pymongo
 from pymongo.database import Database
 
-from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, LIVE_STATES
+from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, LIVE_STATES, PARKED
 
 Document = dict[str, Any]
 
@@ -30,13 +30,10 @@ def faults(database: Database[Document]) -> list[str]:
         queue = births.get(document["q"])
         if queue is None or not queue["b"] < document["k"]:
             continue  # of a life that is over: nobody sees it
-        if (document["s"] in (DELAYED, CLAIMED)) != ("w" in document):
+        if (document["s"] in (DELAYED, CLAIMED, PARKED)) != ("w" in document):
             found.append(f"state {document['s']} with w={document.get('w')}")
         if document["s"] == CLAIMED and not document.get("cid"):
             found.append("claimed by nobody")
         if document["k"] > queue["k"]:
             found.append("above the counter after all have answered")
-    for key, queue in births.items():
-        if queue.get("mv"):
-            found.append(f"a move into {key} is noted as under way")
     return found

@@ -5,13 +5,24 @@ import asyncio
 import pytest
 
 from tests.contract.stores import Stores
-from tests.contract.subject import MINUTE, QueueUnderTest, ids, new, texts
+from tests.contract.subject import (
+    MINUTE,
+    QueueUnderTest,
+    ack,
+    bury,
+    extend,
+    fail,
+    give_back,
+    ids,
+    new,
+    texts,
+)
 from tests.drivers.mongodb.commands import Commands, Explained, explain, name_of, queries, writes
 from tests.drivers.mongodb.conftest import OpenStores
 from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer
 from zaqar_lite.domain.errors import LimitReached
-from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef
+from zaqar_lite.domain.models import Claimed, DelayMode, Outcome, QueueRef, Retries
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb import claiming, posting
 
@@ -216,6 +227,65 @@ async def test_a_claim_behind_many_dead_or_expired_messages_makes_progress(
     assert 2 <= len(answers) <= 12
 
 
+@pytest.mark.parametrize("with_letters", [False, True])
+async def test_settling_twenty_takes_three_commands_and_five_with_dead_letters(
+    queue: QueueUnderTest, other: QueueUnderTest, commands: Commands, with_letters: bool
+) -> None:
+    """Read, update, remove what was acknowledged; letters need positions, and a commit."""
+    await other.post("first")
+    message_ids = await queue.post(*map(str, range(20)))
+    claim_id = await queue.claim_id(20)
+    acts = [ack, fail, give_back, bury if with_letters else ack]
+    settlements = [acts[n % 4](each) for n, each in enumerate(message_ids)]
+    settlements[0] = extend(message_ids[0], MINUTE)
+    commands.clear()
+    settled = await queue.settle(
+        claim_id, *settlements, retries=Retries(other.as_dead_letter_queue())
+    )
+    names = [name_of(command) for command in commands.take()]
+    if with_letters:
+        assert names == ["aggregate", "findAndModify", "update", "commitTransaction", "delete"]
+    else:
+        assert names == ["aggregate", "update", "delete"]
+    assert list(settled.outcomes) == [Outcome.DONE] * 20
+    assert settled.moved == (5 if with_letters else 0)
+
+
+async def test_a_claim_that_meets_twenty_lapses_takes_five_commands(
+    queue: QueueUnderTest, commands: Commands
+) -> None:
+    await queue.post(*map(str, range(20)))
+    await queue.claim(20, ttl=MINUTE)
+    queue.advance(2 * MINUTE)
+    commands.clear()
+    claimed = await queue.claim(20)
+    assert len(commands.take()) == 5
+    assert [message.failure_count for message in claimed.messages] == [1] * 20
+
+
+async def test_who_asks_for_no_attempts_reads_none(
+    queue: QueueUnderTest, commands: Commands, mongodb: MongoServer, database_name: str
+) -> None:
+    """Every read of a page, a message, a claim and the counts leaves them in the server."""
+    (message_id,) = await queue.post("a")
+    claim_id = await queue.claim_id()
+    await queue.settle(claim_id, fail(message_id, detail="x" * 2_000))
+    commands.clear()
+    await queue.page()
+    await queue.get(message_id)
+    await queue.stats()
+    claim_id = await queue.claim_id()
+    await queue.get_claim(claim_id)
+    await queue.delete(message_id, claims=[claim_id])
+    reads = [command for command in commands.take() if name_of(command) in ("find", "aggregate")]
+    await queue.post("b")
+    await queue.settle(await queue.claim_id(), fail((await queue.listed())[0].id))
+    with database_of(mongodb.url, database_name) as database:
+        for read in reads:
+            answer = database.command({k: v for k, v in read.items() if k != "lsid"})
+            assert all("a" not in document for document in answer["cursor"]["firstBatch"]), read
+
+
 async def test_getting_renewing_and_releasing_a_claim_take_one_or_two(
     queue: QueueUnderTest, commands: Commands
 ) -> None:
@@ -227,7 +297,7 @@ async def test_getting_renewing_and_releasing_a_claim_take_one_or_two(
     await queue.renew(claim_id)
     assert len(commands.take()) == 2
     await queue.release(claim_id)
-    assert len(commands.take()) == 1
+    assert len(commands.take()) == 2
 
 
 async def exercise(stores: Stores, queue: QueueUnderTest, other: QueueUnderTest) -> None:
@@ -258,7 +328,12 @@ async def exercise(stores: Stores, queue: QueueUnderTest, other: QueueUnderTest)
         held = await queue.claim(5, mode=mode)
         await queue.get_claim(held.claim_id or "")
         await queue.renew(held.claim_id or "")
-        await queue.delete(*ids(held.messages), claims=[held.claim_id or ""])
+        first, second, third, *rest = ids(held.messages)
+        retries = Retries(other.as_dead_letter_queue())
+        acts = ack(first), fail(second, MINUTE), bury(third)
+        await queue.settle(held.claim_id or "", *acts, retries=retries)
+        await queue.next_due()
+        await queue.delete(*rest, claims=[held.claim_id or ""])
         await queue.pop(5, mode=mode)
     await queue.delete(*ready, claims=[])
     await queue.delete(*ready)

@@ -9,13 +9,25 @@ from dataclasses import dataclass
 import pytest
 
 from tests.contract.stores import Stores
-from tests.contract.subject import QueueUnderTest, ids, new, texts
+from tests.contract.subject import (
+    HOUR,
+    MINUTE,
+    QueueUnderTest,
+    ack,
+    bury,
+    extend,
+    fail,
+    give_back,
+    ids,
+    new,
+    texts,
+)
 from tests.drivers.mongodb.commands import Commands
 from tests.drivers.mongodb.conftest import CASE
 from tests.drivers.mongodb.lossy import LossyProxy, lossy
 from tests.services import MongoServer
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import Claimed, QueueRef, StoreOptions
+from zaqar_lite.domain.models import Claimed, Outcome, QueueRef, Retries, Settled, StoreOptions
 
 pytestmark = [
     pytest.mark.anyio,
@@ -172,6 +184,40 @@ async def test_dead_letters_move_once(lossy_queue: Lossy) -> None:
         assert await letters(queue).bodies() == ["a", "b"]
 
     await lossy_queue.at_every_command(exhaust, claim, check)
+
+
+@pytest.mark.parametrize("with_letter", [False, True])
+async def test_settlements_are_done_once_and_told_as_done(
+    lossy_queue: Lossy, with_letter: bool
+) -> None:
+    held: dict[str, tuple[list[str], str]] = {}
+
+    def letters(queue: QueueUnderTest) -> QueueUnderTest:
+        return queue.named(queue.ref.name + "-letters")
+
+    async def claim(queue: QueueUnderTest) -> None:
+        await queue.post(*"abcd")
+        claimed = await queue.claim()
+        held[queue.ref.name] = ids(claimed.messages), claimed.claim_id or ""
+
+    async def settle(queue: QueueUnderTest) -> object:
+        (a, b, c, d), claim_id = held[queue.ref.name]
+        last = bury(d) if with_letter else give_back(d, MINUTE)
+        retries = Retries(letters(queue).as_dead_letter_queue())
+        acts = ack(a), ack(a), fail(b), extend(c, HOUR), last
+        return await queue.settle(claim_id, *acts, retries=retries)
+
+    async def check(queue: QueueUnderTest, answer: object) -> None:
+        assert isinstance(answer, Settled)
+        done, not_found = Outcome.DONE, Outcome.NOT_FOUND
+        assert list(answer.outcomes) == [done, not_found, done, done, done]
+        assert answer.moved == with_letter
+        left = await queue.listed(details=True)
+        assert texts(left) == ["b", "c"] if with_letter else ["b", "c", "d"]
+        assert [(len(m.attempts), m.failure_count) for m in left[:2]] == [(1, 1), (0, 0)]
+        assert await letters(queue).bodies() == (["d"] if with_letter else [])
+
+    await lossy_queue.at_every_command(claim, settle, check)
 
 
 async def test_a_record_is_written_at_its_version(lossy_queue: Lossy) -> None:

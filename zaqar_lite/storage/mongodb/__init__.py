@@ -24,12 +24,16 @@ key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting,
 
 `<prefix>messages`; `q` is the queue's key
 
-    _id  message id             s   0 ready, 1 delayed, 2 claimed, 4 popped (in no queue)
-    k    position               w   wakes at: when 1 is due (`d`), when 2 and 4 lapse
-    n    claim counter          cid, cu, ct  last claim, its client, its ttl
+    _id  message id             s   0 ready, 1 delayed, 2 claimed, 4 popped, 5 parked, 6 gone
+    k    position               w   wakes at: when 1 is due (`d`), 2 and 4 lapse, 5 has waited
+    n    claim counter          cid, cu, ct, cs  last claim, its client, ttl and start
+    f    failure counter        ca, l  when it was handed out last, and how that ended (null: not)
     b    body, byte for byte    t   ttl       e  expires    c  created
     u    client id              d   delayed until: the spec's `d`; never read on a normal queue
     h    headers [[name, text]] o   origin of a dead letter
+    a    attempts, each a list of its fields    x   mark of the call that settled it last
+
+Popped and gone messages (4 and 6) are in no queue any more.
 
     _id       read, edit, delete and take by id
     position  unique (q, k) partial: k   list everything; clear

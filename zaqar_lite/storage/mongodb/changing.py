@@ -12,19 +12,30 @@ from zaqar_lite.domain.models import Edit, Message, QueueRef, Refusal, RefusalRe
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.documents import to_message
 from zaqar_lite.storage.mongodb.errors import repeated
-from zaqar_lite.storage.mongodb.holding import live_among
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, LIVE_STATES, READY, Queues, key_of
+from zaqar_lite.storage.mongodb.queues import (
+    CLAIMED,
+    DELAYED,
+    LIVE_STATES,
+    PARKED,
+    READY,
+    Queues,
+    key_of,
+)
+from zaqar_lite.storage.mongodb.readiness import Readiness
 
 _ROUNDS = 10
+_LOCK: Document = {"s": 1, "k": 1, "e": 1, "w": 1, "cid": 1}
+"""The projection of what tells whether a message may be deleted."""
 
 
 class Changing:
     """Edit and delete messages by their ids."""
 
-    def __init__(self, connection: Connection, queues: Queues) -> None:
+    def __init__(self, connection: Connection, queues: Queues, readiness: Readiness) -> None:
         self._connection = connection
         self._queues = queues
+        self._readiness = readiness
 
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change a delayed message in one guarded update; see the seam."""
@@ -41,17 +52,23 @@ class Changing:
             end = None if ttl_ms is None else DatetimeMS(state.now + ttl_ms)
             if end is not None:
                 changes |= {"t": Int64(ttl_ms or 0), "e": end}
+            update: Document = {"$set": changes}
             if due is not None:
                 changes |= {"d": due, "w": due}
+            if delay_ms == 0:
+                changes["s"] = READY
+                del changes["w"]
+                update["$unset"] = {"w": True}
             if due is not None and end is None:
                 guard["e"] = {"$gt": state.date, "$gte": due}
             elif end is not None and due is None:
                 guard["w"] = {"$gt": state.date, "$lte": end}
             is_possible = due is None or end is None or due <= end
             edited = is_possible and await messages.find_one_and_update(
-                guard, {"$set": changes}, return_document=ReturnDocument.AFTER
+                guard, update, return_document=ReturnDocument.AFTER
             )
             if edited:
+                self._readiness.announce(queue, int(delay_ms == 0))
                 return to_message(edited, state.now)
             found = await messages.find_one(live, hint=BY_ID)
             if found is None:
@@ -74,19 +91,21 @@ class Changing:
         if not wanted:
             return ()
         if claim_ids is not None:
-            return await self._delete_checked(key_of(queue), wanted, list(claim_ids))
+            return await self._delete_checked(queue, wanted, list(claim_ids))
         doomed = {"_id": {"$in": wanted}, "q": key_of(queue), "s": {"$in": LIVE_STATES}}
         await repeated(lambda: self._connection.messages.delete_many(doomed, hint=BY_ID))
         return ()
 
     async def _delete_checked(
-        self, key: str, wanted: Sequence[str], claim_ids: list[str]
+        self, queue: QueueRef, wanted: Sequence[str], claim_ids: list[str]
     ) -> Sequence[Refusal]:
         refused: list[Refusal] = []
-        among = {"_id": {"$in": wanted}, "s": {"$in": LIVE_STATES}}
+        key = key_of(queue)
+        among = {"_id": {"$in": wanted}, "q": key, "s": {"$in": LIVE_STATES}}
         for _ in range(_ROUNDS):
-            found, now = await live_among(self._connection, key, among, BY_ID)
-            live = {document["_id"]: document for document in found}
+            found = await self._queues.look_for(queue, among, BY_ID, _LOCK)
+            live = {document["_id"]: document for document in found.live}
+            now = found.state.now if found.state else 0
             refused = [
                 Refusal(message_id, reason)
                 for message_id in wanted
@@ -98,7 +117,7 @@ class Changing:
             guard: Document = {"s": CLAIMED, "cid": {"$in": claim_ids}}
             if not claim_ids:
                 lapsed = {"s": CLAIMED, "w": {"$lte": DatetimeMS(now)}}
-                guard = {"$or": [{"s": {"$in": [READY, DELAYED]}}, lapsed]}
+                guard = {"$or": [{"s": {"$in": [READY, DELAYED, PARKED]}}, lapsed]}
             doomed = {"_id": {"$in": list(live)}, "q": key, **guard}
             result = await repeated(
                 lambda: self._connection.messages.delete_many(doomed, hint=BY_ID)  # noqa: B023 - awaited here

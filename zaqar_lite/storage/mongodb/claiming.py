@@ -4,12 +4,13 @@ Two callers may find the same candidates. The update takes only what is still cl
 message goes to one of them, and each reads back by its own token what that was.
 
 A step examines at most MAX_EXAMINED entries of a kind, whatever they turn out to be: what has
-expired is deleted and what is exhausted is moved as it is met, so each call makes progress.
+expired is deleted, a lapsed lease is ended, and what is exhausted is moved as it is met, so each
+call makes progress.
 """
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 
@@ -17,23 +18,26 @@ from bson.datetime_ms import DatetimeMS
 from pymongo.errors import PyMongoError
 
 from zaqar_lite.domain.errors import Unsupported
-from zaqar_lite.domain.models import Claimed, DeadLetter, DelayMode, QueueRef, Take
+from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, Take
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb.connection import Connection, read_all
 from zaqar_lite.storage.mongodb.documents import to_message
 from zaqar_lite.storage.mongodb.errors import repeated, translate
 from zaqar_lite.storage.mongodb.grip import Grip, LooseEnds
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.letters import Letters
 from zaqar_lite.storage.mongodb.queues import (
+    BRIEF,
     CLAIMED,
     DELAYED,
+    PARKED,
     POPPED,
     READY,
     Queues,
     QueueState,
     key_of,
 )
+from zaqar_lite.storage.mongodb.rewriting import Change, Rewriting
+from zaqar_lite.storage.mongodb.verdicts import Verdicts
 
 _BUDGET = 4 * MAX_EXAMINED
 """Entries that one call examines before it answers what it has."""
@@ -49,10 +53,10 @@ _CROWD = 16
 class Claiming:
     """Hand out ready messages; move the exhausted ones."""
 
-    def __init__(self, connection: Connection, queues: Queues) -> None:
+    def __init__(self, connection: Connection, queues: Queues, rewriting: Rewriting) -> None:
         self._connection = connection
         self._queues = queues
-        self._letters = Letters(connection, queues)
+        self._rewriting = rewriting
         self._ahead_ms = 0  # by how much the server's clock is ahead of this process's
         self.loose_ends = LooseEnds(connection)
 
@@ -68,7 +72,7 @@ class Claiming:
         moved = 0
         while not search.is_over:
             try:
-                moved += await self._step(ref, search, grip, dead_letter)
+                moved += await self._step(search, grip)
             except PyMongoError:
                 if not grip.taken:
                     raise
@@ -97,7 +101,7 @@ class Claiming:
                 {"$match": asleep},
                 {"$sort": {"w": 1, "k": 1}},
                 {"$limit": MAX_EXAMINED},
-                {"$project": {**_BRIEF, "w": 1}},
+                {"$project": BRIEF},
                 {"$unionWith": union},
             ],
             hint="waking",
@@ -107,35 +111,56 @@ class Claiming:
         if state is None:
             return None
         self._ahead_ms = state.now - self._connection.local_ms
-        search = _Search(state, take)
+        search = _Search(Verdicts(ref, state, take.retries), take)
         if state.now <= guess:
             search.look_at([d for d in found if "w" in d and d["_id"] != state.key])
         return search
 
-    async def _step(
-        self, ref: QueueRef, search: "_Search", grip: Grip, dead_letter: DeadLetter | None
-    ) -> int:
+    async def _step(self, search: "_Search", grip: Grip) -> int:
         """Take, free, delete or move the next candidates; answer how many were moved."""
-        found = search.sort_out(await self._find(search))
-        if found.wanted or found.rest:
+        found = await self._find(search)
+        lapsed = [document for document in found if document["s"] == CLAIMED]
+        ended, moved = await self._rewrite(search, lapsed, Verdicts.lapse)
+        ready = [each for each in ended if each["s"] == READY and each["q"] == search.state.key]
+        found = [each for each in found if each["s"] != CLAIMED] + ready
+        sorted_out = search.sort_out(found, len(lapsed))
+        if sorted_out.wanted or sorted_out.rest:
             try:
-                await grip.close(found.wanted, found.rest)
+                await grip.close(sorted_out.wanted, sorted_out.rest)
             except PyMongoError as exc:
                 self.loose_ends.undo(grip)  # what nobody is told of is nobody's
                 raise translate(exc) from exc
-        search.go_on(found, len(grip.taken))
-        await self._delete_expired(search.state, found.expired)
-        if not found.exhausted or dead_letter is None:
-            return 0
-        return await self._letters.move(ref, grip.claimable, found.exhausted, dead_letter)
+        search.go_on(sorted_out, len(grip.taken), is_crowded=len(ended) < len(lapsed))
+        await self._delete_expired(search.state, sorted_out.expired)
+        _, exhausted = await self._rewrite(search, sorted_out.exhausted, Verdicts.exhaust)
+        return moved + exhausted
+
+    async def _rewrite(
+        self,
+        search: "_Search",
+        seen: Sequence[Document],
+        decide: Callable[[Verdicts, Document], None],
+    ) -> tuple[list[Document], int]:
+        """Decide on messages and store it; answer how they are now, and how many were moved.
+
+        Nothing when others were at them too: the next step finds what they have left.
+        """
+        documents = [dict(document) for document in seen]
+        for document in documents:
+            decide(search.verdicts, document)
+        key = search.state.key
+        changes = [Change(key, *pair) for pair in zip(seen, documents, strict=True)]
+        if await self._rewriting.write(changes) < len(changes):
+            return [], 0
+        return documents, sum(change.target != key for change in changes)
 
     async def _find(self, search: "_Search") -> list[Document]:
         """The first candidates of each kind."""
         queries = search.queries()
         finds = [
             self._connection.messages.find(
-                query.filter, _BRIEF, sort=query.sort, limit=query.limit, batch_size=query.limit,
-                hint=query.hint,
+                query.filter, query.projection, sort=query.sort, limit=query.limit,
+                batch_size=query.limit, hint=query.hint,
             ).to_list()
             for query in queries
         ]  # fmt: skip
@@ -170,8 +195,9 @@ class _Found:
 class _Search:
     """How far one call has come, and where it looks next."""
 
-    def __init__(self, state: QueueState, take: Take) -> None:
-        self.state = state
+    def __init__(self, verdicts: Verdicts, take: Take) -> None:
+        self.verdicts = verdicts
+        self.state = verdicts.state
         self.has_more = True
         self._delay_mode = take.delay_mode
         self._limit = take.limit
@@ -202,7 +228,7 @@ class _Search:
     def merge(
         self, queries: Sequence["Query"], answers: Sequence[Sequence[Document]]
     ) -> list[Document]:
-        """The candidates of a step, in their order; notes whether there are more of a kind."""
+        """The candidates of a step; notes whether there are more of a kind."""
         cut = {
             query.name
             for query, answer in zip(queries, answers, strict=True)
@@ -214,19 +240,19 @@ class _Search:
         found = {document["_id"]: document for answer in answers for document in answer}
         found |= {document["_id"]: document for document in self._awake or ()}
         self._awake = None
-        return sorted(found.values(), key=lambda document: document["k"])
+        return list(found.values())
 
     @property
     def is_over(self) -> bool:
         """Tell whether all is taken that is wanted or there, or may be looked for."""
         return self._taken >= self._limit or not self.has_more or self._examined >= _BUDGET
 
-    def sort_out(self, candidates: Sequence[Document]) -> _Found:
+    def sort_out(self, candidates: Sequence[Document], lapsed: int) -> _Found:
         """Tell what to do with candidates, in their order, until there is no more room."""
         room = self._limit - self._taken
-        self._examined += max(1, len(candidates))
+        self._examined += max(1, len(candidates), lapsed)
         found = _Found()
-        for document in candidates:
+        for document in sorted(candidates, key=lambda document: document["k"]):
             if document["e"] <= self.state.date:
                 found.expired.append(document)
             elif self._is_crowded or len(found.wanted) < room:
@@ -241,12 +267,13 @@ class _Search:
             found.wanted = found.wanted[first : first + room]
         return found
 
-    def go_on(self, found: _Found, taken: int) -> None:
+    def go_on(self, found: _Found, taken: int, *, is_crowded: bool) -> None:
         """Learn from a step: others were faster, something was in the way, or that was all."""
         got, self._taken = taken - self._taken, taken
         room = self._limit - taken
-        self._is_crowded = got < len(found.wanted)
+        self._is_crowded = is_crowded or got < len(found.wanted)
         self.has_more = self._was_cut or self._is_crowded
+        self._wakes_more = self._wakes_more or is_crowded
         if self._is_crowded:
             self._window = min(_CROWD * room, MAX_EXAMINED)
         else:
@@ -262,9 +289,11 @@ class Query:
     hint: str
     limit: int
     sort: list[tuple[str, int]]
+    projection: Document
 
 
-_BRIEF = {"s": 1, "k": 1, "n": 1, "e": 1}
+_READY = {"s": 1, "k": 1, "n": 1, "e": 1, "cid": 1, "cu": 1}
+"""The projection of what is ready: what tells of its last claim is for its letter."""
 
 
 def candidate_queries(state: QueueState, delay_mode: DelayMode, window: int) -> Sequence[Query]:
@@ -277,18 +306,18 @@ def candidate_queries(state: QueueState, delay_mode: DelayMode, window: int) -> 
     by_time = [("w", 1), ("k", 1)]
     due = {**queue, "s": {"$in": _waking(delay_mode)}, "w": {"$lte": state.date}}
     queries = [
-        Query("ready", {**queue, "s": READY}, "live", window, [("k", 1)]),
-        Query("waking", due, "waking", MAX_EXAMINED, by_time),
+        Query("ready", {**queue, "s": READY}, "live", window, [("k", 1)], _READY),
+        Query("waking", due, "waking", MAX_EXAMINED, by_time, BRIEF),
     ]
     if delay_mode is DelayMode.EXPOSE:
         waits = {**queue, "s": DELAYED, "w": {"$gt": state.date}}
-        queries.append(Query("waiting", waits, "waking", window, by_time))
+        queries.append(Query("waiting", waits, "waking", window, by_time, BRIEF))
     return queries
 
 
 def _waking(delay_mode: DelayMode) -> list[int]:
     """The states of what becomes ready by time."""
-    return [CLAIMED] if delay_mode is DelayMode.IGNORE else [DELAYED, CLAIMED]
+    return [CLAIMED, PARKED] + ([] if delay_mode is DelayMode.IGNORE else [DELAYED])
 
 
 def _ids(documents: Sequence[Document]) -> list[str]:

@@ -5,9 +5,13 @@ from typing import Any
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
+from zaqar_lite.domain.attempts import MAX_CLAIMS, Attempt, Ended
 from zaqar_lite.domain.models import Message, NewMessage, Origin
 from zaqar_lite.storage.mongodb.indexes import Document
-from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, READY, QueueState
+from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, PARKED, READY, QueueState
+
+NO_ATTEMPTS: Document = {"a": 0}
+"""The projection of who does not ask for details."""
 
 
 def new_document(
@@ -36,8 +40,9 @@ def new_document(
 
 
 def to_message(document: Document, now: int) -> Message:
-    """Show a document to a reader at `now`; one that was read without `d` shows no delay."""
-    held = document["s"] == CLAIMED and int(document["w"]) > now
+    """Show a document to a reader at `now`, but for what it was read without."""
+    state = document["s"]
+    is_away = state in (CLAIMED, PARKED) and int(document["w"]) > now
     delayed_until = document.get("d")
     headers = document.get("h")
     return Message(
@@ -48,13 +53,29 @@ def to_message(document: Document, now: int) -> Message:
         int(document["c"]),
         int(document["e"]),
         now,
-        document["cid"] if held else None,
+        document["cid"] if is_away and state == CLAIMED else None,
         document["n"],
         document["u"],
         None if delayed_until is None else int(delayed_until),
         None if headers is None else dict(headers),
         _origin(document.get("o")),
+        document.get("f", 0),
+        int(document["w"]) if is_away and state == PARKED else None,
+        attempts_of(document),
     )
+
+
+def attempts_of(document: Document) -> tuple[Attempt, ...]:
+    """The history of a message, as far as the document was read with it."""
+    return tuple(
+        Attempt(number, claimed_at, ended_at, Ended(outcome), *rest)
+        for number, claimed_at, ended_at, outcome, *rest in document.get("a", ())
+    )
+
+
+def stored_attempt(attempt: Attempt) -> list[Any]:
+    """An attempt as it is stored: its fields in their order."""
+    return [field.value if isinstance(field, Ended) else field for field in attempt]
 
 
 def _origin(stored: dict[str, Any] | None) -> Origin | None:
@@ -66,4 +87,5 @@ def _origin(stored: dict[str, Any] | None) -> Origin | None:
         stored["n"],
         stored.get("cid"),
         stored.get("cu"),
+        stored.get("r", MAX_CLAIMS),
     )

@@ -14,9 +14,17 @@ from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import DelayMode, Take
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb.connection import Connection
+from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS
 from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, POPPED, READY, QueueState
+from zaqar_lite.storage.mongodb.queues import (
+    CLAIMED,
+    DELAYED,
+    PARKED,
+    POPPED,
+    READY,
+    QueueState,
+)
 
 POP_TIME_MS = 60_000
 """How long a pop may take to read and remove what it holds; then the sweep makes it ready again."""
@@ -40,7 +48,7 @@ class Grip:
         self._began = time.monotonic()
         self._take = take
         delay_mode = take.delay_mode
-        free: list[Document] = [{"s": READY}, {"s": CLAIMED, "w": {"$lte": state.date}}]
+        free: list[Document] = [{"s": READY}, {"s": PARKED, "w": {"$lte": state.date}}]
         if delay_mode is DelayMode.EXPOSE:
             free.append({"s": DELAYED})
         elif delay_mode is DelayMode.HONOUR:
@@ -92,7 +100,7 @@ class Grip:
         found = await repeated(
             lambda: self._connection.messages.find(
                 {"q": self.key, "cid": self.token, "s": self.held},
-                {"d": 0} if self._take.delay_mode is DelayMode.IGNORE else None,
+                self._unread(),
                 hint="claim",
                 batch_size=MAX_EXAMINED,
             ).to_list()
@@ -103,6 +111,13 @@ class Grip:
             (document for document in found if int(document["e"]) > self.started_at),
             key=lambda document: document["k"],
         )
+
+    def _unread(self) -> Document | None:
+        """The projection: who does not ask for them reads no attempts, a normal queue no delay."""
+        unread = {} if self._take.details else dict(NO_ATTEMPTS)
+        if self._take.delay_mode is DelayMode.IGNORE:
+            unread["d"] = 0
+        return unread or None
 
     def _holding(self) -> list[Document]:
         """The update of what is taken; a message that expired meanwhile stays expired."""
@@ -116,6 +131,9 @@ class Grip:
         changes |= {
             "cu": {"$literal": take.client_id},
             "ct": Int64(take.ttl_ms),
+            "ca": now,
+            "cs": now,
+            "l": None,
             "w": end,
             "n": {"$add": ["$n", 1]},
             **raised_ttl(now, end, take.ttl_ms, take.grace_ms),

@@ -11,12 +11,13 @@ from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Message, Page, QueueRef, Selection, Stats
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb.connection import Connection, read_all
-from zaqar_lite.storage.mongodb.documents import to_message
+from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS, to_message
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import (
     CLAIMED,
     DELAYED,
     LIVE_STATES,
+    PARKED,
     READY,
     Queues,
     QueueState,
@@ -38,7 +39,7 @@ class Listing:
         """Read one page of a selection; see the seam."""
         states = {READY}
         states |= {DELAYED} if selection.include_delayed else set()
-        states |= {CLAIMED} if selection.include_claimed else set()
+        states |= {CLAIMED, PARKED} if selection.include_claimed else set()
         own_id = selection.exclude_client_id
         async with self._connection.one_view() as session:
             after = await self._position(ref, selection.marker, 0, session) or 0
@@ -53,7 +54,7 @@ class Listing:
                 residual["u"] = {"$ne": own_id}
             low = max(state.birth, after)
             high = state.counter if last is None else min(state.counter, last)
-            query = PageQuery(state, selection.limit, states, residual)
+            query = PageQuery(state, selection.limit, states, residual, selection.details)
             return await self._search(query, low, high, bound, session)
 
     async def _read(
@@ -111,9 +112,8 @@ class Listing:
         hint, first, *others = query.pipelines({"$gt": Int64(low), "$lte": Int64(high)})
         name = self._connection.listed.name
         unions = [{"$unionWith": {"coll": name, "pipeline": other}} for other in others]
-        found = await read_all(
-            self._connection.listed, [*first, *unions], hint=hint, session=session
-        )
+        pipeline = [*first, *unions, {"$project": {"l": 0} if query.details else NO_ATTEMPTS}]
+        found = await read_all(self._connection.listed, pipeline, hint=hint, session=session)
         # By id, because what wakes between two of the branches is in both.
         once = {document["_id"]: document for document in found}
         return sorted(once.values(), key=lambda document: document["k"])[: query.limit]
@@ -144,7 +144,7 @@ class Listing:
         )
         return marker.position if found is None else found["k"]
 
-    async def get(self, ref: QueueRef, ids: Iterable[str]) -> Sequence[Message]:
+    async def get(self, ref: QueueRef, ids: Iterable[str], *, details: bool) -> Sequence[Message]:
         """Fetch live messages by id; see the seam."""
         wanted = [message_id for message_id in dict.fromkeys(ids) if is_message_id(message_id)]
         state = await self._queues.read(ref) if wanted else None
@@ -152,10 +152,25 @@ class Listing:
             return ()
         cursor = self._connection.listed.find(
             {"_id": {"$in": wanted}, **state.live},
+            None if details else NO_ATTEMPTS,
             hint=BY_ID,
         )
         found = {document["_id"]: document for document in await cursor.to_list()}
         return [to_message(found[key], state.now) for key in wanted if key in found]
+
+    async def next_due(self, ref: QueueRef) -> int | None:
+        """When a message next becomes ready by time; see the seam."""
+        state = await self._queues.read(ref)
+        if state is None:
+            return None
+        sleeping = sorted(set(LIVE_STATES) - {READY})
+        found = await self._connection.messages.find_one(
+            {"q": state.key, "s": {"$in": sleeping}, "k": state.visible, "w": {"$exists": True}},
+            {"w": 1},
+            sort=[("w", 1)],
+            hint="waking",
+        )
+        return None if found is None else max(0, int(found["w"]) - state.now)
 
     async def stats(self, ref: QueueRef) -> Stats:
         """Count the live messages; see the seam."""
@@ -163,7 +178,9 @@ class Listing:
         if state is None:
             return Stats()
         live = state.live
-        is_awake = {"$and": [{"$in": ["$s", [DELAYED, CLAIMED]]}, {"$lte": ["$w", state.date]}]}
+        is_awake = {
+            "$and": [{"$in": ["$s", [DELAYED, CLAIMED, PARKED]]}, {"$lte": ["$w", state.date]}]
+        }
         counting = read_all(  # from the index alone: it has every field that is named here
             self._connection.listed,
             [
@@ -178,7 +195,7 @@ class Listing:
         by_state = {document["_id"]: document["n"] for document in counts}
         return Stats(
             by_state.get(READY, 0),
-            by_state.get(DELAYED, 0),
+            by_state.get(DELAYED, 0) + by_state.get(PARKED, 0),
             by_state.get(CLAIMED, 0),
             None if oldest is None else to_message(oldest, state.now),
             None if newest is None else to_message(newest, state.now),
@@ -186,7 +203,7 @@ class Listing:
 
     async def _end(self, live: Document, direction: int) -> Document | None:
         return await self._connection.listed.find_one(
-            live, sort=[("k", direction)], hint="position"
+            live, NO_ATTEMPTS, sort=[("k", direction)], hint="position"
         )
 
     async def split(self, ref: QueueRef, count: int) -> Sequence[int]:
@@ -240,6 +257,7 @@ class PageQuery(NamedTuple):
     limit: int
     states: Collection[int]
     residual: Document
+    details: bool
 
     def pipelines(self, positions: Document) -> Sequence[Any]:
         """The hint of the first pipeline, and the pipelines whose union is the page.

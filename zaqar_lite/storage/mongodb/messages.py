@@ -6,6 +6,7 @@ from contextlib import suppress
 from pymongo.errors import PyMongoError
 
 from zaqar_lite.domain.models import (
+    NO_RETRIES,
     Capability,
     Claim,
     Claimed,
@@ -17,13 +18,16 @@ from zaqar_lite.domain.models import (
     Posted,
     QueueRef,
     Refusal,
+    Retries,
     Selection,
+    Settled,
+    Settlement,
     Stats,
     StoreOptions,
     Swept,
     Take,
 )
-from zaqar_lite.storage.base import MessageStore, RetriesOf, no_retries
+from zaqar_lite.storage.base import Listener, MessageStore, RetriesOf, no_retries
 from zaqar_lite.storage.mongodb import clearing
 from zaqar_lite.storage.mongodb.changing import Changing
 from zaqar_lite.storage.mongodb.claiming import Claiming
@@ -35,18 +39,23 @@ from zaqar_lite.storage.mongodb.keys import Keys
 from zaqar_lite.storage.mongodb.listing import Listing
 from zaqar_lite.storage.mongodb.posting import Posting
 from zaqar_lite.storage.mongodb.queues import CLAIMED, POPPED, Queues, QueueState, key_of
+from zaqar_lite.storage.mongodb.readiness import POLL_INTERVAL_MS, Readiness
+from zaqar_lite.storage.mongodb.rewriting import Rewriting
+from zaqar_lite.storage.mongodb.settling import Settling
 from zaqar_lite.storage.mongodb.sweeping import Sweeping
 
 
 class MongoMessageStore(MessageStore):
     """Messages and claims in MongoDB; shared by any number of processes."""
 
+    poll_interval_ms = POLL_INTERVAL_MS
     capabilities = frozenset(
         {
             Capability.ATOMIC_BATCH,
             Capability.EXCLUSIVE,
             Capability.DURABLE,
             Capability.SHARED,
+            Capability.SETTLE,
             Capability.RECORDS,
         }
     )
@@ -55,14 +64,22 @@ class MongoMessageStore(MessageStore):
         self._connection = connection
         self._queues = Queues(connection)
         keys = Keys(connection, options.idempotency_window_ms)
-        self._posting = Posting(connection, self._queues, keys, options)
-        self._claiming = Claiming(connection, self._queues)
-        self._holding = Holding(connection)
-        self._changing = Changing(connection, self._queues)
+        self._readiness = Readiness(connection)
+        rewriting = Rewriting(connection, self._queues, self._readiness)
+        self._posting = Posting(connection, self._queues, keys, options, self._readiness)
+        self._claiming = Claiming(connection, self._queues, rewriting)
+        self._holding = Holding(connection, self._queues)
+        self._settling = Settling(self._queues, rewriting)
+        self._changing = Changing(connection, self._queues, self._readiness)
         self._clearing = Clearing(connection)
         self._listing = Listing(connection, self._queues)
         self._sweeping = Sweeping(
-            connection, self._queues, self._clearing, self._claiming.loose_ends
+            connection,
+            self._queues,
+            self._clearing,
+            loose_ends=self._claiming.loose_ends,
+            rewriting=rewriting,
+            readiness=self._readiness,
         )
 
     async def open(self) -> None:
@@ -72,6 +89,7 @@ class MongoMessageStore(MessageStore):
     async def close(self) -> None:
         """Finish the posts, and close the connections if nobody else uses them; see the seam."""
         await self._posting.close()
+        await self._readiness.close()
         await self._connection.close(self)
 
     async def ping(self) -> None:
@@ -103,7 +121,7 @@ class MongoMessageStore(MessageStore):
     ) -> Sequence[Message]:
         """Fetch messages by id; see the seam."""
         with translated():
-            return await self._listing.get(queue, ids)
+            return await self._listing.get(queue, ids, details=details)
 
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change a delayed message; see the seam."""
@@ -130,7 +148,7 @@ class MongoMessageStore(MessageStore):
     async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         """Read a claim; see the seam."""
         with translated():
-            return await self._holding.get(queue, claim_id)
+            return await self._holding.get(queue, claim_id, details=details)
 
     async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
         """Let a live claim, and what it holds, live on; see the seam."""
@@ -140,7 +158,39 @@ class MongoMessageStore(MessageStore):
     async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
         """Free what a claim still holds; see the seam."""
         with translated():
-            await self._holding.release(queue, claim_id)
+            await self._settling.release(queue, claim_id, delay_ms)
+
+    async def settle(
+        self,
+        queue: QueueRef,
+        claim_id: str,
+        settlements: Sequence[Settlement],
+        *,
+        retries: Retries = NO_RETRIES,
+        version: int | None = None,
+    ) -> Settled:
+        """Settle messages of a claim; see the seam."""
+        with translated():
+            return await self._settling.settle(
+                queue, claim_id, settlements, retries=retries, version=version
+            )
+
+    async def next_due(self, queue: QueueRef) -> int | None:
+        """How long until a message becomes ready by time; see the seam."""
+        with translated():
+            return await self._listing.next_due(queue)
+
+    def listen(self, listener: Listener) -> None:
+        """Announce to `listener` what became ready; see the seam."""
+        self._readiness.listen(listener)
+
+    async def watch(self, queue: QueueRef) -> None:
+        """Begin to announce a queue; see the seam."""
+        await self._readiness.watch(queue)
+
+    async def unwatch(self, queue: QueueRef) -> None:
+        """End what `watch` began."""
+        self._readiness.unwatch(queue)
 
     async def purge(self, queue: QueueRef) -> None:
         """End all messages and claims there are now, by one update; see the seam."""
@@ -176,4 +226,4 @@ class MongoMessageStore(MessageStore):
     async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
         """Tidy up in bounded steps; see the seam."""
         with translated():
-            return await self._sweeping.sweep(limit)
+            return await self._sweeping.sweep(limit, retries_of)

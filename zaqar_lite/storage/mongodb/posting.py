@@ -26,6 +26,7 @@ from zaqar_lite.storage.mongodb.indexes import BY_ID
 from zaqar_lite.storage.mongodb.keys import Keys, Known
 from zaqar_lite.storage.mongodb.planning import Plan, most_new, names_of
 from zaqar_lite.storage.mongodb.queues import Queues, QueueState, key_of
+from zaqar_lite.storage.mongodb.readiness import Readiness
 from zaqar_lite.storage.mongodb.transactions import Tries, transaction
 
 _LARGEST_BODY = (16 << 20) - (64 << 10)
@@ -61,12 +62,18 @@ class Posting:
     """Store messages, each key once."""
 
     def __init__(
-        self, connection: Connection, queues: Queues, keys: Keys, options: StoreOptions
+        self,
+        connection: Connection,
+        queues: Queues,
+        keys: Keys,
+        options: StoreOptions,
+        readiness: Readiness,
     ) -> None:
         self._connection = connection
         self._queues = queues
         self._keys = keys
         self._options = options
+        self._readiness = readiness
         self._gathering = Gathering(self._store)
 
     async def post(
@@ -107,7 +114,7 @@ class Posting:
                 await tries.back_off()
             else:
                 for post in pending:
-                    post.accept()
+                    self._accept(ref, post)
 
     async def _store_once(self, batch: _Batch, posts: Sequence[Post]) -> None:
         """One try: it stores all of these posts, or raises."""
@@ -225,7 +232,11 @@ class Posting:
             {"_id": {"$in": list(firsts)}, "q": batch.key}, {"_id": 1}, hint=BY_ID
         )
         for document in await cursor.to_list():
-            firsts[document["_id"]].accept()
+            self._accept(batch.ref, firsts[document["_id"]])
+
+    def _accept(self, ref: QueueRef, post: Post) -> None:
+        self._readiness.announce(ref, sum(not message.delay_ms for message in post.messages))
+        post.accept()
 
 
 def _pause_after(counted: int) -> int:

@@ -1,6 +1,8 @@
 """The queue's document: one read tells the version, the counter, the birth and the time."""
 
+from collections.abc import Collection
 from contextlib import suppress
+from itertools import compress
 from typing import NamedTuple
 
 from bson import Int64
@@ -15,14 +17,22 @@ from zaqar_lite.storage.mongodb.connection import Connection, read_all
 from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 
-READY, DELAYED, CLAIMED, _RECORD, POPPED = range(5)
+READY, DELAYED, CLAIMED, _RECORD, POPPED, PARKED, GONE = range(7)
 """The states of messages; 3 was a claim's record in earlier versions."""
-LIVE_STATES = (READY, DELAYED, CLAIMED)
+LIVE_STATES = (READY, DELAYED, CLAIMED, PARKED)
+
+BRIEF: Document = {"b": 0, "h": 0}
+"""The projection of all but what only readers want."""
 
 
 def key_of(ref: QueueRef) -> str:
     """The key of a queue in all collections."""
     return f"{ref.project}/{ref.name}"
+
+
+def queue_of(key: str) -> QueueRef:
+    """The queue of a key."""
+    return QueueRef(*key.rsplit("/", 1))
 
 
 class QueueState(NamedTuple):
@@ -53,6 +63,10 @@ class QueueState(NamedTuple):
         """The positions that readers may see."""
         return {"$gt": Int64(self.birth), "$lte": Int64(self.counter)}
 
+    def has(self, document: Document) -> bool:
+        """Whether a message that was read in a live state is one of the queue's."""
+        return bool(document["k"] > self.birth and document["e"] > self.date)
+
     @property
     def live(self) -> Document:
         """The filter of all live messages of the queue."""
@@ -73,6 +87,22 @@ class QueueState(NamedTuple):
             raise QueueChanged(f"The queue {ref.name!r} is not at version {version} any more.")
 
 
+class Among(NamedTuple):
+    """Messages that were found by something else than their positions, and their queue's state.
+
+    Without a state the queue has never been used, and there are none.
+    """
+
+    messages: list[Document]
+    state: QueueState | None
+
+    @property
+    def live(self) -> list[Document]:
+        """Those that exist, of what was read in live states."""
+        state = self.state
+        return [] if state is None else [d for d in self.messages if state.has(d)]
+
+
 class Queues:
     """Read and change the documents of queues."""
 
@@ -88,13 +118,35 @@ class Queues:
         found = await read_all(self._connection.queues, self.read_pipeline(ref), hint=BY_ID)
         return self.checked(found, ref, version)
 
+    async def look_for(
+        self,
+        ref: QueueRef,
+        match: Document,
+        hint: str,
+        projection: Document,
+        version: int | None = None,
+    ) -> Among:
+        """Read messages that match, and the state of their queue, in one command.
+
+        Raises:
+            QueueChanged: the record is not at `version`.
+        """
+        union = {"coll": self._connection.queues.name, "pipeline": self.read_pipeline(ref)}
+        found = await read_all(
+            self._connection.messages,
+            [{"$match": match}, {"$project": projection}, {"$unionWith": union}],
+            hint=hint,
+        )
+        is_queue = [document["_id"] == key_of(ref) for document in found]
+        state = self.checked(list(compress(found, is_queue)), ref, version)
+        return Among([document for document in found if "s" in document], state)
+
     def read_pipeline(self, ref: QueueRef) -> list[Document]:
         """The aggregation that reads one queue's document and the server's clock."""
-        return [
-            {"$match": {"_id": key_of(ref)}},
-            {"$project": {"m": 0}},
-            {"$addFields": {"now": self._connection.now}},
-        ]
+        return [{"$match": {"_id": key_of(ref)}}, *self._shown()]
+
+    def _shown(self) -> list[Document]:
+        return [{"$project": {"m": 0}}, {"$addFields": {"now": self._connection.now}}]
 
     def checked(
         self, found: list[Document], ref: QueueRef, version: int | None
@@ -110,6 +162,18 @@ class Queues:
         elif version:
             raise QueueChanged(f"The queue {ref.name!r} is not at version {version} any more.")
         return state
+
+    async def read_many(self, keys: Collection[str]) -> dict[str, QueueState]:
+        """Read the states of queues, as many as there are, by their keys."""
+        found = await read_all(
+            self._connection.queues,
+            [
+                {"$match": {"_id": {"$in": list(keys)}, "k": {"$exists": True}}},
+                *self._shown(),
+            ],
+            hint=BY_ID,
+        )
+        return {document["_id"]: _state(document) for document in found}
 
     async def advance(
         self, session: AsyncClientSession, key: str, *, messages: int, keys: int = 0

@@ -10,12 +10,27 @@ from bson.datetime_ms import DatetimeMS
 from pymongo import UpdateMany
 
 from zaqar_lite.domain.models import QueueRef, Swept
+from zaqar_lite.storage.base import RetriesOf
 from zaqar_lite.storage.mongodb.clearing import Clearing
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.grip import LooseEnds, exposed_delay
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, POPPED, READY, Queues
+from zaqar_lite.storage.mongodb.queues import (
+    BRIEF,
+    CLAIMED,
+    DELAYED,
+    PARKED,
+    POPPED,
+    READY,
+    Queues,
+    queue_of,
+)
+from zaqar_lite.storage.mongodb.readiness import Readiness
+from zaqar_lite.storage.mongodb.rewriting import Change, Rewriting
+from zaqar_lite.storage.mongodb.verdicts import Verdicts
+
+_SLEEPING = (DELAYED, CLAIMED, POPPED, PARKED)
 
 
 class Sweeping:
@@ -26,20 +41,31 @@ class Sweeping:
         connection: Connection,
         queues: Queues,
         clearing: Clearing,
+        *,
         loose_ends: LooseEnds,
+        rewriting: Rewriting,
+        readiness: Readiness,
     ) -> None:
         self._connection = connection
         self._queues = queues
         self._clearing = clearing
         self._loose_ends = loose_ends
+        self._rewriting = rewriting
+        self._readiness = readiness
 
-    async def sweep(self, limit: int) -> Swept:
+    async def sweep(self, limit: int, retries_of: RetriesOf) -> Swept:
         """Tidy up about `limit` entries over all queues; see the seam."""
         finished = await self._loose_ends.tie_up()
         now = await self._connection.now_ms()
-        promoted, lapsed = await self._wake(now, limit)
-        deleted = await self._clearing.sweep(max(1, limit - promoted - lapsed))
-        return Swept(promoted=promoted, lapsed=lapsed, deleted=deleted + finished)
+        found = await self._awake(now, limit)
+        lapsed = [document for document in found if document["s"] == CLAIMED]
+        offered = [document for document in found if document["s"] != CLAIMED]
+        await self._offer(now, offered)
+        swept = Swept(promoted=len(offered), deleted=finished)
+        if lapsed:
+            swept = await self._end_lapsed(lapsed, retries_of, swept)
+        deleted = await self._clearing.sweep(max(1, limit - len(found)))
+        return swept._replace(deleted=swept.deleted + deleted)
 
     async def expose(self, ref: QueueRef, limit: int) -> int:
         """Make delayed messages ready, whatever their delay; see the seam."""
@@ -71,32 +97,58 @@ class Sweeping:
                     {"_id": {"$in": _ids(found)}, "q": state.key, "s": DELAYED}, update, hint=BY_ID
                 )
             )
+        self._readiness.announce(ref, len(found))
         return len(found)
 
-    async def _wake(self, now: int, limit: int) -> tuple[int, int]:
-        """Promote what is due, free what has lapsed; counts messages, and claims or pops."""
-        awake = {"s": {"$in": [DELAYED, CLAIMED, POPPED]}, "w": {"$lte": DatetimeMS(now)}}
+    async def _awake(self, now: int, limit: int) -> list[Document]:
+        """What time alone has woken, in any queue."""
         cursor = self._connection.messages.find(
-            awake,
-            {"q": 1, "s": 1, "cid": 1},
+            {"s": {"$in": _SLEEPING}, "w": {"$lte": DatetimeMS(now)}},
+            BRIEF,
             sort=[("w", 1)],
             limit=limit,
             batch_size=limit,
             hint="due",
         )
-        found = await cursor.to_list()
+        return await cursor.to_list()
+
+    async def _offer(self, now: int, found: Sequence[Document]) -> None:
+        """Make ready what waited, or what a pop has not removed in its time."""
+        due = {"s": {"$in": [DELAYED, PARKED, POPPED]}, "w": {"$lte": DatetimeMS(now)}}
+        by_queue = _by_queue(found)
         updates = [
             UpdateMany(
-                {"_id": {"$in": _ids(documents)}, "q": key, **awake},
+                {"_id": {"$in": _ids(documents)}, "q": key, **due},
                 [{"$set": {"s": READY}}, {"$unset": "w"}],
                 hint=BY_ID,
             )
-            for key, documents in _by_queue(found)
+            for key, documents in by_queue
         ]
         if updates:
             await repeated(lambda: self._connection.messages.bulk_write(updates, ordered=False))
-        claims = {document["cid"] for document in found if document["s"] != DELAYED}
-        return sum(document["s"] == DELAYED for document in found), len(claims)
+        for key, documents in by_queue:
+            self._readiness.announce(queue_of(key), len(documents))
+
+    async def _end_lapsed(
+        self, found: Sequence[Document], retries_of: RetriesOf, swept: Swept
+    ) -> Swept:
+        """End leases whose time is over, each a failure."""
+        by_queue = _by_queue(found)
+        states = await self._queues.read_many([key for key, _ in by_queue])
+        for key, documents in by_queue:
+            ref = queue_of(key)
+            verdicts = Verdicts(ref, states[key], await retries_of(ref))
+            changes = [Change(key, document, dict(document)) for document in documents]
+            for change in changes:
+                verdicts.lapse(change.document)
+            count = await self._rewriting.write(changes)
+            moved = [change for change in changes if change.target != key] if count else []
+            swept = swept._replace(
+                lapsed=swept.lapsed + count - len(moved),
+                moved=swept.moved + len(moved),
+                letters_in=swept.letters_in | {queue_of(letter.target) for letter in moved},
+            )
+        return swept
 
 
 def _ids(documents: Sequence[Document]) -> list[str]:

@@ -1,0 +1,102 @@
+"""kill -9 of servers and of the database under settling workers, and what a history proves.
+
+Two servers share one database. It takes minutes, so it runs with `tests/run --all`, or where
+ZAQAR_TEST_KILL_ROUNDS says how many rounds.
+"""
+
+import asyncio
+import os
+import random
+import uuid
+from collections.abc import Sequence
+
+import httpx
+import pytest
+
+from tests.drivers.mongodb.inspection import database_of, faults
+from tests.history import Habits, History, RecordingClient, everything, failure_counts
+from tests.server import ServerProcess
+from tests.services import MongoServer, start_mongo
+
+pytestmark = pytest.mark.anyio
+ROUNDS = int(os.environ.get("ZAQAR_TEST_KILL_ROUNDS") or 3)
+IS_WANTED = {"ZAQAR_TEST_KILL_ROUNDS", "ZAQAR_TEST_ALL"} & os.environ.keys()
+HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "history"}
+QUEUE = "queue"
+
+
+class Work:
+    """Four clients of one server, two that post and two that consume; they end with it."""
+
+    def __init__(self, history: History, server: ServerProcess) -> None:
+        self._history = history
+        self.server = server
+        self._tasks: Sequence[asyncio.Task[None]] = ()
+
+    async def start(self) -> None:
+        """Start the server, and the clients."""
+        await asyncio.to_thread(self.server.start)
+        habits = Habits(settles=True)
+        clients = [
+            RecordingClient(
+                self._history, self.server.url, QUEUE, str(uuid.uuid4()), seed, habits=habits
+            )
+            for seed in range(4)
+        ]
+        self._tasks = [
+            asyncio.create_task(client.run(produces=seed % 2 == 0))
+            for seed, client in enumerate(clients)
+        ]
+
+    async def kill(self) -> None:
+        """Kill the server."""
+        self.server.kill()
+        await asyncio.gather(*self._tasks)
+
+
+async def kill_one(works: Sequence[Work], mongodb: MongoServer) -> None:
+    """Kill a server or the database, and start it again."""
+    victim = random.choice([*works, None])
+    if victim is None:
+        await asyncio.to_thread(mongodb.kill)
+        await asyncio.to_thread(mongodb.start)
+    else:
+        await victim.kill()
+        await asyncio.sleep(random.choice([0, 0.5]))
+        await victim.start()
+
+
+@pytest.mark.skipif(not IS_WANTED, reason="takes minutes: tests/run --all")
+async def test_kill_minus_nine_breaks_no_promise() -> None:
+    history = History()
+    with start_mongo(durable=True) as mongodb:
+        servers = [ServerProcess(f"{mongodb.url}&serverSelectionTimeoutMS=3000") for _ in range(2)]
+        works = [Work(history, server) for server in servers]
+        try:
+            await asyncio.to_thread(servers[0].start)
+            async with httpx.AsyncClient(base_url=servers[0].url, headers=HEADERS) as http:
+                metadata = {"_default_message_delay": 1}
+                (await http.put(f"/v2/queues/{QUEUE}", json=metadata)).raise_for_status()
+            servers[0].kill()
+            for work in works:
+                await work.start()
+            for _ in range(ROUNDS):
+                await asyncio.sleep(random.uniform(1, 3))
+                await kill_one(works, mongodb)
+                history.restarts += 1
+            await asyncio.sleep(3)
+            for work in works:
+                await work.kill()
+            await asyncio.to_thread(servers[0].start)
+            failed = await failure_counts(servers[0].url, QUEUE)
+            history.end(await everything(servers[0].url, QUEUE), failed)
+            servers[0].terminate()
+            with database_of(mongodb.url) as database:
+                assert faults(database) == []
+        finally:
+            for server in servers:
+                server.close()
+    print(f"mongodb: {history.summary()}")
+    assert history.violations() == []
+    assert history.holds
+    assert any(failure.answered for failure in history.failures)

@@ -1,0 +1,151 @@
+"""Settling: one read of the messages, one guarded update for each; again if others were faster.
+
+Every message that is changed gets the mark of the call. So a call that finds a message otherwise
+than it left it, because an answer was lost or another was faster, knows which of them it was.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from pymongo.errors import PyMongoError
+
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.ids import is_claim_id, is_message_id, new_claim_id
+from zaqar_lite.domain.models import (
+    NO_RETRIES,
+    Act,
+    Outcome,
+    QueueRef,
+    Retries,
+    Settled,
+    Settlement,
+)
+from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
+from zaqar_lite.storage.mongodb.queues import BRIEF, CLAIMED, GONE, Queues, QueueState, key_of
+from zaqar_lite.storage.mongodb.rewriting import Change, Rewriting
+from zaqar_lite.storage.mongodb.verdicts import Verdicts
+
+_ROUNDS = 20
+
+
+class Settling:
+    """Settle single messages of claims, or release all that a claim holds."""
+
+    def __init__(self, queues: Queues, rewriting: Rewriting) -> None:
+        self._queues = queues
+        self._rewriting = rewriting
+
+    async def settle(
+        self,
+        ref: QueueRef,
+        claim_id: str,
+        settlements: Sequence[Settlement],
+        *,
+        retries: Retries,
+        version: int | None,
+    ) -> Settled:
+        """Settle messages of a claim; see the seam."""
+        call = _Call(claim_id, settlements)
+        letter = retries.dead_letter
+        places = [ref] if letter is None or letter.target is None else [ref, letter.target]
+        match = {"_id": {"$in": call.ids}, "q": {"$in": [key_of(each) for each in places]}}
+        for _ in range(_ROUNDS):
+            found, state = await self._queues.look_for(ref, match, BY_ID, BRIEF, version)
+            changes = call.decide(found, state, ref, retries)
+            if await self._rewriting.write(changes) == len(changes):
+                break
+        else:
+            raise _busy(ref)
+        await self._remove(ref, call.gone)
+        return call.settled
+
+    async def release(self, ref: QueueRef, claim_id: str, delay_ms: int) -> None:
+        """Give back what a claim still holds; see the seam."""
+        key = key_of(ref)
+        match = {"q": key, "cid": claim_id, "s": CLAIMED}
+        for _ in range(_ROUNDS if is_claim_id(claim_id) else 0):
+            found = await self._queues.look_for(ref, match, "claim", BRIEF)
+            if found.state is None:
+                return
+            verdicts = Verdicts(ref, found.state, NO_RETRIES)
+            changes = []
+            for seen in found.live:
+                if verdicts.is_held(seen):
+                    document = dict(seen)
+                    given_back = Settlement(seen["_id"], Act.RELEASE, delay_ms=delay_ms)
+                    verdicts.release(document, given_back)
+                    changes.append(Change(key, seen, document))
+            if await self._rewriting.write(changes) == len(changes):
+                return
+
+    async def _remove(self, ref: QueueRef, gone: Sequence[str]) -> None:
+        """Help the broom: what was acknowledged is gone, whatever becomes of this."""
+        if gone:
+            with suppress(PyMongoError):
+                await self._rewriting.remove(key_of(ref), gone, GONE)
+
+
+class _Call:
+    """One call: what it is to do, and what it has decided so far."""
+
+    def __init__(self, claim_id: str, settlements: Sequence[Settlement]) -> None:
+        self._claim_id = claim_id
+        self._mark = new_claim_id()
+        self._settlements = settlements
+        self._outcomes: dict[int, Outcome] = {}
+        self._places: dict[str, list[int]] = {}
+        for place, settlement in enumerate(settlements):
+            if is_message_id(settlement.message_id):
+                self._places.setdefault(settlement.message_id, []).append(place)
+        self._planned: dict[str, Change] = {}
+
+    @property
+    def ids(self) -> list[str]:
+        """The messages that it names."""
+        return list(self._places)
+
+    @property
+    def gone(self) -> list[str]:
+        """What it has acknowledged."""
+        return [key for key, plan in self._planned.items() if plan.document["s"] == GONE]
+
+    @property
+    def settled(self) -> Settled:
+        """The answer."""
+        places = range(len(self._settlements))
+        moved = sum(plan.target != plan.key for plan in self._planned.values())
+        return Settled([self._outcomes.get(n, Outcome.NOT_FOUND) for n in places], moved)
+
+    def decide(
+        self,
+        found: Sequence[Document],
+        state: QueueState | None,
+        ref: QueueRef,
+        retries: Retries,
+    ) -> list[Change]:
+        """Decide on all messages but those that an earlier round has changed."""
+        done = {document["_id"] for document in found if document.get("x") == self._mark}
+        self._planned = {key: plan for key, plan in self._planned.items() if key in done}
+        self._outcomes = {n: self._outcomes[n] for key in done for n in self._places[key]}
+        if state is None:
+            return []
+        verdicts, changes = Verdicts(ref, state, retries), []
+        for seen in found:
+            if seen["_id"] in done:
+                continue
+            document = dict(seen)
+            for place in self._places[seen["_id"]]:
+                self._outcomes[place] = verdicts.settle(
+                    document, self._claim_id, self._settlements[place]
+                )
+            if document != seen:
+                document["x"] = self._mark
+                changes.append(Change(state.key, seen, document))
+        self._planned |= {change.seen["_id"]: change for change in changes}
+        return changes
+
+
+def _busy(ref: QueueRef) -> Unavailable:
+    return Unavailable(
+        f"Others settle the same messages of the queue {ref.name!r} again and again."
+    )
