@@ -30,7 +30,7 @@ async def check_database(db: Database) -> None:
     restarted = Database(db.engine, db.clock, db.options)
     await opening.open_store(restarted)
     await loading.load(restarted)
-    await restarted.catalogue.load(restarted)
+    await loading.load_catalogue(restarted)
     await load_all(restarted)
     for queue in restarted.queues:
         settle_all(queue, now)

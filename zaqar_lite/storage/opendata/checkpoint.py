@@ -1,7 +1,6 @@
 """What changed in a queue since the last batch, as records of the next one."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.active import encode_active
@@ -15,9 +14,7 @@ from zaqar_lite.storage.opendata.format.records import (
 )
 from zaqar_lite.storage.opendata.history import History
 from zaqar_lite.storage.opendata.queue import Queue
-
-if TYPE_CHECKING:
-    from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.state import State
 
 EMPTY_ACTIVE = encode_active((), ())
 EMPTY_ENDED = encode_ended(())
@@ -26,7 +23,7 @@ GARBAGE_STEP = 125
 
 
 def encode_changes(
-    db: "Database", queue: Queue, puts: dict[bytes, bytes], deletes: dict[bytes, None]
+    db: State, queue: Queue, puts: dict[bytes, bytes], deletes: dict[bytes, None]
 ) -> None:
     """Add the records of what changed in a queue to a batch."""
     if queue.removed:
@@ -80,7 +77,7 @@ def _encode_claims(queue: Queue, puts: dict[bytes, bytes], deletes: dict[bytes, 
 
 
 def _encode_removed(
-    db: "Database", queue: Queue, puts: dict[bytes, bytes], deletes: dict[bytes, None]
+    db: State, queue: Queue, puts: dict[bytes, bytes], deletes: dict[bytes, None]
 ) -> None:
     gone: list[int] = []
     for entry in queue.removed:
@@ -110,7 +107,7 @@ def _encode_removed(
         db.bodies.forget(message_id)
 
 
-def _has_other_holder(db: "Database", message_id: int) -> bool:
+def _has_other_holder(db: State, message_id: int) -> bool:
     """Count one holder less; tell whether another queue still holds the message."""
     holders = db.shared.get(message_id, 1) - 1
     if holders > 1:
@@ -120,7 +117,7 @@ def _has_other_holder(db: "Database", message_id: int) -> bool:
     return holders > 0
 
 
-def put_garbage(db: "Database", gone: Sequence[int], puts: dict[bytes, bytes]) -> None:
+def put_garbage(db: State, gone: Sequence[int], puts: dict[bytes, bytes]) -> None:
     """Leave the deleting of many messages to the sweep, in steps that survive a crash."""
     for start in range(0, len(gone), GARBAGE_STEP):
         step = gone[start : start + GARBAGE_STEP]

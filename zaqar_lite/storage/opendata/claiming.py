@@ -16,13 +16,13 @@ from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, RefusalReason, Take
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.opendata import histories, leases, past
-from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import bring_back, expose, open_first
 from zaqar_lite.storage.opendata.entries import Claim, Entry, is_damaged, is_kept_back
 from zaqar_lite.storage.opendata.paging import cold_at_head, prepared
 from zaqar_lite.storage.opendata.queue import POSITION_MASK, Queue
 from zaqar_lite.storage.opendata.reading import bodies_in_memory, read_bodies
 from zaqar_lite.storage.opendata.settling import MOST_LAPSES, Step, end_lapsed
+from zaqar_lite.storage.opendata.state import State
 
 MOST_TAKEN = MAX_EXAMINED
 MOST_MOVED = 200
@@ -65,7 +65,7 @@ class _Taken(NamedTuple):
     more: bool
 
 
-async def hand_out(db: Database, queue: QueueRef, take: Take, finish: Finish) -> Claimed:
+async def hand_out(db: State, queue: QueueRef, take: Take, finish: Finish) -> Claimed:
     """Hand out ready messages, once what `finish` does with them is durable."""
     while True:
         taken = await _take(db, queue, take)
@@ -103,7 +103,7 @@ def hold(take: Take, there: Queue, now: int, entries: Sequence[Entry]) -> str:
     return claim.id
 
 
-def remove(db: Database, there: Queue, now: int, entries: Sequence[Entry]) -> None:
+def remove(db: State, there: Queue, now: int, entries: Sequence[Entry]) -> None:
     """Let entries that were taken leave the queue: they are popped."""
     keeps = past.keeps_done(there)
     for entry in entries:
@@ -112,7 +112,7 @@ def remove(db: Database, there: Queue, now: int, entries: Sequence[Entry]) -> No
         there.leave(entry)
 
 
-async def _take(db: Database, queue: QueueRef, take: Take) -> _Taken | None:
+async def _take(db: State, queue: QueueRef, take: Take) -> _Taken | None:
     """Take ready entries out of a queue, to be held or to leave before the next await."""
     budget = _Budget(_BUDGET)
     moved = 0
@@ -137,7 +137,7 @@ async def _take(db: Database, queue: QueueRef, take: Take) -> _Taken | None:
 
 
 def _pick(  # noqa: PLR0917 - what one call works with
-    db: Database, there: Queue, now: int, take: Take, limit: int, budget: _Budget
+    db: State, there: Queue, now: int, take: Take, limit: int, budget: _Budget
 ) -> tuple[list[Entry], int, _Stop | None]:
     """Take entries within the budget; tell how many were moved, and what put an end to it."""
     exposes = take.delay_mode is DelayMode.EXPOSE
@@ -197,7 +197,7 @@ def _first(queue: Queue, now: int, until: int, budget: _Budget) -> Entry | _Stop
     return _Stop.SPENT
 
 
-def _in_memory(db: Database, entries: Sequence[Entry], take: Take) -> list[_Readable] | None:
+def _in_memory(db: State, entries: Sequence[Entry], take: Take) -> list[_Readable] | None:
     """The taken entries with their bodies, unless something of them must be read."""
     if take.details and any(map(histories.has_kept, entries)):
         return None
@@ -206,7 +206,7 @@ def _in_memory(db: Database, entries: Sequence[Entry], take: Take) -> list[_Read
 
 
 async def _read(
-    db: Database,
+    db: State,
     queue: QueueRef,
     take: Take,
     there: Queue,

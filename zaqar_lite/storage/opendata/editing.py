@@ -2,16 +2,16 @@
 
 from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
 from zaqar_lite.domain.models import Edit, Message, QueueRef
-from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import open_page
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.listing import cold_named, named
 from zaqar_lite.storage.opendata.paging import prepared
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import bodies_in_memory, read_bodies
+from zaqar_lite.storage.opendata.state import State
 
 
-async def edit(db: Database, queue: QueueRef, wanted: Edit) -> Message:
+async def edit(db: State, queue: QueueRef, wanted: Edit) -> Message:
     """Change a delayed message; see the seam."""
     message_id, body, ttl_ms, delay_ms = (
         wanted.message_id, wanted.body, wanted.ttl_ms, wanted.delay_ms,
@@ -45,7 +45,7 @@ async def edit(db: Database, queue: QueueRef, wanted: Edit) -> Message:
 
 
 async def _editable(
-    db: Database, queue: QueueRef, message_id: str, version: int | None
+    db: State, queue: QueueRef, message_id: str, version: int | None
 ) -> tuple[Queue, Entry, int, bytes]:
     """The queue, the delayed message, the instant and the body, to be used before the next await.
 

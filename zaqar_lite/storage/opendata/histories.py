@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from zaqar_lite.domain.attempts import Attempt
 from zaqar_lite.storage.opendata.engine import Stored
@@ -11,9 +10,7 @@ from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.attempts import decode_attempt
 from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.reading import readable
-
-if TYPE_CHECKING:
-    from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.state import State
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +20,7 @@ def has_kept(entry: Entry) -> bool:
     return entry.past is not None and bool(entry.past.kept)
 
 
-async def read(db: "Database", entries: Sequence[Entry]) -> Mapping[int, Sequence[Attempt]]:
+async def read(db: State, entries: Sequence[Entry]) -> Mapping[int, Sequence[Attempt]]:
     """Read the attempts of entries as they are now, by position; one that is damaged is left out.
 
     An attempt that goes meanwhile, with its message, is left out too.

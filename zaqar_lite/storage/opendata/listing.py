@@ -8,7 +8,6 @@ from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import Message, Page, QueueRef, Selection, Stats
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.opendata import histories
-from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import STEP, promote
 from zaqar_lite.storage.opendata.entries import UNKNOWN, Entry, is_damaged
 from zaqar_lite.storage.opendata.entries import Page as QueuePage
@@ -23,9 +22,10 @@ from zaqar_lite.storage.opendata.paging import (
 )
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import fill, warm
+from zaqar_lite.storage.opendata.state import State
 
 
-async def list_messages(db: Database, queue: QueueRef, selection: Selection) -> Page:
+async def list_messages(db: State, queue: QueueRef, selection: Selection) -> Page:
     """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
     limit, version = selection.limit, selection.version
     exclude_client_id = selection.exclude_client_id
@@ -81,7 +81,7 @@ def _between(there: Queue, start: int, last: int | None) -> Iterator[Entry]:
     return entries if last is None else takewhile(lambda entry: entry.position <= last, entries)
 
 
-async def stats(db: Database, queue: QueueRef) -> Stats:
+async def stats(db: State, queue: QueueRef) -> Stats:
     """Count the live messages, once all that is due has come about; see the seam."""
     while True:
         there, now = await settled(db, queue, cold_ends)
@@ -103,7 +103,7 @@ async def stats(db: Database, queue: QueueRef) -> Stats:
     return stats
 
 
-async def split(db: Database, queue: QueueRef, count: int) -> Sequence[int]:
+async def split(db: State, queue: QueueRef, count: int) -> Sequence[int]:
     """Cut the live messages into ranges; see the seam."""
     there, _ = await settled(db, queue, lambda there: cold_at(there, _cuts(there.total, count)))
     if there is None:
@@ -125,7 +125,7 @@ def _cold_after(start: int) -> Callable[[Queue], list[QueuePage]]:
 
 
 async def read(
-    db: Database, there: Queue, found: Sequence[Entry], now: int, *, details: bool = False
+    db: State, there: Queue, found: Sequence[Entry], now: int, *, details: bool = False
 ) -> list[Message]:
     """Show entries to a reader, once everything they were changed by is durable."""
     epoch = there.epoch
@@ -139,7 +139,7 @@ async def read(
     return messages
 
 
-def named(db: Database, there: Queue, ids: Collection[str], now: int) -> list[Entry]:
+def named(db: State, there: Queue, ids: Collection[str], now: int) -> list[Entry]:
     """The live entries of these ids that the queue has, each once."""
     read_name = db.names.read
     found = []
@@ -151,7 +151,7 @@ def named(db: Database, there: Queue, ids: Collection[str], now: int) -> list[En
     return found
 
 
-def cold_named(db: Database, ids: Collection[str]) -> Callable[[Queue], list[QueuePage]]:
+def cold_named(db: State, ids: Collection[str]) -> Callable[[Queue], list[QueuePage]]:
     """Ask for the cold pages in which messages of these ids may be."""
 
     def needed(there: Queue) -> list[QueuePage]:
@@ -161,7 +161,7 @@ def cold_named(db: Database, ids: Collection[str]) -> Callable[[Queue], list[Que
     return needed
 
 
-def resolve(db: Database, marker: Marker | None, there: Queue) -> int | None:
+def resolve(db: State, marker: Marker | None, there: Queue) -> int | None:
     """The position that a marker means in this queue."""
     if marker is None:
         return None

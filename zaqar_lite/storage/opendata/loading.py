@@ -4,15 +4,15 @@ import gc
 import logging
 from collections.abc import AsyncIterator, Sequence
 from itertools import count as counted
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from zaqar_lite.domain.ids import new_claim_id
-from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.models import QueueRef, Record
 from zaqar_lite.storage.opendata.cold import summary
 from zaqar_lite.storage.opendata.configuration import decode_record
-from zaqar_lite.storage.opendata.engine import Damage
+from zaqar_lite.storage.opendata.engine import Damage, Stored
 from zaqar_lite.storage.opendata.entries import UNKNOWN, Claim, Entry, Page
-from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format import bookkeeping, keys
 from zaqar_lite.storage.opendata.format.active import read_active, rows_of_five
 from zaqar_lite.storage.opendata.format.attempts import decode_attempts
 from zaqar_lite.storage.opendata.format.bookkeeping import Remembered
@@ -26,12 +26,10 @@ from zaqar_lite.storage.opendata.format.records import (
 from zaqar_lite.storage.opendata.idempotency import read_record
 from zaqar_lite.storage.opendata.leases import index_claim
 from zaqar_lite.storage.opendata.queue import Queue
-
-if TYPE_CHECKING:
-    from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.state import State
 
 logger = logging.getLogger(__name__)
-Record: TypeAlias = tuple[RecordType, keys.QueueKey, bytes]
+OfQueue: TypeAlias = tuple[RecordType, keys.QueueKey, bytes]
 """Type, place and value of a record that belongs to a queue."""
 _PER_QUEUE = (
     RecordType.CONFIG,
@@ -43,7 +41,7 @@ _PER_QUEUE = (
 )
 
 
-async def load(db: "Database") -> Sequence[Record]:
+async def load(db: State) -> Sequence[OfQueue]:
     """Load all queues; answer their records."""
     gc_was_on = gc.isenabled()
     gc.disable()  # millions of objects that stay: looking through them again and again is wasted
@@ -59,7 +57,7 @@ async def load(db: "Database") -> Sequence[Record]:
     return records
 
 
-async def reload(db: "Database", refs: Sequence[QueueRef]) -> None:
+async def reload(db: State, refs: Sequence[QueueRef]) -> None:
     """Bring these queues back to what the engine holds."""
     records = []
     for ref in refs:
@@ -72,12 +70,12 @@ async def reload(db: "Database", refs: Sequence[QueueRef]) -> None:
     count_shared(db)
 
 
-async def _records(db: "Database", prefix: bytes, kind: RecordType) -> AsyncIterator[Record]:
+async def _records(db: State, prefix: bytes, kind: RecordType) -> AsyncIterator[OfQueue]:
     """Read the records of a type; damaged ones are named and kept as they are."""
     async for chunk in db.engine.scan(prefix, after_prefix(prefix)):
         for key, value in chunk:
             if isinstance(value, Damage) and value.until is not None:
-                damaged(db, value)
+                db.damaged(value)
                 if kind is RecordType.ACTIVE:
                     after = key if key != prefix else prefix[:-1]  # its own record is lost, too
                     db.queues.lose_pages(after, value.until or after_prefix(prefix))
@@ -85,29 +83,12 @@ async def _records(db: "Database", prefix: bytes, kind: RecordType) -> AsyncIter
             try:
                 where = keys.read_queue_key(key)
             except CodecError as exc:
-                damaged(db, Damage(key, str(exc)))
+                db.damaged(Damage(key, str(exc)))
                 continue
             if isinstance(value, Damage):
-                damaged(db, value, kind, where)
+                db.damaged(value, kind, where)
             else:
                 yield kind, where, value
-
-
-def damaged(
-    db: "Database",
-    damage: Damage,
-    kind: RecordType | None = None,
-    where: keys.QueueKey | None = None,
-) -> None:
-    """Name a record that can't be read; a page is never written over."""
-    logger.error("damaged: %s; the record is left as it is", damage)
-    db.damages.append(damage)
-    if kind is RecordType.ACTIVE and where is not None:
-        try:
-            queue = db.queues.make(keys.read_queue_id(where.queue))
-            queue.damaged_page(keys.read_page(where.rest))
-        except CodecError:
-            logger.error("damaged: %s belongs to no queue", damage)
 
 
 class _Parts:
@@ -123,7 +104,7 @@ class _Parts:
         self.keys: list[tuple[bytes, Remembered]] = []
 
 
-async def _build(db: "Database", records: Sequence[Record]) -> None:
+async def _build(db: State, records: Sequence[OfQueue]) -> None:
     parts: dict[bytes, _Parts] = {}
     for kind, where, value in records:
         try:
@@ -134,7 +115,7 @@ async def _build(db: "Database", records: Sequence[Record]) -> None:
             _read_record(db, part, kind, where, value)
         except CodecError as exc:
             key = keys.queue_key(kind, where.queue) + where.rest
-            damaged(db, Damage(key, str(exc)), kind, where)
+            db.damaged(Damage(key, str(exc)), kind, where)
     for part in parts.values():
         _assemble(db, part)
     await _read_attempts(db, [part.queue for part in parts.values()])
@@ -142,7 +123,7 @@ async def _build(db: "Database", records: Sequence[Record]) -> None:
 
 
 def _read_record(
-    db: "Database", part: _Parts, kind: RecordType, where: keys.QueueKey, value: bytes
+    db: State, part: _Parts, kind: RecordType, where: keys.QueueKey, value: bytes
 ) -> None:
     queue = part.queue
     if kind is RecordType.CONFIG:
@@ -158,7 +139,7 @@ def _read_record(
         history.restore_page(keys.read_page(where.rest), decode_ended(value))
 
 
-def _read_page(db: "Database", part: _Parts, number: int | None, value: bytes) -> None:
+def _read_page(db: State, part: _Parts, number: int | None, value: bytes) -> None:
     available, in_flight, extras = read_active(value)
     page = Page(number, 0)
     if part.hot >= db.hot_limit and available and not in_flight and not extras:
@@ -200,7 +181,7 @@ def _read_page(db: "Database", part: _Parts, number: int | None, value: bytes) -
         part.pages.append(page)
 
 
-def _assemble(db: "Database", part: _Parts) -> None:
+def _assemble(db: State, part: _Parts) -> None:
     """Put a queue's pages in order, give the claims what they hold, and fill the indexes."""
     queue, now = part.queue, db.clock.now_ms()
     holders: dict[int, Claim] = {}
@@ -239,7 +220,7 @@ def _assemble(db: "Database", part: _Parts) -> None:
     queue.keys.restore(part.keys)
 
 
-async def _read_attempts(db: "Database", queues: Sequence[Queue]) -> None:
+async def _read_attempts(db: State, queues: Sequence[Queue]) -> None:
     """Read who held the entries whose attempts have ended."""
     wanted = {
         keys.attempts_key(entry.name, queue.raw): entry
@@ -255,10 +236,10 @@ async def _read_attempts(db: "Database", queues: Sequence[Queue]) -> None:
                 raise CodecError(value.why)
             wanted[key].remember().attempts = decode_attempts(value)
         except CodecError as exc:
-            damaged(db, Damage(key, str(exc)))
+            db.damaged(Damage(key, str(exc)))
 
 
-def count_shared(db: "Database") -> None:
+def count_shared(db: State) -> None:
     """Count who holds the messages that more than one queue was given."""
     holders: dict[int, int] = {}
     for queue in db.queues:
@@ -267,3 +248,32 @@ def count_shared(db: "Database") -> None:
                 if entry.past is not None and entry.past.shared:
                     holders[entry.id] = holders.get(entry.id, 0) + 1
     db.shared = {message_id: count for message_id, count in holders.items() if count > 1}
+
+
+async def load_catalogue(db: State) -> None:
+    """Read all records of the catalogue; damaged ones are named and left as they are."""
+    prefix = keys.prefix(RecordType.RECORD)
+    async for chunk in db.engine.scan(prefix, after_prefix(prefix)):
+        for key, value in chunk:
+            _read_catalogue(db, key, value)
+
+
+async def reload_catalogue(db: State) -> None:
+    """Bring what failed batches had changed of the catalogue back to what the engine holds."""
+    wanted = db.catalogue.take_changed(is_in_doubt=db.engine.is_in_doubt)
+    stored = await db.engine.get(list(wanted)) if wanted else {}
+    for key in wanted:
+        db.catalogue.remove(*keys.read_record_key(key))
+        if key in stored:
+            _read_catalogue(db, key, stored[key])
+
+
+def _read_catalogue(db: State, key: bytes, value: Stored) -> None:
+    if isinstance(value, Damage):
+        db.damaged(value)
+        return
+    try:
+        version, expires_at, text = bookkeeping.decode_record(value)
+        db.catalogue.install(Record(*keys.read_record_key(key), text, version, expires_at))
+    except CodecError as exc:
+        db.damaged(Damage(key, str(exc)))

@@ -168,7 +168,7 @@ class OpenDataManagementStore(ManagementStore):
         expires_at = None if ttl_ms is None else db.clock.now_ms() + ttl_ms
         version = db.ids.take(1, db.puts)
         record = Record(kind, project, name, value, version, expires_at)
-        db.catalogue.put(db, record)
+        db.put_record(record)
         await db.committer.durable()
         return record
 
@@ -191,7 +191,7 @@ class OpenDataManagementStore(ManagementStore):
             await db.committer.visible(db.catalogue.epoch)
             return False
         self._check_record(kind, project, name, expected)
-        db.catalogue.delete(db, record)
+        db.delete_record(record)
         await db.committer.durable()
         return True
 
@@ -227,7 +227,7 @@ class OpenDataManagementStore(ManagementStore):
         db.committer.check_writable()
         expired = db.catalogue.expired(db.clock.now_ms(), limit)
         for record in expired:
-            db.catalogue.delete(db, record)
+            db.delete_record(record)
         if expired:
             await db.committer.durable()
         return len(expired)

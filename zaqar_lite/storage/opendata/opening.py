@@ -8,14 +8,13 @@ nothing by it.
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.storage.opendata.engine import Batch, Damage, Stored
-from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format import bookkeeping, keys
 from zaqar_lite.storage.opendata.format.bookkeeping import (
     FORMAT_MARKER,
-    State,
     decode_block,
     decode_segment,
     decode_state,
@@ -27,17 +26,14 @@ from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import decode_metadata
 from zaqar_lite.storage.opendata.ids import Ids, Names
-from zaqar_lite.storage.opendata.loading import damaged
-
-if TYPE_CHECKING:
-    from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.state import State
 
 logger = logging.getLogger(__name__)
 _FIRST_SEGMENT = 1
 T = TypeVar("T")
 
 
-async def open_store(db: "Database") -> None:
+async def open_store(db: State) -> None:
     """Read the records that open a store; those told from others go into the next batch.
 
     Raises:
@@ -68,7 +64,7 @@ async def open_store(db: "Database") -> None:
         state = state or _new_state(sum(block), log.last_instant)
         if db.engine.was_rebuilt:  # as above; what no queue holds is put back, not replayed
             instant = max(state.last_instant, log.last_instant)
-            state = State(sum(block), instant, state.secret)
+            state = bookkeeping.State(sum(block), instant, state.secret)
         segments = _complete(db, segments, log, sum(block))
     db.ids = Ids(sum(block))
     db.secret, db.names = state.secret, Names(state.secret)
@@ -80,7 +76,7 @@ async def open_store(db: "Database") -> None:
     await _load_garbage(db)
 
 
-async def _create(db: "Database") -> None:
+async def _create(db: State) -> None:
     """Write the records of a new store.
 
     Ids begin at the time in microseconds: a reader's marker from a store that was lost lies
@@ -106,7 +102,7 @@ async def _create(db: "Database") -> None:
 
 
 def _read(
-    db: "Database", found: Mapping[bytes, Stored], key: bytes, decode: Callable[[bytes], T]
+    db: State, found: Mapping[bytes, Stored], key: bytes, decode: Callable[[bytes], T]
 ) -> T | None:
     """Decode a record that every store has; None, and named, where it is lost."""
     value = found.get(key)
@@ -115,11 +111,11 @@ def _read(
             return decode(value)
         except CodecError as exc:
             value = Damage(key, str(exc))
-    damaged(db, value or Damage(key, "it is missing"))
+    db.damaged(value or Damage(key, "it is missing"))
     return None
 
 
-async def _segments(db: "Database") -> dict[int, int]:
+async def _segments(db: State) -> dict[int, int]:
     """The first sequence of the log's segments, by number."""
     starts: dict[int, int] = {}
     async for chunk in db.engine.scan(keys.LOG_SEGMENTS, after_prefix(keys.LOG_SEGMENTS)):
@@ -138,7 +134,7 @@ class _Log(NamedTuple):
     last_instant: int
 
 
-async def _survey(db: "Database") -> _Log:
+async def _survey(db: State) -> _Log:
     starts: dict[int, int] = {}
     last_id = last_instant = 0
     first = keys.log_prefix(_FIRST_SEGMENT)
@@ -157,12 +153,12 @@ async def _survey(db: "Database") -> _Log:
     return _Log(starts, last_id, last_instant)
 
 
-def _new_state(next_id: int, last_instant: int) -> State:
+def _new_state(next_id: int, last_instant: int) -> bookkeeping.State:
     logger.error("the secret of the message ids is lost: messages have other ids from now on")
-    return State(next_id, last_instant, os.urandom(16))
+    return bookkeeping.State(next_id, last_instant, os.urandom(16))
 
 
-def _complete(db: "Database", segments: dict[int, int], log: _Log, next_id: int) -> dict[int, int]:
+def _complete(db: State, segments: dict[int, int], log: _Log, next_id: int) -> dict[int, int]:
     """Add the segments whose record is lost; a log needs one."""
     lost = {number: log.starts[number] for number in log.starts.keys() - segments.keys()}
     if not lost and not segments:
@@ -173,12 +169,12 @@ def _complete(db: "Database", segments: dict[int, int], log: _Log, next_id: int)
     return segments | lost
 
 
-async def _load_garbage(db: "Database") -> None:
+async def _load_garbage(db: State) -> None:
     garbage = keys.prefix(RecordType.GARBAGE)
     async for chunk in db.engine.scan(garbage, after_prefix(garbage)):
         for key, value in chunk:
             if isinstance(value, Damage):
-                damaged(db, value)
+                db.damaged(value)
             else:
                 db.garbage.append(key)
             if len(key) > len(garbage):

@@ -12,7 +12,6 @@ from itertools import islice
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.checkpoint import put_garbage
 from zaqar_lite.storage.opendata.cold import candidates, entries_of, may_be_cold
-from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Entry, Page
 from zaqar_lite.storage.opendata.format import keys
@@ -21,6 +20,7 @@ from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import readable
+from zaqar_lite.storage.opendata.state import State
 
 logger = logging.getLogger(__name__)
 _HOT_SLACK = 32 * PAGE_SIZE
@@ -29,7 +29,7 @@ _PURGED_PAGES = 8
 
 
 async def prepared(
-    db: Database,
+    db: State,
     ref: QueueRef,
     version: int | None,
     needed: Callable[[Queue], list[Page]],
@@ -56,7 +56,7 @@ async def prepared(
 
 
 async def settled(
-    db: Database, ref: QueueRef, needed: Callable[[Queue], list[Page]]
+    db: State, ref: QueueRef, needed: Callable[[Queue], list[Page]]
 ) -> tuple[Queue | None, int]:
     """As `prepared`, for one who reads a queue as a whole, with all that was due done before.
 
@@ -81,7 +81,7 @@ async def settled(
             return there, now
 
 
-async def load_due(db: Database, queue: Queue) -> None:
+async def load_due(db: State, queue: Queue) -> None:
     """Let the entries of some cold pages in, because something there has expired."""
     pages = queue.due_pages[:_DUE_PAGES]
     del queue.due_pages[:_DUE_PAGES]
@@ -89,7 +89,7 @@ async def load_due(db: Database, queue: Queue) -> None:
 
 
 async def load(
-    db: Database, queue: Queue, pages: Sequence[Page], kept: AbstractSet[Page] = frozenset()
+    db: State, queue: Queue, pages: Sequence[Page], kept: AbstractSet[Page] = frozenset()
 ) -> None:
     """Let the entries of cold pages in; others than `kept` may be forgotten for them."""
     root = keys.queue_key(RecordType.ACTIVE, queue.raw)
@@ -113,7 +113,7 @@ async def load(
 
 
 def cool(
-    db: Database, queue: Queue, *, all_pages: bool, kept: AbstractSet[Page] = frozenset()
+    db: State, queue: Queue, *, all_pages: bool, kept: AbstractSet[Page] = frozenset()
 ) -> None:
     """Keep a queue's part in memory about as large as it may be."""
     if queue.total - queue.cold.count <= db.hot_limit:
@@ -129,7 +129,7 @@ def cool(
     _cool(queue, db.hot_limit, is_saved, all_pages=all_pages)
 
 
-async def cold_ids(db: Database, queue: Queue, pages: Iterable[Page]) -> dict[Page, list[int]]:
+async def cold_ids(db: State, queue: Queue, pages: Iterable[Page]) -> dict[Page, list[int]]:
     """Read the ids in cold pages of a queue; none of a page that can't be read."""
     root = keys.queue_key(RecordType.ACTIVE, queue.raw)
     wanted = {
@@ -145,7 +145,7 @@ async def cold_ids(db: Database, queue: Queue, pages: Iterable[Page]) -> dict[Pa
     return found
 
 
-async def purge_some(db: Database, queue: Queue, until: int) -> None:
+async def purge_some(db: State, queue: Queue, until: int) -> None:
     """Remove the first entries of a queue that lie before a position, a step's worth of them.
 
     What others do meanwhile to a queue with cold pages is not overwritten: when it was replaced,

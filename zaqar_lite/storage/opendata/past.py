@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from zaqar_lite.domain.metadata import DONE_RETENTION, FAILED_RETENTION
 from zaqar_lite.domain.models import DeadLetter, HistoryEntry, HistoryPage, HistoryState, Origin
-from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import NEVER, PAGE_SIZE, Entry
@@ -19,6 +18,7 @@ from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import Ended, decode_ended
 from zaqar_lite.storage.opendata.history import History
 from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.state import State
 
 logger = logging.getLogger(__name__)
 _MOST_DIGITS = 20  # of a 64-bit number; Python refuses to read thousands
@@ -26,7 +26,7 @@ _RETENTIONS = {RecordType.DONE: DONE_RETENTION, RecordType.FAILED: FAILED_RETENT
 
 
 def move(  # noqa: PLR0917 - what, from where, whereto, when and why
-    db: Database, queue: Queue, entry: Entry, policy: DeadLetter, now: int, reason: str
+    db: State, queue: Queue, entry: Entry, policy: DeadLetter, now: int, reason: str
 ) -> None:
     """Move an entry that is in no state's index to where its policy says.
 
@@ -67,14 +67,14 @@ def keeps_done(queue: Queue) -> bool:
     return queue.record is not None and queue.record.metadata.get(DONE_RETENTION) is not None
 
 
-def record_done(db: Database, queue: Queue, entry: Entry, now: int, client_id: str | None) -> None:
+def record_done(db: State, queue: Queue, entry: Entry, now: int, client_id: str | None) -> None:
     """Append an entry that is acknowledged now to the done list; the caller removes it."""
     if client_id is not None:
         entry.remember().consumers.append(client_id)
     _record(db, queue, queue.done, entry, now)
 
 
-def _record(db: Database, queue: Queue, history: History, entry: Entry, now: int) -> None:
+def _record(db: State, queue: Queue, history: History, entry: Entry, now: int) -> None:
     history.append(Ended(entry.name, now, entry.attempts))
     if entry.past is not None and entry.past.consumers:
         consumers = Attempts(entry.past.consumers)
@@ -82,7 +82,7 @@ def _record(db: Database, queue: Queue, history: History, entry: Entry, now: int
 
 
 async def read(
-    db: Database, queue: Queue, state: HistoryState, marker: str | None, limit: int
+    db: State, queue: Queue, state: HistoryState, marker: str | None, limit: int
 ) -> HistoryPage:
     """List done or failed messages that are within their retention, the oldest first.
 
@@ -133,9 +133,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
-async def _items(
-    db: Database, queue: Queue, history: History, number: int | None
-) -> Sequence[Ended]:
+async def _items(db: State, queue: Queue, history: History, number: int | None) -> Sequence[Ended]:
     if number == history.number:
         return list(history.tail)
     if number in history.filled:
@@ -178,7 +176,7 @@ def next_over(queue: Queue) -> int:
     return min(instants)
 
 
-async def trim(db: Database, queue: Queue, now: int) -> int:
+async def trim(db: State, queue: Queue, now: int) -> int:
     """Remove from the lists what is over its retention: whole pages, then of the last page.
 
     One call removes about a step's worth; readers are not shown what is left for the next.
@@ -195,7 +193,7 @@ async def trim(db: Database, queue: Queue, now: int) -> int:
     return trimmed
 
 
-def _forget(db: Database, queue: Queue, gone: Sequence[Ended]) -> int:
+def _forget(db: State, queue: Queue, gone: Sequence[Ended]) -> int:
     for item in gone:
         key = keys.attempts_key(item.message_id, queue.raw)
         db.delete(key)
@@ -204,7 +202,7 @@ def _forget(db: Database, queue: Queue, gone: Sequence[Ended]) -> int:
     return len(gone)
 
 
-async def _forget_first(db: Database, queue: Queue, history: History) -> bool:
+async def _forget_first(db: State, queue: Queue, history: History) -> bool:
     """Forget the first full page, unless somebody else did, or the queue is another one now."""
     extent = history.full[0]
     gone = await _items(db, queue, history, extent.number)
@@ -216,7 +214,7 @@ async def _forget_first(db: Database, queue: Queue, history: History) -> bool:
     return True
 
 
-async def forget_pages(db: Database, queue: Queue) -> None:
+async def forget_pages(db: State, queue: Queue) -> None:
     """Remove about a step's worth of full pages from both lists."""
     forgotten = 0
     for history in (queue.done, queue.failed):
@@ -226,7 +224,7 @@ async def forget_pages(db: Database, queue: Queue) -> None:
             forgotten += PAGE_SIZE
 
 
-def forget_rest(db: Database, queue: Queue) -> None:
+def forget_rest(db: State, queue: Queue) -> None:
     """Remove what the last pages hold, once there are no full ones."""
     for history in (queue.done, queue.failed):
         _forget(db, queue, history.trim_tail(1 << 62))

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 from zaqar_lite.domain.errors import KeyReused, LimitReached
 from zaqar_lite.domain.models import Copy, IdempotencyKey, NewMessage, Posted
-from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.entries import NOWHERE, Entry
 from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, Known, short
 from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.state import State
 
 
 def post(
-    db: Database,
+    db: State,
     queue: Queue,
     messages: Sequence[NewMessage],
     *,
@@ -85,7 +85,7 @@ def _new(
     return new
 
 
-def _check_limits(db: Database, queue: Queue, new: Sequence[NewMessage], now: int) -> None:
+def _check_limits(db: State, queue: Queue, new: Sequence[NewMessage], now: int) -> None:
     most = db.options.max_messages
     if queue.total + len(new) > most:
         raise LimitReached(f"The queue {queue.ref.name!r} may hold {most} messages.")
@@ -102,7 +102,7 @@ def _check_limits(db: Database, queue: Queue, new: Sequence[NewMessage], now: in
 
 
 def _check_key_limit(
-    db: Database, queue: Queue, new: Sequence[NewMessage], has_batch_key: bool, now: int
+    db: State, queue: Queue, new: Sequence[NewMessage], has_batch_key: bool, now: int
 ) -> None:
     queue.keys.forget(now, STEP)
     most_keys = db.options.max_idempotency_keys
@@ -115,7 +115,7 @@ def _check_key_limit(
 
 
 def _store_keyed(  # noqa: PLR0917 - the hot loop's values, passed on as they are
-    db: Database,
+    db: State,
     queue: Queue,
     messages: Sequence[NewMessage],
     keyed: Sequence[bytes | None],
@@ -144,7 +144,7 @@ def _store_keyed(  # noqa: PLR0917 - the hot loop's values, passed on as they ar
 
 
 def _store(  # noqa: PLR0917 - as above
-    db: Database, queue: Queue, new: Sequence[NewMessage], first: int, client_id: str, now: int
+    db: State, queue: Queue, new: Sequence[NewMessage], first: int, client_id: str, now: int
 ) -> None:
     if not new:
         return
@@ -167,7 +167,7 @@ def _store(  # noqa: PLR0917 - as above
         add(entry)
 
 
-def _copy(db: Database, entry: Entry, copies: Sequence[Copy], now: int) -> None:
+def _copy(db: State, entry: Entry, copies: Sequence[Copy], now: int) -> None:
     """Let other queues hold the message too, each as an entry of its own."""
     holders = 1
     for ref, ttl_ms, delay_ms, priority in copies:

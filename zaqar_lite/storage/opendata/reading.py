@@ -1,9 +1,7 @@
 """Bodies and metadata: kept in memory while there is room, read from the records otherwise."""
 
 import logging
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from zaqar_lite.domain.models import Message
 from zaqar_lite.storage.opendata.engine import Damage, Stored
@@ -20,46 +18,12 @@ from zaqar_lite.storage.opendata.format.records import (
     decode_payload,
 )
 from zaqar_lite.storage.opendata.queue import Queue
-
-if TYPE_CHECKING:
-    from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.state import State
 
 logger = logging.getLogger(__name__)
-_BODY_OVERHEAD = 150
 
 
-class Bodies:
-    """The bodies of the latest messages, up to a number of bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._size = 0
-        self._order: deque[tuple[int, int, int]] = deque()  # first id, how many, bytes
-        self._bodies: dict[int, bytes] = {}
-        self.get = self._bodies.get
-        """The body of a message id, or None."""
-
-    def keep(self, first: int, bodies: Sequence[bytes]) -> None:
-        """Keep the bodies of ids in a row until others need the room."""
-        count = len(bodies)
-        size = sum(map(len, bodies)) + count * _BODY_OVERHEAD
-        self._bodies.update(zip(range(first, first + count), bodies, strict=True))
-        self._order.append((first, count, size))
-        self._size += size
-        while self._size > self._limit:
-            oldest, count, size = self._order.popleft()
-            for message_id in range(oldest, oldest + count):
-                self._bodies.pop(message_id, None)
-            self._size -= size
-
-    def forget(self, message_id: int) -> None:
-        """Forget the body of a message that is gone."""
-        self._bodies.pop(message_id, None)
-
-
-async def fill(
-    db: "Database", queue: Queue, entries: Sequence[Entry], messages: list[Message]
-) -> None:
+async def fill(db: State, queue: Queue, entries: Sequence[Entry], messages: list[Message]) -> None:
     """Give messages the bodies of their entries, and what else is only in the log.
 
     A message that was deleted meanwhile, or that can't be read, leaves the list.
@@ -82,7 +46,7 @@ async def fill(
     messages[:] = kept
 
 
-def bodies_in_memory(db: "Database", entries: Sequence[Entry]) -> list[bytes] | None:
+def bodies_in_memory(db: State, entries: Sequence[Entry]) -> list[bytes] | None:
     """The bodies of entries, unless one of them, or what the log says of it, must be read."""
     get = db.bodies.get
     found = []
@@ -94,7 +58,7 @@ def bodies_in_memory(db: "Database", entries: Sequence[Entry]) -> list[bytes] | 
     return found
 
 
-async def read_bodies(db: "Database", queue: Queue, entries: Sequence[Entry]) -> dict[int, bytes]:
+async def read_bodies(db: State, queue: Queue, entries: Sequence[Entry]) -> dict[int, bytes]:
     """Read the bodies of entries, by position, and what else is only in the log.
 
     One that can't be read is left out and set aside: it is named in the log and never handed out
@@ -114,7 +78,7 @@ async def read_bodies(db: "Database", queue: Queue, entries: Sequence[Entry]) ->
     return found
 
 
-async def warm(db: "Database", queue: Queue, entries: Iterable[Entry]) -> None:
+async def warm(db: State, queue: Queue, entries: Iterable[Entry]) -> None:
     """Read the metadata of entries that do not have it yet."""
     cold = [entry for entry in entries if entry.created_at == UNKNOWN]
     stored = await db.engine.get([db.log_key(entry.id) for entry in cold])
@@ -126,7 +90,7 @@ async def warm(db: "Database", queue: Queue, entries: Iterable[Entry]) -> None:
                 set_aside(db, queue, entry, str(exc))
 
 
-async def _read(db: "Database", entries: Sequence[Entry]) -> dict[bytes, Stored]:
+async def _read(db: State, entries: Sequence[Entry]) -> dict[bytes, Stored]:
     wanted: list[bytes] = []
     ours: dict[bytes, Stored] = {}
     for entry in entries:
@@ -154,14 +118,14 @@ def _body_of(message_id: int, stored: Mapping[bytes, Stored]) -> bytes:
     return payload
 
 
-def _learn(db: "Database", entry: Entry, stored: Mapping[bytes, Stored]) -> None:
+def _learn(db: State, entry: Entry, stored: Mapping[bytes, Stored]) -> None:
     if entry.created_at == UNKNOWN:
         metadata = decode_metadata(readable(stored, db.log_key(entry.id)))
         _, client_id, headers = split_headers(metadata)
         entry.learn(metadata, client_id, headers)
 
 
-def set_aside(db: "Database", queue: Queue, entry: Entry, why: str) -> None:
+def set_aside(db: State, queue: Queue, entry: Entry, why: str) -> None:
     """Never hand out an entry whose payload or metadata can't be read.
 
     Its claim goes on: at the next start it may be readable, and then nobody else may have it.

@@ -6,7 +6,7 @@ its own default ttl, where it has none the log's retention, and both have their 
 """
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.filters import (
@@ -24,16 +24,14 @@ from zaqar_lite.storage.opendata.entries import NEVER, NOWHERE, Entry
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.records import QUEUE_HEADER, Metadata, decode_metadata
-from zaqar_lite.storage.opendata.loading import count_shared, damaged
+from zaqar_lite.storage.opendata.loading import count_shared
 from zaqar_lite.storage.opendata.reading import split_headers
-
-if TYPE_CHECKING:
-    from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.state import State
 
 logger = logging.getLogger(__name__)
 
 
-async def replay(db: "Database") -> None:
+async def replay(db: State) -> None:
     """Replay the log above the "routed up to" mark: what another writer published there."""
     segment_start, segment = db.segments[-1]
     start = keys.log_entry_key(segment, max(0, db.routed - segment_start))
@@ -42,12 +40,12 @@ async def replay(db: "Database") -> None:
     async for chunk in db.engine.scan(start, after_prefix(keys.log_prefix(segment))):
         for key, value in chunk:
             if isinstance(value, Damage):
-                damaged(db, value)
+                db.damaged(value)
                 continue
             try:
                 metadata = decode_metadata(value)
             except CodecError as exc:
-                damaged(db, Damage(key, str(exc)))
+                db.damaged(Damage(key, str(exc)))
                 continue
             routed += 1
             db.ids.reserve(metadata.message_id)
@@ -91,7 +89,7 @@ class _Receiver(NamedTuple):
 class Router:
     """Makes the entries of logged messages; knows each queue's filter once."""
 
-    def __init__(self, db: "Database") -> None:
+    def __init__(self, db: State) -> None:
         self._db = db
         self._known: dict[QueueRef, _Receiver] = {}
 

@@ -12,7 +12,6 @@ lost ones it had, nothing tells.
 import logging
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING
 
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Claim, Entry, Page
@@ -27,18 +26,16 @@ from zaqar_lite.storage.opendata.format.records import (
     decode_claim,
     decode_metadata,
 )
-from zaqar_lite.storage.opendata.loading import Record, count_shared
+from zaqar_lite.storage.opendata.loading import OfQueue, count_shared
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.replay import Router
-
-if TYPE_CHECKING:
-    from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.state import State
 
 logger = logging.getLogger(__name__)
 _CHUNK = 1_000
 
 
-async def put_back(db: "Database", records: Sequence[Record]) -> None:
+async def put_back(db: State, records: Sequence[OfQueue]) -> None:
     """Enter the messages whose page was lost into their queues again, and make that durable.
 
     `records` are those of all queues. Only queues that lost something get any: where nothing was
@@ -77,14 +74,14 @@ async def put_back(db: "Database", records: Sequence[Record]) -> None:
         await db.committer.durable()
 
 
-def _may_miss(db: "Database", kind: RecordType) -> bool:
+def _may_miss(db: State, kind: RecordType) -> bool:
     start = keys.prefix(kind)
     return db.engine.may_miss(start, after_prefix(start)) or any(
         damage.key.startswith(start) for damage in db.damages
     )
 
 
-async def garbage_ids(db: "Database") -> set[int]:
+async def garbage_ids(db: State) -> set[int]:
     """The ids of messages that a purge has left behind to be deleted."""
     stored = await db.engine.get(list(db.garbage))
     return {
@@ -95,7 +92,7 @@ async def garbage_ids(db: "Database") -> set[int]:
     }
 
 
-def _held(records: Sequence[Record]) -> tuple[set[int], set[tuple[int, QueueRef]]]:
+def _held(records: Sequence[OfQueue]) -> tuple[set[int], set[tuple[int, QueueRef]]]:
     """Which messages a queue holds alone, and which of those that several were given it has.
 
     A queue has what it has moved to its dead-letter queue: it has not lost it.
@@ -122,7 +119,7 @@ def _held(records: Sequence[Record]) -> tuple[set[int], set[tuple[int, QueueRef]
     return held, shared
 
 
-def _claimed(records: Sequence[Record]) -> dict[tuple[bytes, int], str]:
+def _claimed(records: Sequence[OfQueue]) -> dict[tuple[bytes, int], str]:
     """Who holds what, by queue and message, as the claims' own records say."""
     claimed: dict[tuple[bytes, int], str] = {}
     for kind, where, value in records:
@@ -136,7 +133,7 @@ def _claimed(records: Sequence[Record]) -> dict[tuple[bytes, int], str]:
     return claimed
 
 
-async def _logged(db: "Database") -> AsyncIterator[Metadata]:
+async def _logged(db: State) -> AsyncIterator[Metadata]:
     """Read the whole log below the "routed up to" mark; what lies behind it is replayed."""
     for start, segment in db.segments:
         first, last = keys.log_entry_key(segment, 0), after_prefix(keys.log_prefix(segment))
@@ -152,7 +149,7 @@ async def _logged(db: "Database") -> AsyncIterator[Metadata]:
                     continue  # nothing tells whose it is
 
 
-def _may_have_lost(db: "Database", ref: QueueRef, entry: Entry) -> bool:
+def _may_have_lost(db: State, ref: QueueRef, entry: Entry) -> bool:
     """Whether a queue can have held an entry in a page that was lost."""
     queue = db.queues.make(ref)
     record = queue.record
@@ -168,7 +165,7 @@ def _may_have_lost(db: "Database", ref: QueueRef, entry: Entry) -> bool:
     return bool(queue.damaged_pages) or db.engine.may_miss(root, after_prefix(root))
 
 
-async def _recall_attempts(db: "Database", queue: Queue, entries: Sequence[Entry]) -> None:
+async def _recall_attempts(db: State, queue: Queue, entries: Sequence[Entry]) -> None:
     for start in range(0, len(entries), _CHUNK):
         of_key = {
             keys.attempts_key(entry.name, queue.raw): entry

@@ -20,13 +20,13 @@ from zaqar_lite.domain.models import (
     Settlement,
 )
 from zaqar_lite.storage.opendata import leases, past
-from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.entries import MAX_CONSUMERS, Claim, Entry
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.attempts import Kept, encode_attempt
 from zaqar_lite.storage.opendata.listing import cold_named, named
 from zaqar_lite.storage.opendata.paging import nothing, prepared
 from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.state import State
 
 MOST_LAPSES = 200
 """How many lapsed leases one step ends at most."""
@@ -35,7 +35,7 @@ MOST_LAPSES = 200
 class Step(NamedTuple):
     """Where and when something is done, and what becomes there of messages that fail."""
 
-    db: Database
+    db: State
     queue: Queue
     now: int
     retries: Retries
@@ -51,7 +51,7 @@ class _End(NamedTuple):
 
 
 async def settle(  # noqa: PLR0917 - the seam's values
-    db: Database,
+    db: State,
     ref: QueueRef,
     claim_id: str,
     settlements: Sequence[Settlement],
@@ -74,7 +74,7 @@ async def settle(  # noqa: PLR0917 - the seam's values
     return Settled(outcomes, sum(moved for _, moved in settled))
 
 
-async def release(db: Database, ref: QueueRef, claim_id: str, delay_ms: int) -> None:
+async def release(db: State, ref: QueueRef, claim_id: str, delay_ms: int) -> None:
     """End a claim; see the seam."""
     there, now = await prepared(db, ref, None, nothing)
     if there is None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from zaqar_lite.domain.models import QueueRef, Swept
 from zaqar_lite.storage.base import RetriesOf
 from zaqar_lite.storage.opendata import past
-from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import STEP, expire, next_due, promote
 from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.format import keys
@@ -19,13 +18,14 @@ from zaqar_lite.storage.opendata.leases import first_lapse, unpark
 from zaqar_lite.storage.opendata.paging import cool, load_due
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.settling import MOST_LAPSES, Step, end_lapsed
+from zaqar_lite.storage.opendata.state import State
 
 _STALE_KEYS = 16_384
 _BETWEEN = 32
 """Visits in which nothing was due, before others have their turn."""
 
 
-async def sweep(db: Database, limit: int, retries_of: RetriesOf) -> Swept:
+async def sweep(db: State, limit: int, retries_of: RetriesOf) -> Swept:
     """Tidy up about `limit` entries; what was changed is durable when this returns."""
     db.committer.check_writable()
     now = db.clock.now_ms()
@@ -85,7 +85,7 @@ class _Tidied:
 
 
 async def _visit(  # noqa: PLR0917 - what one visit works with
-    db: Database, queue: Queue, now: int, limit: int, retries_of: RetriesOf, tidied: _Tidied
+    db: State, queue: Queue, now: int, limit: int, retries_of: RetriesOf, tidied: _Tidied
 ) -> bool:
     """Tidy up to about `limit` entries of a queue; answer whether there is more to do now."""
     if first_lapse(queue) <= now:
@@ -108,7 +108,7 @@ async def _visit(  # noqa: PLR0917 - what one visit works with
     return has_more or queue.is_stale or trimmed >= STEP or next_due(queue) <= now
 
 
-def _bring_up(db: Database, queue: Queue, now: int, limit: int, tidied: _Tidied) -> None:
+def _bring_up(db: State, queue: Queue, now: int, limit: int, tidied: _Tidied) -> None:
     expired = expire(queue, now, limit)
     promoted = unpark(queue, now, limit - expired)
     promoted += promote(queue, now, max(0, limit - expired - promoted))
@@ -120,7 +120,7 @@ def _bring_up(db: Database, queue: Queue, now: int, limit: int, tidied: _Tidied)
 
 
 async def _end_lapsed(  # noqa: PLR0917 - what one visit works with
-    db: Database, queue: Queue, now: int, limit: int, retries_of: RetriesOf, tidied: _Tidied
+    db: State, queue: Queue, now: int, limit: int, retries_of: RetriesOf, tidied: _Tidied
 ) -> None:
     """End leases whose time is over, by the policy that the queue has wherever its record lies."""
     retries = await retries_of(queue.ref)
@@ -134,7 +134,7 @@ async def _end_lapsed(  # noqa: PLR0917 - what one visit works with
         tidied.letters_in.add(letter.target)
 
 
-def _is_over(db: Database, queue: Queue) -> bool:
+def _is_over(db: State, queue: Queue) -> bool:
     """Forget a queue that has nothing left; answer whether it has, but a batch tells it first."""
     if not queue.is_empty or not db.is_current(queue):
         return False
@@ -161,7 +161,7 @@ async def _forget_stale_keys(queue: Queue) -> None:
         queue.pushed = None
 
 
-async def _delete_garbage(db: Database) -> int:
+async def _delete_garbage(db: State) -> int:
     """Delete one step of what was left behind by a purge; answer how many messages."""
     if not db.garbage:
         return 0

@@ -200,7 +200,7 @@ def _add_record(db: Database, described: dict[str, Any]) -> None:
     if db.catalogue.get(kind, project, name, db.clock.now_ms()) is None:
         value, version = described["value"].encode(), db.ids.take(1, db.puts)
         expires_at = described.get("expires_at")
-        db.catalogue.put(db, Record(kind, project, name, value, version, expires_at))
+        db.put_record(Record(kind, project, name, value, version, expires_at))
 
 
 def _add(db: Database, described: dict[str, Any]) -> None:

@@ -1,0 +1,227 @@
+"""What operations may touch: the queues in memory, ids, bodies, and the batch that gathers.
+
+An operation is a plain function on this, without an await between looking and changing, followed by
+one wait for the batch it is in. It imports no operation; `database.py`, on top of all, opens it,
+writes its batches and recovers it.
+"""
+
+import logging
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import QueueChanged, Unavailable
+from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
+from zaqar_lite.storage.base import Listener
+from zaqar_lite.storage.opendata.bodies import Bodies
+from zaqar_lite.storage.opendata.catalogue import Catalogue
+from zaqar_lite.storage.opendata.committer import Committer
+from zaqar_lite.storage.opendata.due import settle
+from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine
+from zaqar_lite.storage.opendata.entries import Entry
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.bookkeeping import encode_record
+from zaqar_lite.storage.opendata.format.encoding import CodecError, var_u64
+from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
+from zaqar_lite.storage.opendata.format.records import (
+    CLIENT_HEADER,
+    QUEUE_HEADER,
+    encode_headers,
+    encode_payload,
+    encode_posted,
+)
+from zaqar_lite.storage.opendata.ids import Ids, Names
+from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.queues import Queues
+
+logger = logging.getLogger(__name__)
+_CACHED_BODIES = 16 * 1024 * 1024
+_MAX_SUFFIXES = 10_000
+_HOT_MESSAGES = 1_000_000
+
+
+class State:
+    """The working state in memory; operations change it, the committer saves it."""
+
+    def __init__(
+        self, engine: Engine, clock: Clock, options: StoreOptions, committer: Committer
+    ) -> None:
+        self.engine = engine
+        self.clock = clock
+        self.options = options
+        self.queues = Queues()
+        self.catalogue = Catalogue()
+        self.shared: dict[int, int] = {}  # message id -> how many queues hold it, if more than one
+        self.puts: dict[bytes, bytes] = {}
+        self.deletes: dict[bytes, None] = {}
+        self.touched: set[Queue] = set()
+        self.written: Batch = Batch({}, ())
+        self.committer = committer
+        self.watched: Counter[QueueRef] = Counter()
+        self.listener: Listener | None = None
+        self.news: dict[QueueRef, int] = {}  # of the batch that gathers
+        self.ids = Ids(0)
+        self.names = Names(b"unopened")
+        self.secret = bytes(16)
+        self.routed = 0
+        self.segments: list[tuple[int, int]] = []  # (first sequence, segment), ascending
+        self.log_prefix = b""
+        self.log_start = 0
+        self.garbage: deque[bytes] = deque()
+        self.next_garbage = 0
+        self.damages: list[Damage] = []
+        self._suffixes: dict[tuple[QueueRef, str], tuple[int, bytes]] = {}
+        self.bodies = Bodies(int(options.extra.get("payload_cache_bytes", _CACHED_BODIES)))
+        self.hot_limit = int(options.extra.get("messages_in_memory", _HOT_MESSAGES))
+
+    def queue(self, ref: QueueRef, version: int | None) -> Queue | None:
+        """The queue to read, if there is one, at the version that the caller decided by.
+
+        Raises:
+            QueueChanged: its record is at another version.
+            Unavailable: the state is being recovered.
+        """
+        self.committer.check_readable()
+        queue = self.queues.get(ref)
+        if version is not None:
+            record = None if queue is None else queue.record
+            if version != (0 if record is None else record.version):
+                raise QueueChanged(f"The queue {ref.name!r} is not at version {version} any more.")
+        return queue
+
+    def queue_to_change(self, ref: QueueRef, version: int | None) -> Queue | None:
+        """The queue to change, if there is one; refuses while nothing can be written."""
+        self.committer.check_writable()
+        return self.queue(ref, version)
+
+    def is_current(self, queue: Queue) -> bool:
+        """Whether a queue was not replaced, by a recovery, since the caller found it."""
+        return self.queues.get(queue.ref) is queue
+
+    def changed(self, queue: Queue) -> None:
+        """Note that an operation changed a queue: its readers wait for the batch.
+
+        Raises:
+            Unavailable: a recovery has replaced the queue, so the change is lost.
+        """
+        if not self.is_current(queue):
+            raise Unavailable("A write failed meanwhile; nothing of this was stored.")
+        queue.epoch = self.committer.epoch
+        self.touched.add(queue)
+
+    def settle(self, queue: Queue, now: int) -> bool:
+        """Bring a queue up to now, or one step nearer; answer whether it is there (`due.py`).
+
+        What that changes is saved with the next batch.
+        """
+        is_settled = settle(queue, now)
+        if queue.removed or queue.changed_pages or queue.keys.changed:
+            self.touched.add(queue)
+        return is_settled
+
+    def publish(self, queue: Queue, entries: Sequence[Entry], bodies: Sequence[bytes]) -> None:
+        """Put new messages of one client, with ids in a row, into the batch: payloads and log.
+
+        Before they enter their queues: of what can't be encoded, nothing must be left in memory.
+        """
+        client_id = entries[0].client_id or ""
+        puts, prefix, start = self.puts, self.log_prefix, self.log_start
+        plain = self._log_headers(queue, client_id, None)
+        try:
+            for entry in entries:
+                own = entry.headers
+                number, headers = self._log_headers(queue, client_id, own) if own else plain
+                message_id, now = entry.id, entry.created_at
+                puts[prefix + var_u64(message_id - start)] = encode_posted(
+                    message_id, now, entry.visible_at or now, -(-(entry.expires_at - now) // 1000),
+                    number, headers,
+                )  # fmt: skip
+        except ValueError:
+            for entry in entries:
+                puts.pop(self.log_key(entry.id), None)
+            raise
+        self.store(entries[0].id, bodies)
+
+    def store(self, first: int, bodies: Sequence[bytes]) -> None:
+        """Put the payloads of ids in a row into the batch; remember them for those who will ask."""
+        puts = self.puts
+        for message_id, body in enumerate(bodies, first):
+            puts[PAYLOAD_PREFIX + message_id.to_bytes(8, "big")] = encode_payload(body)
+        self.bodies.keep(first, bodies)
+
+    def _log_headers(
+        self, queue: Queue, client_id: str, headers: Mapping[str, str] | None
+    ) -> tuple[int, bytes]:
+        """Count and encode the headers of a message's metadata: queue and client, then its own."""
+        known = self._suffixes.get((queue.ref, client_id))
+        if known is None:
+            if len(self._suffixes) >= _MAX_SUFFIXES:
+                self._suffixes.clear()
+            reserved = [(QUEUE_HEADER, queue.raw.decode()), (CLIENT_HEADER, client_id)]
+            known = self._suffixes[queue.ref, client_id] = (2, encode_headers(reserved))
+        if not headers:
+            return known
+        return known[0] + len(headers), known[1] + encode_headers(list(headers.items()))
+
+    def log_key(self, message_id: int) -> bytes:
+        """The key of a message's entry in the metadata log."""
+        if message_id >= self.log_start:
+            return self.log_prefix + var_u64(message_id - self.log_start)
+        start, segment = max(pair for pair in self.segments if pair[0] <= message_id)
+        return keys.log_entry_key(segment, message_id - start)
+
+    def holders(self, entry: Entry) -> int:
+        """How many queues hold an entry's message."""
+        if entry.past is None or not entry.past.shared:
+            return 1
+        return self.shared.get(entry.id, 1)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Put a record into the batch."""
+        self.puts[key] = value
+        self.deletes.pop(key, None)
+
+    def delete(self, key: bytes) -> None:
+        """Let the batch delete a record."""
+        self.puts.pop(key, None)
+        self.deletes[key] = None
+
+    def remove_record(self, queue: Queue) -> None:
+        """Remove a queue's record, and the empty records that were made with it."""
+        if queue.record is not None:
+            self.queues.set_record(queue, None)
+            key = keys.queue_key(RecordType.CONFIG, queue.raw)
+            self.delete(key)
+
+    def announce(self, ref: QueueRef, count: int) -> None:
+        """Tell who waits for a queue, once the batch is durable, that messages became ready."""
+        if ref in self.watched:
+            self.news[ref] = self.news.get(ref, 0) + count
+
+    def put_record(self, record: Record) -> None:
+        """Write a record of the catalogue, in memory and into the batch."""
+        key = keys.record_key(record.kind, record.project, record.name)
+        value = encode_record(record.version, record.expires_at, record.value)
+        self.catalogue.install(record)
+        self.put(key, value)
+        self.catalogue.note(key, self.committer.epoch)
+
+    def delete_record(self, record: Record) -> None:
+        """Remove a record of the catalogue, from memory and with the batch."""
+        key = keys.record_key(record.kind, record.project, record.name)
+        self.catalogue.remove(record.kind, record.project, record.name)
+        self.delete(key)
+        self.catalogue.note(key, self.committer.epoch)
+
+    def damaged(
+        self, damage: Damage, kind: RecordType | None = None, where: keys.QueueKey | None = None
+    ) -> None:
+        """Name a record that can't be read; a page is never written over."""
+        logger.error("damaged: %s; the record is left as it is", damage)
+        self.damages.append(damage)
+        if kind is RecordType.ACTIVE and where is not None:
+            try:
+                queue = self.queues.make(keys.read_queue_id(where.queue))
+                queue.damaged_page(keys.read_page(where.rest))
+            except CodecError:
+                logger.error("damaged: %s belongs to no queue", damage)
