@@ -31,9 +31,9 @@ from zaqar_lite.client import (
     encoding,
 )
 from zaqar_lite.client.endpoints import claims, messages, queues
-from zaqar_lite.client.errors import from_response
 from zaqar_lite.client.posting import Batcher, Pace, PostOptions
 from zaqar_lite.client.queue_options import KEYS, RESERVED
+from zaqar_lite.client.refusals import from_response
 from zaqar_lite.client.wire import Response
 from zaqar_lite.domain import metadata
 

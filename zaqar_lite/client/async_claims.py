@@ -3,37 +3,32 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from zaqar_lite.client.errors import (
-    BadRequest,
-    ClaimLost,
-    MessageNotFound,
-    Unsupported,
-    ZaqarError,
-)
-from zaqar_lite.client.ledger import ClaimOptions, Ledger
+from zaqar_lite.client.asynchronous.claims import AsyncClaims
+from zaqar_lite.client.asynchronous.settling import AsyncSettling
+from zaqar_lite.client.errors import ZaqarError
+from zaqar_lite.client.ledger import ClaimOptions
 from zaqar_lite.client.models import Message
-from zaqar_lite.client.settlements import Act, Settled, Settlement
+from zaqar_lite.client.settlements import Settled, Settlement
 from zaqar_lite.client.termination import ASYNC_TERMINATION
 
-if TYPE_CHECKING:
-    from zaqar_lite.client.asynchronous.claims import AsyncClaims
 
+class AsyncClaim(AsyncSettling):
+    """An async claim; made by `AsyncClient.claim`. In its block the loop is a plain `for`.
 
-class AsyncClaim(Ledger):
-    """An async claim; made by `AsyncClient.claim`. In its block the loop is a plain `for`."""
+    Settlements of single messages that are awaited in one turn of the event loop are one request.
+    """
 
     HOW = (
         "use `async with client.claim(...) as claim:`, or iterate: "
         "`async for message in client.claim(...)`"
     )
 
-    def __init__(self, client: "AsyncClaims", queue: str, options: ClaimOptions) -> None:
-        super().__init__(queue, options, client.page_size)
-        self._client = client
+    def __init__(self, client: AsyncClaims, queue: str, options: ClaimOptions) -> None:
+        super().__init__(client, queue, options)
         self._renewing: asyncio.Task[None] | None = None
         self._holder: asyncio.Task[Any] | None = None
         self._turn: list[tuple[Settlement, asyncio.Future[Settled]]] = []
@@ -116,77 +111,6 @@ class AsyncClaim(Ledger):
         finally:
             self._let_go()
 
-    async def delete_done(self) -> None:
-        """Delete now what is done so far, instead of at the end.
-
-        Raises:
-            ClaimLost: the claim lapsed; someone else may have the messages.
-        """
-        for call in self._acknowledgements():
-            await self._client.call(call)
-
-    async def settle(self, *settlements: Settlement) -> list[Settled]:
-        """Settle messages now; return one result for each.
-
-        What is done so far is deleted in the same request.
-
-        Raises:
-            ClaimLost: what is done could not be deleted; someone else may have it.
-            Unsupported: this server cannot settle single messages.
-        """
-        gathered = self._gathered(settlements)
-        results = await self._carry_out(gathered)
-        along = len(gathered) - len(settlements)
-        for result in results[:along]:
-            result.check()
-        return results[along:]
-
-    async def release(
-        self,
-        message: Message | str,
-        *,
-        delay: int | None = None,
-        failed: bool = False,
-        reason: str | None = None,
-        detail: str | None = None,
-    ) -> None:
-        """Give a message back now: it can be claimed again at once, or after `delay` seconds.
-
-        `failed` counts it towards the queue's `_max_failures`; without a delay of its own it waits
-        as the queue's `_retry_backoff` says then. `reason` (128 bytes) and `detail` (2 KiB) stand
-        in its attempts. What is done so far is deleted in the same request.
-
-        Several of one turn of the event loop are one request.
-
-        Raises:
-            ClaimLost: the claim does not hold it (any more).
-            Unsupported: this server cannot; `skip` gives it back at the end of the block.
-        """
-        await self._settle_one(
-            Settlement.release(message, delay=delay, failed=failed, reason=reason, detail=detail)
-        )
-
-    async def extend(self, message: Message | str, ttl: int) -> None:
-        """Hold one message for `ttl` seconds from now, whatever becomes of the claim's others.
-
-        Raises:
-            ClaimLost: the claim does not hold it (any more).
-            Unsupported: this server cannot; `Client.renew_claim` holds all for longer.
-        """
-        await self._settle_one(Settlement.extend(message, ttl))
-
-    async def dead(
-        self, message: Message | str, *, reason: str | None = None, detail: str | None = None
-    ) -> None:
-        """Send a message to the dead letters now.
-
-        Raises:
-            NoDeadLetters: its queue has no place for them; it is still held.
-            ClaimLost: the claim does not hold it (any more).
-            Unsupported: this server cannot.
-        """
-        await self._settle_one(Settlement.dead(message, reason=reason, detail=detail))
-
     async def _settle_one(self, settlement: Settlement) -> None:
         result: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
         self._turn.append((settlement, result))
@@ -208,28 +132,6 @@ class AsyncClaim(Ledger):
             for (_, future), result in zip(turn, results, strict=True):
                 future.set_result(result)
 
-    async def _carry_out(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        if not settlements:
-            return []
-        with self._settling(settlements) as claim_id:
-            results = await self._client.settle(self.queue, claim_id, settlements)
-            self._left(settlements, results)
-        return results
-
-    async def _end(self) -> None:
-        """Delete what is done and release the rest, in one request if it can be."""
-        last = self._last_settlements() if self._client.settles else None
-        if last is not None:
-            # A server that cannot, or takes fewer at once, is asked in two steps.
-            with contextlib.suppress(Unsupported, BadRequest):
-                results = await self._carry_out(last)
-                for settlement, result in zip(last, results, strict=True):
-                    if settlement.act is Act.DELETE:
-                        result.check()
-                return
-        for call in self._ending():
-            await self._client.call(call)
-
     def _let_go(self) -> None:
         if self._holder is not None:
             holder, self._holder = self._holder, None
@@ -239,29 +141,5 @@ class AsyncClaim(Ledger):
         every, claim_id = self._renewals(), self.id
         while every is not None and claim_id is not None:
             await asyncio.sleep(every)
-            if self._all_settled():
+            if not await self._renew_once(claim_id):
                 return
-            if not self._keeping:
-                continue
-            sent_at = time.monotonic()
-            try:
-                await self._client.call(self._renewal(claim_id))
-                self._renewed(sent_at)
-            except ZaqarError as error:
-                if isinstance(error, ClaimLost) and await self._is_over():
-                    return
-                if self._not_renewed(error):
-                    return
-
-    async def _is_over(self) -> bool:
-        if not self._may_be_over():
-            return False
-        for call in self._look_ups():
-            try:
-                await self._client.call(call)
-            except MessageNotFound:
-                continue
-            except ZaqarError:
-                pass  # unknown: take it for lost
-            return False
-        return True

@@ -17,8 +17,8 @@ from zaqar_lite.client.errors import (
     SignatureRefused,
     Unreachable,
     ZaqarError,
-    from_response,
 )
+from zaqar_lite.client.refusals import from_response
 from zaqar_lite.client.wire import Call, Request, Response
 
 T = TypeVar("T")

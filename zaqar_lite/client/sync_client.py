@@ -1,11 +1,11 @@
 """The sync client, over urllib3: its methods, from one module per resource."""
 
-from zaqar_lite.client.sync.claims import SyncClaims
+from zaqar_lite.client.sync.claiming import SyncClaiming
 from zaqar_lite.client.sync.dead_letters import SyncDeadLetters
 from zaqar_lite.client.sync.queues import SyncQueues
 
 
-class Client(SyncQueues, SyncDeadLetters, SyncClaims):
+class Client(SyncQueues, SyncDeadLetters, SyncClaiming):
     """A sync client; threads may share it. Use it in a `with`, or `close()` it.
 
     Its arguments are `Shell`'s. `AsyncClient` has the same methods.

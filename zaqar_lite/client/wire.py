@@ -4,12 +4,10 @@ import dataclasses
 import datetime as dt
 import email.utils
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from zaqar_lite.client.errors import StatusError
 from zaqar_lite.client.line import Line
-
-if TYPE_CHECKING:
-    from zaqar_lite.client.errors import StatusError
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -66,5 +64,5 @@ class Call(Generic[T_co]):
 
     request: Request
     read: Callable[[Response], T_co]
-    meanings: "Mapping[int, type[StatusError]] | None" = None
+    meanings: Mapping[int, type[StatusError]] | None = None
     resend: bool = True

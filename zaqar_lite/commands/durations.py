@@ -1,6 +1,7 @@
-"""Durations as people write them: 30s, 5m, 1h, 2d, 1h30m; a plain number is seconds."""
+"""Durations as people write them (30s, 5m, 1h30m; plain numbers are seconds), and instants."""
 
 import argparse
+import datetime as dt
 import math
 import re
 
@@ -59,3 +60,9 @@ def shown(seconds: float) -> str:
         if count or (parts and left):
             parts.append(f"{count}{unit}")
     return "".join(part for part in parts[:2] if not part.startswith("0")) or "0s"
+
+
+def instant(text: str) -> dt.datetime:
+    """Read a point in time; one without a zone is this machine's."""
+    at = dt.datetime.fromisoformat(text)
+    return at if at.tzinfo is not None else at.astimezone()

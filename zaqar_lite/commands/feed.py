@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from zaqar_lite.client import NewMessage, PostSummary, RawBody, Rejected, ZaqarError
-from zaqar_lite.commands.durations import whole_seconds
-from zaqar_lite.commands.message import instant
+from zaqar_lite.commands.durations import instant, whole_seconds
 from zaqar_lite.commands.output import Output
 from zaqar_lite.commands.running import FAILED, UsageError, async_client, pairs
 

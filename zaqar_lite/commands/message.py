@@ -1,13 +1,12 @@
 """`zaqar-lite message`: post (one, or a file), list, show, edit, cancel, delete, pop, settle."""
 
 import argparse
-import datetime as dt
 import json
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands import attempts, settle
-from zaqar_lite.commands.durations import seconds_above_zero, whole_seconds
+from zaqar_lite.commands.durations import instant, seconds_above_zero, whole_seconds
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import (
     FAILED,
@@ -254,12 +253,6 @@ def pop(client: "Client", arguments: argparse.Namespace, output: Output) -> None
     """Take messages out."""
     popped = client.pop(arguments.queue, arguments.count, wait=arguments.wait)
     output.rows(map(as_row, popped), COLUMNS, empty=f"{arguments.queue} has nothing to take.")
-
-
-def instant(text: str) -> dt.datetime:
-    """Read a point in time; one without a zone is this machine's."""
-    at = dt.datetime.fromisoformat(text)
-    return at if at.tzinfo is not None else at.astimezone()
 
 
 def _times(parser: argparse.ArgumentParser) -> None:

@@ -1,13 +1,11 @@
-"""Claims: the async client's methods."""
+"""Claims by their ids: the async client's methods."""
 
 from collections.abc import Iterable
 from functools import partial
 
-from zaqar_lite.client.async_claims import AsyncClaim
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
 from zaqar_lite.client.endpoints import claims
 from zaqar_lite.client.errors import Unreachable, Unsupported
-from zaqar_lite.client.ledger import ClaimOptions
 from zaqar_lite.client.line import Line
 from zaqar_lite.client.models import Held
 from zaqar_lite.client.settlements import Settled, Settlement
@@ -16,43 +14,7 @@ from zaqar_lite.client.waiting import POLL
 
 
 class AsyncClaims(AsyncCalls):
-    """Claim messages, renew, read and release claims."""
-
-    def claim(
-        self,
-        queue: str,
-        *,
-        limit: int = 10,
-        ttl: int = 300,
-        grace: int = 60,
-        details: bool = False,
-        raw: bool = False,
-        renew: bool = True,
-        renew_every: float | None = None,
-        wait: float = 0,
-        poll: float = POLL,
-    ) -> AsyncClaim:
-        """Claim messages for an `async with` block; the arguments are `ClaimOptions`'.
-
-        The claim is renewed in the background. At the end of the block the messages that were
-        processed are deleted and the others released, also when SIGTERM ends the program. A
-        claim of nothing is empty (and false), not an error.
-
-        Raises:
-            ClaimLost: it lapsed meanwhile; someone else may have the messages.
-        """
-        options = ClaimOptions(
-            limit=limit,
-            ttl=ttl,
-            grace=grace,
-            details=details,
-            raw=raw,
-            renew=renew,
-            renew_every=renew_every,
-            wait=wait,
-            poll=poll,
-        )
-        return AsyncClaim(self, queue, options)
+    """Create, read, renew, settle and release claims."""
 
     async def create_claim(
         self,
@@ -67,7 +29,7 @@ class AsyncClaims(AsyncCalls):
         poll: float = POLL,
         line: Line | None = None,
     ) -> Held | None:
-        """Claim messages, None if there is none; `claim` is the comfortable way.
+        """Claim messages, None if there is none; `claim` also renews and ends it.
 
         With `wait` it waits up to so many seconds for a message; `line.hang_up()` ends that. A
         server that does not wait is asked about every `poll` seconds.

@@ -1,14 +1,11 @@
 """Dead letters: the async client's methods."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from zaqar_lite.client.asynchronous.messages import AsyncMessages
+from zaqar_lite.client.asynchronous.runtime import to_the_end
 from zaqar_lite.client.dead_letters import Redrive, Redriven, RedriveOptions, Source
-from zaqar_lite.client.models import (
-    Message,
-)
-from zaqar_lite.client.termination import ASYNC_TERMINATION
+from zaqar_lite.client.models import Message
 
 
 class AsyncDeadLetters(AsyncMessages):
@@ -63,12 +60,8 @@ class AsyncDeadLetters(AsyncMessages):
             delay=delay,
             on_moved=on_moved,
         )
-        task = asyncio.current_task()
-        holding = self.release_on_sigterm and ASYNC_TERMINATION.hold(task)
-        try:
-            cancelled: list[asyncio.CancelledError] = []
-            redrive = Redrive(queue, options, stopping=lambda: bool(cancelled))
-            return await self._drive(redrive.steps(self.page_size), cancelled)
-        finally:
-            if holding and task is not None:
-                ASYNC_TERMINATION.let_go(task)
+        return await to_the_end(
+            self.call,
+            lambda stopping: Redrive(queue, options, stopping=stopping).steps(self.page_size),
+            on_sigterm=self.release_on_sigterm,
+        )

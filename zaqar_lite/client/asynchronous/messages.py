@@ -9,12 +9,7 @@ from zaqar_lite.client import encoding
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
 from zaqar_lite.client.endpoints import messages
 from zaqar_lite.client.errors import MessageNotFound
-from zaqar_lite.client.models import (
-    Ids,
-    Message,
-    MessagePage,
-    NewMessage,
-)
+from zaqar_lite.client.models import Ids, Message, MessagePage, NewMessage
 from zaqar_lite.client.posting import (
     Posted,
     PostOptions,
@@ -50,9 +45,9 @@ class AsyncMessages(AsyncCalls):
             idempotency_key=idempotency_key,
             headers=headers,
         )
-        return (
-            await self.call(messages.post(queue, [encoding.encode_message(message, self.encoder)]))
-        )[0]
+        encoded = [encoding.encode_message(message, self.encoder)]
+        ids = await self.call(messages.post(queue, encoded))
+        return ids[0]
 
     async def post_batch(
         self, queue: str, batch: Iterable[object], *, idempotency_key: str | None = None

@@ -1,16 +1,16 @@
+# Generated from asynchronous/calls.py by tests/generate_sync.py; change it there.
 """What every method of the sync client stands on: carry out a call, with retries."""
 
 import time
-import warnings
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from zaqar_lite.client.dead_letters import Steps
-from zaqar_lite.client.errors import BadRequest, ServerWarning, Unreachable
+from zaqar_lite.client.errors import BadRequest, Unreachable
 from zaqar_lite.client.exchange import Login, Outcome, Sleep, exchange
 from zaqar_lite.client.line import Line
 from zaqar_lite.client.shell import Shell
+from zaqar_lite.client.sync.runtime import login, sleep
 from zaqar_lite.client.transports import Transport, Urllib3Transport
 from zaqar_lite.client.waiting import POLL, Waiting
 from zaqar_lite.client.wire import Call
@@ -61,20 +61,14 @@ class SyncCalls(Shell):
                 return result
             outcome = None
             if isinstance(step, Sleep):
-                self._sleep(step.seconds, call.request.line)
+                sleep(step.seconds, call.request.line)
             elif isinstance(step, Login):
-                self._auth.login()
+                login(self._auth)
             else:
                 try:
                     outcome = self.transport.send(self.url, step)
                 except Unreachable as error:
                     outcome = error
-
-    def _sleep(self, seconds: float, line: Line | None) -> None:
-        if line is None:
-            time.sleep(seconds)
-        else:
-            line.sleep(seconds)
 
     def _until_found(
         self,
@@ -102,27 +96,6 @@ class SyncCalls(Shell):
                 continue
             pause = None if found else waiting.pause()
             if pause is not None:
-                self._sleep(pause, line)
+                sleep(pause, line)
             if pause is None or (line is not None and line.over):
                 return found
-
-    def _drive(self, steps: Steps[T]) -> T:
-        """Carry out the calls that a generator asks for, and tell it how each of them went.
-
-        A warning never ends it in the middle of its work.
-        """
-        try:
-            call = next(steps)
-            while True:
-                try:
-                    outcome = self.call(call)
-                except ServerWarning as warning:
-                    warnings.warn(warning, stacklevel=4)
-                    call = steps.send(warning.result)
-                except BaseException as error:  # noqa: BLE001 - the generator raises it again
-                    call = steps.throw(error)
-                else:
-                    call = steps.send(outcome)
-        except StopIteration as done:
-            result: T = done.value
-            return result

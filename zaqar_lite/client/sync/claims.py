@@ -1,12 +1,11 @@
-"""Claims: the sync client's methods."""
+# Generated from asynchronous/claims.py by tests/generate_sync.py; change it there.
+"""Claims by their ids: the sync client's methods."""
 
 from collections.abc import Iterable
 from functools import partial
 
-from zaqar_lite.client.claims import Claim
 from zaqar_lite.client.endpoints import claims
 from zaqar_lite.client.errors import Unreachable, Unsupported
-from zaqar_lite.client.ledger import ClaimOptions
 from zaqar_lite.client.line import Line
 from zaqar_lite.client.models import Held
 from zaqar_lite.client.settlements import Settled, Settlement
@@ -16,43 +15,7 @@ from zaqar_lite.client.waiting import POLL
 
 
 class SyncClaims(SyncCalls):
-    """Claim messages, renew, read and release claims."""
-
-    def claim(
-        self,
-        queue: str,
-        *,
-        limit: int = 10,
-        ttl: int = 300,
-        grace: int = 60,
-        details: bool = False,
-        raw: bool = False,
-        renew: bool = True,
-        renew_every: float | None = None,
-        wait: float = 0,
-        poll: float = POLL,
-    ) -> Claim:
-        """Claim messages for the length of a `with` block; the arguments are `ClaimOptions`'.
-
-        The claim is renewed in the background. At the end of the block the messages that were
-        processed are deleted and the others released, also when SIGTERM ends the program. A
-        claim of nothing is empty (and false), not an error.
-
-        Raises:
-            ClaimLost: it lapsed meanwhile; someone else may have the messages.
-        """
-        options = ClaimOptions(
-            limit=limit,
-            ttl=ttl,
-            grace=grace,
-            details=details,
-            raw=raw,
-            renew=renew,
-            renew_every=renew_every,
-            wait=wait,
-            poll=poll,
-        )
-        return Claim(self, queue, options)
+    """Create, read, renew, settle and release claims."""
 
     def create_claim(
         self,
@@ -67,7 +30,7 @@ class SyncClaims(SyncCalls):
         poll: float = POLL,
         line: Line | None = None,
     ) -> Held | None:
-        """Claim messages, None if there is none; `claim` is the comfortable way.
+        """Claim messages, None if there is none; `claim` also renews and ends it.
 
         With `wait` it waits up to so many seconds for a message; `line.hang_up()` ends that. A
         server that does not wait is asked about every `poll` seconds.

@@ -1,14 +1,12 @@
+# Generated from asynchronous/dead_letters.py by tests/generate_sync.py; change it there.
 """Dead letters: the sync client's methods."""
 
-import contextlib
 from collections.abc import Callable, Iterator
 
 from zaqar_lite.client.dead_letters import Redrive, Redriven, RedriveOptions, Source
-from zaqar_lite.client.models import (
-    Message,
-)
+from zaqar_lite.client.models import Message
 from zaqar_lite.client.sync.messages import SyncMessages
-from zaqar_lite.client.termination import TERMINATION
+from zaqar_lite.client.sync.runtime import to_the_end
 
 
 class SyncDeadLetters(SyncMessages):
@@ -63,12 +61,8 @@ class SyncDeadLetters(SyncMessages):
             delay=delay,
             on_moved=on_moved,
         )
-        holding = self.release_on_sigterm and TERMINATION.hold()
-        try:
-            with TERMINATION.shield() if holding else contextlib.nullcontext():
-                stopping = (lambda: TERMINATION.requested) if holding else (lambda: False)
-                redrive = Redrive(queue, options, stopping=stopping)
-                return self._drive(redrive.steps(self.page_size))
-        finally:
-            if holding:
-                TERMINATION.let_go()
+        return to_the_end(
+            self.call,
+            lambda stopping: Redrive(queue, options, stopping=stopping).steps(self.page_size),
+            on_sigterm=self.release_on_sigterm,
+        )

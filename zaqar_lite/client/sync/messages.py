@@ -1,3 +1,4 @@
+# Generated from asynchronous/messages.py by tests/generate_sync.py; change it there.
 """Messages: the sync client's methods."""
 
 import datetime as dt
@@ -8,13 +9,14 @@ from typing import TypeVar
 from zaqar_lite.client import encoding
 from zaqar_lite.client.endpoints import messages
 from zaqar_lite.client.errors import MessageNotFound
-from zaqar_lite.client.models import (
-    Ids,
-    Message,
-    MessagePage,
-    NewMessage,
+from zaqar_lite.client.models import Ids, Message, MessagePage, NewMessage
+from zaqar_lite.client.posting import (
+    Posted,
+    PostOptions,
+    PostSummary,
+    Rejected,
+    post_all,
 )
-from zaqar_lite.client.posting import Posted, PostOptions, PostSummary, Rejected, post_all
 from zaqar_lite.client.shell import chunks
 from zaqar_lite.client.sync.calls import SyncCalls
 
@@ -44,7 +46,9 @@ class SyncMessages(SyncCalls):
             idempotency_key=idempotency_key,
             headers=headers,
         )
-        return self.call(messages.post(queue, [encoding.encode_message(message, self.encoder)]))[0]
+        encoded = [encoding.encode_message(message, self.encoder)]
+        ids = self.call(messages.post(queue, encoded))
+        return ids[0]
 
     def post_batch(
         self, queue: str, batch: Iterable[object], *, idempotency_key: str | None = None

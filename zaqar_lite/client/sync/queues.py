@@ -1,3 +1,4 @@
+# Generated from asynchronous/queues.py by tests/generate_sync.py; change it there.
 """Queues and the service itself: the sync client's methods."""
 
 import datetime as dt
@@ -59,7 +60,10 @@ class SyncQueues(SyncCalls):
 
     def queue_exists(self, queue: str) -> bool:
         """Return whether somebody has made the queue; `get_queue` shows the defaults if not."""
-        return any(one.name == queue for one in self.list_queues(name=queue))
+        for one in self.list_queues(name=queue):
+            if one.name == queue:
+                return True
+        return False
 
     def update_queue(
         self, queue: str, metadata: Options, *, remove: Iterable[str] = ()
