@@ -333,7 +333,8 @@ class MessageStore(Store):
         process did it: a post, release, settlement, edit, promotion or move. A hint, never a
         promise: it may be lost (a connection is cut), wrong (somebody was faster) or doubled; the
         claim decides, and who waits polls every `poll_interval_ms`. What becomes ready by time
-        alone is not announced: `next_due` tells when. One listener, set before `open`.
+        alone is not announced: `next_due` tells when. A store whose poll interval is a second or
+        less may leave out what other processes did. One listener, set before `open`.
         """
         raise Unsupported("This store does not tell what became ready.")
 

@@ -7,11 +7,23 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.contract.stores import Stores
-from tests.contract.subject import MINUTE, QueueUnderTest, ids, texts
+from tests.contract.subject import (
+    HOUR,
+    MINUTE,
+    QueueUnderTest,
+    ack,
+    backoff,
+    bury,
+    extend,
+    fail,
+    give_back,
+    ids,
+    texts,
+)
 from tests.drivers.swift.conftest import OpenSwift, a_queue
 from tests.drivers.swift.faulty_proxy import Fault, FaultyProxy
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.models import Outcome, QueueRef, Retries
 
 pytestmark = pytest.mark.anyio
 
@@ -59,6 +71,37 @@ async def edit_body(queue: QueueUnderTest) -> None:
     await queue.edit(message_id, "a", delay=0)
 
 
+async def give_one_back(queue: QueueUnderTest) -> None:
+    claim_id, message_id = await claimed(queue)
+    assert await queue.outcomes(claim_id, give_back(message_id)) == [Outcome.DONE]
+
+
+async def fail_one(queue: QueueUnderTest) -> None:
+    """It waits for a back-off that is over when the late write comes."""
+    claim_id, message_id = await claimed(queue)
+    retries = Retries(backoff=backoff(MINUTE))
+    assert await queue.outcomes(claim_id, fail(message_id), retries=retries) == [Outcome.DONE]
+    queue.advance(2 * MINUTE)
+
+
+async def extend_one(queue: QueueUnderTest) -> None:
+    claim_id, message_id = await claimed(queue)
+    assert await queue.outcomes(claim_id, extend(message_id, HOUR)) == [Outcome.DONE]
+    await queue.release(claim_id)
+
+
+async def meet_a_lapse(queue: QueueUnderTest) -> None:
+    """The sweep ends the attempt, and writes that."""
+    await claimed(queue)
+    queue.advance(11 * MINUTE)
+    await queue.sweep()
+
+
+async def claimed(queue: QueueUnderTest) -> tuple[str, str]:
+    (message_id,) = await queue.post("a")
+    return await queue.claim_id(), message_id
+
+
 async def expose(queue: QueueUnderTest) -> None:
     await queue.post("a", delay=MINUTE)
     assert await queue.expose() == 1
@@ -79,6 +122,10 @@ async def posted_and_claimed(queue: QueueUnderTest) -> str:
         pytest.param(edit, "POST", 0, id="an-edit"),
         pytest.param(edit_body, "PUT", 1, id="an-edit-of-the-body"),
         pytest.param(expose, "POST", 0, id="a-delay-that-is-switched-off"),
+        pytest.param(give_one_back, "POST", 1, id="a-message-given-back"),
+        pytest.param(fail_one, "POST", 1, id="a-failure"),
+        pytest.param(extend_one, "POST", 1, id="a-lease-of-one-message"),
+        pytest.param(meet_a_lapse, "POST", 1, id="a-lapse"),
     ],
 )
 async def test_what_hung_changes_nothing_that_another_holds(
@@ -155,6 +202,70 @@ async def test_a_move_that_hung_changes_nothing_that_another_holds(
     assert texts(held) == ["letter"]
     assert not await target.delete(*ids(held), claims=[holder])
     assert await target.bodies() == await source.bodies() == []
+
+
+async def test_an_attempt_that_hung_does_not_undo_the_next_one(
+    open_swift: OpenSwift, proxy: FaultyProxy
+) -> None:
+    queue = a_queue(await open_swift(proxy.url, options=QUICK))
+    claim_id, message_id = await claimed(queue)
+    go = threading.Event()
+    fault = proxy.fault("PUT", "/a/", pause=go)
+    await queue.settle(claim_id, fail(message_id, reason="one"))
+    await queue.settle(await queue.claim_id(), fail(message_id, reason="two"))
+    await land(fault, go)
+    assert [each.reason for each in await queue.attempts(message_id)] == ["one", "two"]
+
+
+Settle = Callable[[QueueUnderTest, str, str], Awaitable[object]]
+
+
+async def reject(queue: QueueUnderTest, claim_id: str, message_id: str) -> object:
+    target = queue.named("target").as_dead_letter_queue()
+    return await queue.settle(claim_id, bury(message_id), retries=Retries(target))
+
+
+async def give_up(queue: QueueUnderTest, claim_id: str, message_id: str) -> object:
+    return await queue.settle(claim_id, give_back(message_id))
+
+
+async def acknowledge(queue: QueueUnderTest, claim_id: str, message_id: str) -> object:
+    return await queue.settle(claim_id, ack(message_id))
+
+
+async def lengthen(queue: QueueUnderTest, claim_id: str, message_id: str) -> object:
+    return await queue.settle(claim_id, extend(message_id, HOUR))
+
+
+@pytest.mark.parametrize(
+    ("settle", "method", "place"),
+    [
+        pytest.param(give_up, "PUT", "/a/", id="the-attempt"),
+        pytest.param(give_up, "POST", "/m/", id="a-release"),
+        pytest.param(lengthen, "POST", "/m/", id="a-lease"),
+        pytest.param(acknowledge, "DELETE", "/m/", id="an-acknowledgement"),
+        pytest.param(reject, "POST", "/m/", id="a-rejection"),
+    ],
+)
+async def test_a_settlement_that_failed_changes_nothing_when_its_write_comes_late(
+    open_swift: OpenSwift, proxy: FaultyProxy, settle: Settle, method: str, place: str
+) -> None:
+    """It was answered 503; the lease has lapsed, and the message is another's by then."""
+    queue = a_queue(await open_swift(proxy.url, options="&timeout=1&patience=0.5"))
+    claim_id, message_id = await claimed(queue)
+    go = threading.Event()
+    fault = proxy.fault(method, place, pause=go)
+    with pytest.raises(Unavailable):
+        await settle(queue, claim_id, message_id)
+    queue.advance(11 * MINUTE)
+    holder = await queue.claim_id()
+    await land(fault, go)
+    (held,) = (await queue.get_claim(holder, details=True)).messages
+    assert (held.id, held.claim_count, held.failure_count) == (message_id, 2, 1)
+    assert [each.outcome.value for each in held.attempts] == ["lapsed"]
+    assert (await queue.claim()).claim_id is None
+    assert await queue.outcomes(holder, ack(message_id)) == [Outcome.DONE]
+    assert await queue.bodies() == await queue.named("target").bodies() == []
 
 
 def letter_box(stores: Stores) -> tuple[QueueUnderTest, QueueUnderTest]:

@@ -6,7 +6,17 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from tests.contract.subject import MINUTE, QueueUnderTest, ids, texts
+from tests.contract.subject import (
+    HOUR,
+    MINUTE,
+    QueueUnderTest,
+    ack,
+    backoff,
+    extend,
+    fail,
+    ids,
+    texts,
+)
 from tests.drivers.swift.conftest import OpenSwift, a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
 from zaqar_lite.domain.errors import QueueChanged
@@ -101,9 +111,66 @@ async def test_a_claim_is_renewed_shown_and_released_by_what_it_holds(
     assert proxy.kinds() == {
         "GET object": 1,
         "HEAD object": 20,
+        "PUT object": 20,  # an attempt each
         "POST object": 20,
         "DELETE object": 1,
     }
+
+
+async def test_what_a_settlement_costs(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
+    """Each message is read once and written once; what fails writes its attempt besides."""
+    posted = await queue.post(*map(str, range(20)))
+    claim_id = await queue.claim_id(20)
+    proxy.kinds()
+    await queue.settle(claim_id, *map(ack, posted[:10]))
+    assert proxy.kinds() == {"HEAD object": 10, "DELETE object": 10}
+    await queue.settle(claim_id, *(extend(each, HOUR) for each in posted[10:]))
+    assert proxy.kinds() == {"HEAD object": 10, "GET object": 1, "POST object": 10 + 1}
+    await queue.settle(claim_id, *map(fail, posted[10:]))
+    assert proxy.kinds() == {
+        "HEAD object": 10,
+        "PUT object": 10,
+        "POST object": 10,
+        "DELETE object": 1,  # the claim ends with them
+    }
+    claim_id = await queue.claim_id(10, ttl=5 * MINUTE)
+    proxy.kinds()
+    await queue.settle(claim_id, *map(fail, posted[10:15]))
+    assert proxy.kinds() == {
+        "HEAD object": 5,
+        "GET object": 5,  # the earlier attempts
+        "PUT object": 5,
+        "POST object": 5,
+    }
+
+
+async def test_a_lapse_costs_its_attempt(queue: QueueUnderTest, proxy: FaultyProxy) -> None:
+    """The claim that meets it writes the message once; only a back-off is a claim's without one."""
+    await queue.post(*map(str, range(5)))
+    await queue.claim_id(5, ttl=MINUTE)
+    queue.advance(2 * MINUTE)
+    proxy.kinds()
+    assert len((await queue.claim(5, ttl=MINUTE)).messages) == 5
+    assert proxy.kinds() == {"LIST": 1, "GET object": 5, "PUT object": 5 + 1, "POST object": 5}
+    queue.advance(2 * MINUTE)
+    assert not (await queue.claim(10, backoff=backoff(HOUR))).messages
+    assert proxy.kinds() == {"LIST": 1, "GET object": 5 + 5, "PUT object": 5, "POST object": 5}
+    assert await queue.next_due() in range(HOUR - 2 * MINUTE, HOUR)
+    assert proxy.kinds() == {}  # that claim had seen it
+
+
+async def test_attempts_are_read_only_by_who_asks(
+    queue: QueueUnderTest, proxy: FaultyProxy
+) -> None:
+    posted = await queue.post(*map(str, range(5)))
+    await queue.release(await queue.claim_id(5))
+    proxy.kinds()
+    await queue.get(*posted)
+    assert proxy.kinds() == {"GET object": 5}
+    await queue.get(*posted, details=True)
+    assert proxy.kinds() == {"GET object": 5 + 5}
+    await queue.claim(5)
+    assert proxy.kinds() == {"LIST": 1, "GET object": 5, "POST object": 5, "PUT object": 1}
 
 
 async def test_a_pop_is_one_listing_and_a_get_and_a_delete_a_message(
@@ -248,7 +315,7 @@ async def test_a_claim_goes_on_where_the_last_one_ended(
     queue: QueueUnderTest, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A claim examines so much and no more; what it passed over is due at a known instant."""
-    monkeypatch.setattr(claiming, "_MOST_EXAMINED", 20)
+    monkeypatch.setattr(claiming, "MOST_EXAMINED", 20)
     await queue.post(*map(str, range(60)), delay=30 * MINUTE)
     await queue.post("ready")
     limits(proxy)

@@ -10,16 +10,21 @@ Every queue has one container, PREFIX.queue.HASH.NAME (the hash is of the projec
                         u       digest of the Client-ID that posted (echo)
                         d       delay expires at (ms)
                         n       claim count
-                        c, x, w the last claim: id, expires at (ms; live until then), Client-ID
-                        to, at, mt   leaves for the dead-letter queue of that container, to that
-                                position, with that ttl
+                        c, s, x, w  the last claim: id, claimed at, lease ends at (ms), Client-ID
+                        o       how that hand-out ended; x is then the end of parking
+                        f       failure count
+                        to, at, mt, y   leaves for the dead-letter queue of that container, to that
+                                position, with that ttl, for that reason
                         from, at     arrives from that container and that position
+    a/POSITION/ID   the history of the message m/POSITION/ID: e expires at, with the message;
+                    content: its attempts
     l/tail          `last`: no position after this one was given out; `open`: the first position of
                     a post that is being written, and the content then tells how to finish or undo
                     it; `birth`, `born`: what is before these is of an earlier life of the queue
                     (messages, keys); `gone`: dropped at; `v`: version of the record; `n`: bound of
-                    messages and keys
-    c/CLAIM         a claim: s started at, t ttl, x expires at; content: the names it holds
+                    messages and keys; `p`: the queue's project
+    c/CLAIM         a claim: s started at, t ttl, x: no lease ends later;
+                    content: the names it holds
     k/m/HASH, k/b/HASH   an idempotency key of a message or a batch: x forgotten at, h digest of
                     what was posted with it; content: ids
     i/ID            the position of a message that was moved here, which its id does not tell

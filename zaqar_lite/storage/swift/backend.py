@@ -9,6 +9,7 @@ from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.storage.base import Store
 from zaqar_lite.storage.swift.connection import Swift
+from zaqar_lite.storage.swift.hints import Hints
 from zaqar_lite.storage.swift.layout import Containers, Tail
 from zaqar_lite.storage.swift.locks import Lease, Locks, SharedLocks
 from zaqar_lite.storage.swift.objects import Objects
@@ -46,6 +47,7 @@ class Backend:
             else SharedLocks(options.coordination_url, options.lease, options.prefix)
         )
         self.tails = Tails(self.objects, clock, shared=self.shared, lease=options.lease)
+        self.hints = Hints(self.tails)
         self.records = Records(self.objects, self.containers, clock, shared=self.shared)
         self._users: set[object] = set()
 

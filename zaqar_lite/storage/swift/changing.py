@@ -10,13 +10,13 @@ from zaqar_lite.domain.ids import is_message_id
 from zaqar_lite.domain.models import Edit, Message, QueueRef, Refusal, RefusalReason
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.claiming import Claiming
-from zaqar_lite.storage.swift.layout import Listed, State, Tail
+from zaqar_lite.storage.swift.layout import Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import together
+from zaqar_lite.storage.swift.reading import NEVER
 
 _STEP = 100
 """Delayed messages that are made ready before the lock is free for a moment."""
-_END = 1 << 62
 
 
 class Changing(Claiming):
@@ -41,12 +41,12 @@ class Changing(Claiming):
                 raise NotFound(f"Message {message_id} does not exist.")
             state = _edited(message.state, edit, now)
             edited = message.with_state(state)
-            self._tails.queue(container).something_may_be_ready()
             if edit.body is not None:
                 edited = edited._replace(content=edited.content._replace(body=edit.body))
                 await self._objects.put_message(container, edited, lease)
             elif not await self._objects.mark_message(container, edited.listed.name, state, lease):
                 raise NotFound(f"Message {message_id} does not exist.")
+            self._tell_back(container, 1, state.delay_expires_at)
             return edited.view(now)
 
         return await self._backend.locked(queue, work)
@@ -84,12 +84,6 @@ class Changing(Claiming):
 
         return await self._backend.locked(queue, work)
 
-    async def _find_live(self, container: str, ids: Collection[str], tail: Tail) -> list[Listed]:
-        found = await together(*(self._find(container, key) for key in ids))
-        now = self._now()
-        there = [one for one in found if one is not None and one.state.is_live(now)]
-        return [one for one in there if one.position >= tail.birth]
-
     def _refused(self, found: Sequence[Listed], claim_ids: Collection[str]) -> list[Refusal]:
         now = self._now()
         return [
@@ -125,7 +119,7 @@ class Changing(Claiming):
         begin = max(known.exposed_to, tail.birth)
         done = 0
         again = [(tail.birth, begin)] if begin > tail.birth else []
-        for start, end in [(begin, _END), *again]:
+        for start, end in [(begin, NEVER), *again]:
             async for page in self._objects.messages(
                 container, start=start, before=_before(end), first=limit + 1
             ):
@@ -142,8 +136,9 @@ class Changing(Claiming):
         return done
 
     async def _expose(self, container: str, listed: Sequence[Listed], lease: Lease) -> int:
-        self._tails.queue(container).something_may_be_ready()
-        return sum(await together(*(self._expose_one(container, o.name, lease) for o in listed)))
+        done = sum(await together(*(self._expose_one(container, o.name, lease) for o in listed)))
+        self._tell_back(container, done, 0)
+        return done
 
     async def _expose_one(self, container: str, name: str, lease: Lease) -> bool:
         state = await self._objects.state(container, name)
@@ -170,7 +165,7 @@ class Changing(Claiming):
 
 
 def _before(end: int) -> str:
-    return layout.AFTER_MESSAGES if end == _END else layout.after_position(end - 1)
+    return layout.AFTER_MESSAGES if end == NEVER else layout.after_position(end - 1)
 
 
 def _edited(state: State, edit: Edit, now: int) -> State:
@@ -180,7 +175,7 @@ def _edited(state: State, edit: Edit, now: int) -> State:
         Conflict: it is not delayed any more.
         Invalid: it would expire before its delay is over.
     """
-    if state.is_claimed(now) or not state.is_delayed(now):
+    if state.is_away(now) or not state.is_delayed(now):
         raise Conflict(f"Message {edit.message_id} is not delayed (any more).")
     if edit.ttl_ms is not None:
         state = replace(state, ttl_ms=edit.ttl_ms, expires_at=now + edit.ttl_ms)

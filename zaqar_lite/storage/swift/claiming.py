@@ -3,32 +3,54 @@
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from zaqar_lite.domain.errors import Unavailable, Unsupported
+from zaqar_lite.domain.attempts import MAX_CLAIMS
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, Take
 from zaqar_lite.storage.swift.holding import Holding, Record
 from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import together
-from zaqar_lite.storage.swift.reading import SPARE
+from zaqar_lite.storage.swift.reading import MOST_EXAMINED, NEVER, SPARE
 
-_MOST_EXAMINED = 10_000
-"""Entries that one claim examines; the next one goes on where it ended."""
 _MAX_MOVED = 20
 """Dead letters of one claim, or a few more: the lock is not held for longer."""
+_MAX_PARKED = 100
+"""Lapsed messages that one claim parks, or a few more."""
 _TRUST_MS = 10_000
 """How long it is believed of a long stretch that nothing in it is ready: others may release."""
-_END = 1 << 62
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Chosen:
-    """What a claim found: messages to hand out, letters to move, and whether there may be more."""
+    """What a claim found: messages to hand out, letters to move, and whether there may be more.
+
+    `parked` counts the lapsed ones whose back-off has begun.
+    """
 
     messages: list[Fetched] = field(default_factory=list)
     letters: list[Fetched] = field(default_factory=list)
+    parked: int = 0
     more: bool = False
+
+    @property
+    def is_much(self) -> bool:
+        """Whether the lock has been held for enough of what is not handed out."""
+        return len(self.letters) >= _MAX_MOVED or self.parked >= _MAX_PARKED
+
+    def sort(self, message: Fetched, take: Take, now: int) -> Sequence[int]:
+        """Put a message where it belongs; answer when it is ready, where it was parked."""
+        state, letter = message.state, take.retries.dead_letter
+        if state.is_away(now):
+            self.parked += 1
+            return [state.claim_expires_at]
+        if not state.move_reason and letter and state.claim_count >= letter.max_claims:
+            message = message.with_state(replace(state, move_reason=MAX_CLAIMS))
+        (self.letters if message.state.move_reason else self.messages).append(message)
+        return ()
 
 
 class Claiming(Holding):
@@ -52,12 +74,12 @@ class Claiming(Holding):
         async def work(lease: Lease) -> Claimed:
             chosen = await self._choose(queue, take, lease)
             container = self._container(queue)
+            shown = await self._views(container, chosen.messages, details=take.details)
             gone = await _certain(
-                chosen.messages,
-                (self._pop_one(container, m.listed, lease) for m in chosen.messages),
+                shown, (self._pop_one(container, m.listed, lease) for m in chosen.messages)
             )
             self._tails.queue(container).room = None
-            popped = Claimed(None, [message.view(self._now()) for message in gone])
+            popped = Claimed(None, gone)
             return await self._with_letters(queue, take, chosen, popped, lease)
 
         return await self._backend.locked(queue, work)
@@ -70,51 +92,47 @@ class Claiming(Holding):
         What was handed out by now is handed out: where a move fails, the next claim goes on.
         """
         claimed.more = chosen.more
-        letter = take.retries.dead_letter
-        if chosen.letters and letter is not None and letter.target is not None:
-            source, target = self._container(queue), self._container(letter.target)
-            try:
-                claimed.moved = await self._dead_letters.move(
-                    source, target, chosen.letters, letter.ttl_ms or 0, lease
-                )
-            except Unavailable:
-                if not claimed.messages:
-                    raise
+        source, policy = self._container(queue), take.retries.dead_letter
+        try:
+            claimed.moved = await self._dead_letters.bury(source, chosen.letters, policy, lease)
+        except Unavailable:
+            if not claimed.messages:
+                raise
         return claimed
 
     async def _choose(self, queue: QueueRef, take: Take, lease: Lease) -> Chosen:
         """Choose ready messages, in order, and the exhausted ones met on the way."""
-        letter = take.retries.dead_letter
-        if letter is not None and letter.target is None:
-            raise Unsupported("The Swift store keeps no failed messages; the embedded one does.")
         container = self._container(queue)
         tail = await self._tails.load(container, lease)
         known = self._tails.queue(container)
         known.tail = tail = await self._backend.check(queue, take.version, tail)
-        chosen, start, until = Chosen(), tail.birth, _END
+        chosen, start, until = Chosen(), tail.birth, NEVER
+        known.due_at = None
         if known.nothing_ready is not None:
             mode, position, until = known.nothing_ready
             if mode is take.delay_mode and until > self._now():
                 start = position
             else:
-                known.nothing_ready, until = None, _END
+                known.nothing_ready, until = None, NEVER
         examined = 0
         async for page in self._objects.messages(container, start=start, first=take.limit + SPARE):
             listed = await self._with_moves_finished(container, page, lease)
-            until = min(until, await self._choose_of(container, listed, take, chosen))
+            until = min(until, await self._choose_of(container, listed, take, chosen, lease))
             examined += len(page)
             if len(chosen.messages) >= take.limit:
                 break
-            chosen.more = examined >= _MOST_EXAMINED or len(chosen.letters) >= _MAX_MOVED
+            chosen.more = examined >= MOST_EXAMINED or chosen.is_much
             if chosen.more:
-                if not chosen.messages and not chosen.letters:
+                if not (chosen.messages or chosen.is_much):
                     until = min(until, self._now() + _TRUST_MS) if self._backend.shared else until
                     known.nothing_ready = (take.delay_mode, page[-1].position + 1, until)
                 break
+        else:
+            known.due_at = until
         return chosen
 
     async def _choose_of(
-        self, container: str, listed: Sequence[Listed], take: Take, chosen: Chosen
+        self, container: str, listed: Sequence[Listed], take: Take, chosen: Chosen, lease: Lease
     ) -> int:
         """Choose of one page; answer when a message that is not ready may be so at the earliest."""
         now = self._now()
@@ -125,22 +143,20 @@ class Claiming(Holding):
             for one in listed
             if one.state.expires_at > now and not _may_take(take, one.state, now)
         ]
-        letter = take.retries.dead_letter
         start = 0
-        while start < len(ready):
+        while start < len(ready) and not chosen.is_much:
             wanted = take.limit - len(chosen.messages)
-            if wanted <= 0 or len(chosen.letters) >= _MAX_MOVED:
+            if wanted <= 0:
                 break
             found = await self._fetch_all(container, ready[start : start + wanted])
             start += wanted
-            for message in found:
-                if not _may_take(take, message.state, self._now()):
-                    waiting.append(now + 1_000)  # the listing is late
-                elif letter is not None and message.state.claim_count >= letter.max_claims:
-                    chosen.letters.append(message)
-                else:
-                    chosen.messages.append(message)
-        return min(waiting, default=_END)
+            sure = [m for m in found if _may_take(take, m.state, self._now())]
+            if len(sure) < len(found):
+                waiting.append(now + 1_000)  # the listing is late
+            met = (self._meet(container, m, take.retries, lease, marks=False) for m in sure)
+            for message in await together(*met):
+                waiting += chosen.sort(message, take, now)
+        return min(waiting, default=NEVER)
 
     async def _with_moves_finished(
         self, container: str, page: Sequence[Listed], lease: Lease
@@ -169,15 +185,22 @@ class Claiming(Holding):
                     claim_id=claim_id,
                     claim_count=message.state.claim_count + 1,
                     claim_client=take.client_id,
+                    claimed_at=now,
+                    ended="",
                     delay_expires_at=_delay_of(message.state, take.delay_mode, now),
                 )
             )
             for message in taken
         ]
-        record = Record(claim_id, now, take.ttl_ms, [message.listed.name for message in held])
+        ends_at = now + take.ttl_ms
+        record = Record(claim_id, now, take.ttl_ms, ends_at, [m.listed.name for m in held])
+        marks = (
+            self._mark(container, before.listed, after.state, lease)
+            for before, after in zip(taken, held, strict=True)
+        )
         recorded, marked = await asyncio.gather(
             self._put_record(container, record, lease),
-            _certain(held, (self._mark(container, m.listed, lease) for m in held)),
+            _certain(held, marks),
             return_exceptions=True,
         )
         failure = recorded if isinstance(recorded, BaseException) else marked
@@ -190,18 +213,19 @@ class Claiming(Holding):
         if isinstance(marked, BaseException) or not marked:
             return Claimed(None)
         self._watch_end(claim_id, {message.listed.name for message in marked})
-        return Claimed(claim_id, [message.view(now) for message in marked])
+        self._hints.waits(container, ends_at)
+        return Claimed(claim_id, await self._views(container, marked, details=take.details))
 
-    async def _mark(self, container: str, listed: Listed, lease: Lease) -> bool:
+    async def _mark(self, container: str, one: Listed, state: State, lease: Lease) -> bool:
         """Let a claim hold a message; False when it is gone, or the claim does not hold it.
 
         A mark that failed can't land any more, so the object tells what became of it.
         """
         try:
-            return await self._objects.mark_message(container, listed.name, listed.state, lease)
+            return await self._mark_held(container, one, state, lease)
         except Unavailable:
-            state = await self._objects.state(container, listed.name)
-            return state is not None and state.claim_id == listed.state.claim_id
+            found = await self._objects.state(container, one.name)
+            return found is not None and found.claim_id == state.claim_id
 
     async def _unmark(self, container: str, message: Fetched, claim_id: str, lease: Lease) -> None:
         """Undo the mark of a claim that could not be made."""
@@ -236,7 +260,7 @@ def _delay_of(state: State, mode: DelayMode, now: int) -> int:
     return min(state.delay_expires_at, now) if mode is DelayMode.EXPOSE else state.delay_expires_at
 
 
-async def _certain(messages: Sequence[Fetched], writes: Iterable[Awaitable[bool]]) -> list[Fetched]:
+async def _certain(messages: Sequence[T], writes: Iterable[Awaitable[bool]]) -> list[T]:
     """The messages whose write is certain.
 
     Raises:

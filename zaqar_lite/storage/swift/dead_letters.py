@@ -14,10 +14,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import Origin
+from zaqar_lite.domain.attempts import MAX_CLAIMS
+from zaqar_lite.domain.errors import Unavailable, Unsupported
+from zaqar_lite.domain.models import DeadLetter, Origin
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
+from zaqar_lite.storage.swift.ending import Histories
 from zaqar_lite.storage.swift.layout import Fetched, Listed
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import together
@@ -32,8 +34,20 @@ class DeadLetters:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._objects = backend.objects
+        self.histories = Histories(backend.objects)
 
-    async def move(
+    async def bury(
+        self, source: str, letters: Sequence[Fetched], policy: DeadLetter | None, lease: Lease
+    ) -> int:
+        """Move messages as a policy says, under the source's lock; answer how many."""
+        if not letters or policy is None:
+            return 0
+        if policy.target is None:
+            raise Unsupported("The Swift store keeps no failed messages; the embedded one does.")
+        target = self._backend.containers.queue(policy.target)
+        return await self._move(source, target, letters, policy.ttl_ms or 0, lease)
+
+    async def _move(
         self, source: str, target: str, letters: Sequence[Fetched], ttl_ms: int, lease: Lease
     ) -> int:
         """Move messages between containers, under the source's lock; answer how many.
@@ -42,16 +56,21 @@ class DeadLetters:
         between the steps: who waits for letters must not wait for all of them.
         """
         tails, moved = self._backend.tails, 0
+        known = tails.queue(source).tail
+        project = known.project if known is not None else ""
         for step in range(0, len(letters), _STEP):
             few = letters[step : step + _STEP]
             async with self._backend.locks.hold(target) as target_lease:
                 both = Lease(min(lease.until, target_lease.until))
                 tail = await tails.load(target, both)
-                tail = replace(tail, bound=tail.bound and tail.bound + len(few))
+                bound = tail.bound and tail.bound + len(few)
+                tail = replace(tail, bound=bound, project=tail.project or project)
                 places = tails.places(tail, len(few))
                 async with tails.growing(target, tail, places, both):
                     placed = list(zip(places, few, strict=True))
-                    moved += await self._copy_all(source, target, placed, ttl_ms, both)
+                    count = await self._copy_all(source, target, placed, ttl_ms, both)
+            self._backend.hints.ready(target, count)
+            moved += count
         return moved
 
     async def _copy_all(
@@ -82,6 +101,10 @@ class DeadLetters:
         await together(
             *(self._index(target, copy.listed, lease) for _, copy in leaving),
             *(self._objects.put_message(target, copy, lease) for _, copy in leaving),
+            *(
+                self.histories.copy(source, listed, target, copy.listed, lease)
+                for listed, copy in leaving
+            ),
         )
         await together(*(self.remove(source, letter, lease) for letter, _ in leaving))
         await together(*(self._show(target, copy.listed, lease) for _, copy in leaving))
@@ -94,21 +117,20 @@ class DeadLetters:
             state,
             expires_at=now + ttl_ms if ttl_ms else state.expires_at,
             ttl_ms=ttl_ms or state.ttl_ms,
-            claim_id="",
             claim_expires_at=0,
-            claim_client="",
             leaving="",
+            move_reason="",
             arriving=source,
             move_position=letter.listed.position,
             move_ttl_ms=0,
         )
-        before = content.origin  # who claimed it last, where nobody has since it came here
         origin = Origin(
             self._backend.containers.queue_name(source),
             now,
             state.claim_count,
-            state.claim_id or (before and before.last_claim_id),
-            state.claim_client or (before and before.last_client_id),
+            state.claim_id or None,
+            state.claim_client or None,
+            state.move_reason or MAX_CLAIMS,
         )
         name = layout.message_name(position, letter.listed.id)
         return Fetched(Listed(name, copied), content._replace(origin=origin))
@@ -120,8 +142,9 @@ class DeadLetters:
         await self._objects.put(target, layout.INDEX + copy.id, kind, b"", lease, ends=ends)
 
     async def remove(self, container: str, listed: Listed, lease: Lease) -> None:
-        """Delete a message, and what finds it by its id where that was moved here."""
+        """Delete a message, its history, and what finds it by its id where it was moved here."""
         await self._objects.remove(container, listed.name, lease)
+        await self.histories.remove(container, listed, lease)
         if listed.name != layout.name_at_home(listed.id):
             with suppress(Unavailable):  # what it would find is gone
                 await self._objects.remove(container, layout.INDEX + listed.id, lease)
@@ -149,11 +172,12 @@ class DeadLetters:
         state = letter.state
         copy = layout.message_name(state.move_position, letter.listed.id)
         await self._objects.remove(state.leaving, copy, lease)
-        return await self.move(source, state.leaving, [letter], state.move_ttl_ms, lease)
+        return await self._move(source, state.leaving, [letter], state.move_ttl_ms, lease)
 
     async def _arrive(self, target: str, copy: Listed, lease: Lease) -> int:
         original = layout.message_name(copy.state.move_position, copy.id)
         if (await self._objects.head(copy.state.arriving, original)).found:
             return 0  # whoever takes the source's lock moves it again
         await self._show(target, copy, lease)
+        self._backend.hints.ready(target, 1)
         return 1

@@ -4,14 +4,16 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from zaqar_lite.domain.attempts import LAPSED, Ended
 from zaqar_lite.domain.errors import NotFound, Unavailable
 from zaqar_lite.domain.ids import is_claim_id
-from zaqar_lite.domain.models import Claim, QueueRef
+from zaqar_lite.domain.models import Claim, QueueRef, Retries
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
-from zaqar_lite.storage.swift.layout import Listed
+from zaqar_lite.storage.swift.ending import Ending, end
+from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import together
 from zaqar_lite.storage.swift.reading import Reading
@@ -22,22 +24,21 @@ _MAX_CLAIMS = 10_000
 
 @dataclass(slots=True)
 class Record:
-    """A claim's own object: its time in the content type, the names of what it holds inside."""
+    """A claim's own object: its time in the content type, the names of what it holds inside.
+
+    No lease of its messages ends after `ends_at`.
+    """
 
     claim_id: str
     started_at: int
     ttl_ms: int
+    ends_at: int
     names: Sequence[str]
-
-    @property
-    def expires_at(self) -> int:
-        """When the claim lapses."""
-        return self.started_at + self.ttl_ms
 
     @property
     def content_type(self) -> str:
         """Its time."""
-        return layout.content_type("claim", s=self.started_at, t=self.ttl_ms, x=self.expires_at)
+        return layout.content_type("claim", s=self.started_at, t=self.ttl_ms, x=self.ends_at)
 
 
 class Holding(Reading):
@@ -54,8 +55,13 @@ class Holding(Reading):
             record.content_type,
             " ".join(record.names).encode(),
             lease,
-            ends=record.expires_at,
+            ends=record.ends_at,
         )
+
+    async def _mark_record(self, container: str, record: Record, lease: Lease) -> bool:
+        """Write a claim's time anew; False when it is not there."""
+        name, ends = layout.CLAIMS + record.claim_id, record.ends_at
+        return await self._objects.mark(container, name, record.content_type, lease, ends=ends)
 
     async def _record(self, container: str, claim_id: str) -> Record:
         """Read a live claim.
@@ -68,8 +74,8 @@ class Holding(Reading):
             if reply.found:
                 time = layout.parameters(reply.headers["Content-Type"])
                 names = reply.body.decode().split()
-                record = Record(claim_id, int(time["s"]), int(time["t"]), names)
-                if record.expires_at > self._now():
+                record = Record(claim_id, int(time["s"]), int(time["t"]), int(time["x"]), names)
+                if record.ends_at > self._now():
                     return record
         raise _no_claim(claim_id)
 
@@ -81,10 +87,11 @@ class Holding(Reading):
         )
         found = await self._fetch_all(container, record.names)
         now = self._now()
-        held = [m.view(now) for m in found if is_held(claim_id, m.listed, tail.birth, now)]
+        held = [m for m in found if is_held(claim_id, m.listed, tail.birth, now)]
         if not held:
             raise _no_claim(claim_id)
-        return Claim(claim_id, record.ttl_ms, now - record.started_at, held)
+        views = await self._views(container, held, details=details)
+        return Claim(claim_id, record.ttl_ms, now - record.started_at, views)
 
     async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
         """Let a live claim live on; see the seam."""
@@ -94,26 +101,22 @@ class Holding(Reading):
             record = await self._record(container, claim_id)
             held = await self._held(container, record, lease)
             now = self._now()
-            renewed = Record(claim_id, now, ttl_ms, record.names)
+            renewed = Record(claim_id, now, ttl_ms, now + ttl_ms, record.names)
             if not held:
                 raise _no_claim(claim_id)
             marked = await together(
-                self._objects.mark(
-                    container,
-                    layout.CLAIMS + claim_id,
-                    renewed.content_type,
-                    lease,
-                    ends=renewed.expires_at,
-                ),
+                self._mark_record(container, renewed, lease),
                 *(
-                    self._objects.mark_message(
-                        container, one.name, one.state.held_until(now, ttl_ms, grace_ms), lease
+                    self._mark_held(
+                        container, one, one.state.held_until(now, ttl_ms, grace_ms), lease
                     )
                     for one in held
                 ),
             )
             if not marked[0]:
                 raise _no_claim(claim_id)
+            self._tails.queue(container).something_may_be_ready()
+            self._hints.waits(container, now + ttl_ms)
 
         await self._backend.locked(queue, work)
 
@@ -127,19 +130,57 @@ class Holding(Reading):
             except NotFound:
                 return
             held = await self._held(container, record, lease)
-            self._tails.queue(container).something_may_be_ready()
-            await together(
-                *(
-                    self._objects.mark_message(
-                        container, one.name, replace(one.state, claim_expires_at=0), lease
-                    )
-                    for one in held
-                )
-            )
+            now = self._now()
+            ending = Ending(Ended.RELEASED, now, delay_ms=delay_ms)
+            await together(*(self._give_back(container, one, ending, lease) for one in held))
             await self._end(container, claim_id, lease)
+            self._tell_back(container, len(held), now + delay_ms)
 
         if is_claim_id(claim_id):
             await self._backend.locked(queue, work)
+
+    def _tell_back(self, container: str, count: int, at: int) -> None:
+        """Tell who waits that messages are ready from an instant on."""
+        self._tails.queue(container).something_may_be_ready()
+        if at > self._now():
+            self._hints.waits(container, at)
+        else:
+            self._hints.ready(container, count)
+
+    async def _mark_held(self, container: str, one: Listed, state: State, lease: Lease) -> bool:
+        """Write a lease; a message that lives for longer keeps its history as long."""
+        if state.expires_at > one.state.expires_at:
+            await self._histories.keep(container, one, state.expires_at, lease)
+        return await self._objects.mark_message(container, one.name, state, lease)
+
+    async def _end_attempt(
+        self, container: str, one: Listed, ending: Ending, lease: Lease
+    ) -> State:
+        """Write the attempt that ends; answer the state that is to be written then."""
+        state, attempt = end(one.state, ending, self._now())
+        await self._histories.add(container, one, attempt, state.expires_at, lease)
+        return state
+
+    async def _give_back(self, container: str, one: Listed, ending: Ending, lease: Lease) -> bool:
+        state = await self._end_attempt(container, one, ending, lease)
+        return await self._objects.mark_message(container, one.name, state, lease)
+
+    async def _meet(
+        self, container: str, message: Fetched, retries: Retries, lease: Lease, *, marks: bool
+    ) -> Fetched:
+        """End the attempt of a message whose lease has lapsed, under the lock; others stay.
+
+        What is parked is written, and what is ready where the caller does not write it anyway
+        (`marks`); what is a dead letter is the caller's to move.
+        """
+        before = message.state
+        if not before.has_lapsed(self._now()):
+            return message
+        ending = Ending(Ended.LAPSED, before.claim_expires_at, retries, reason=LAPSED)
+        state = await self._end_attempt(container, message.listed, ending, lease)
+        if not state.move_reason and (marks or state.claim_expires_at):
+            await self._objects.mark_message(container, message.listed.name, state, lease)
+        return message.with_state(state)
 
     def _watch_end(self, claim_id: str, names: set[str]) -> None:
         """Remember what a claim of this process holds, so that its end is seen."""

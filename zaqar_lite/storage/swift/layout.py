@@ -6,14 +6,14 @@ type, because that is the only thing of ours that a Swift listing shows.
 
 import json
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from hashlib import sha256
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote, unquote
 
 from zaqar_lite.domain.models import Message, NewMessage, Origin, QueueRef
 
-CLAIMS, INDEX, KEYS, MESSAGES = "c/", "i/", "k/", "m/"
+ATTEMPTS, CLAIMS, INDEX, KEYS, MESSAGES = "a/", "c/", "i/", "k/", "m/"
 TAIL = "l/tail"
 AFTER_MESSAGES = "m0"
 """The marker before which a listing shows the last message."""
@@ -63,8 +63,13 @@ def name_at_home(message_id: str) -> str:
     return f"{MESSAGES}{message_id[:16]}/{message_id}"
 
 
+def attempts_name(name: str) -> str:
+    """The name of the history of the message with this name."""
+    return ATTEMPTS + name.removeprefix(MESSAGES)
+
+
 def position_of(name: str) -> int:
-    """The position in a message's name."""
+    """The position in the name of a message or of its history."""
     return int(name[2:18], 16)
 
 
@@ -106,10 +111,11 @@ def content_type(kind: str, **values: str | int) -> str:
 class State:
     """What changes about a message, and the little more that a listing must show.
 
-    `claim_id` and `claim_client` are of the last claim; it is live while `claim_expires_at` is to
-    come. `leaving` is set while the message moves to the dead-letter queue of that container, at
-    `move_position` there; `arriving` on its copy there until the original at `move_position` of
-    that container is gone.
+    `claim_id`, `claim_client` and `claimed_at` are of the last claim, which holds the message while
+    `claim_expires_at` is to come; `ended` is how that hand-out ended, once it has: the message is
+    then parked until `claim_expires_at`. `leaving` is set while the message moves to the
+    dead-letter queue of that container, at `move_position` there, for the reason `move_reason`;
+    `arriving` on its copy there until the original at `move_position` of that container is gone.
     """
 
     expires_at: int
@@ -120,10 +126,14 @@ class State:
     claim_id: str = ""
     claim_expires_at: int = 0
     claim_client: str = ""
+    claimed_at: int = 0
+    ended: str = ""
+    failure_count: int = 0
     leaving: str = ""
     arriving: str = ""
     move_position: int = 0
     move_ttl_ms: int = 0
+    move_reason: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -142,10 +152,14 @@ class State:
             claim_id=found.get("c", ""),
             claim_expires_at=number("x"),
             claim_client=unquote(found.get("w", "")),
+            claimed_at=number("s"),
+            ended=found.get("o", ""),
+            failure_count=number("f"),
             leaving=found.get("to", ""),
             arriving=found.get("from", ""),
             move_position=int(found.get("at", "0"), 16),
             move_ttl_ms=number("mt"),
+            move_reason=unquote(found.get("y", "")),
         )
 
     def content_type(self) -> str:
@@ -160,8 +174,12 @@ class State:
             c=self.claim_id,
             x=self.claim_expires_at,
             w=quote(self.claim_client, safe=""),
+            s=self.claimed_at,
+            o=self.ended,
+            f=self.failure_count,
             to=self.leaving,
             mt=self.move_ttl_ms,
+            y=quote(self.move_reason, safe=""),
             at=f"{self.move_position:x}" if self.move_position else "",
         )
         return f"{text};from={self.arriving}" if self.arriving else text
@@ -170,9 +188,22 @@ class State:
         """Whether readers may see it: not expired, and not between two queues."""
         return self.expires_at > now and not self.leaving and not self.arriving
 
+    def is_away(self, now: int) -> bool:
+        """Whether it is claimed or parked."""
+        return self.claim_expires_at > now
+
     def is_claimed(self, now: int) -> bool:
         """Whether a live claim holds it."""
-        return self.claim_expires_at > now
+        return self.claim_expires_at > now and not self.ended
+
+    def has_lapsed(self, now: int) -> bool:
+        """Whether its last lease has ended by time, and nothing has met that yet."""
+        return 0 < self.claim_expires_at <= now and not self.ended
+
+    @property
+    def has_attempts(self) -> bool:
+        """Whether a hand-out has ended, so that there may be a history."""
+        return self.claim_count > (0 if self.ended else 1)
 
     def is_delayed(self, now: int) -> bool:
         """Whether its delay is still to end."""
@@ -180,7 +211,7 @@ class State:
 
     def is_ready(self, now: int) -> bool:
         """Whether a claim may take it, whatever its delay."""
-        return self.is_live(now) and not self.is_claimed(now)
+        return self.is_live(now) and not self.is_away(now)
 
     def ready_at(self, *, delayed: bool) -> int:
         """When a claim may take it at the earliest, as it is now; `delayed` where `d` counts."""
@@ -287,6 +318,8 @@ class Fetched(NamedTuple):
             state.delay_expires_at or None,
             content.headers,
             content.origin,
+            state.failure_count,
+            state.claim_expires_at if state.is_away(now) and state.ended else None,
         )
 
 
@@ -298,6 +331,7 @@ class Tail:
     0 when none is. Messages before `birth` are of an earlier life, which a purge ended, and so
     are keys of messages before `born`, where the queue was dropped at `gone`. `version` is the
     queue record's and `bound` the most messages and keys there can be; 0 where it is not known.
+    `project` is the queue's, for the sweep, where the tail was written by this version.
     """
 
     last: int = 0
@@ -307,17 +341,21 @@ class Tail:
     gone: int = 0
     version: int = 0
     bound: int = 0
+    project: str = field(default="", kw_only=True)
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read it from a content type."""
         found = parameters(text)
-        return cls(*(int(found.get(key, "0"), 16) for key in _TAIL))
+        project = unquote(found.get("p", ""), errors="surrogatepass")
+        numbers = (int(found.get(key, "0"), 16) for key in _TAIL)
+        return cls(*numbers, project=project)
 
     def content_type(self) -> str:
         """Write it as a content type."""
-        values = zip(_TAIL, astuple(self), strict=True)
-        return content_type("tail", **{key: f"{value:x}" for key, value in values if value})
+        values = zip(_TAIL, astuple(self), strict=False)
+        numbers = {key: f"{value:x}" for key, value in values if value}
+        return content_type("tail", **numbers, p=quote(self.project, "", errors="surrogatepass"))
 
 
 _TAIL = ("last", "open", "birth", "born", "gone", "v", "n")

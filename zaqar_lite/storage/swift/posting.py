@@ -71,7 +71,8 @@ class Posting(Reading):
             new_keys = len(plan.fresh) + (batch_key is not None)
             bound = await self._bound(queue, tail, len(plan.places), new_keys)
             batch_of = Batch(messages, plan, client_id, batch_key)
-            return await self._store(container, batch_of, replace(tail, bound=bound), lease)
+            tail = replace(tail, bound=bound, project=queue.project)
+            return await self._store(container, batch_of, tail, lease)
 
         return await self._backend.locked(queue, work)
 
@@ -128,6 +129,10 @@ class Posting(Reading):
             except ZaqarLiteError:
                 await self._tails.undo(container, intent, lease)
                 raise
+        waiting = [m.state.delay_expires_at for m in made if m.state.delay_expires_at]
+        self._hints.ready(container, len(made) - len(waiting))
+        if waiting:
+            self._hints.waits(container, min(waiting))
         return answers
 
     async def _bound(self, queue: QueueRef, tail: Tail, messages: int, keys: int) -> int:

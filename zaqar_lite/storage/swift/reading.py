@@ -5,13 +5,16 @@ from collections.abc import AsyncIterator, Collection, Sequence
 
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Capability, Message, Page, QueueRef, Selection, Stats
-from zaqar_lite.storage.base import MAX_EXAMINED, MessageStore
+from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend, Connected
 from zaqar_lite.storage.swift.dead_letters import DeadLetters
 from zaqar_lite.storage.swift.layout import Fetched, Listed, State, Tail
 from zaqar_lite.storage.swift.objects import together
 
+MOST_EXAMINED = 10_000
+"""Entries that one claim examines, and one look for what is due; the next goes on."""
+NEVER = 1 << 62
 SPARE = 20
 """How many entries beyond the limit the first page of a listing has, for those passed over."""
 
@@ -23,11 +26,15 @@ class Reading(Connected, MessageStore):
         super().__init__(backend)
         shared = {Capability.SHARED} if backend.shared else set()
         self.capabilities = frozenset(
-            {Capability.EXCLUSIVE, Capability.DURABLE, Capability.RECORDS} | shared
+            {Capability.EXCLUSIVE, Capability.DURABLE, Capability.RECORDS, Capability.SETTLE}
+            | shared
         )
+        self.poll_interval_ms = 1_000 if backend.shared else 60_000
         self._objects = backend.objects
         self._tails = backend.tails
+        self._hints = backend.hints
         self._dead_letters = DeadLetters(backend)
+        self._histories = self._dead_letters.histories
 
     def _container(self, queue: QueueRef) -> str:
         return self._backend.containers.queue(queue)
@@ -65,7 +72,8 @@ class Reading(Connected, MessageStore):
                     done += 1
                 messages = await self._fetch_all(container, chosen)
                 now = self._now()
-                found += [m.view(now) for m in messages if _wanted(selection, m.state, now)]
+                wanted = [m for m in messages if _wanted(selection, m.state, now)]
+                found += await self._views(container, wanted, details=selection.details)
             page.marker = listed[done - 1].position
             examined += done
             if len(found) >= limit or (found and examined >= MAX_EXAMINED):
@@ -76,6 +84,18 @@ class Reading(Connected, MessageStore):
         """Read messages at once; those that are gone are left out."""
         found = await together(*(self._objects.fetch(container, name) for name in names))
         return [message for message in found if message is not None]
+
+    async def _views(
+        self, container: str, messages: Sequence[Fetched], *, details: bool
+    ) -> list[Message]:
+        """Show messages to a reader, with their attempts when asked."""
+        now = self._now()
+        views = [message.view(now) for message in messages]
+        if details:
+            reads = (self._histories.read(container, message.listed) for message in messages)
+            for view, attempts in zip(views, await together(*reads), strict=True):
+                view.attempts = attempts
+        return views
 
     async def _place(self, container: str, marker: Marker) -> int:
         """The position of a marker: that of the message, wherever it is now."""
@@ -126,7 +146,15 @@ class Reading(Connected, MessageStore):
         )
         now = self._now()
         there = [m for m in found if m is not None and m.listed.position >= tail.birth]
-        return [message.view(now) for message in there if message.state.is_live(now)]
+        live = [message for message in there if message.state.is_live(now)]
+        return await self._views(container, live, details=details)
+
+    async def _find_live(self, container: str, ids: Collection[str], tail: Tail) -> list[Listed]:
+        """The live messages of these ids, as they tell themselves."""
+        found = await together(*(self._find(container, key) for key in ids if is_message_id(key)))
+        now = self._now()
+        there = [one for one in found if one is not None and one.state.is_live(now)]
+        return [one for one in there if one.position >= tail.birth]
 
     async def _live(self, container: str, tail: Tail) -> AsyncIterator[Listed]:
         """The live messages of a queue as listings show them, in order of position."""
@@ -146,7 +174,7 @@ class Reading(Connected, MessageStore):
             ends[1:] = [listed.name]
             if listed.state.is_claimed(now):
                 stats.claimed += 1
-            elif listed.state.is_delayed(now):
+            elif listed.state.is_away(now) or listed.state.is_delayed(now):
                 stats.delayed += 1
             else:
                 stats.ready += 1
@@ -163,11 +191,52 @@ class Reading(Connected, MessageStore):
         ranges = min(count, len(order))
         return [order[len(order) * (index + 1) // ranges - 1] for index in range(ranges)]
 
+    async def next_due(self, queue: QueueRef) -> int | None:
+        """How long until a message becomes ready by time; what was found is remembered."""
+        container = self._container(queue)
+        known = self._tails.queue(container)
+        if known.due_at is None:
+            known.due_at = NEVER  # what is noted from now on lowers it
+            try:
+                due_at = await self._find_due(container)
+            except BaseException:
+                known.due_at = None
+                raise
+            known.due_at = min(known.due_at, due_at)
+        return None if known.due_at == NEVER else max(0, known.due_at - self._now())
+
+    async def _find_due(self, container: str) -> int:
+        """When the first of the listed messages becomes ready that are not yet."""
+        tail = await self._tails.look(container)
+        now, due_at, examined = self._now(), NEVER, 0
+        async for page in self._objects.messages(container, start=tail.birth, first=SPARE):
+            states = [one.state for one in page if one.state.is_live(now)]
+            if any(state.has_lapsed(now) for state in states):
+                return now
+            ready_at = (state.ready_at(delayed=True) for state in states)
+            due_at = min([due_at, *(at for at in ready_at if at > now)])
+            examined += len(page)
+            if examined >= MOST_EXAMINED:
+                return min(due_at, now + self.poll_interval_ms)
+        return due_at
+
+    def listen(self, listener: Listener) -> None:
+        """Announce to `listener` what this process made ready; see the seam."""
+        self._hints.listener = listener
+
+    async def watch(self, queue: QueueRef) -> None:
+        """Begin to announce a queue; see the seam."""
+        self._hints.watch(self._container(queue), queue)
+
+    async def unwatch(self, queue: QueueRef) -> None:
+        """End what `watch` began; see the seam."""
+        self._hints.unwatch(self._container(queue))
+
 
 def _wanted(selection: Selection, state: State, now: int) -> bool:
     """Whether a listing shows a message in this state."""
     if not state.is_live(now):
         return False
-    if state.is_claimed(now):
+    if state.is_away(now):
         return selection.include_claimed
     return selection.include_delayed or not state.is_delayed(now)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import Swept
+from zaqar_lite.domain.models import NO_RETRIES, QueueRef, Retries, Swept
 from zaqar_lite.storage.base import RetriesOf, no_retries
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
@@ -16,6 +16,8 @@ _QUEUES = 100
 """Queues that one sweep looks at: each costs a listing."""
 _REST_MS = 60_000
 """How long the sweep rests after a round in which it found nothing: listings cost."""
+_LAPSED = 100
+"""Lapsed messages that are met under the lock before it is free for a moment."""
 _CLAIMS = 1_000
 """Claims of one queue whose end one round can see."""
 _KEEP_MS = 3_600_000
@@ -38,7 +40,7 @@ class Sweeping(Holding):
     async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
         """Remove what is over and finish what a crash cut short; see the seam.
 
-        Nothing has to be promoted or re-admitted: deadlines alone decide.
+        Nothing has to be promoted: deadlines alone decide.
         """
         if self._now() < self._rests_until:
             return Swept()
@@ -49,11 +51,13 @@ class Sweeping(Holding):
         total = Swept()
         for each in found:
             after = name if each == container else ""
-            swept, last = await self._tidy(each, after, limit - total.total)
+            swept, last = await self._tidy(each, after, limit - total.total, retries_of)
             total = Swept(
                 expired=total.expired + swept.expired,
+                lapsed=total.lapsed + swept.lapsed,
                 moved=total.moved + swept.moved,
                 deleted=total.deleted + swept.deleted,
+                letters_in=total.letters_in | swept.letters_in,
             )
             self._after = (each, last)
             self._idle = self._idle and not total.total
@@ -65,48 +69,79 @@ class Sweeping(Holding):
             self._idle = True
         return total
 
-    async def _tidy(self, container: str, after: str, limit: int) -> tuple[Swept, str]:
+    async def _tidy(
+        self, container: str, after: str, limit: int, retries_of: RetriesOf
+    ) -> tuple[Swept, str]:
         """Tidy one page of a queue: what was done, and where to go on."""
-        page = max(min(limit, self._objects.page), 1)
+        page, now = max(min(limit, self._objects.page), 1), self._now()
         entries = await self._objects.list(container, after=after, limit=page)
-        whole = len(entries) < page
+        entries, lapsed, whole = _up_to_lapsed(entries, len(entries) < page, now)
         if not after:
             tails = [Tail.parse(e.content_type) for e in entries if e.name == layout.TAIL]
             self._swept_tail = tails[0] if tails or whole else await self._tails.look(container)
             self._unheld = []
-        tail, now = self._swept_tail, self._now()
+        tail = self._swept_tail
+        buried = {entry.name for entry in entries if _is_buried(entry.name, tail)}
         messages = [
             Listed(entry.name, State.parse(entry.content_type))
             for entry in entries
-            if entry.name.startswith(layout.MESSAGES)
+            if entry.name.startswith(layout.MESSAGES) and entry.name not in buried
         ]
-        buried = {one.name for one in messages if one.position < tail.birth}
         await together(*(self._objects.remove(container, name, UNLOCKED) for name in buried))
         over = [e for e in entries if e.name not in buried and _is_over(e, tail, now)]
-        cut = [one for one in messages if one.is_cut and one.position >= tail.birth]
-        self._note_claims(entries, [m for m in messages if m.name not in buried], now)
+        cut = [one for one in messages if one.is_cut]
+        lapsed = [name for name in lapsed if tail.project and name not in buried]
+        self._note_claims(entries, messages, now)
         ended = self._unheld if whole else []
         names = [entry.name for entry in entries]
         left = not after and whole and (not names or (_is_left(tail, now) and len(names) == 1))
+        ready = [m for m in messages if m.state.is_ready(now) and not m.state.is_delayed(now)]
+        self._hints.ready(container, len(ready))
+        retries = NO_RETRIES
+        if lapsed:
+            ref = QueueRef(tail.project, self._backend.containers.queue_name(container))
+            retries = await retries_of(ref)
 
         async def work(lease: Lease) -> Swept:
             newest = await self._tails.load(container, lease)  # finishes a post first
             gone = await together(*(self._remove_over(container, e, tail, lease) for e in over))
             moved = await self._dead_letters.heal(container, cut, lease)
+            met = await self._end_lapsed(container, lapsed, retries, lease)
             empty = [await self._end_unheld(container, name, lease) for name in ended]
             if left and (not names or _is_left(newest, now)):
                 await self._objects.remove(container, layout.TAIL, lease)
                 await self._objects.remove_container(container, lease)
                 self._tails.queue(container).written = 0
-            return Swept(expired=sum(gone), moved=moved, deleted=len(buried) + sum(empty))
+            deleted = len(buried) + sum(empty)
+            return met._replace(expired=sum(gone), moved=met.moved + moved, deleted=deleted)
 
         last = "" if whole else names[-1]
-        if not (over or cut or ended or left or tail.opened):
+        if not (over or cut or lapsed or ended or left or tail.opened):
             return Swept(deleted=len(buried)), last
         try:
             return await self._backend.locks.run(container, work), last
         except Unavailable:
             return Swept(deleted=len(buried)), last  # a busy queue is swept the next time round
+
+    async def _end_lapsed(
+        self, container: str, names: Sequence[str], retries: Retries, lease: Lease
+    ) -> Swept:
+        """Meet the lapsed leases among these messages, and move what has failed too often."""
+        now, letter = self._now(), retries.dead_letter
+        found = await self._fetch_all(container, names)
+        live = [m for m in found if m.state.is_live(now) and m.state.has_lapsed(now)]
+        meetings = (self._meet(container, m, retries, lease, marks=True) for m in live)
+        met = await together(*meetings)
+        letters = [message for message in met if message.state.move_reason]
+        moved = await self._dead_letters.bury(container, letters, letter, lease)
+        known = self._tails.queue(container)
+        known.something_may_be_ready()
+        known.due_at = None
+        parked = [m.state.claim_expires_at for m in met if m.state.claim_expires_at]
+        if parked:
+            self._hints.waits(container, min(parked))
+        letters_in = {letter.target} if moved and letter and letter.target else set()
+        return Swept(lapsed=len(met) - moved, moved=moved, letters_in=frozenset(letters_in))
 
     def _note_claims(self, entries: Sequence[Entry], messages: Sequence[Listed], now: int) -> None:
         """Remember the live claims that are listed, and forget those that hold something."""
@@ -150,6 +185,28 @@ def _is_left(tail: Tail, now: int) -> bool:
     return 0 < tail.gone < now - _KEEP_MS
 
 
+def _up_to_lapsed(
+    entries: Sequence[Entry], whole: bool, now: int
+) -> tuple[Sequence[Entry], list[str], bool]:
+    """Cut a page behind the last lapsed message that one step meets; their names; is it whole?"""
+    lapsed: list[str] = []
+    for count, entry in enumerate(entries, 1):
+        if not entry.name.startswith(layout.MESSAGES):
+            continue
+        state = State.parse(entry.content_type)
+        if state.is_live(now) and state.has_lapsed(now):
+            lapsed.append(entry.name)
+        if len(lapsed) == _LAPSED:
+            return entries[:count], lapsed, whole and count == len(entries)
+    return entries, lapsed, whole
+
+
+def _is_buried(name: str, tail: Tail) -> bool:
+    """Whether a message, or a history, is of a life of the queue that a purge or a drop ended."""
+    has_position = name.startswith((layout.MESSAGES, layout.ATTEMPTS))
+    return has_position and layout.position_of(name) < tail.birth
+
+
 def _is_over(entry: Entry, tail: Tail, now: int) -> bool:
     """Whether an entry has passed its end; a message that moves is moved first."""
     if entry.name.startswith(layout.MESSAGES):
@@ -160,4 +217,6 @@ def _is_over(entry: Entry, tail: Tail, now: int) -> bool:
         return int(found.get("at", "0"), 16) < tail.birth
     if entry.name.startswith((layout.CLAIMS, layout.KEYS)):
         return int(found.get("x", now)) < now
+    if entry.name.startswith(layout.ATTEMPTS):
+        return int(found.get("e", now)) < now
     return False

@@ -52,6 +52,8 @@ class Queue:
         """For claims of this mode nothing before this position is ready until this instant."""
         self.exposed_to = 0
         """The position that the exposing of delayed messages has come to."""
+        self.due_at: int | None = None
+        """When something next becomes ready by time; None where that is not known."""
         self.room: tuple[int, int] | None = None
         """Until this instant there is room for no more than so many messages."""
 

@@ -1,0 +1,127 @@
+"""How a hand-out ends: what becomes of the message, and the attempt that its history keeps.
+
+A message's history is an object of its own, made when its first attempt has ended, and read only by
+who asks for details. It is written before the state that makes it true: an attempt whose state was
+never written is not shown, and the next end of that hand-out takes its place.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from random import random
+from typing import NamedTuple
+
+from zaqar_lite.domain.attempts import REJECTED, Attempt, Ended, with_attempt
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import NO_RETRIES, Retries
+from zaqar_lite.storage.swift import layout
+from zaqar_lite.storage.swift.layout import Listed, State
+from zaqar_lite.storage.swift.locks import Lease
+from zaqar_lite.storage.swift.objects import Objects
+
+_PARKED_MARGIN_MS = 60_000
+"""How much longer than its wait a parked message lives at least."""
+
+
+class Ending(NamedTuple):
+    """What is said of the end of a hand-out; without a delay a failure waits for the back-off's."""
+
+    outcome: Ended
+    at: int
+    retries: Retries = NO_RETRIES
+    delay_ms: int | None = None
+    reason: str | None = None
+    detail: str | None = None
+
+
+def end(state: State, ending: Ending, now: int) -> tuple[State, Attempt]:
+    """The state of a message whose hand-out has ended, and the attempt that this was.
+
+    It is ready, or parked, or a dead letter to be moved where `move_reason` is set.
+    """
+    failed = ending.outcome in (Ended.FAILED, Ended.LAPSED)
+    failures = state.failure_count + failed
+    letter, backoff = ending.retries
+    dies = letter.spent(state.claim_count, failures) if letter and failed else None
+    if ending.outcome is Ended.DEAD:
+        dies = ending.reason or REJECTED
+    wait_ms = ending.delay_ms or 0
+    if dies:
+        wait_ms = 0
+    elif failed and ending.delay_ms is None and backoff is not None:
+        wait_ms = backoff.delay_ms(failures, random())  # noqa: S311 - jitter
+    until = ending.at + wait_ms
+    attempt = Attempt(
+        state.claim_count,
+        state.claimed_at or ending.at,
+        ending.at,
+        ending.outcome,
+        wait_ms,
+        dies if ending.outcome is Ended.DEAD else ending.reason,
+        ending.detail,
+        state.claim_client or None,
+    )
+    ended = replace(
+        state,
+        failure_count=failures,
+        ended=ending.outcome.value,
+        claim_expires_at=until if until > now else 0,
+        move_reason=dies or "",
+    )
+    least = until + _PARKED_MARGIN_MS
+    if until > now and ended.expires_at < least:
+        ended = replace(ended, ttl_ms=least - now, expires_at=least)
+    return ended, attempt
+
+
+class Histories:
+    """The attempts of messages, each message's in one object beside it."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    async def read(self, container: str, message: Listed) -> tuple[Attempt, ...]:
+        """The ended hand-outs of a message, oldest first."""
+        state = message.state
+        if not state.has_attempts:
+            return ()
+        reply = await self._objects.get(container, layout.attempts_name(message.name))
+        found = json.loads(reply.body) if reply.found else ()
+        attempts = (Attempt._make([*each[:3], Ended(each[3]), *each[4:]]) for each in found)
+        last = state.claim_count if state.ended else state.claim_count - 1
+        return tuple(attempt for attempt in attempts if attempt.number <= last)
+
+    async def add(
+        self, container: str, message: Listed, attempt: Attempt, ends: int, lease: Lease
+    ) -> None:
+        """Write the attempt that ends now into the history of a message that lives until `ends`."""
+        attempts = with_attempt(await self.read(container, message), attempt)
+        await self._put(container, message.name, attempts, ends, lease)
+
+    async def copy(
+        self, source: str, message: Listed, target: str, to: Listed, lease: Lease
+    ) -> None:
+        """Take a message's history with it to another queue."""
+        attempts = await self.read(source, message)
+        if attempts:
+            await self._put(target, to.name, attempts, to.state.expires_at, lease)
+
+    async def keep(self, container: str, message: Listed, ends: int, lease: Lease) -> None:
+        """Let a message's history live until `ends`, as the message does."""
+        if message.state.has_attempts:
+            name, kind = layout.attempts_name(message.name), layout.content_type("attempts", e=ends)
+            await self._objects.mark(container, name, kind, lease, ends=ends)
+
+    async def remove(self, container: str, message: Listed, lease: Lease) -> None:
+        """Remove the history of a message that is gone; where that fails it ends by itself."""
+        if message.state.has_attempts:
+            with suppress(Unavailable):
+                await self._objects.remove(container, layout.attempts_name(message.name), lease)
+
+    async def _put(
+        self, container: str, name: str, attempts: tuple[Attempt, ...], ends: int, lease: Lease
+    ) -> None:
+        kind = layout.content_type("attempts", e=ends)
+        told = [[*a[:3], a.outcome.value, *a[4:]] for a in attempts]
+        body = json.dumps(told).encode()
+        await self._objects.put(container, layout.attempts_name(name), kind, body, lease, ends=ends)
