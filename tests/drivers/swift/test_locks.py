@@ -403,6 +403,45 @@ async def test_who_waits_for_letters_does_not_wait_for_all_that_move(
     assert len((await letters.claim(50)).messages) == 10
 
 
+async def test_a_letter_that_is_seen_can_be_claimed(
+    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    """To show letters is the last that is done to their queue while its lock is held."""
+    place = f"file://{tmp_path}/locks"
+    queue = a_queue(await open_swift(proxy.url, coordination_url=place))
+    letters = queue.named("letters")
+    await queue.post(*"abc")
+    await queue.release(await queue.claim_id())
+    proxy.seen.clear()
+    assert (await queue.claim(dead_letter=letters.as_dead_letter_queue(1))).moved == 3
+    done = [(seen.method, seen.path) for seen in proxy.seen if ".letters/" in seen.path]
+    assert ("POST", "l/tail") in {(method, path.split("/", 2)[2]) for method, path in done[:-3]}
+    assert all(method == "POST" and "/m/" in path for method, path in done[-3:])
+
+
+async def test_another_process_claims_letters_while_more_are_moved(
+    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    """Between two steps the lock is free for longer than others wait before they ask again."""
+    place = f"file://{tmp_path}/locks"
+    queue = a_queue(await open_swift(proxy.url, coordination_url=place))
+    letters = queue.named("letters")
+    other = letters.at(await open_swift(coordination_url=place))
+    await queue.post(*map(str, range(20)))
+    await queue.release(await queue.claim_id(20))
+    first, second = threading.Event(), threading.Event()
+    step = proxy.fault("DELETE", f"{queue.ref.name}/m/", pause=first)
+    proxy.fault("DELETE", f"{queue.ref.name}/m/", pause=second, skip=9)
+    moving = asyncio.create_task(queue.claim(20, dead_letter=letters.as_dead_letter_queue(1)))
+    await reached(step.reached)
+    claiming = asyncio.create_task(other.claim(50))
+    await asyncio.sleep(0.2)
+    first.set()
+    assert len((await claiming).messages) == 10
+    second.set()
+    assert (await moving).moved == 20
+
+
 async def test_a_process_that_takes_the_lock_again_and_again_lets_others_have_it(
     open_swift: OpenSwift, tmp_path: Path
 ) -> None:

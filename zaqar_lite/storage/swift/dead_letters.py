@@ -53,14 +53,16 @@ class DeadLetters:
         """Move messages between containers, under the source's lock; answer how many.
 
         `ttl_ms` counts from now; 0 keeps each one's own deadline. The target's lock is free
-        between the steps: who waits for letters must not wait for all of them.
+        between the steps, and long enough for other processes: who waits for letters must not wait
+        for all of them. To show them is the last that is done under it, so that a letter that is
+        seen can be claimed.
         """
         tails, moved = self._backend.tails, 0
         known = tails.queue(source).tail
         project = known.project if known is not None else ""
         for step in range(0, len(letters), _STEP):
             few = letters[step : step + _STEP]
-            async with self._backend.locks.hold(target) as target_lease:
+            async with self._backend.locks.hold(target, turn=0.0) as target_lease:
                 both = Lease(min(lease.until, target_lease.until))
                 tail = await tails.load(target, both)
                 bound = tail.bound and tail.bound + len(few)
@@ -68,9 +70,11 @@ class DeadLetters:
                 places = tails.places(tail, len(few))
                 async with tails.growing(target, tail, places, both):
                     placed = list(zip(places, few, strict=True))
-                    count = await self._copy_all(source, target, placed, ttl_ms, both)
-            self._backend.hints.ready(target, count)
-            moved += count
+                    copied = await self._copy_all(source, target, placed, ttl_ms, both)
+                await together(*(self._show(target, copy, both) for _, copy in copied))
+            self._backend.hints.ready(target, len(copied))
+            await together(*(self._forget(source, letter, lease) for letter, _ in copied))
+            moved += len(copied)
         return moved
 
     async def _copy_all(
@@ -80,8 +84,8 @@ class DeadLetters:
         places: Sequence[tuple[int, Fetched]],
         ttl_ms: int,
         lease: Lease,
-    ) -> int:
-        """Move messages to positions of the target, under both locks."""
+    ) -> list[tuple[Listed, Listed]]:
+        """Move messages to positions of the target, under both locks: originals and copies."""
         marked = await together(
             *(
                 self._objects.mark_message(
@@ -106,9 +110,8 @@ class DeadLetters:
                 for listed, copy in leaving
             ),
         )
-        await together(*(self.remove(source, letter, lease) for letter, _ in leaving))
-        await together(*(self._show(target, copy.listed, lease) for _, copy in leaving))
-        return len(leaving)
+        await together(*(self._objects.remove(source, one.name, lease) for one, _ in leaving))
+        return [(letter, copy.listed) for letter, copy in leaving]
 
     def _copy(self, source: str, letter: Fetched, position: int, ttl_ms: int) -> Fetched:
         now = self._backend.clock.now_ms()
@@ -144,9 +147,12 @@ class DeadLetters:
     async def remove(self, container: str, listed: Listed, lease: Lease) -> None:
         """Delete a message, its history, and what finds it by its id where it was moved here."""
         await self._objects.remove(container, listed.name, lease)
-        await self.histories.remove(container, listed, lease)
-        if listed.name != layout.name_at_home(listed.id):
-            with suppress(Unavailable):  # what it would find is gone
+        await self._forget(container, listed, lease)
+
+    async def _forget(self, container: str, listed: Listed, lease: Lease) -> None:
+        with suppress(Unavailable):  # what it would find is gone
+            await self.histories.remove(container, listed, lease)
+            if listed.name != layout.name_at_home(listed.id):
                 await self._objects.remove(container, layout.INDEX + listed.id, lease)
 
     async def _show(self, target: str, copy: Listed, lease: Lease) -> None:

@@ -6,13 +6,11 @@ never written is not shown, and the next end of that hand-out takes its place.
 """
 
 import json
-from contextlib import suppress
 from dataclasses import replace
 from random import random
 from typing import NamedTuple
 
 from zaqar_lite.domain.attempts import REJECTED, Attempt, Ended, with_attempt
-from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import NO_RETRIES, Retries
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.layout import Listed, State
@@ -113,10 +111,9 @@ class Histories:
             await self._objects.mark(container, name, kind, lease, ends=ends)
 
     async def remove(self, container: str, message: Listed, lease: Lease) -> None:
-        """Remove the history of a message that is gone; where that fails it ends by itself."""
+        """Remove the history of a message that is gone; else it ends when the message would."""
         if message.state.has_attempts:
-            with suppress(Unavailable):
-                await self._objects.remove(container, layout.attempts_name(message.name), lease)
+            await self._objects.remove(container, layout.attempts_name(message.name), lease)
 
     async def _put(
         self, container: str, name: str, attempts: tuple[Attempt, ...], ends: int, lease: Lease

@@ -101,8 +101,11 @@ class Locks:
         return await asyncio.shield(task)
 
     @asynccontextmanager
-    async def hold(self, name: str) -> AsyncIterator[Lease]:
-        """Hold the lock; `run` is what keeps a cancelled caller from letting go too early."""
+    async def hold(self, name: str, *, turn: float = _TURN) -> AsyncIterator[Lease]:
+        """Hold the lock; `run` is what keeps a cancelled caller from letting go too early.
+
+        A process that has had it again and again for `turn` seconds lets the others have it first.
+        """
         lock = self._locks.get(name)
         if lock is None:
             lock = self._locks[name] = asyncio.Lock()
@@ -111,13 +114,13 @@ class Locks:
         except TimeoutError as exc:
             raise _busy() from exc
         try:
-            async with self._outside(name) as lease:
+            async with self._outside(name, turn) as lease:
                 yield lease
         finally:
             lock.release()
 
     @asynccontextmanager
-    async def _outside(self, name: str) -> AsyncIterator[Lease]:
+    async def _outside(self, name: str, turn: float) -> AsyncIterator[Lease]:
         yield Lease(UNBOUNDED)
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
@@ -177,14 +180,14 @@ class SharedLocks(Locks):
             pass
 
     @asynccontextmanager
-    async def _outside(self, name: str) -> AsyncIterator[Lease]:
+    async def _outside(self, name: str, turn: float) -> AsyncIterator[Lease]:
         if self._coordinator is None:
             raise Unavailable("The Swift store is closed.")
         lock = self._coordinator.get_lock(name.encode())
         began, ended = self._turns.get(name, (0.0, 0.0))
         if time.monotonic() - ended > _POLL:
             began = time.monotonic()
-        elif time.monotonic() - began > _TURN:
+        elif time.monotonic() - began > turn:
             await asyncio.sleep(2 * _POLL)
             began = time.monotonic()
         started = await self._acquire(lock)
