@@ -8,12 +8,14 @@ Answers to requests as such are given by `zaqar_lite.api`.
 import asyncio
 import logging
 import resource
-from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from zaqar_lite.api.http import CLIENT_GONE
+from zaqar_lite.api.http import EXCHANGE
+from zaqar_lite.exchanges import HttpExchange
 from zaqar_lite.settings import Settings
 
 logger = logging.getLogger("zaqar_lite")
@@ -99,10 +101,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         self._head_bytes = 0
         self._heard_at = self._begun_at = self._read_at = 0.0
+        self._answered_at = self._looks_at = 0.0
         self._unread_bytes = 0
         self._last: RequestResponseCycle | None = None
-        self._closes = False
-        self._unsent = False
         self._discarded: int | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -110,7 +111,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Begin to watch the connection, or turn it away where there are too many."""
         super().connection_made(transport)
         self._heard_at = self.loop.time()
-        self._watch(self.silence)
+        self._watch(min(self.silence, self.timeout_keep_alive))
         if len(self.connections) > self.max_connections:
             self._turn_away()
 
@@ -147,35 +148,60 @@ class BoundedProtocol(HttpToolsProtocol):
         """Refuse what is no HTTP."""
         self._end_with(_NO_HTTP)
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401
-        super()._start_asgi_task(cycle, partial(self._serve, cycle, app))
+    def on_headers_complete(self) -> None:
+        """Begin a request: at once, or behind those that came before it on this connection."""
+        scope: Any = self.scope
+        parser = self.parser
+        version = parser.get_http_version()
+        if version != "1.1":
+            scope["http_version"] = version
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope["method"] = parser.get_method().decode("ascii")
+        scope["raw_path"] = url.path
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["query_string"] = url.query or b""
+        before = self._current
+        self.cycle = scope[EXCHANGE] = HttpExchange(
+            self,
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
 
-    async def _serve(
-        self,
-        cycle: RequestResponseCycle,
-        app: Any,  # noqa: ANN401 - an ASGI application
-        scope: Any,  # noqa: ANN401
-        receive: Any,  # noqa: ANN401
-        send: Any,  # noqa: ANN401 - `cycle.send`
-    ) -> None:
-        scope[CLIENT_GONE] = lambda: self._unsent
-        await app(scope, receive, partial(self._send, cycle))
+    def on_response_complete(self) -> None:
+        """Begin the request that waits behind an answer, or to wait for one.
 
-    async def _send(self, cycle: RequestResponseCycle, message: Any) -> None:  # noqa: ANN401
-        """Send a part of an answer; end the connection behind one that came early."""
-        # What is written to a connection that has ended is dropped without a word.
-        self._unsent = self._unsent or cycle.disconnected or self.transport.is_closing()
-        if message["type"] == "http.response.start":
-            if cycle.more_body or cycle is self._last:
-                self._closes = True
-                message["headers"] = [*message["headers"], (b"connection", b"close")]
-            await cycle.send(message)
-            if self._closes:
-                cycle.keep_alive = True  # or it would close at once, with input that was not read
+        uvicorn sets a timer behind every answer and takes it back at the next request; the one
+        that watches the connection does for both.
+        """
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
             return
-        await cycle.send(message)
-        if self._closes and cycle.response_complete:
-            self._discard()
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._answered_at = now = self.loop.time()
+        if self._looks_at > now + 2 * self.timeout_keep_alive:
+            self._watch(self.timeout_keep_alive)
+
+    def is_last(self, exchange: RequestResponseCycle) -> bool:
+        """Whether nothing is answered behind this: it came early, or what follows is no HTTP."""
+        return exchange.more_body or exchange is self._last
 
     # uvicorn's annotations leave out that there is no scope and no cycle at first.
 
@@ -201,7 +227,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Write `answer` to what is no request, and close; requests before it keep their own."""
         if self._is_answered:
             self.transport.write(answer)
-            self._discard()
+            self.discard()
         elif self._reads_head or not self.cycle.more_body:
             self._last = self.cycle
             self.flow.pause_reading()
@@ -211,7 +237,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.message_event.set()
             if not begun:
                 self.transport.write(answer)
-            self._discard()
+            self.discard()
 
     def _turn_away(self) -> None:
         if not self._full:
@@ -224,21 +250,21 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
         else:
             self.transport.write(_FULL)
-            self._discard()
+            self.discard()
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
         """Write nothing more; pass over what still comes, then close."""
         if self.transport.is_closing() or self._discarded is not None:
             return
         self._discarded = 0
-        self._unset_keepalive_if_required()
         self.flow.resume_reading()
         self.transport.write_eof()
-        if self._timer is not None:
-            self._timer.cancel()
         self._watch(_DISCARDED_SECONDS)
 
     def _watch(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._looks_at = self.loop.time() + seconds
         self._timer = self.loop.call_later(seconds, self._check)
 
     def _check(self) -> None:
@@ -254,6 +280,8 @@ class BoundedProtocol(HttpToolsProtocol):
             left = self._heard_at + self.silence - now
             if self._is_incomplete:
                 left = min(left, self._begun_at + self.longest - now)
+            elif self._current is not None:
+                left = min(self.silence, self._answered_at + self.timeout_keep_alive - now)
             if left <= 0:
                 self.transport.close()
                 left = self.silence

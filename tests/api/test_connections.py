@@ -1,14 +1,19 @@
 """What happens on one connection: every answer is its request's, and nobody waits for ever."""
 
+import asyncio
 import contextlib
 import socket
 import time
 from collections.abc import Iterator
 
 import pytest
+from uvicorn import Config
+from uvicorn.server import ServerState
 
 from tests.api.sockets import Raw, established, request
 from tests.server import ServerProcess
+from zaqar_lite.api.http import EXCHANGE, Exchange, Receive, Scope, Send
+from zaqar_lite.connections import BoundedProtocol
 
 POST = "/v2/queues/q/messages"
 WAITS = {"Expect": "100-continue"}
@@ -242,3 +247,32 @@ def test_connections_that_the_open_files_cannot_hold_are_told_of() -> None:
     with ServerProcess("memory://", wrapper=limited) as server:
         assert "ulimit -n" in server.log()
         assert "44 connections at most" in server.log()
+
+
+def test_a_connection_that_is_idle_behind_an_answer_is_closed(strict: ServerProcess) -> None:
+    with Raw(strict) as raw:
+        raw.send(request("GET", "/v2/queues"))
+        assert raw.answer().status == 200
+        assert raw.rest() == b""
+
+
+async def _break_a_line(scope: Scope, receive: Receive, send: Send) -> None:
+    exchange: Exchange = scope.pop(EXCHANGE)
+    await exchange.answer(200, [(b"location", b"/\r\nx: y")], b"")
+
+
+@pytest.mark.anyio
+async def test_a_header_with_a_line_break_is_never_sent() -> None:
+    config = Config(_break_a_line, http=BoundedProtocol, ws="none", lifespan="off", log_config=None)
+    config.load()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: BoundedProtocol(config, ServerState(), {}), "127.0.0.1", 0
+    )
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(request("GET", "/"))
+        answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert b"x: y" not in answer

@@ -16,7 +16,8 @@ from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_response
 from zaqar_lite.api.gate import Gate
 from zaqar_lite.api.http import (
-    CLIENT_GONE,
+    EXCHANGE,
+    Exchange,
     HttpError,
     Receive,
     Request,
@@ -70,6 +71,8 @@ class Dispatcher:
         if scope["type"] == "lifespan":
             await serve_lifespan(self._lifespan, receive, send)
             return
+        # Left in the scope, which it knows, it would be garbage that counting does not find.
+        exchange: Exchange | None = scope.pop(EXCHANGE, None)
         if scope["path"] in self._framework_paths:
             await self._framework(scope, receive, send)
             return
@@ -78,11 +81,13 @@ class Dispatcher:
         )
         request.request_id = _new_request_id()
         started = time.perf_counter()
-        status = await self._serve(request, scope, send)
+        status = await self._serve(request, scope, send, exchange)
         if self._access_log:
             self._log(request, status, time.perf_counter() - started)
 
-    async def _serve(self, request: Request, scope: Scope, send: Send) -> int:
+    async def _serve(
+        self, request: Request, scope: Scope, send: Send, exchange: Exchange | None
+    ) -> int:
         try:
             self._checks.check_headers(request, scope["headers"])
             if self._gate is not None:
@@ -101,8 +106,13 @@ class Dispatcher:
                 scope["zaqar.request"] = request
                 await self._framework(scope, request.receive, send)
                 return request.status
-        await write(send, request, response)
-        if response.undo is not None and CLIENT_GONE in scope and scope[CLIENT_GONE]():
+        headers = header_list(request, response)
+        body = b"" if request.method == "HEAD" else response.body
+        if exchange is None:
+            await write(send, response.status, headers, body)
+            return response.status
+        await exchange.answer(response.status, headers, body)
+        if exchange.unsent and response.undo is not None:
             with suppress(Unavailable):  # then its lease lapses
                 await response.undo()
         return response.status
@@ -184,9 +194,7 @@ def header_list(request: Request, response: Response) -> list[tuple[bytes, bytes
     return headers
 
 
-async def write(send: Send, request: Request, response: Response) -> None:
-    """Send a response."""
-    headers = header_list(request, response)
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    body = b"" if request.method == "HEAD" else response.body
+async def write(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    """Send an answer to a server that is not ours, in two parts."""
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -1,8 +1,8 @@
 """The request and the response as the handlers see them, over bare ASGI."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from zaqar_lite.domain.identity import TRUSTED, Principal
 
@@ -38,8 +38,20 @@ class HttpError(Exception):
         self.document = document
 
 
-CLIENT_GONE = "zaqar.client_gone"
-"""In the scope: a function that tells whether the connection ended before it was answered."""
+EXCHANGE = "zaqar.exchange"
+"""In the scope, where our own connections serve: the request's `Exchange`."""
+
+
+class Exchange(Protocol):
+    """One request on a connection, which may be answered in one step."""
+
+    unsent: bool
+    """Whether the connection had ended before the answer was written."""
+
+    async def answer(
+        self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes
+    ) -> None:
+        """Send an answer; `headers` say how long its body is."""
 
 
 class Response(NamedTuple):

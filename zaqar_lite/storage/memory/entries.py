@@ -101,14 +101,6 @@ class Entry:
         """The live claim on it."""
         return self.claim if self.claim is not None and self.lease_until > now else None
 
-    def be_held(self, claim: Claim, now: int) -> None:
-        """Let a claim hold the entry; its lease is set when the claim begins."""
-        self.claim = self.last_claim = claim
-        self.last_ended = None
-        self.claim_count += 1
-        self.claimed_at = now
-        claim.held[self.position] = self
-
     def is_away(self, now: int) -> bool:
         """Whether it is claimed or parked."""
         return (self.claim is not None or self.is_parked) and self.lease_until > now

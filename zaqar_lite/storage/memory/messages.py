@@ -105,8 +105,9 @@ class MemoryMessageStore(MessageStore):
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
         self._state.check_version(queue, version)
-        await self._posting.make_room(queue, messages)
-        self._state.check_version(queue, version)
+        if not self._posting.has_room(queue, messages):
+            await self._posting.make_room(queue, messages)
+            self._state.check_version(queue, version)
         return self._posting.post(queue, messages, client_id, batch_key)
 
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
@@ -201,9 +202,12 @@ class MemoryMessageStore(MessageStore):
         if there is None:
             return ()
         now = self._clock.now_ms()
-        found = [there.live(key, now) for key in dict.fromkeys(ids)]
-        chosen = [entry for entry in found if entry is not None]
-        if claim_ids is not None:
+        known = map(there.ids.get, dict.fromkeys(ids))
+        chosen = [entry for entry in known if entry is not None and entry.expires_at > now]
+        if claim_ids is not None and not all(
+            entry.claim is not None and entry.lease_until > now and entry.claim.id in claim_ids
+            for entry in chosen
+        ):
             refused = [
                 Refusal(entry.id, reason)
                 for entry in chosen
@@ -239,9 +243,7 @@ class MemoryMessageStore(MessageStore):
             self._state.close(queue, there)
             return Claimed(None, (), moved, more)
         claim = entries.Claim(new_claim_id(), take.client_id)
-        for entry in taken:
-            entry.be_held(claim, now)
-        there.begin(claim, now, take.ttl_ms, take.grace_ms)
+        there.begin(claim, taken, now, take)
         self._state.note(queue, there, now + take.ttl_ms)
         self._announce(queue, 0)
         return Claimed(claim.id, _views(taken, now, take), moved, more)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import KeyReused, LimitReached
@@ -20,6 +20,9 @@ from zaqar_lite.storage.memory.entries import Entry, Known, Shared
 from zaqar_lite.storage.memory.queue import Queue
 from zaqar_lite.storage.memory.state import State
 
+_FOR_EVER = 1 << 60
+"""Milliseconds."""
+
 
 class Posting:
     """The steps of a post; `announce(queue, count)` is told what became ready."""
@@ -35,6 +38,14 @@ class Posting:
         self._clock = clock
         self._options = options
         self._announce = announce
+
+    def has_room(self, queue: QueueRef, messages: Sequence[NewMessage]) -> bool:
+        """Whether there is room for messages without copies, whatever has expired."""
+        there = self._state.queues.get(queue)
+        held = 0 if there is None else len(there.entries)
+        return held + len(messages) <= self._options.max_messages and not any(
+            message.copies for message in messages
+        )
 
     async def make_room(self, queue: QueueRef, messages: Sequence[NewMessage]) -> None:
         """Before a full queue refuses a post, let go of what has expired, in bounded steps."""
@@ -81,6 +92,7 @@ class Posting:
         places = zip(range(first, first + count), new_message_ids(first, count), strict=True)
         posted: list[Posted] = []
         ready = 0
+        due = window_ends if batch_key is not None else now + _FOR_EVER
         for message in messages:
             body, ttl_ms, delay_ms, key, headers, priority, targets = message
             if key is not None:
@@ -94,33 +106,48 @@ class Posting:
             if key is not None:
                 there.message_keys.pop(key.text, None)  # the order is that of the windows
                 there.message_keys[key.text] = Known((message_id,), key.digest, window_ends)
+                due = min(due, window_ends)
             entry = Entry(
                 message_id, position, body, ttl_ms, now, priority, client_id, headers, shared
             )
-            there.add(entry, now + delay_ms if delay_ms else 0)
+            until = now + delay_ms if delay_ms else 0
+            there.add(entry, until)
             ready += not delay_ms
-            for target, ttl_ms, delay_ms, priority in targets:
-                position, copy_id = next(places)
-                entry = Entry(
-                    copy_id, position, body, ttl_ms, now, priority, client_id, headers, shared
-                )
-                other = self._state.queue(target)
-                other.add(entry, now + delay_ms if delay_ms else 0)
-                self._tell(target, other, int(not delay_ms))
+            due = min(due, until or entry.expires_at, entry.expires_at)
+            if targets:
+                self._copy(entry, targets, places)
         if batch_key is not None:
             ids = tuple(answer.id for answer in posted)
             there.batch_keys.pop(batch_key.text, None)
             there.batch_keys[batch_key.text] = Known(ids, batch_key.digest, window_ends)
         if new:
-            self._tell(queue, there, ready)
+            self._state.note(queue, there, due)
+            self._announce(queue, ready)
         return posted
 
-    def _tell(self, ref: QueueRef, queue: Queue, ready: int) -> None:
-        """Tell the sweep when to come to a queue that got messages, and who waits for it."""
-        due = queue.due_at()
-        if due is not None:
-            self._state.note(ref, queue, due)
-        self._announce(ref, ready)
+    def _copy(
+        self, entry: Entry, targets: Sequence[Copy], places: Iterator[tuple[int, str]]
+    ) -> None:
+        """Let copies of an entry, which share its body, into other queues."""
+        now = entry.created_at
+        for target, ttl_ms, delay_ms, priority in targets:
+            position, copy_id = next(places)
+            copy = Entry(
+                copy_id,
+                position,
+                entry.body,
+                ttl_ms,
+                now,
+                priority,
+                entry.client_id,
+                entry.headers,
+                entry.shared,
+            )
+            until = now + delay_ms if delay_ms else 0
+            queue = self._state.queue(target)
+            queue.add(copy, until)
+            self._state.note(target, queue, min(until or copy.expires_at, copy.expires_at))
+            self._announce(target, int(not delay_ms))
 
     def _check_limits(
         self,

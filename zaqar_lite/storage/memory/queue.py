@@ -1,6 +1,6 @@
 """The data layout of the memory driver: entries, and one set of indexes for each queue.
 
-A queue has a table of its entries and six sorted indexes of keys. Every entry is in `order` and
+A queue has a table of its entries and six sorted indexes. Every entry is in `order` and
 `expiry`, and in exactly one of ready, delayed, parked and a claim's `held`:
 
     entries    position -> entry              ids      message id -> entry
@@ -16,10 +16,13 @@ lease - stays where it is until an operation or the sweep comes to it in a bound
 compare instants.
 """
 
+from collections.abc import Sequence
 from itertools import islice
 
 from sortedcontainers import SortedList
 
+from zaqar_lite.domain.models import Take
+from zaqar_lite.storage.memory.deadlines import Deadlines
 from zaqar_lite.storage.memory.entries import Claim, Entry, Known
 
 _LAST = 1 << 80
@@ -62,7 +65,7 @@ class Queue:
         self.entries: dict[int, Entry] = {}
         self.ids: dict[str, Entry] = {}
         self.order: SortedList[int] = SortedList()
-        self.expiry: SortedList[tuple[int, int]] = SortedList()
+        self.expiry = Deadlines()
         self.ready: SortedList[tuple[int, int]] = SortedList()
         self.delayed: SortedList[tuple[int, int]] = SortedList()
         self.lapses: SortedList[tuple[int, str]] = SortedList()
@@ -83,7 +86,7 @@ class Queue:
         self.entries[position] = entry
         self.ids[entry.id] = entry
         self.order.add(position)
-        self.expiry.add((entry.expires_at, position))
+        self.expiry.add(entry.expires_at, position)
         if delay_expires_at:
             entry.is_delayed = True
             entry.delay_expires_at = delay_expires_at
@@ -119,20 +122,29 @@ class Queue:
         del self.entries[position]
         del self.ids[entry.id]
         self.order.remove(position)
-        self.expiry.remove((entry.expires_at, position))
+        self.expiry.remove(entry.expires_at, position)
 
     def live(self, message_id: str, now: int) -> Entry | None:
         """The entry with this id, unless it has expired."""
         entry = self.ids.get(message_id)
         return None if entry is None or entry.expires_at <= now else entry
 
-    def begin(self, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
-        """Let a new claim and what it holds live `ttl_ms` from now."""
-        claim.started_at, claim.ttl_ms, claim.ends_at = now, ttl_ms, now + ttl_ms
+    def begin(self, claim: Claim, taken: Sequence[Entry], now: int, take: Take) -> None:
+        """Let a new claim hold what was taken, for its ttl from now."""
+        until = now + take.ttl_ms
+        claim.started_at, claim.ttl_ms, claim.ends_at = now, take.ttl_ms, until
         self.claims[claim.id] = claim
-        self.lapses.add((claim.ends_at, claim.id))
-        for entry in claim.held.values():
-            self._lease(entry, now, ttl_ms, grace_ms)
+        self.lapses.add((until, claim.id))
+        held = claim.held
+        for entry in taken:
+            held[entry.position] = entry
+            entry.claim = entry.last_claim = claim
+            entry.last_ended = None
+            entry.claim_count += 1
+            entry.claimed_at = now
+            entry.lease_until = until
+            if entry.expires_at < until:
+                self.set_ttl(entry, take.ttl_ms + take.grace_ms, now)
 
     def renew(self, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
         """Let a claim live `ttl_ms` from now, and of what it holds what has not lapsed."""
@@ -183,9 +195,9 @@ class Queue:
 
     def set_ttl(self, entry: Entry, ttl_ms: int, now: int) -> None:
         """Let an entry live `ttl_ms` from now."""
-        self.expiry.remove((entry.expires_at, entry.position))
+        self.expiry.remove(entry.expires_at, entry.position)
         entry.ttl_ms, entry.expires_at = ttl_ms, now + ttl_ms
-        self.expiry.add((entry.expires_at, entry.position))
+        self.expiry.add(entry.expires_at, entry.position)
 
     def set_delay(self, entry: Entry, delay_expires_at: int) -> None:
         """Let a delayed entry wait until another instant."""
@@ -196,8 +208,8 @@ class Queue:
     def expire(self, now: int, limit: int) -> int:
         """Remove up to `limit` entries whose deadline has come; answer how many."""
         count = 0
-        while count < limit and self.expiry and self.expiry[0][0] <= now:
-            self.remove(self.entries[self.expiry[0][1]])
+        while count < limit and (position := self.expiry.due(now)) is not None:
+            self.remove(self.entries[position])
             count += 1
         self.examined += count
         return count
@@ -287,8 +299,8 @@ class Queue:
     def due_at(self) -> int | None:
         """The next instant at which there is something to sweep; None when there is nothing."""
         instants = self.key_ends()
-        if self.expiry:
-            instants.append(self.expiry[0][0])
+        if self.expiry.first is not None:
+            instants.append(self.expiry.first)
         ripe = self.ripens_at()
         if ripe is not None:
             instants.append(ripe)
