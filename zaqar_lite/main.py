@@ -10,7 +10,13 @@ from zaqar_lite.api.dispatch import Dispatcher
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.domain.subscriptions import refused_schemes
+from zaqar_lite.push.guard import Guard, port_of
+from zaqar_lite.push.webhook import Webhooks
 from zaqar_lite.service.claims import Claims
+from zaqar_lite.service.confirming import Confirming
+from zaqar_lite.service.courier import Courier, Transport
+from zaqar_lite.service.delivering import Deliveries
+from zaqar_lite.service.delivery_log import DeliveryLog
 from zaqar_lite.service.health import Health
 from zaqar_lite.service.identity.admin_key import AdminKey
 from zaqar_lite.service.identity.authority import Authority
@@ -20,6 +26,7 @@ from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.identity.provider import Provider
 from zaqar_lite.service.janitor import Janitor
 from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.routing import Router
@@ -48,7 +55,9 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
     janitor = Janitor(
         messages, management, services.queues, services.policies, interval=settings.sweep_interval
     )
-    startup = Startup((messages, management), janitor, _prepare(settings, keys))
+    startup = Startup(
+        (messages, management), (janitor, services.deliveries), _prepare(settings, keys)
+    )
     options = HttpOptions(
         version=__version__,
         limits=settings.limits(),
@@ -120,32 +129,60 @@ def _services(
     limits = settings.limits()
     policies = Policies(management, limits, checked=one_store)
     queues = Queues(management, messages, policies, limits)
-    service = Messages(messages, queues, policies, Router(messages, management, limits), limits)
+    router = Router(messages, management, limits)
+    notes = Notes(messages, policies, clock)
+    service = Messages(messages, queues, policies, router, notes, limits=limits)
     claims = Claims(messages, queues, policies, limits)
+    waiting = Waiting(
+        messages, most=limits.max_waiters, most_per_project=limits.max_waiters_per_project
+    )
+    sharing = Sharing(settings.signed_url_secret_key, max_expires=settings.signed_url_max_expires)
+    subscribers = Subscribers(management)
+    subscriptions = Subscriptions(
+        management,
+        queues,
+        policies,
+        subscribers,
+        confirmations=Confirming(messages, sharing, clock, public_url=settings.public_url)
+        if settings.require_confirmation
+        else None,
+        limits=limits,
+        clock=clock,
+        refused=refused_schemes(mail=False),
+    )
+    deliveries = Deliveries(
+        messages,
+        management,
+        queues,
+        subscriptions,
+        subscribers=subscribers,
+        waiting=waiting,
+        courier=Courier(_transports(settings), clock),
+        log=DeliveryLog(management, clock),
+        clock=clock,
+        confirmed_only=settings.require_confirmation,
+        disable_after=settings.delivery_disable_after,
+    )
     return Services(
         policies=policies,
         queues=queues,
         messages=service,
         claims=claims,
         settling=Settling(messages, queues, policies, limits),
-        waiting=Waiting(
-            messages, most=limits.max_waiters, most_per_project=limits.max_waiters_per_project
-        ),
-        sharing=Sharing(
-            settings.signed_url_secret_key, max_expires=settings.signed_url_max_expires
-        ),
+        waiting=waiting,
+        sharing=sharing,
         health=Health(messages, queues, service, claims),
-        subscriptions=Subscriptions(
-            management,
-            queues,
-            policies,
-            Subscribers(management),
-            confirmations=None,
-            limits=limits,
-            clock=clock,
-            refused=refused_schemes(mail=False),
-        ),
+        subscriptions=subscriptions,
+        deliveries=deliveries,
         authority=Authority(),
         identity=_identity(settings, keys, clock),
         keys=keys,
     )
+
+
+def _transports(settings: Settings) -> dict[str, Transport]:
+    """What delivers to the subscribers of each scheme."""
+    ports = [settings.port, *map(port_of, (settings.store, settings.management_store or ""))]
+    guard = Guard(settings.delivery_allowed.split(","), own_ports=ports)
+    webhooks = Webhooks(guard)
+    return {"http": webhooks, "https": webhooks}

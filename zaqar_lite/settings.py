@@ -109,6 +109,23 @@ class Settings(BaseModel):
         le=1_048_576,
         description="Bytes of a request before its body; 431 above.",
     )
+    require_confirmation: bool = Field(
+        False, description="Deliver to a subscriber only once it has confirmed."
+    )
+    public_url: str | None = Field(
+        None, description="This server's URL as subscribers see it; in requests to confirm."
+    )
+    delivery_allowed: str = Field(
+        "",
+        description="Networks (10.1.0.0/16, 10.1.2.3/32:8080) and host names that webhooks may "
+        "reach though they are not public; comma list.",
+    )
+    delivery_disable_after: int = Field(
+        432_000,
+        ge=60,
+        le=_TEN_YEARS,
+        description="Time of nothing but failures after which a subscription is disabled.",
+    )
     max_connections: int = Field(
         4_096, ge=1, le=1_000_000, description="Connections to one process; 503 above."
     )
@@ -320,6 +337,10 @@ def _check_together(settings: Settings) -> None:
         raise ConfigurationError(
             f"signed_url_secret_key has {len(key.encode())} bytes; with fewer than {_SHORTEST_KEY} "
             "the signatures can be guessed. Make one: openssl rand -hex 32."
+        )
+    if settings.require_confirmation and key is None:
+        raise ConfigurationError(
+            "require_confirmation needs signed_url_secret_key: requests to confirm are signed."
         )
     if settings.is_loopback:
         return

@@ -29,6 +29,7 @@ from zaqar_lite.api.v2.settling import SettlingHandlers
 from zaqar_lite.api.v2.subscriptions import SubscriptionHandlers
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.claims import Claims
+from zaqar_lite.service.delivering import Deliveries
 from zaqar_lite.service.health import Health
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.identity.identity import Identity
@@ -55,6 +56,7 @@ class Services:
     sharing: Sharing
     health: Health
     subscriptions: Subscriptions
+    deliveries: Deliveries
     authority: Authority
     identity: Identity | None = None
     keys: Keys | None = None

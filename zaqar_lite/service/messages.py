@@ -23,6 +23,7 @@ from zaqar_lite.domain.models import (
     Selection,
     Take,
 )
+from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.routing import Router
@@ -55,12 +56,15 @@ class Messages:
         queues: Queues,
         policies: Policies,
         router: Router,
+        notes: Notes,
+        *,
         limits: Limits,
     ) -> None:
         self._messages = messages
         self._queues = queues
         self._policies = policies
         self._router = router
+        self._notes = notes
         self._limits = limits
         self._ttl_range = range(MIN_MESSAGE_TTL, limits.max_message_ttl + 1)
         self._delay_range = range(limits.max_message_delay + 1)
@@ -87,6 +91,8 @@ class Messages:
         `delay` is ignored on a normal queue, whatever it is (delayed queues, scenario 3), with a
         warning if it is not 0. `size` is that of the request in bytes.
 
+        Subscribers' notes are stored behind them; an Unavailable may mean that these are missing.
+
         Raises:
             Invalid: a message breaks a rule; names it by its index. Nothing was stored.
             KeyReused: a key stands for another message. Nothing was stored.
@@ -105,6 +111,7 @@ class Messages:
             posted = await self._messages.post(
                 queue, new, client_id=client_id, batch_key=whole or None, version=policy.version
             )
+            await self._notes.add(queue, policy, new, posted, keyed=bool(whole))
             if not policy.default_delay_ms and any(draft.delay for draft in drafts):
                 return Receipt(
                     posted,

@@ -72,6 +72,18 @@ class Sharing:
         signature = self._sign(paths, verbs, queue.project, until)
         return SignedUrl(paths, verbs, queue.project, until, signature)
 
+    def sign_path(self, path: str, method: str, project: str, until: datetime) -> SignedUrl:
+        """Sign one request, whatever it is, until an instant.
+
+        Raises:
+            Invalid: the project can't be signed, or no key is configured.
+        """
+        if self._secret is None or SEPARATOR in project or "," in project:
+            raise Invalid("The project id holds a ',' or the separator, or there is no key.")
+        expires = until.strftime(_TIME_FORMAT)
+        signature = self._sign([path], [method], project, expires)
+        return SignedUrl([path], [method], project, expires, signature)
+
     def verify(  # noqa: PLR0911 - one reason a line, in upstream's order
         self,
         *,

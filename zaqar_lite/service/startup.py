@@ -10,9 +10,9 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Protocol
 
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.service.janitor import Janitor
 from zaqar_lite.storage.base import Store
 
 logger = logging.getLogger("zaqar_lite")
@@ -22,18 +22,28 @@ _PAUSE = 1.0
 _LOG_EVERY = 60.0
 
 
+class Worker(Protocol):
+    """What runs in the background while the stores are open."""
+
+    def start(self) -> None:
+        """Begin, in tasks of the running event loop."""
+
+    async def stop(self) -> None:
+        """End; idempotent."""
+
+
 class Startup:
-    """Open the stores in the background, `prepare` what lies in them, then start the janitor."""
+    """Open the stores in the background, `prepare` what lies in them, then start the workers."""
 
     def __init__(
         self,
         stores: Sequence[Store],
-        janitor: Janitor,
+        workers: Sequence[Worker],
         prepare: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._stores = stores
         self._prepare = prepare
-        self._janitor = janitor
+        self._workers = workers
         self._is_ready = False
         self._waits_for = "it has neither opened nor failed yet"
         self._has_failed = asyncio.Event()
@@ -70,7 +80,8 @@ class Startup:
                 opening.cancel()
                 await asyncio.gather(opening, return_exceptions=True)
                 self._is_ready = False
-                await self._janitor.stop()
+                for worker in self._workers:
+                    await worker.stop()
 
     async def _open(self, opened: AsyncExitStack) -> None:
         begun = time.monotonic()
@@ -82,7 +93,8 @@ class Startup:
                 await self._retried(self._prepare)
         finally:
             waiting.cancel()
-        self._janitor.start()
+        for worker in self._workers:
+            worker.start()
         self._is_ready = True
         waited = time.monotonic() - begun
         if self._has_failed.is_set() or waited > _SILENCE:

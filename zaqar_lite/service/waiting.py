@@ -96,6 +96,11 @@ class Waiting:
         """How many requests wait."""
         return self._per_project.total()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody waits any more."""
+        return self._closed
+
     def close(self) -> None:
         """Answer all who wait with what they have; nobody waits from now on."""
         self._closed = True

@@ -1,0 +1,249 @@
+"""Messages are delivered to real receivers, over the memory store."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Api, MakeApi, make_api  # noqa: F401 - a fixture
+from tests.push.receiver import Receiver
+from zaqar_lite.webhooks import InvalidSignature, verify
+
+pytestmark = pytest.mark.anyio
+LOOPBACK = "127.0.0.0/8"
+
+
+@pytest.fixture
+async def api(make_api: MakeApi) -> AsyncIterator[Api]:  # noqa: F811 - the fixture above
+    async with make_api(delivery_allowed=LOOPBACK) as made:
+        yield made
+
+
+async def subscribe(api: Api, url: str, **fields: Any) -> tuple[str, str]:
+    answer = await api.call("POST", "subscriptions", {"subscriber": url, **fields})
+    assert answer.status_code == 201, answer.text
+    return answer.json()["subscription_id"], answer.json().get("secret", "")
+
+
+async def test_sends_upstreams_document_signed(api: Api) -> None:
+    async with Receiver() as receiver:
+        options = {"post_headers": {"Authorization": "Bearer 7"}}
+        _, secret = await subscribe(api, f"{receiver.url}/hook", options=options)
+        (posted,) = await api.post({"body": {"order": 7}, "ttl": 300})
+        (came,) = await receiver.wait(1)
+    assert came.document == {
+        "body": {"order": 7},
+        "ttl": 300,
+        "queue_name": api.queue,
+        "Message_Type": "Notification",
+    }
+    assert came.path == "/hook"
+    assert came.headers["authorization"] == "Bearer 7"
+    assert came.headers["content-type"] == "application/json"
+    assert verify(came.headers, came.body, secret) == f"msg_{posted}"
+    with pytest.raises(InvalidSignature):
+        verify(came.headers, came.body + b" ", secret)
+
+
+async def test_post_data_takes_the_notification_in(api: Api) -> None:
+    async with Receiver() as receiver:
+        await subscribe(
+            api, receiver.url, options={"post_data": '{"a": "$zaqar_message$", "b": 1}'}
+        )
+        await api.post({"body": "x"})
+        (came,) = await receiver.wait(1)
+    assert came.document["b"] == 1
+    assert came.document["a"]["body"] == "x"
+
+
+async def test_reaches_each_subscription_of_the_post_whatever_becomes_of_the_message(
+    api: Api,
+) -> None:
+    async with Receiver() as receiver:
+        await subscribe(api, f"{receiver.url}/1")
+        await subscribe(api, f"{receiver.url}/2")
+        await api.post({"body": 1}, {"body": 2})
+        await api.call("POST", "purge", {"resource_types": ["messages"]})
+        await receiver.wait(4)
+        await asyncio.sleep(0.2)
+        came = sorted((one.path, one.document["body"]) for one in receiver.received)
+    assert came == [("/1", 1), ("/1", 2), ("/2", 1), ("/2", 2)]
+
+
+async def test_a_replayed_post_is_delivered_once(api: Api) -> None:
+    async with Receiver() as receiver:
+        await subscribe(api, receiver.url)
+        for _ in range(3):
+            await api.post({"body": 1}, idempotency_key="k")
+            await api.post({"body": 2, "idempotency_key": "m"})
+        await receiver.wait(2)
+        await asyncio.sleep(0.3)
+        assert sorted(one.document["body"] for one in receiver.received) == [1, 2]
+
+
+async def test_nothing_is_sent_after_the_end_of_a_subscription(api: Api) -> None:
+    async with Receiver() as receiver:
+        made, _ = await subscribe(api, receiver.url)
+        await api.post({"body": 1})
+        await receiver.wait(1)
+        assert (await api.call("DELETE", f"subscriptions/{made}")).status_code == 204
+        await api.post({"body": 2})
+        await asyncio.sleep(0.5)
+        assert len(receiver.received) == 1
+        assert "~subscribed" not in (await api.call("GET", "")).json()
+
+
+async def test_tries_again_by_the_policy_and_keeps_what_failed(api: Api) -> None:
+    policy = {
+        "retries_with_no_delay": 2,
+        "minimum_delay_retries": 0,
+        "maximum_delay_retries": 0,
+        "minimum_delay": 0,
+        "maximum_delay": 10,
+        "retry_backoff_function": "geometric",
+    }
+    async with Receiver(500, 503, 204) as receiver:
+        _, secret = await subscribe(api, receiver.url, options={"_retry_policy": policy})
+        (posted,) = await api.post({"body": 1})
+        came = await receiver.wait(3)
+    assert {verify(one.headers, one.body, secret) for one in came} == {f"msg_{posted}"}
+
+
+async def test_a_client_error_is_final_and_goes_to_the_dead_letters(api: Api) -> None:
+    async with Receiver(404) as receiver:
+        made, _ = await subscribe(
+            api, receiver.url, options={"dead_letter_queue": f"{api.queue}-dead"}
+        )
+        (posted,) = await api.post({"body": 1})
+        await receiver.wait(1)
+        for _ in range(100):
+            found = (
+                await api.call("GET", f"/v2/queues/{api.queue}-dead/messages?echo=true")
+            ).json()
+            if found["messages"]:
+                break
+            await asyncio.sleep(0.05)
+    (letter,) = found["messages"]
+    assert letter["body"]["message"]["body"] == 1
+    assert letter["body"]["message_id"] == posted
+    assert letter["body"]["subscription_id"] == made
+    assert letter["body"]["reason"] == "the receiver answered 404"
+    assert len(receiver.received) == 1
+
+
+async def test_410_disables_and_a_patch_enables(api: Api) -> None:
+    async with Receiver(410, 204) as receiver:
+        events = f"{api.queue}-events"
+        made, _ = await subscribe(api, receiver.url, options={"events_queue": events})
+        await api.post({"body": 1})
+        await receiver.wait(1)
+        path = f"subscriptions/{made}?details=true"
+        for _ in range(100):
+            shown = (await api.call("GET", path)).json()
+            told = (await api.call("GET", f"/v2/queues/{events}/messages?echo=true")).json()
+            if shown["disabled"] and told["messages"]:
+                break
+            await asyncio.sleep(0.05)
+        assert shown["disabled"]["reason"] == "the receiver answered 410"
+        assert told["messages"][0]["body"]["event"] == "subscription.disabled"
+        await api.post({"body": 2})
+        await asyncio.sleep(0.3)
+        assert len(receiver.received) == 1
+        enabled = await api.call("PATCH", f"subscriptions/{made}", {"disabled": False})
+        assert enabled.status_code == 204
+        await api.post({"body": 3})
+        assert (await receiver.wait(2))[1].document["body"] == 3
+
+
+async def test_a_redirect_is_not_followed(api: Api) -> None:
+    async with Receiver() as inner, Receiver() as receiver:
+
+        async def redirect(*_: Any) -> Any:
+            from aiohttp import web  # noqa: PLC0415
+
+            raise web.HTTPTemporaryRedirect(inner.url)
+
+        receiver._answer = redirect
+        await subscribe(api, receiver.url)
+        await api.post({"body": 1})
+        await receiver.wait(1)
+        await asyncio.sleep(0.3)
+        assert inner.received == []
+
+
+async def test_a_delayed_message_is_delivered_when_it_is_due(api: Api) -> None:
+    await api.call("PUT", "", {"_default_message_delay": 600})
+    async with Receiver() as receiver:
+        await subscribe(api, receiver.url)
+        _, edited, deleted = await api.post({"body": "a"}, {"body": "b"}, {"body": "c"})
+        await asyncio.sleep(0.3)
+        assert receiver.received == []
+        assert (await api.call("DELETE", f"messages/{deleted}")).status_code == 204
+        changed = await api.call("PATCH", f"messages/{edited}", {"body": "B"})
+        assert changed.status_code == 200
+        api.advance(599.7)
+        await receiver.wait(2)
+        await asyncio.sleep(0.8)
+    assert sorted(one.document["body"] for one in receiver.received) == ["B", "a"]
+    assert receiver.received[0].document["delay"] == 600
+
+
+async def test_upstreams_way_announces_a_delayed_message_at_its_post(api: Api) -> None:
+    await api.call("PUT", "", {"_default_message_delay": 600, "_notify_on_post": True})
+    async with Receiver() as receiver:
+        await subscribe(api, receiver.url)
+        await api.post({"body": "a"})
+        (came,) = await receiver.wait(1)
+    assert came.document["delay"] == 600
+
+
+async def test_loopback_is_refused_unless_it_is_allowed(make_api: MakeApi) -> None:  # noqa: F811
+    async with make_api() as api, Receiver() as receiver:
+        dead = f"{api.queue}-dead"
+        await subscribe(api, receiver.url, options={"dead_letter_queue": dead})
+        await api.post({"body": 1})
+        for _ in range(100):
+            found = (await api.call("GET", f"/v2/queues/{dead}/messages?echo=true")).json()
+            if found["messages"]:
+                break
+            await asyncio.sleep(0.05)
+        reason = found["messages"][0]["body"]["reason"]
+        assert reason == "refused: the target is in a network that may not be called"
+        assert receiver.received == []
+
+
+async def test_confirms_before_it_delivers(make_api: MakeApi) -> None:  # noqa: F811
+    async with (
+        make_api(
+            delivery_allowed=LOOPBACK, require_confirmation=True, signed_url_secret_key="k" * 32
+        ) as api,
+        Receiver() as receiver,
+    ):
+        made, _ = await subscribe(api, receiver.url)
+        await api.post({"body": 1})
+        (asked,) = await receiver.wait(1)
+        document = asked.document
+        assert document["Message_Type"] == "SubscriptionConfirmation"
+        names = ("URL-Signature", "URL-Methods", "URL-Paths", "URL-Expires")
+        headers = {name: document[name] for name in names}
+        path = document["URL-Paths"]
+        assert path.endswith(f"/subscriptions/{made}/confirm")
+        without = await api.call("PUT", path, {"confirmed": True}, **headers)
+        assert without.status_code == 400
+        for status in (204, 404):  # the token is good once
+            answer = await api.call("PUT", path, document["SubscribeBody"], **headers)
+            assert answer.status_code == status
+        await asyncio.sleep(0.2)
+        assert len(receiver.received) == 1
+        await api.post({"body": 2})
+        came = await receiver.wait(2)
+        assert came[1].document["body"] == 2
+        again = await api.call("POST", "subscriptions", {"subscriber": receiver.url})
+        assert again.status_code == 409
+        assert (await api.call("PUT", path, {"confirmed": False})).status_code == 204
+        assert (await receiver.wait(3))[2].document["Message_Type"] == "UnsubscribeConfirmation"
+        assert (await api.call("PUT", path, {"confirmed": False})).status_code == 204
+        await api.post({"body": 3})
+        await asyncio.sleep(0.3)
+        assert len(receiver.received) == 3

@@ -1,0 +1,189 @@
+"""The guard: every network of its list, and the ways around it that are known."""
+
+import ipaddress
+import socket
+from importlib.resources import files
+
+import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from tests.push.receiver import Receiver
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.push.guard import Guard, Refused, denied_networks, is_denied, port_of
+from zaqar_lite.push.webhook import Webhooks
+from zaqar_lite.service.courier import Letter
+
+pytestmark = pytest.mark.anyio
+LISTED = [
+    line.partition("#")[0].strip()
+    for line in (files("zaqar_lite.push") / "denied_networks.txt").read_text().splitlines()
+    if line.partition("#")[0].strip()
+]
+
+
+class Names(AbstractResolver):
+    """A name service of ours: each answer in turn, the last one for good."""
+
+    def __init__(self, *answers: tuple[str, ...]) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        self.asked.append(host)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in answer
+        ]
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def letter(url: str) -> Letter:
+    return Letter(url, {"content-type": "application/json"}, b"{}", {})
+
+
+@pytest.mark.parametrize("listed", LISTED)
+def test_refuses_both_ends_of_every_listed_network(listed: str) -> None:
+    network = ipaddress.ip_network(listed)
+    assert network in denied_networks()
+    for address in (network[0], network[-1]):
+        with pytest.raises(Refused, match="may not be called"):
+            Guard().check(str(address), 443)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254",
+        "fd00:ec2::254",
+        "::ffff:127.0.0.1",
+        "::ffff:10.0.0.1",
+        "::127.0.0.1",
+        "64:ff9b::7f00:1",
+        "2002:7f00:1::",
+        "fe80::1%eth0",
+        "0.0.0.0",  # noqa: S104
+        "255.255.255.255",
+        "ff02::1",
+    ],
+)
+def test_refuses_what_hides_an_address(address: str) -> None:
+    with pytest.raises(Refused):
+        Guard().check(address, 443)
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700:4700::1111", "::ffff:8.8.8.8"])
+def test_lets_public_addresses_through(address: str) -> None:
+    Guard().check(address, 443)
+    assert not is_denied(ipaddress.ip_address(address))
+
+
+@pytest.mark.parametrize("port", [0, 22, 25, 81, 1023])
+def test_refuses_the_ports_of_other_services(port: int) -> None:
+    with pytest.raises(Refused, match="port"):
+        Guard().check("8.8.8.8", port)
+
+
+def test_allows_networks_with_and_without_a_port_but_never_its_own() -> None:
+    guard = Guard(
+        ["10.1.0.0/16", "10.2.0.3/32:8080", "[fd00::/8]:443", "127.0.0.0/8"], own_ports=[8888]
+    )
+    guard.check("10.1.2.3", 5000)
+    guard.check("10.2.0.3", 8080)
+    guard.check("fd00::7", 443)
+    guard.check("127.0.0.1", 9999)
+    for host, port in (
+        ("10.2.0.3", 8081),
+        ("fd00::7", 80),
+        ("10.3.0.1", 443),
+        ("127.0.0.1", 8888),
+        ("::ffff:127.0.0.1", 8888),
+    ):
+        with pytest.raises(Refused):
+            guard.check(host, port)
+
+
+def test_refuses_an_allowance_that_is_none() -> None:
+    with pytest.raises(ConfigurationError, match="delivery_allowed"):
+        Guard(["10.1.0.0/40"])
+
+
+def test_knows_the_port_of_a_store() -> None:
+    assert port_of("redis://:secret@host:7000/0") == 7000
+    assert port_of("redis://host") == 6379
+    assert port_of("mongodb://a,b,c/db") == 27017
+    assert port_of("embedded:data") == port_of("memory://") == 0
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0x7f.1", "127.1", "2130706433"])
+async def test_never_reaches_this_machine_however_it_is_written(host: str) -> None:
+    async with Receiver() as receiver:
+        webhooks = Webhooks(Guard())
+        try:
+            answer = await webhooks.send(letter(receiver.url.replace("127.0.0.1", host)))
+        finally:
+            await webhooks.close()
+        assert answer.status is None
+        assert "127" not in answer.error
+        assert receiver.received == []
+
+
+async def test_a_name_that_changes_its_meaning_is_refused_at_the_next_connection() -> None:
+    async with Receiver() as receiver:
+        port = receiver.url.rpartition(":")[2]
+        names = Names(("8.8.8.8",), ("127.0.0.1",))
+        assert await names.resolve("x")  # at some earlier time it was good
+        webhooks = Webhooks(Guard(), resolver=names)
+        try:
+            answer = await webhooks.send(letter(f"http://rebinding.example:{port}/"))
+        finally:
+            await webhooks.close()
+        assert (answer.refused, receiver.received) == (True, [])
+        assert answer.error == "refused: the target is in a network that may not be called"
+        assert names.asked[-1] == "rebinding.example."
+
+
+async def test_an_answer_with_one_bad_address_is_refused_as_a_whole() -> None:
+    webhooks = Webhooks(Guard(), resolver=Names(("8.8.8.8", "10.0.0.1")), total=2)
+    try:
+        assert (await webhooks.send(letter("http://mixed.example/"))).refused
+    finally:
+        await webhooks.close()
+
+
+async def test_an_allowed_name_may_mean_anything_except_our_own_ports() -> None:
+    async with Receiver() as receiver:
+        port = int(receiver.url.rpartition(":")[2])
+        for own, status in (((), 204), ((port,), None)):
+            guard = Guard(["inner.example"], own_ports=own)
+            webhooks = Webhooks(guard, resolver=Names(("127.0.0.1",)))
+            try:
+                for url in (f"http://inner.example:{port}/", f"http://INNER.example.:{port}/"):
+                    assert (await webhooks.send(letter(url))).status == status
+                other = await webhooks.send(letter(f"http://other.example:{port}/"))
+                assert other.refused
+            finally:
+                await webhooks.close()
+
+
+async def test_uses_no_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Receiver() as proxy, Receiver() as receiver:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        webhooks = Webhooks(Guard(["127.0.0.0/8"]))
+        try:
+            assert (await webhooks.send(letter(receiver.url))).status == 204
+        finally:
+            await webhooks.close()
+        assert (len(proxy.received), len(receiver.received)) == (0, 1)

@@ -1,0 +1,149 @@
+"""Webhooks: one POST a delivery, over connections that are kept, never to where the guard says no.
+
+No redirect is followed, no proxy of the environment is used, no cookie is kept; of an answer at
+most 64 KiB are read.
+"""
+
+import socket
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import partial
+from urllib.parse import urlsplit
+
+import aiohttp
+from aiohappyeyeballs import AddrInfoType
+from aiohttp.abc import AbstractResolver
+
+from zaqar_lite.push.guard import Guard, GuardedResolver, Refused
+from zaqar_lite.service.courier import Answer, Letter
+
+_CONNECT = 5.0
+_TOTAL = 20.0
+_MOST_READ = 65_536
+_CHUNK = 8_192
+_SHOWN = 1_024
+_DNS_CACHE = 10
+_KEEP_ALIVE = 15.0
+
+
+class Webhooks:
+    """Send letters by HTTP; a client session is opened with the first."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        *,
+        resolver: AbstractResolver | None = None,
+        total: float = _TOTAL,
+        connect: float = _CONNECT,
+    ) -> None:
+        self._guard = guard
+        self._resolver = resolver
+        self._timeout = aiohttp.ClientTimeout(total=total, sock_connect=connect)
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+
+    async def send(self, letter: Letter) -> Answer:
+        """POST a letter; whatever goes wrong is in the answer."""
+        try:
+            async with self._session(letter.subscriber).post(
+                letter.subscriber,
+                data=letter.body,
+                headers=letter.headers,
+                allow_redirects=False,
+            ) as response:
+                text = await _read(response)
+                return Answer(
+                    response.status,
+                    text=text,
+                    retry_after=_seconds(response.headers.get("Retry-After")),
+                )
+        except TimeoutError:
+            return Answer(error="no answer in time")
+        except (aiohttp.ClientError, OSError, ValueError) as exc:
+            refused = _refused(exc)
+            if refused is not None:
+                return Answer(error=f"refused: {refused}", refused=True)
+            return Answer(error=_shown(exc))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for session in self._sessions.values():
+            await session.close()
+        self._sessions.clear()
+
+    def _session(self, subscriber: str) -> aiohttp.ClientSession:
+        """The session for a subscriber: hosts that are allowed by their name have their own."""
+        by_name = self._guard.allows_name(urlsplit(subscriber).hostname or "")
+        session = self._sessions.get(by_name)
+        if session is None:
+            session = self._sessions[by_name] = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=0,
+                    ttl_dns_cache=_DNS_CACHE,
+                    keepalive_timeout=_KEEP_ALIVE,
+                    resolver=GuardedResolver(self._guard, self._resolver, by_name=by_name),
+                    socket_factory=partial(self._make_socket, by_name=by_name),
+                ),
+                timeout=self._timeout,
+                trust_env=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+            )
+        return session
+
+    def _make_socket(self, info: AddrInfoType, *, by_name: bool) -> socket.socket:
+        """Make the socket of an address that is about to be dialled, unless it may not be."""
+        family, kind, protocol, _, address = info
+        self._guard.check(str(address[0]), int(address[1]), by_name=by_name)
+        return socket.socket(family, kind, protocol)
+
+
+async def _read(response: aiohttp.ClientResponse) -> str:
+    """Read an answer up to 64 KiB, and show its first KiB; the connection of a longer one ends."""
+    first = b""
+    size = 0
+    async for chunk in response.content.iter_chunked(_CHUNK):
+        size += len(chunk)
+        if len(first) < _SHOWN:
+            first += chunk
+        if size >= _MOST_READ:
+            response.close()
+            break
+    return first[:_SHOWN].decode("utf-8", "replace")
+
+
+def _refused(error: BaseException | None) -> str | None:
+    """The guard's words, if it was the guard that ended the attempt."""
+    while error is not None:
+        if isinstance(error, Refused):
+            return str(error)
+        error = error.__cause__
+    return None
+
+
+def _shown(error: Exception) -> str:
+    """What went wrong, without an address: the receiver's network is not everybody's to read."""
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "the host's name can't be resolved"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
+        return "TLS failed: the certificate, or the protocol"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return "no connection"
+    if isinstance(error, aiohttp.InvalidURL):
+        return "the URL can't be used"
+    return "the connection broke before the answer was complete"
+
+
+def _seconds(text: str | None) -> float | None:
+    """Read Retry-After: seconds, or a date; None for anything else."""
+    if text is None:
+        return None
+    if text.strip().isdigit():
+        return float(text[:9])
+    try:
+        until = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    if until.tzinfo is None:
+        until = until.replace(tzinfo=UTC)
+    return max((until - datetime.now(UTC)).total_seconds(), 0.0)

@@ -1,0 +1,391 @@
+"""The workers that deliver notes: they claim them, try each subscription, and note what failed.
+
+There are two lanes. Fresh notes go to endpoints that answer, or that nobody has called yet. What
+fails, and what is for an endpoint that is failing, goes to the lane of retries as a delivery of its
+own, so a dead endpoint never delays others. A killed server's notes come again when its lease ends.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from random import uniform
+
+import msgspec
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import TooMany, Unavailable, ZaqarLiteError
+from zaqar_lite.domain.models import DelayMode, Message, NewMessage, QueueRef, Take
+from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
+from zaqar_lite.domain.subscriptions import Subscription
+from zaqar_lite.service.courier import Courier, Fate, Result
+from zaqar_lite.service.delivery_log import MAX_ANSWER, DeliveryLog
+from zaqar_lite.service.notes import (
+    CLIENT_ID,
+    NOTES,
+    RETRIES,
+    Delivery,
+    Note,
+    decode_delivery,
+    decode_note,
+    encode,
+    failed_queue,
+    payload_of,
+)
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.subscribers import Subscribers
+from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.waiting import Waiting
+from zaqar_lite.storage.base import ManagementStore, MessageStore
+
+logger = logging.getLogger(__name__)
+LEASE_MS = 60_000
+FAILED_MS = 604_800_000
+"""How long what could not be delivered is kept for who asks: 7 days."""
+_BATCH = 20
+_MOST_AT_ONCE = 200
+"""Messages of a lane that one process works on."""
+_WAIT = 20.0
+_PAUSE = 1.0
+_SKEW_MS = 10_000
+"""How far the clocks of servers may be apart."""
+_LEAST_LIFE_MS = 1_000
+
+
+class Deliveries:
+    """Deliver what was noted until it is stopped."""
+
+    def __init__(
+        self,
+        messages: MessageStore,
+        management: ManagementStore,
+        queues: Queues,
+        subscriptions: Subscriptions,
+        *,
+        subscribers: Subscribers,
+        waiting: Waiting,
+        courier: Courier,
+        log: DeliveryLog,
+        clock: Clock,
+        confirmed_only: bool,
+        disable_after: int,
+    ) -> None:
+        self._messages = messages
+        self._management = management
+        self._queues = queues
+        self._subscriptions = subscriptions
+        self._subscribers = subscribers
+        self._waiting = waiting
+        self._courier = courier
+        self._log = log
+        self._clock = clock
+        self._confirmed_only = confirmed_only
+        self._disable_after_ms = disable_after * 1000
+        self._tasks: list[asyncio.Task[None]] = []
+        self._done: dict[QueueRef, list[str]] = {NOTES: [], RETRIES: []}
+
+    def start(self) -> None:
+        """Begin to deliver in tasks of the running event loop."""
+        self._tasks = [
+            asyncio.create_task(self._run(NOTES, self._deliver_note), name="deliveries"),
+            asyncio.create_task(self._run(RETRIES, self._deliver_again), name="retries"),
+            asyncio.create_task(self._log.run(), name="delivery-log"),
+        ]
+
+    async def stop(self) -> None:
+        """End the tasks; what is under way comes again when its lease ends."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._tasks = []
+            await self._courier.close()
+            try:
+                await self._settle_done(NOTES)
+                await self._settle_done(RETRIES)
+                await self._log.flush()
+            except Unavailable as exc:
+                logger.warning("some deliveries come again: %s", exc)
+
+    async def _run(self, lane: QueueRef, act: Callable[[Message], Awaitable[None]]) -> None:
+        """Claim messages of a lane while there is room, and act on each in a task of its own."""
+        under_way: set[asyncio.Task[None]] = set()
+        settling = asyncio.create_task(self._settle(lane))
+        try:
+            while True:
+                room = _MOST_AT_ONCE - len(under_way)
+                if room <= 0:
+                    _, under_way = await asyncio.wait(
+                        under_way, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    continue
+                for message in await self._claim(lane, min(room, _BATCH)):
+                    task = asyncio.create_task(self._act(lane, act, message))
+                    under_way.add(task)
+                    task.add_done_callback(under_way.discard)
+        finally:
+            settling.cancel()
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(settling, *under_way, return_exceptions=True)
+
+    async def _claim(self, lane: QueueRef, limit: int) -> Sequence[Message]:
+        async def ask() -> Sequence[Message] | None:
+            claimed = await self._messages.claim(
+                lane,
+                Take(limit, None, DelayMode.HONOUR, LEASE_MS, client_id=CLIENT_ID),
+            )
+            return claimed.messages or None
+
+        try:
+            never = asyncio.get_running_loop().create_future()
+            found = await self._waiting.until_found(lane, _WAIT, ask, gone=never)
+        except TooMany:  # too many clients wait for us to wait, too
+            await asyncio.sleep(_PAUSE)
+            found = await ask()
+        except Unavailable as exc:
+            logger.warning("deliveries are put off: %s", exc)
+            found = None
+            await asyncio.sleep(_PAUSE)
+        except Exception:
+            # A bug must not end the deliveries for the life of the process.
+            logger.exception("deliveries failed")
+            found = None
+            await asyncio.sleep(_PAUSE)
+        if found is None and self._waiting.is_closed:
+            await asyncio.sleep(_PAUSE)
+        return found or ()
+
+    async def _act(
+        self, lane: QueueRef, act: Callable[[Message], Awaitable[None]], message: Message
+    ) -> None:
+        try:
+            await act(message)
+        except ZaqarLiteError as exc:
+            logger.warning("a delivery comes again when its lease ends: %s", exc)
+        except Exception:
+            logger.exception("a delivery failed; it comes again when its lease ends")
+        else:
+            self._done[lane].append(message.id)
+
+    async def _settle(self, lane: QueueRef) -> None:
+        """Delete what is done, many at a time."""
+        while True:
+            await asyncio.sleep(0.01 if self._done[lane] else 0.05)
+            try:
+                await self._settle_done(lane)
+            except Unavailable as exc:
+                logger.warning("what was delivered is deleted later: %s", exc)
+                await asyncio.sleep(_PAUSE)
+
+    async def _settle_done(self, lane: QueueRef) -> None:
+        done, self._done[lane] = self._done[lane], []
+        if not done:
+            return
+        try:
+            # Whoever holds them by now: they were delivered, and what follows is noted.
+            await self._messages.delete(lane, done, claim_ids=None)
+        except BaseException:
+            self._done[lane] = [*done, *self._done[lane]]
+            raise
+
+    async def _deliver_note(self, message: Message) -> None:
+        """Send a message to all who subscribed before it was posted."""
+        note = decode_note(message.body)
+        queue = QueueRef(note.project, note.queue)
+        if note.until <= self._clock.now_ms():
+            return
+        due = await self._look_at_due(note) if note.due_at else note
+        if due is None:
+            return
+        all_of_queue = await self._subscribers.of(queue)
+        if not all_of_queue:
+            await self._subscriptions.unmark(queue)
+            return
+        policy = await self._policy_of(queue)
+        payload = msgspec.Raw(payload_of(due))
+        again = await asyncio.gather(
+            *(
+                self._deliver(
+                    Delivery(
+                        note.project, note.queue, subscription.id, note.id, due.until, payload
+                    ),
+                    subscription,
+                    policy,
+                    is_fresh=True,
+                )
+                for subscription in all_of_queue
+                if subscription.created_at <= note.posted_at + _SKEW_MS
+            )
+        )
+        await self._post_again([one for one in again if one is not None])
+
+    async def _deliver_again(self, message: Message) -> None:
+        """Try one delivery once more."""
+        delivery = decode_delivery(message.body)
+        queue = QueueRef(delivery.project, delivery.queue)
+        found = [
+            one for one in await self._subscribers.of(queue) if one.id == delivery.subscription
+        ]
+        if not found:
+            return  # it ended: nothing more is sent
+        if delivery.until <= self._clock.now_ms() + _LEAST_LIFE_MS:
+            await self._bury(delivery, found[0], "the message's ttl ended")
+            return
+        policy = await self._policy_of(queue)
+        again = await self._deliver(delivery, found[0], policy, is_fresh=False)
+        if again is not None:
+            await self._post_again([again])
+
+    async def _look_at_due(self, note: Note) -> Note | None:
+        """Read a delayed message just before it is due: it may be deleted or edited by now.
+
+        None when it is not to be delivered now. Where the look comes too late, what was posted is
+        delivered: that the message is gone says nothing then.
+        """
+        queue = QueueRef(note.project, note.queue)
+        now = self._clock.now_ms()
+        found = await self._messages.get_messages(queue, (note.id,))
+        if not found:
+            record = await self._management.get_queue(queue)
+            delays = record is not None and record.delay_mode is DelayMode.HONOUR
+            return None if delays and now < note.due_at else note
+        due_at = found[0].delay_expires_at or 0
+        note.body = msgspec.Raw(found[0].body)
+        note.ttl, note.until = found[0].ttl_ms // 1000, found[0].expires_at
+        if due_at > note.due_at and due_at > now:  # it was edited to be due later
+            note.due_at = due_at
+            wait = max(due_at - now - LEASE_MS // 120, 0)
+            await self._messages.post(
+                NOTES,
+                [NewMessage(encode(note), note.until - now, wait)],
+                client_id=CLIENT_ID,
+                version=None,
+            )
+            return None
+        if due_at > now:
+            await asyncio.sleep((due_at - now) / 1000)
+        return note
+
+    async def _deliver(
+        self, delivery: Delivery, subscription: Subscription, policy: object, *, is_fresh: bool
+    ) -> tuple[Delivery, float] | None:
+        """Attempt a delivery; answer it with the seconds until it is tried again, if it is."""
+        if subscription.disabled is not None or subscription.expires_at <= self._clock.now_ms():
+            return None
+        if self._confirmed_only and not subscription.confirmed and delivery.kind == "Notification":
+            return None
+        result = await self._courier.attempt(delivery, subscription, policy, is_fresh=is_fresh)
+        if result.fate is Fate.DEFERRED:
+            return delivery, result.wait * uniform(1.0, 1.3)  # noqa: S311 - jitter
+        delivery.attempts += 1
+        now = self._clock.now_ms()
+        is_late = result.fate is Fate.AGAIN and now + result.wait * 1000 >= delivery.until
+        self._note_attempt(delivery, subscription, result)
+        match result.fate:
+            case Fate.DONE:
+                return None
+            case Fate.AGAIN if not is_late:
+                await self._check_failing(subscription)
+                return delivery, result.wait
+            case Fate.GONE:
+                await self._disable(subscription, "the receiver answered 410")
+        await self._bury(delivery, subscription, _why(result, is_late=is_late))
+        return None
+
+    async def _post_again(self, deliveries: Sequence[tuple[Delivery, float]]) -> None:
+        if not deliveries:
+            return
+        now = self._clock.now_ms()
+        new = [
+            NewMessage(
+                encode(delivery),
+                max(delivery.until - now, _LEAST_LIFE_MS) + LEASE_MS,
+                round(wait * 1000),
+            )
+            for delivery, wait in deliveries
+        ]
+        await self._messages.post(RETRIES, new, client_id=CLIENT_ID, version=None)
+
+    async def _bury(self, delivery: Delivery, subscription: Subscription, reason: str) -> None:
+        """Keep what can't be delivered where its subscription says, or for who asks."""
+        if delivery.kind != "Notification":
+            return
+        target = subscription.options.get("dead_letter_queue")
+        if isinstance(target, str):
+            letter = {
+                "subscription_id": subscription.id,
+                "subscriber": subscription.subscriber,
+                "message_id": delivery.id,
+                "reason": reason,
+                "attempts": delivery.attempts,
+                "message": delivery.payload,
+            }
+            await self._tell(QueueRef(delivery.project, target), letter)
+            return
+        delivery.reason = reason
+        await self._messages.post(
+            failed_queue(delivery.project, subscription.id),
+            [NewMessage(encode(delivery), FAILED_MS)],
+            client_id=CLIENT_ID,
+            version=None,
+        )
+
+    async def _tell(self, queue: QueueRef, document: object) -> None:
+        """Post to a user's queue, which is made unless it is there; nobody is notified of that."""
+        await self._queues.ensure(queue)
+        await self._messages.post(
+            queue, [NewMessage(encode(document), FAILED_MS)], client_id=CLIENT_ID, version=None
+        )
+
+    def _note_attempt(self, delivery: Delivery, subscription: Subscription, result: Result) -> None:
+        answer = result.answer
+        attempt = {
+            "id": delivery.id,
+            "at": result.at,
+            "attempt": delivery.attempts,
+            "outcome": result.fate.value,
+            "status": answer.status,
+            "milliseconds": result.milliseconds,
+            "answer": answer.text[:MAX_ANSWER],
+            "error": answer.error,
+            "next_at": result.at + round(result.wait * 1000) if result.fate is Fate.AGAIN else None,
+        }
+        self._log.add(subscription, attempt, succeeded=result.fate is Fate.DONE)
+
+    async def _check_failing(self, subscription: Subscription) -> None:
+        """Disable a subscription that has only failed for too long."""
+        since = await self._log.failing_since(subscription)
+        if since is not None and self._clock.now_ms() - since >= self._disable_after_ms:
+            days = self._disable_after_ms / 86_400_000
+            await self._disable(subscription, f"nothing but failures for {days:g} days")
+
+    async def _disable(self, subscription: Subscription, reason: str) -> None:
+        """Stop to deliver to a subscription, and say so: in the log, and where it asked for it."""
+        if not await self._subscriptions.disable(subscription, reason):
+            return
+        await self._log.forget(subscription)
+        logger.warning(
+            "subscription %s of queue %r is disabled: %s",
+            subscription.id,
+            subscription.queue.name,
+            reason,
+        )
+        target = subscription.options.get("events_queue")
+        if isinstance(target, str):
+            event = {
+                "event": "subscription.disabled",
+                "subscription_id": subscription.id,
+                "queue_name": subscription.queue.name,
+                "reason": reason,
+            }
+            await self._tell(QueueRef(subscription.queue.project, target), event)
+
+    async def _policy_of(self, queue: QueueRef) -> object:
+        record = await self._management.get_queue(queue)
+        return None if record is None else record.metadata.get(RETRY_POLICY)
+
+
+def _why(result: Result, *, is_late: bool) -> str:
+    answer = result.answer
+    what = answer.error or f"the receiver answered {answer.status}"
+    return f"{what}; the message's ttl would end before the next try" if is_late else what
