@@ -157,7 +157,8 @@ class Holding(Reading):
         self, container: str, one: Listed, ending: Ending, lease: Lease
     ) -> State:
         """Write the attempt that ends; answer the state that is to be written then."""
-        state, attempt = end(one.state, ending, self._now())
+        now = self._now() if ending.outcome is Ended.LAPSED else ending.at
+        state, attempt = end(one.state, ending, now)
         await self._histories.add(container, one, attempt, state.expires_at, lease)
         return state
 
