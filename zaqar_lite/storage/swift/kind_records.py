@@ -13,8 +13,9 @@ from typing import NamedTuple, Self, TypeVar
 
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.models import Record
+from zaqar_lite.storage.base import ManagementStore
 from zaqar_lite.storage.swift import layout
-from zaqar_lite.storage.swift.backend import Backend
+from zaqar_lite.storage.swift.backend import Backend, Connected
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import together
 
@@ -60,11 +61,11 @@ class _State(NamedTuple):
         return self.version > 0 and not self.gone and not self.is_over(now)
 
 
-class KindRecords:
+class KindRecords(Connected, ManagementStore):
     """Write, read, list and sweep records."""
 
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+        super().__init__(backend)
         self._objects = backend.objects
         self._last_version = 0
         self._after = ("", "")
@@ -72,7 +73,7 @@ class KindRecords:
         """Whether this round of the sweep has found nothing so far."""
         self._rests_until = 0
 
-    async def put(
+    async def put_record(
         self,
         kind: str,
         project: str,
@@ -80,7 +81,7 @@ class KindRecords:
         value: bytes,
         *,
         expected: int | None,
-        ttl_ms: int | None,
+        ttl_ms: int | None = None,
     ) -> Record:
         """Write a record at its expected version; see the seam."""
         container, key = self._backend.containers.kind(kind), object_name(project, name)
@@ -100,12 +101,14 @@ class KindRecords:
 
         return await self._locked(container, key, work)
 
-    async def get(self, kind: str, project: str, name: str) -> Record | None:
+    async def get_record(self, kind: str, project: str, name: str) -> Record | None:
         """Read a live record in its newest version; see the seam."""
         container = self._backend.containers.kind(kind)
         return await self._fetch(kind, container, object_name(project, name))
 
-    async def delete(self, kind: str, project: str, name: str, *, expected: int | None) -> bool:
+    async def delete_record(
+        self, kind: str, project: str, name: str, *, expected: int | None = None
+    ) -> bool:
         """Turn a record into a tombstone; see the seam."""
         container, key = self._backend.containers.kind(kind), object_name(project, name)
 
@@ -120,8 +123,13 @@ class KindRecords:
 
         return await self._locked(container, key, work)
 
-    async def list(
-        self, kind: str, project: str | None, after: tuple[str, str] | None, limit: int
+    async def list_records(
+        self,
+        kind: str,
+        project: str | None = None,
+        *,
+        after: tuple[str, str] | None = None,
+        limit: int,
     ) -> Sequence[Record]:
         """List live records, page by page; see the seam."""
         container = self._backend.containers.kind(kind)
@@ -141,7 +149,7 @@ class KindRecords:
                 names = names[count:]
         return found
 
-    async def sweep(self, limit: int) -> int:
+    async def sweep_records(self, limit: int) -> int:
         """Go round the kinds; each call goes on where the last one ended; see the seam."""
         if self._now() < self._rests_until:
             return 0

@@ -6,21 +6,19 @@ from typing import Any
 
 from zaqar_lite.domain.errors import LimitReached, QueueChanged, Unavailable
 from zaqar_lite.domain.json_values import is_same
-from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
-from zaqar_lite.storage.base import ManagementStore
-from zaqar_lite.storage.swift.backend import Backend, Connected
+from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.storage.swift.backend import Backend
 from zaqar_lite.storage.swift.kind_records import KindRecords
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import together
 
 
-class SwiftManagementStore(Connected, ManagementStore):
+class SwiftManagementStore(KindRecords):
     """Queue records as objects."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
         self._records = backend.records
-        self._kind_records = KindRecords(backend)
 
     async def create_queue(
         self, ref: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
@@ -130,46 +128,6 @@ class SwiftManagementStore(Connected, ManagementStore):
     async def exposing_queues(self, *, limit: int) -> Sequence[QueueRecord]:
         """Find the exposing queues; see the seam."""
         return await self._records.exposing(limit)
-
-    async def put_record(
-        self,
-        kind: str,
-        project: str,
-        name: str,
-        value: bytes,
-        *,
-        expected: int | None,
-        ttl_ms: int | None = None,
-    ) -> Record:
-        """Write a record at its expected version; see the seam."""
-        return await self._kind_records.put(
-            kind, project, name, value, expected=expected, ttl_ms=ttl_ms
-        )
-
-    async def get_record(self, kind: str, project: str, name: str) -> Record | None:
-        """Read a live record; see the seam."""
-        return await self._kind_records.get(kind, project, name)
-
-    async def delete_record(
-        self, kind: str, project: str, name: str, *, expected: int | None = None
-    ) -> bool:
-        """Delete a record; see the seam."""
-        return await self._kind_records.delete(kind, project, name, expected=expected)
-
-    async def list_records(
-        self,
-        kind: str,
-        project: str | None = None,
-        *,
-        after: tuple[str, str] | None = None,
-        limit: int,
-    ) -> Sequence[Record]:
-        """List live records; see the seam."""
-        return await self._kind_records.list(kind, project, after, limit)
-
-    async def sweep_records(self, limit: int) -> int:
-        """Remove expired records; see the seam."""
-        return await self._kind_records.sweep(limit)
 
 
 def _has(metadata: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
