@@ -19,7 +19,7 @@ _RULES = [
     for pattern, replacement in (
         (r"\basync (def|with|for)\b", r"\1"),
         (r"\bawait ", ""),
-        (r"\bAsync(Calls|Queues|Messages|DeadLetters|Claims|Claiming|Settling)\b", r"Sync\1"),
+        (r"\bAsync(Calls|Queues|Messages|DeadLetters|Claims|Claiming|Settling|Keys)\b", r"Sync\1"),
         (r"\bAiohttpTransport\b", "Urllib3Transport"),
         (r"\bIterable\[(\w+)\] \| AsyncIterable\[\1\]", r"Iterable[\1]"),
         (r"\bAsync(Claim|Client|Iterable|Iterator|Transport)\b", r"\1"),

@@ -36,6 +36,7 @@ PARTS = (
             "message": "post, list, edit, cancel and delete messages",
             "claim": "take messages for a while",
             "dlq": "look at dead letters and move them back",
+            "key": "make, list, disable and rotate keys",
             "share": "print a pre-signed permission for a queue",
             "health": "ask whether the server is up",
             "watch": "show a queue's counts live",
@@ -89,10 +90,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 # The options of every command that talks to the server; `commands.running` declares them.
 WITH_A_VALUE = frozenset(
-    {"--url", "--project", "--client-id", "--os-cloud", "--signed", "--timeout", "--attempts"}
+    {
+        "--url",
+        "--project",
+        "--client-id",
+        "--access-key",
+        "--os-cloud",
+        "--signed",
+        "--timeout",
+        "--attempts",
+    }
 )
 FLAGS = frozenset({"--json"})
-NOUNS = frozenset({"queue", "message", "claim", "dlq"})
+NOUNS = frozenset({"queue", "message", "claim", "dlq", "key"})
 
 
 def options_last(words: Sequence[str]) -> list[str]:

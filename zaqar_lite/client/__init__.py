@@ -13,7 +13,7 @@ Nothing of the server is imported, and the HTTP library only when a client is ma
 
 from zaqar_lite.client.async_claims import AsyncClaim
 from zaqar_lite.client.async_client import AsyncClient
-from zaqar_lite.client.auth import Auth, KeystoneAuth, NoAuth, SignedAuth
+from zaqar_lite.client.auth import Auth, KeyAuth, KeystoneAuth, NoAuth, SignedAuth
 from zaqar_lite.client.claims import Claim
 from zaqar_lite.client.dead_letters import Redriven, Source
 from zaqar_lite.client.errors import (
@@ -45,6 +45,7 @@ from zaqar_lite.client.errors import (
 from zaqar_lite.client.exchange import Resend, RetryPolicy
 from zaqar_lite.client.ledger import ClaimOptions
 from zaqar_lite.client.models import (
+    AccessKey,
     Attempt,
     DeadLetter,
     Done,
@@ -70,6 +71,7 @@ from zaqar_lite.client.worker import Worker, worker
 from zaqar_lite.client.worker_options import WorkerOptions, WorkerStats
 
 __all__ = [
+    "AccessKey",
     "AsyncClaim",
     "AsyncClient",
     "Attempt",
@@ -87,6 +89,7 @@ __all__ = [
     "Forbidden",
     "Held",
     "Ids",
+    "KeyAuth",
     "KeyReused",
     "KeystoneAuth",
     "Message",

@@ -1,4 +1,4 @@
-"""How a client proves who it is: not at all, by Keystone, or by a pre-signed URL.
+"""How a client proves who it is: not at all, by a key, by Keystone, or by a pre-signed URL.
 
 A plug-in is any object with the methods of `Auth`.
 """
@@ -56,6 +56,26 @@ class NoAuth:
 
     def url(self) -> None:
         """Know no address."""
+
+
+class KeyAuth(NoAuth):
+    """Use a key (`zaqar-lite key create`); it belongs to a project, which need not be named."""
+
+    def __init__(self, key: str) -> None:
+        """Take the key's text.
+
+        Raises:
+            ValueError: it can't be one; the text is not repeated.
+        """
+        key = key.strip()
+        if not key.isascii() or not key.isprintable() or not key or " " in key:
+            message = "a key is a text such as zq_6b1f0d83c5e942a7_..., without spaces"
+            raise ValueError(message)
+        self._headers = {"Authorization": f"Bearer {key}"}
+
+    def headers(self) -> Mapping[str, str]:
+        """Return the key."""
+        return self._headers
 
 
 class SignedAuth(NoAuth):

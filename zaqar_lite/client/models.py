@@ -130,6 +130,34 @@ class MessagePage:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class AccessKey:
+    """A key of the server.
+
+    Attributes:
+        project: None for an operator's, which is bound to no project.
+        grants: what it opens, `VERB:QUEUES` each; with a `!` in front what it does not.
+        key: its text, only where it was just made; nobody can see it again.
+    """
+
+    id: str
+    project: str | None
+    grants: Sequence[str]
+    created_at: dt.datetime | None
+    expires_at: dt.datetime | None
+    disabled: bool
+    description: str = ""
+    key: str | None = dataclasses.field(default=None, repr=False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeyPage:
+    """One page of keys; `marker` leads to the next, None after the last."""
+
+    keys: Sequence[AccessKey]
+    marker: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Queue:
     """A queue in a listing; `metadata` only when details were asked for."""
 

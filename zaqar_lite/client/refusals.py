@@ -41,6 +41,9 @@ def _explanation(response: Response) -> tuple[str, str | None, Mapping[str, Any]
     """Return title, description and all fields of an error's body, whoever wrote it."""
     try:
         document = json.loads(response.body)
+        if isinstance(document.get("error"), dict):  # Keystone's form, of 401
+            document = document["error"]
+            document["description"] = document.get("message")
         title, description = document["title"], document.get("description")
     except (ValueError, KeyError, TypeError, AttributeError):
         # Not the server's words: a proxy's page, or nothing at all. Quote its beginning.

@@ -8,7 +8,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from zaqar_lite import __version__
-from zaqar_lite.client.auth import Auth, NoAuth
+from zaqar_lite.client.auth import Auth, KeyAuth, NoAuth
 from zaqar_lite.client.bodies import Encoder
 from zaqar_lite.client.errors import ServerWarning, ZaqarError
 from zaqar_lite.client.exchange import RetryPolicy
@@ -27,7 +27,8 @@ class Shell:
 
     Args:
         url: the server; None asks the auth plug-in (Keystone's catalogue) or means this machine.
-        project: the tenant, where no token says it.
+        project: the tenant, where no token and no key says it; "default" then.
+        key: a key of the server (`zaqar-lite key create`); instead of `auth`.
         client_id: who is asking, a UUID; kept over restarts it lets `echo=False` hide one's own
             messages. A fresh one by default.
         auth: how to prove it.
@@ -49,7 +50,8 @@ class Shell:
         self,
         url: str | None = None,
         *,
-        project: str = "default",
+        project: str | None = None,
+        key: str | None = None,
         client_id: str | uuid.UUID | None = None,
         auth: Auth | None = None,
         retries: RetryPolicy | None = None,
@@ -68,7 +70,10 @@ class Shell:
         self.longest_wait = LONGEST
         self.settles = True
         self._warn = on_warning or _raise
-        self._auth = auth or NoAuth()
+        if key is not None and auth is not None:
+            message = "give a key or an auth plug-in, not both"
+            raise ValueError(message)
+        self._auth = auth or (NoAuth() if key is None else KeyAuth(key))
         self._retries = retries or RetryPolicy()
         self._url = None if url is None else _base(url)
         self._timeout = timeout
@@ -77,9 +82,12 @@ class Shell:
         self._headers = {
             "Accept": "application/json",
             "Client-ID": self.client_id,
-            "X-Project-ID": project,
             "User-Agent": f"zaqar-lite/{__version__}",
         }
+        if project is None and not isinstance(self._auth, KeyAuth):
+            project = "default"
+        if project is not None:
+            self._headers["X-Project-ID"] = project
         self._open()
 
     def _open(self) -> None:

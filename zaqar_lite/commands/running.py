@@ -108,6 +108,11 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         "--client-id", metavar="UUID", help="who is asking (ZAQARLITE_CLIENT_ID, else a new one)"
     )
     group.add_argument(
+        "--access-key",
+        metavar="KEY",
+        help="a key of the server (ZAQAR_LITE_KEY, which other users of this machine can't see)",
+    )
+    group.add_argument(
         "--os-cloud",
         metavar="NAME",
         help="log in as clouds.yaml says (OS_CLOUD, where no URL is given)",
@@ -138,9 +143,11 @@ def connect(kind: type[S], arguments: argparse.Namespace) -> S:
     cloud = arguments.os_cloud or (os.environ.get("OS_CLOUD") if url is None else None)
     return kind(
         url,
-        project=arguments.project or os.environ.get("ZAQARLITE_PROJECT") or "default",
+        project=arguments.project or os.environ.get("ZAQARLITE_PROJECT") or None,
         client_id=arguments.client_id or os.environ.get("ZAQARLITE_CLIENT_ID"),
-        auth=_auth(cloud, arguments.signed),
+        auth=_auth(
+            cloud, arguments.signed, arguments.access_key or os.environ.get("ZAQAR_LITE_KEY")
+        ),
         retries=RetryPolicy(attempts=arguments.attempts, on_retry=Retrying()),
         timeout=arguments.timeout,
         on_warning=Warnings(),
@@ -223,11 +230,13 @@ def pairs(words: list[str], option: str) -> dict[str, str]:
     return found
 
 
-def _auth(cloud: str | None, signed: str | None) -> "Auth | None":
-    from zaqar_lite.client import KeystoneAuth, SignedAuth  # noqa: PLC0415
+def _auth(cloud: str | None, signed: str | None, key: str | None) -> "Auth | None":
+    from zaqar_lite.client import KeyAuth, KeystoneAuth, SignedAuth  # noqa: PLC0415
 
     if signed is not None:
         return SignedAuth.from_file(signed)
+    if key is not None:
+        return KeyAuth(key)
     return KeystoneAuth.cloud(cloud) if cloud is not None else None
 
 

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 import uuid
@@ -17,6 +18,7 @@ from zaqar_lite.client import (
     Auth,
     BadAnswer,
     Forbidden,
+    KeyAuth,
     KeystoneAuth,
     Refused,
     RetryPolicy,
@@ -197,7 +199,8 @@ async def _login(arguments: argparse.Namespace) -> Auth | None:
         if arguments.signed is not None:
             return SignedAuth.from_file(arguments.signed)
         if arguments.os_cloud is None:
-            return None
+            key = os.environ.get("ZAQAR_LITE_KEY")
+            return None if key is None else KeyAuth(key)
         auth = KeystoneAuth.cloud(arguments.os_cloud)
     except (ValueError, OSError, ZaqarError, ImportError) as error:
         raise Invalid(str(error)) from error

@@ -77,6 +77,7 @@ class Options:
             client_id=self.client_id,
             timeout=self.timeout,
             page_size=self.page_size,
+            key=os.environ.get("ZAQAR_LITE_KEY"),
             retries=_RETRIES,
             release_on_sigterm=False,
         )

@@ -1,6 +1,7 @@
 """The server and queue that a job works on."""
 
 import json
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,8 @@ class Target:
 
     def client(self) -> Client:
         """Open a client."""
-        return Client(self.endpoint, project=self.project, page_size=self.page_size)
+        key = os.environ.get("ZAQAR_LITE_KEY")
+        return Client(self.endpoint, project=self.project, key=key, page_size=self.page_size)
 
     def read(self, spark: SparkSession, **options: object) -> DataFrame:
         """Browse the queue."""

@@ -1,0 +1,66 @@
+"""Keys of the server: the async client's methods."""
+
+from collections.abc import AsyncIterator, Iterable
+
+from zaqar_lite.client.asynchronous.calls import AsyncCalls
+from zaqar_lite.client.endpoints import keys
+from zaqar_lite.client.models import AccessKey
+
+
+class AsyncKeys(AsyncCalls):
+    """Make, list, disable, rotate and delete keys; the server asks for the verb `admin`."""
+
+    async def create_key(
+        self,
+        grants: Iterable[str],
+        *,
+        project: str | None = None,
+        operator: bool = False,
+        expires: int | None = None,
+        description: str = "",
+    ) -> AccessKey:
+        """Make a key; its `key` is the only copy there is.
+
+        Args:
+            grants: what it opens, such as `send:orders*`.
+            project: whose it is; the client's own when None.
+            operator: make one that is bound to no project.
+            expires: seconds until it ends.
+            description: for whoever looks at the list.
+        """
+        return await self.call(
+            keys.create_key(
+                grants,
+                project=project,
+                operator=operator,
+                expires=expires,
+                description=description,
+            )
+        )
+
+    async def list_keys(self) -> AsyncIterator[AccessKey]:
+        """Yield the project's keys by id, page by page, without their texts."""
+        marker: str | None = None
+        while True:
+            page = await self.call(keys.list_keys(marker=marker))
+            for one in page.keys:
+                yield one
+            marker = page.marker
+            if marker is None:
+                return
+
+    async def get_key(self, key_id: str) -> AccessKey:
+        """Return a key without its text."""
+        return await self.call(keys.get_key(key_id))
+
+    async def disable_key(self, key_id: str, *, disabled: bool = True) -> AccessKey:
+        """Let a key open nothing any more, within 5 seconds; or again."""
+        return await self.call(keys.disable_key(key_id, disabled=disabled))
+
+    async def rotate_key(self, key_id: str, *, overlap: int | None = None) -> AccessKey:
+        """Make a key like this one, which lives on for `overlap` seconds, a day by default."""
+        return await self.call(keys.rotate_key(key_id, overlap=overlap))
+
+    async def delete_key(self, key_id: str) -> None:
+        """Delete a key; an absent one is no error."""
+        await self.call(keys.delete_key(key_id))

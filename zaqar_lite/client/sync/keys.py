@@ -1,0 +1,66 @@
+# Generated from asynchronous/keys.py by tests/generate_sync.py; change it there.
+"""Keys of the server: the sync client's methods."""
+
+from collections.abc import Iterable, Iterator
+
+from zaqar_lite.client.endpoints import keys
+from zaqar_lite.client.models import AccessKey
+from zaqar_lite.client.sync.calls import SyncCalls
+
+
+class SyncKeys(SyncCalls):
+    """Make, list, disable, rotate and delete keys; the server asks for the verb `admin`."""
+
+    def create_key(
+        self,
+        grants: Iterable[str],
+        *,
+        project: str | None = None,
+        operator: bool = False,
+        expires: int | None = None,
+        description: str = "",
+    ) -> AccessKey:
+        """Make a key; its `key` is the only copy there is.
+
+        Args:
+            grants: what it opens, such as `send:orders*`.
+            project: whose it is; the client's own when None.
+            operator: make one that is bound to no project.
+            expires: seconds until it ends.
+            description: for whoever looks at the list.
+        """
+        return self.call(
+            keys.create_key(
+                grants,
+                project=project,
+                operator=operator,
+                expires=expires,
+                description=description,
+            )
+        )
+
+    def list_keys(self) -> Iterator[AccessKey]:
+        """Yield the project's keys by id, page by page, without their texts."""
+        marker: str | None = None
+        while True:
+            page = self.call(keys.list_keys(marker=marker))
+            yield from page.keys
+            marker = page.marker
+            if marker is None:
+                return
+
+    def get_key(self, key_id: str) -> AccessKey:
+        """Return a key without its text."""
+        return self.call(keys.get_key(key_id))
+
+    def disable_key(self, key_id: str, *, disabled: bool = True) -> AccessKey:
+        """Let a key open nothing any more, within 5 seconds; or again."""
+        return self.call(keys.disable_key(key_id, disabled=disabled))
+
+    def rotate_key(self, key_id: str, *, overlap: int | None = None) -> AccessKey:
+        """Make a key like this one, which lives on for `overlap` seconds, a day by default."""
+        return self.call(keys.rotate_key(key_id, overlap=overlap))
+
+    def delete_key(self, key_id: str) -> None:
+        """Delete a key; an absent one is no error."""
+        self.call(keys.delete_key(key_id))
