@@ -354,6 +354,21 @@ async def test_what_is_due_at_one_instant_is_brought_in_its_order(
     assert seen == [str(number) for number in range(65)]
 
 
+async def test_a_lapse_in_a_queue_that_was_forgotten_is_removed(
+    queue: QueueUnderTest, other: QueueUnderTest, mongodb: MongoServer, database_name: str
+) -> None:
+    """A tombstone goes after a day, whatever its queue has left; the sweep goes on."""
+    for each in (queue, other):
+        await each.post("a")
+        await each.claim(ttl=MINUTE)
+    queue.advance(2 * MINUTE)
+    with database_of(mongodb.url, database_name) as database:
+        database["zaqar_queues"].delete_one({"_id": "project/queue"})
+        await queue.sweep()
+        assert [message["q"] for message in database["zaqar_messages"].find()] == ["project/other"]
+    assert await other.counts() == (1, 0, 0)
+
+
 async def test_a_drop_that_died_leaves_nothing_to_the_next_life(
     queue: QueueUnderTest, second: QueueUnderTest, stores: Stores
 ) -> None:

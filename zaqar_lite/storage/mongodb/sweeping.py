@@ -136,6 +136,9 @@ class Sweeping:
         by_queue = _by_queue(found)
         states = await self._queues.read_many([key for key, _ in by_queue])
         for key, documents in by_queue:
+            if key not in states:  # its tombstone is gone, and nobody can see what it has left
+                await self._rewriting.remove(key, _ids(documents), CLAIMED)
+                continue
             ref = queue_of(key)
             verdicts = Verdicts(ref, states[key], await retries_of(ref))
             changes = [Change(key, document, dict(document)) for document in documents]
