@@ -1,6 +1,7 @@
 """What operations cost in commands and plans, whatever else is in the queue."""
 
 import asyncio
+import re
 
 import pytest
 
@@ -25,6 +26,7 @@ from zaqar_lite.domain.errors import LimitReached
 from zaqar_lite.domain.models import Claimed, DelayMode, Outcome, QueueRef, Retries
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb import claiming, posting
+from zaqar_lite.storage.mongodb.indexes import MESSAGES
 
 pytestmark = pytest.mark.anyio
 
@@ -298,6 +300,29 @@ async def test_getting_renewing_and_releasing_a_claim_take_one_or_two(
     assert len(commands.take()) == 2
     await queue.release(claim_id)
     assert len(commands.take()) == 2
+
+
+async def test_counts_take_four_commands_and_are_read_from_an_index_alone(
+    queue: QueueUnderTest, commands: Commands, mongodb: MongoServer, database_name: str
+) -> None:
+    """Whatever a stage of the counting names is in the index that serves it."""
+    await hold(queue, 30)
+    await queue.post(*map(str, range(30)), delay=MINUTE)
+    commands.clear()
+    await queue.stats()
+    sent = commands.take()
+    assert sorted(map(name_of, sent)) == ["aggregate", "aggregate", "find", "find"]
+    (counting,) = [c for c in sent if name_of(c) == "aggregate" and "$group" in c["pipeline"][-1]]
+    (index,) = [i.document for i in MESSAGES if i.document["name"] == counting["hint"]]
+    match, group = counting["pipeline"]
+    named = set(match["$match"]) | set(re.findall(r"'\$(\w+)'(?!:)", repr(group)))
+    assert named <= set(index["key"])
+    with database_of(mongodb.url, database_name) as database:
+        (query,) = queries(counting)
+        plan = explain(database, query)
+        assert "IXSCAN" in plan.stages
+        if mongodb.real:
+            assert plan.documents == 0, plan
 
 
 async def exercise(stores: Stores, queue: QueueUnderTest, other: QueueUnderTest) -> None:
