@@ -21,6 +21,7 @@ from zaqar_lite.storage.mongodb.queues import (
     READY,
     Queues,
     key_of,
+    reading,
 )
 from zaqar_lite.storage.mongodb.readiness import Readiness
 
@@ -103,7 +104,7 @@ class Changing:
         key = key_of(queue)
         among = {"_id": {"$in": wanted}, "q": key, "s": {"$in": LIVE_STATES}}
         for _ in range(_ROUNDS):
-            found = await self._queues.look_for(queue, among, BY_ID, _LOCK)
+            found = await self._queues.look_for(queue, reading(among, _LOCK), BY_ID)
             live = {document["_id"]: document for document in found.live}
             now = found.state.now if found.state else 0
             refused = [

@@ -12,7 +12,6 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 
 from bson.datetime_ms import DatetimeMS
 from pymongo.errors import PyMongoError
@@ -20,7 +19,7 @@ from pymongo.errors import PyMongoError
 from zaqar_lite.domain.errors import Unsupported
 from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, Take
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.mongodb.connection import Connection, read_all
+from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.documents import to_message
 from zaqar_lite.storage.mongodb.errors import repeated, translate
 from zaqar_lite.storage.mongodb.grip import Grip, LooseEnds
@@ -94,26 +93,23 @@ class Claiming:
         guess = self._connection.local_ms + self._ahead_ms + _MARGIN_MS
         states = _waking(take.delay_mode)
         asleep = {"q": key_of(ref), "s": {"$in": states}, "w": {"$lte": DatetimeMS(guess)}}
-        union = {"coll": self._connection.queues.name, "pipeline": self._queues.read_pipeline(ref)}
-        found = await read_all(
-            self._connection.messages,
+        found, state = await self._queues.look_for(
+            ref,
             [
                 {"$match": asleep},
                 {"$sort": {"w": 1, "k": 1}},
-                {"$limit": MAX_EXAMINED},
+                {"$limit": _most_waking()},
                 {"$project": BRIEF},
-                {"$unionWith": union},
             ],
-            hint="waking",
+            "waking",
+            take.version,
         )
-        is_queue = [document["_id"] == asleep["q"] for document in found]
-        state = self._queues.checked(list(compress(found, is_queue)), ref, take.version)
         if state is None:
             return None
         self._ahead_ms = state.now - self._connection.local_ms
         search = _Search(Verdicts(ref, state, take.retries), take)
         if state.now <= guess:
-            search.look_at([d for d in found if "w" in d and d["_id"] != state.key])
+            search.look_at(found)
         return search
 
     async def _step(self, search: "_Search", grip: Grip) -> int:
@@ -217,7 +213,7 @@ class _Search:
             for document in waking
             if document["w"] <= self.state.date and document["k"] > self.state.birth
         ]
-        self._wakes_more = len(waking) == MAX_EXAMINED
+        self._wakes_more = len(waking) == _most_waking()
 
     def queries(self) -> Sequence["Query"]:
         """What the next step asks for."""
@@ -307,12 +303,17 @@ def candidate_queries(state: QueueState, delay_mode: DelayMode, window: int) -> 
     due = {**queue, "s": {"$in": _waking(delay_mode)}, "w": {"$lte": state.date}}
     queries = [
         Query("ready", {**queue, "s": READY}, "live", window, [("k", 1)], _READY),
-        Query("waking", due, "waking", MAX_EXAMINED, by_time, BRIEF),
+        Query("waking", due, "waking", _most_waking(), by_time, BRIEF),
     ]
     if delay_mode is DelayMode.EXPOSE:
         waits = {**queue, "s": DELAYED, "w": {"$gt": state.date}}
         queries.append(Query("waiting", waits, "waking", window, by_time, BRIEF))
     return queries
+
+
+def _most_waking() -> int:
+    """How much of what wakes a step looks at: each lapse is an update of its own."""
+    return MAX_EXAMINED // 4
 
 
 def _waking(delay_mode: DelayMode) -> list[int]:

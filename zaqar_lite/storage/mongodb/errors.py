@@ -1,15 +1,19 @@
 """The driver's edge: pymongo's exceptions become the domain's here and nowhere else."""
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from pymongo import errors
 
 from zaqar_lite.domain.errors import ConfigurationError, Invalid, Unavailable, ZaqarLiteError
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Store = TypeVar("Store")
 
 _REFUSED = frozenset({13, 18, 8000})
 """Unauthorized, AuthenticationFailed, AtlasError."""
@@ -24,6 +28,23 @@ def translated() -> Iterator[None]:
         yield
     except errors.PyMongoError as exc:
         raise translate(exc) from exc
+
+
+def translating(store: type[Store]) -> type[Store]:
+    """Let the public coroutines of a class raise the domain's errors instead of pymongo's."""
+
+    def wrapped(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        @wraps(method)
+        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            with translated():
+                return await method(*args, **kwargs)
+
+        return call
+
+    for name, method in list(vars(store).items()):
+        if not name.startswith("_") and inspect.iscoroutinefunction(method):
+            setattr(store, name, wrapped(method))
+    return store
 
 
 def translate(exc: errors.PyMongoError) -> ZaqarLiteError:  # noqa: PLR0911 - a table of cases

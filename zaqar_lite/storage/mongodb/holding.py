@@ -12,7 +12,7 @@ from zaqar_lite.storage.mongodb.documents import NO_ATTEMPTS, to_message
 from zaqar_lite.storage.mongodb.errors import repeated
 from zaqar_lite.storage.mongodb.grip import raised_ttl
 from zaqar_lite.storage.mongodb.indexes import Document
-from zaqar_lite.storage.mongodb.queues import BRIEF, CLAIMED, Queues, QueueState, key_of
+from zaqar_lite.storage.mongodb.queues import BRIEF, CLAIMED, Queues, QueueState, key_of, reading
 
 
 class Holding:
@@ -62,7 +62,7 @@ class Holding:
         """
         if is_claim_id(claim_id):
             match = {"q": key_of(queue), "cid": claim_id, "s": CLAIMED}
-            found = await self._queues.look_for(queue, match, "claim", projection)
+            found = await self._queues.look_for(queue, reading(match, projection), "claim")
             if found.state is not None:
                 held = [d for d in found.live if int(d["w"]) > found.state.now]
                 if held:

@@ -12,10 +12,9 @@ from pymongo.errors import CursorNotFound
 from zaqar_lite.domain.errors import LimitReached, QueueChanged, Unavailable
 from zaqar_lite.domain.json_values import is_same
 from zaqar_lite.domain.metadata import dead_letter_target
-from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
-from zaqar_lite.storage.base import ManagementStore
+from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.mongodb.connection import Connection
-from zaqar_lite.storage.mongodb.errors import repeated, translated
+from zaqar_lite.storage.mongodb.errors import repeated, translating
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import Queues, key_of
 from zaqar_lite.storage.mongodb.records import KindRecords
@@ -25,13 +24,13 @@ _BATCH = 1_000
 _ATTEMPTS = 5
 
 
-class MongoManagementStore(ManagementStore):
-    """Queue records in MongoDB."""
+@translating
+class MongoManagementStore(KindRecords):
+    """Queue records in MongoDB, and those of other kinds."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._queues = Queues(connection)
-        self._records = KindRecords(connection)
 
     async def open(self) -> None:
         """Connect, create and check the indexes; see the seam."""
@@ -53,17 +52,16 @@ class MongoManagementStore(ManagementStore):
         The limit is counted before it: racing creators may pass it by as many as they are.
         """
         maker = uuid4().hex
-        with translated():
-            for _ in range(_ATTEMPTS):
-                known = await self._connection.queues.find_one({"_id": key_of(ref)}, hint=BY_ID)
-                if known is not None and "m" in known:
-                    return _record(known), known["i"] == maker
-                await self._check_limit(ref, max_queues)
-                if known is None:
-                    await self._queues.seed(ref)
-                document = await self._make_record(ref, metadata, maker)
-                if document is not None:
-                    return _record(document), True
+        for _ in range(_ATTEMPTS):
+            known = await self._connection.queues.find_one({"_id": key_of(ref)}, hint=BY_ID)
+            if known is not None and "m" in known:
+                return _record(known), known["i"] == maker
+            await self._check_limit(ref, max_queues)
+            if known is None:
+                await self._queues.seed(ref)
+            document = await self._make_record(ref, metadata, maker)
+            if document is not None:
+                return _record(document), True
         raise Unavailable(f"The queue {ref.name!r} is being created and deleted too often.")
 
     async def _check_limit(self, ref: QueueRef, max_queues: int) -> None:
@@ -88,8 +86,7 @@ class MongoManagementStore(ManagementStore):
 
     async def get_queue(self, ref: QueueRef) -> QueueRecord | None:
         """Read a queue's record from the primary; see the seam."""
-        with translated():
-            document = await self._connection.queues.find_one({"_id": key_of(ref)}, hint=BY_ID)
+        document = await self._connection.queues.find_one({"_id": key_of(ref)}, hint=BY_ID)
         return None if document is None or "m" not in document else _record(document)
 
     async def update_queue(self, record: QueueRecord) -> QueueRecord:
@@ -99,24 +96,22 @@ class MongoManagementStore(ManagementStore):
         update: list[Document] = [{"$set": fields}]
         if absent:
             update.append({"$unset": absent})
-        with translated():
-            document = await self._connection.queues.find_one_and_update(
-                {"_id": key_of(record.ref), "v": record.version, **_HAS_RECORD},
-                update,
-                return_document=ReturnDocument.AFTER,
-            )
+        document = await self._connection.queues.find_one_and_update(
+            {"_id": key_of(record.ref), "v": record.version, **_HAS_RECORD},
+            update,
+            return_document=ReturnDocument.AFTER,
+        )
         if document is None:
             raise QueueChanged(f"The queue {record.ref.name!r} changed or was deleted meanwhile.")
         return _record(document)
 
     async def delete_queue(self, ref: QueueRef, *, version: int) -> None:
         """Delete a record at its version; counter and version stay, messages too; see the seam."""
-        with translated():
-            result = await self._connection.queues.update_one(
-                {"_id": key_of(ref), "v": version, **_HAS_RECORD},
-                {"$unset": {"m": True, "x": True, "t": True, "i": True}},
-                hint=BY_ID,
-            )
+        result = await self._connection.queues.update_one(
+            {"_id": key_of(ref), "v": version, **_HAS_RECORD},
+            {"$unset": {"m": True, "x": True, "t": True, "i": True}},
+            hint=BY_ID,
+        )
         if not result.matched_count and await self.get_queue(ref) is not None:
             raise QueueChanged(f"The queue {ref.name!r} changed meanwhile.")
 
@@ -134,96 +129,47 @@ class MongoManagementStore(ManagementStore):
         found: list[QueueRecord] = []
         if limit < 1:
             return found
-        with translated():
-            for _ in range(_ATTEMPTS):
-                cursor = self._connection.listed_queues.find(
-                    queue_filter(project, marker, name_contains),
-                    sort=[("n", 1)],
-                    hint="name",
-                    limit=0 if wanted else limit,
-                    batch_size=min(limit, _BATCH),
-                )
-                try:
-                    async with cursor:
-                        async for document in cursor:
-                            record = _record(document)
-                            marker = record.ref.name
-                            if _has(record.metadata, wanted):
-                                found.append(record)
-                                if len(found) == limit:
-                                    return found
-                except CursorNotFound:
-                    continue  # the server lost it, by a failover say: go on after the last name
-                return found
+        for _ in range(_ATTEMPTS):
+            cursor = self._connection.listed_queues.find(
+                queue_filter(project, marker, name_contains),
+                sort=[("n", 1)],
+                hint="name",
+                limit=0 if wanted else limit,
+                batch_size=min(limit, _BATCH),
+            )
+            try:
+                async with cursor:
+                    async for document in cursor:
+                        record = _record(document)
+                        marker = record.ref.name
+                        if _has(record.metadata, wanted):
+                            found.append(record)
+                            if len(found) == limit:
+                                return found
+            except CursorNotFound:
+                continue  # the server lost it, by a failover say: go on after the last name
+            return found
         raise Unavailable("MongoDB lost the cursor of the listing again and again.")
 
     async def count_queues(self, project: str) -> int:
         """Count a project's queues; see the seam."""
-        with translated():
-            return await self._connection.listed_queues.count_documents(
-                {"p": project, **_HAS_RECORD}, hint="name"
-            )
+        return await self._connection.listed_queues.count_documents(
+            {"p": project, **_HAS_RECORD}, hint="name"
+        )
 
     async def dead_letter_sources(self, target: QueueRef, *, limit: int) -> Sequence[str]:
         """Name the queues with this dead-letter queue; see the seam."""
-        with translated():
-            cursor = self._connection.listed_queues.find(
-                {"t": key_of(target)}, {"n": 1}, sort=[("n", 1)], limit=limit, hint="source"
-            )
-            return [document["n"] for document in await cursor.to_list()]
+        cursor = self._connection.listed_queues.find(
+            {"t": key_of(target)}, {"n": 1}, sort=[("n", 1)], limit=limit, hint="source"
+        )
+        return [document["n"] for document in await cursor.to_list()]
 
     async def exposing_queues(self, *, limit: int) -> Sequence[QueueRecord]:
         """Find the exposing queues; see the seam."""
-        with translated():
-            cursor = self._connection.queues.find(
-                {"x": True, **_HAS_RECORD}, limit=limit, hint="exposing"
-            )
-            return [_record(document) for document in await cursor.to_list()]
-
-    async def put_record(
-        self,
-        kind: str,
-        project: str,
-        name: str,
-        value: bytes,
-        *,
-        expected: int | None,
-        ttl_ms: int | None = None,
-    ) -> Record:
-        """Write a record at its expected version; see the seam."""
-        with translated():
-            return await self._records.put(
-                kind, project, name, value, expected=expected, ttl_ms=ttl_ms
-            )
-
-    async def get_record(self, kind: str, project: str, name: str) -> Record | None:
-        """Read a live record; see the seam."""
-        with translated():
-            return await self._records.get(kind, project, name)
-
-    async def delete_record(
-        self, kind: str, project: str, name: str, *, expected: int | None = None
-    ) -> bool:
-        """Delete a record; see the seam."""
-        with translated():
-            return await self._records.delete(kind, project, name, expected=expected)
-
-    async def list_records(
-        self,
-        kind: str,
-        project: str | None = None,
-        *,
-        after: tuple[str, str] | None = None,
-        limit: int,
-    ) -> Sequence[Record]:
-        """List live records; see the seam."""
-        with translated():
-            return await self._records.list(kind, project, after, limit)
-
-    async def sweep_records(self, limit: int) -> int:
-        """Remove expired records; see the seam."""
-        with translated():
-            return await self._records.sweep(limit)
+        cursor = self._connection.queues.find(
+            {"x": True, **_HAS_RECORD}, limit=limit, hint="exposing"
+        )
+        return [_record(document) for document in await cursor.to_list()]
 
     def _record_fields(
         self, ref: QueueRef, metadata: Mapping[str, Any], *, exposing: bool

@@ -33,7 +33,7 @@ from zaqar_lite.storage.mongodb.changing import Changing
 from zaqar_lite.storage.mongodb.claiming import Claiming
 from zaqar_lite.storage.mongodb.clearing import Clearing
 from zaqar_lite.storage.mongodb.connection import Connection
-from zaqar_lite.storage.mongodb.errors import translated
+from zaqar_lite.storage.mongodb.errors import translating
 from zaqar_lite.storage.mongodb.holding import Holding
 from zaqar_lite.storage.mongodb.keys import Keys
 from zaqar_lite.storage.mongodb.listing import Listing
@@ -45,6 +45,7 @@ from zaqar_lite.storage.mongodb.settling import Settling
 from zaqar_lite.storage.mongodb.sweeping import Sweeping
 
 
+@translating
 class MongoMessageStore(MessageStore):
     """Messages and claims in MongoDB; shared by any number of processes."""
 
@@ -106,59 +107,49 @@ class MongoMessageStore(MessageStore):
         version: int | None,
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
-        with translated():
-            return await self._posting.post(
-                queue, messages, client_id=client_id, batch_key=batch_key, version=version
-            )
+        return await self._posting.post(
+            queue, messages, client_id=client_id, batch_key=batch_key, version=version
+        )
 
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """List messages; see the seam."""
-        with translated():
-            return await self._listing.page(queue, selection)
+        return await self._listing.page(queue, selection)
 
     async def get_messages(
         self, queue: QueueRef, ids: Collection[str], *, details: bool = False
     ) -> Sequence[Message]:
         """Fetch messages by id; see the seam."""
-        with translated():
-            return await self._listing.get(queue, ids, details=details)
+        return await self._listing.get(queue, ids, details=details)
 
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change a delayed message; see the seam."""
-        with translated():
-            return await self._changing.edit(queue, edit)
+        return await self._changing.edit(queue, edit)
 
     async def delete(
         self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
     ) -> Sequence[Refusal]:
         """Delete messages; see the seam."""
-        with translated():
-            return await self._changing.delete(queue, ids, claim_ids=claim_ids)
+        return await self._changing.delete(queue, ids, claim_ids=claim_ids)
 
     async def pop(self, queue: QueueRef, take: Take) -> Claimed:
         """Remove and hand out ready messages; see the seam."""
-        with translated():
-            return await self._claiming.take(queue, take, held=POPPED)
+        return await self._claiming.take(queue, take, held=POPPED)
 
     async def claim(self, queue: QueueRef, take: Take) -> Claimed:
         """Hand out ready messages under a new claim; see the seam."""
-        with translated():
-            return await self._claiming.take(queue, take, held=CLAIMED)
+        return await self._claiming.take(queue, take, held=CLAIMED)
 
     async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         """Read a claim; see the seam."""
-        with translated():
-            return await self._holding.get(queue, claim_id, details=details)
+        return await self._holding.get(queue, claim_id, details=details)
 
     async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
         """Let a live claim, and what it holds, live on; see the seam."""
-        with translated():
-            await self._holding.renew(queue, claim_id, ttl_ms=ttl_ms, grace_ms=grace_ms)
+        await self._holding.renew(queue, claim_id, ttl_ms=ttl_ms, grace_ms=grace_ms)
 
     async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
         """Free what a claim still holds; see the seam."""
-        with translated():
-            await self._settling.release(queue, claim_id, delay_ms)
+        await self._settling.release(queue, claim_id, delay_ms)
 
     async def settle(
         self,
@@ -170,15 +161,13 @@ class MongoMessageStore(MessageStore):
         version: int | None = None,
     ) -> Settled:
         """Settle messages of a claim; see the seam."""
-        with translated():
-            return await self._settling.settle(
-                queue, claim_id, settlements, retries=retries, version=version
-            )
+        return await self._settling.settle(
+            queue, claim_id, settlements, retries=retries, version=version
+        )
 
     async def next_due(self, queue: QueueRef) -> int | None:
         """How long until a message becomes ready by time; see the seam."""
-        with translated():
-            return await self._listing.next_due(queue)
+        return await self._listing.next_due(queue)
 
     def listen(self, listener: Listener) -> None:
         """Announce to `listener` what became ready; see the seam."""
@@ -194,13 +183,11 @@ class MongoMessageStore(MessageStore):
 
     async def purge(self, queue: QueueRef) -> None:
         """End all messages and claims there are now, by one update; see the seam."""
-        with translated():
-            await self._clear(await self._queues.end_messages(key_of(queue)))
+        await self._clear(await self._queues.end_messages(key_of(queue)))
 
     async def drop(self, queue: QueueRef) -> None:
         """End the queue's life, its record included, by one update; see the seam."""
-        with translated():
-            await self._clear(await self._queues.end_life(key_of(queue)))
+        await self._clear(await self._queues.end_life(key_of(queue)))
 
     async def _clear(self, state: QueueState | None) -> None:
         """Begin to remove what nobody can see any more; the sweep does the rest."""
@@ -210,20 +197,16 @@ class MongoMessageStore(MessageStore):
 
     async def stats(self, queue: QueueRef) -> Stats:
         """Count the live messages; see the seam."""
-        with translated():
-            return await self._listing.stats(queue)
+        return await self._listing.stats(queue)
 
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
         """Cut the live messages into ranges; see the seam."""
-        with translated():
-            return await self._listing.split(queue, count)
+        return await self._listing.split(queue, count)
 
     async def expose(self, queue: QueueRef, limit: int) -> int:
         """Make delayed messages ready; see the seam."""
-        with translated():
-            return await self._sweeping.expose(queue, limit)
+        return await self._sweeping.expose(queue, limit)
 
     async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
         """Tidy up in bounded steps; see the seam."""
-        with translated():
-            return await self._sweeping.sweep(limit, retries_of)
+        return await self._sweeping.sweep(limit, retries_of)

@@ -1,6 +1,6 @@
 """The queue's document: one read tells the version, the counter, the birth and the time."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from itertools import compress
 from typing import NamedTuple
@@ -87,6 +87,11 @@ class QueueState(NamedTuple):
             raise QueueChanged(f"The queue {ref.name!r} is not at version {version} any more.")
 
 
+def reading(match: Document, projection: Document) -> Sequence[Document]:
+    """The stages that read what matches, without what is not asked for."""
+    return [{"$match": match}, {"$project": projection}]
+
+
 class Among(NamedTuple):
     """Messages that were found by something else than their positions, and their queue's state.
 
@@ -121,12 +126,11 @@ class Queues:
     async def look_for(
         self,
         ref: QueueRef,
-        match: Document,
+        stages: Sequence[Document],
         hint: str,
-        projection: Document,
         version: int | None = None,
     ) -> Among:
-        """Read messages that match, and the state of their queue, in one command.
+        """Read messages by an aggregation, and the state of their queue, in one command.
 
         Raises:
             QueueChanged: the record is not at `version`.
@@ -134,7 +138,7 @@ class Queues:
         union = {"coll": self._connection.queues.name, "pipeline": self.read_pipeline(ref)}
         found = await read_all(
             self._connection.messages,
-            [{"$match": match}, {"$project": projection}, {"$unionWith": union}],
+            [*stages, {"$unionWith": union}],
             hint=hint,
         )
         is_queue = [document["_id"] == key_of(ref) for document in found]

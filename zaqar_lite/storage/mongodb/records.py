@@ -18,9 +18,9 @@ from pymongo.errors import DuplicateKeyError
 
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.models import Record
-from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.base import MAX_EXAMINED, ManagementStore
 from zaqar_lite.storage.mongodb.connection import Connection, read_all
-from zaqar_lite.storage.mongodb.errors import repeated
+from zaqar_lite.storage.mongodb.errors import repeated, translating
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.transactions import Tries
 
@@ -28,13 +28,14 @@ _NEVER = 253_402_300_799_999
 """The end of the year 9999: the `e` of what stays until it is deleted."""
 
 
-class KindRecords:
-    """Write, read, list and sweep records."""
+@translating
+class KindRecords(ManagementStore):
+    """Write, read, list and sweep records: what is no queue's of a management store."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def put(
+    async def put_record(
         self,
         kind: str,
         project: str,
@@ -42,7 +43,7 @@ class KindRecords:
         value: bytes,
         *,
         expected: int | None,
-        ttl_ms: int | None,
+        ttl_ms: int | None = None,
     ) -> Record:
         """Write a record at its expected version; see the seam."""
         mark, tries = uuid4().hex, Tries()
@@ -61,12 +62,14 @@ class KindRecords:
             await tries.back_off()
         raise _busy(kind, name)
 
-    async def get(self, kind: str, project: str, name: str) -> Record | None:
+    async def get_record(self, kind: str, project: str, name: str) -> Record | None:
         """Read a live record from the primary; see the seam."""
         found = await self._read(kind, project, name, with_value=True)
         return _record(found) if found is not None and _is_live(found) else None
 
-    async def delete(self, kind: str, project: str, name: str, *, expected: int | None) -> bool:
+    async def delete_record(
+        self, kind: str, project: str, name: str, *, expected: int | None = None
+    ) -> bool:
         """Turn a record into a tombstone; see the seam."""
         mark, tries = uuid4().hex, Tries()
         while tries.left:
@@ -82,8 +85,13 @@ class KindRecords:
             await tries.back_off()
         raise _busy(kind, name)
 
-    async def list(
-        self, kind: str, project: str | None, after: tuple[str, str] | None, limit: int
+    async def list_records(
+        self,
+        kind: str,
+        project: str | None = None,
+        *,
+        after: tuple[str, str] | None = None,
+        limit: int,
     ) -> Sequence[Record]:
         """List live records in bounded steps, each longer than the one before; see the seam."""
         found: list[Record] = []
@@ -112,7 +120,7 @@ class KindRecords:
             hint="name",
         )
 
-    async def sweep(self, limit: int) -> int:
+    async def sweep_records(self, limit: int) -> int:
         """Delete what has expired and was not written anew; see the seam."""
         over = {"e": {"$lte": DatetimeMS(await self._connection.now_ms())}}
         cursor = self._connection.records.find(

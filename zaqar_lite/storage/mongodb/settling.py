@@ -21,7 +21,15 @@ from zaqar_lite.domain.models import (
     Settlement,
 )
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
-from zaqar_lite.storage.mongodb.queues import BRIEF, CLAIMED, GONE, Queues, QueueState, key_of
+from zaqar_lite.storage.mongodb.queues import (
+    BRIEF,
+    CLAIMED,
+    GONE,
+    Queues,
+    QueueState,
+    key_of,
+    reading,
+)
 from zaqar_lite.storage.mongodb.rewriting import Change, Rewriting
 from zaqar_lite.storage.mongodb.verdicts import Verdicts
 
@@ -50,7 +58,7 @@ class Settling:
         places = [ref] if letter is None or letter.target is None else [ref, letter.target]
         match = {"_id": {"$in": call.ids}, "q": {"$in": [key_of(each) for each in places]}}
         for _ in range(_ROUNDS):
-            found, state = await self._queues.look_for(ref, match, BY_ID, BRIEF, version)
+            found, state = await self._queues.look_for(ref, reading(match, BRIEF), BY_ID, version)
             changes = call.decide(found, state, ref, retries)
             if await self._rewriting.write(changes) == len(changes):
                 break
@@ -64,7 +72,7 @@ class Settling:
         key = key_of(ref)
         match = {"q": key, "cid": claim_id, "s": CLAIMED}
         for _ in range(_ROUNDS if is_claim_id(claim_id) else 0):
-            found = await self._queues.look_for(ref, match, "claim", BRIEF)
+            found = await self._queues.look_for(ref, reading(match, BRIEF), "claim")
             if found.state is None:
                 return
             verdicts = Verdicts(ref, found.state, NO_RETRIES)
