@@ -17,6 +17,7 @@ from zaqar_lite.service.confirming import Confirming
 from zaqar_lite.service.courier import Courier, Transport
 from zaqar_lite.service.delivering import Deliveries
 from zaqar_lite.service.delivery_log import DeliveryLog
+from zaqar_lite.service.delivery_reports import DeliveryReports
 from zaqar_lite.service.health import Health
 from zaqar_lite.service.identity.admin_key import AdminKey
 from zaqar_lite.service.identity.authority import Authority
@@ -150,6 +151,7 @@ def _services(
         clock=clock,
         refused=refused_schemes(mail=False),
     )
+    courier, log = Courier(_transports(settings), clock), DeliveryLog(management, clock)
     deliveries = Deliveries(
         messages,
         management,
@@ -157,8 +159,8 @@ def _services(
         subscriptions,
         subscribers=subscribers,
         waiting=waiting,
-        courier=Courier(_transports(settings), clock),
-        log=DeliveryLog(management, clock),
+        courier=courier,
+        log=log,
         clock=clock,
         confirmed_only=settings.require_confirmation,
         disable_after=settings.delivery_disable_after,
@@ -174,6 +176,7 @@ def _services(
         health=Health(messages, queues, service, claims),
         subscriptions=subscriptions,
         deliveries=deliveries,
+        reports=DeliveryReports(messages, subscriptions, courier, log, limits=limits, clock=clock),
         authority=Authority(),
         identity=_identity(settings, keys, clock),
         keys=keys,

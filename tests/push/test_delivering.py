@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from tests.api.conftest import Api, MakeApi, make_api  # noqa: F401 - a fixture
 from tests.push.receiver import Receiver
@@ -159,9 +161,7 @@ async def test_410_disables_and_a_patch_enables(api: Api) -> None:
 async def test_a_redirect_is_not_followed(api: Api) -> None:
     async with Receiver() as inner, Receiver() as receiver:
 
-        async def redirect(*_: Any) -> Any:
-            from aiohttp import web  # noqa: PLC0415
-
+        async def redirect(*_: Any) -> web.Response:
             raise web.HTTPTemporaryRedirect(inner.url)
 
         receiver._answer = redirect
@@ -247,3 +247,56 @@ async def test_confirms_before_it_delivers(make_api: MakeApi) -> None:  # noqa: 
         await api.post({"body": 3})
         await asyncio.sleep(0.3)
         assert len(receiver.received) == 3
+
+
+async def test_shows_attempts_and_what_failed_and_delivers_again(api: Api) -> None:
+    async with Receiver(404, 204) as receiver:
+        made, _ = await subscribe(api, receiver.url)
+        (posted,) = await api.post({"body": 1})
+        await receiver.wait(1)
+        path = f"subscriptions/{made}/deliveries"
+        for _ in range(100):
+            failed = (await api.call("GET", f"{path}?state=failed")).json()
+            if failed["deliveries"]:
+                break
+            await asyncio.sleep(0.05)
+        (one,) = failed["deliveries"]
+        assert (one["message_id"], one["attempts"]) == (posted, 1)
+        assert one["reason"] == "the receiver answered 404"
+        assert one["message"]["body"] == 1
+        (attempt,) = (await api.call("GET", path)).json()["deliveries"]
+        assert (attempt["status"], attempt["outcome"]) == (404, "undeliverable")
+        assert (attempt["answer"], attempt["next"]) == ("answer 0", None)
+        assert (await api.call("POST", f"{path}/{one['id']}/retry")).status_code == 204
+        again = (await receiver.wait(2))[1]
+        assert again.headers["webhook-id"] == f"msg_{posted}"
+        assert (await api.call("GET", f"{path}?state=failed")).json()["deliveries"] == []
+        assert (await api.call("POST", f"{path}/{one['id']}/retry")).status_code == 404
+        assert (await api.call("POST", f"{path}/{posted}/retry")).status_code == 204  # a replay
+        assert (await receiver.wait(3))[2].document["body"] == 1
+        assert (await api.call("GET", f"{path}?state=other")).status_code == 400
+        pinged = (await api.call("POST", f"subscriptions/{made}/ping")).json()
+        assert (pinged["outcome"], pinged["status"]) == ("delivered", 204)
+        assert receiver.received[-1].document["Message_Type"] == "Ping"
+
+
+async def test_dead_endpoints_delay_nobody(api: Api) -> None:
+    """Half of the endpoints never answer: the others get all before one of those times out."""
+    silent = asyncio.Event()
+
+    async def never(*_: Any) -> web.Response:
+        await silent.wait()
+        return web.Response()
+
+    async with AsyncExitStack() as stack:
+        dead = [await stack.enter_async_context(Receiver(answer=never)) for _ in range(10)]
+        good = [await stack.enter_async_context(Receiver()) for _ in range(10)]
+        for receiver in (*dead, *good):
+            await subscribe(api, receiver.url)
+        for _ in range(10):
+            await api.post(*({"body": n} for n in range(3)))
+        began = asyncio.get_running_loop().time()
+        await asyncio.gather(*(receiver.wait(30, seconds=15) for receiver in good))
+        assert asyncio.get_running_loop().time() - began < 15  # before the 20 s of a time-out
+        assert all(len(receiver.received) <= 2 for receiver in dead)
+        silent.set()

@@ -21,6 +21,7 @@ from zaqar_lite.api.table import (
     subscription_routes,
 )
 from zaqar_lite.api.v2.claims import ClaimHandlers
+from zaqar_lite.api.v2.deliveries import DeliveryHandlers
 from zaqar_lite.api.v2.keys import KeyHandlers
 from zaqar_lite.api.v2.messages import MessageHandlers
 from zaqar_lite.api.v2.queues import QueueHandlers
@@ -30,6 +31,7 @@ from zaqar_lite.api.v2.subscriptions import SubscriptionHandlers
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.delivering import Deliveries
+from zaqar_lite.service.delivery_reports import DeliveryReports
 from zaqar_lite.service.health import Health
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.identity.identity import Identity
@@ -57,6 +59,7 @@ class Services:
     health: Health
     subscriptions: Subscriptions
     deliveries: Deliveries
+    reports: DeliveryReports
     authority: Authority
     identity: Identity | None = None
     keys: Keys | None = None
@@ -103,7 +106,10 @@ def build_app(
             *claim_routes(
                 ClaimHandlers(services.claims, patience, renderer), settling, options.limits
             ),
-            *subscription_routes(SubscriptionHandlers(services.subscriptions, services.authority)),
+            *subscription_routes(
+                SubscriptionHandlers(services.subscriptions, services.authority),
+                DeliveryHandlers(services.reports),
+            ),
             *(key_routes(KeyHandlers(services.keys)) if services.keys is not None else ()),
         )
     )

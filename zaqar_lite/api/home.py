@@ -52,6 +52,15 @@ def home_document(*, admin: bool, settles: bool) -> dict[str, Any]:
         "rel/subscription_patch": _resource(_SUBSCRIPTION, subscription, "PATCH"),
         "rel/subscription_confirm": _resource(_SUBSCRIPTION + "/confirm", subscription, "PUT"),
         "rel/subscription_secret": _resource(_SUBSCRIPTION + "/secret", subscription, "POST"),
+        "rel/deliveries": _resource(
+            _SUBSCRIPTION + "/deliveries{?state,marker,limit}", subscription, "GET"
+        ),
+        "rel/delivery_retry": _resource(
+            _SUBSCRIPTION + "/deliveries/{delivery_id}/retry",
+            {**subscription, "delivery_id": "param/delivery_id"},
+            "POST",
+        ),
+        "rel/subscription_ping": _resource(_SUBSCRIPTION + "/ping", subscription, "POST"),
         "rel/ping": {"href": "/v2/ping", "hints": _hints("GET", "HEAD")},
     }
     if settles:

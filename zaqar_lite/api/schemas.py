@@ -303,6 +303,17 @@ def _subscriptions() -> dict[str, Schema]:
         "Subscriptions": _object(
             ("subscriptions", "links"), subscriptions=_list(shown), links=_LINKS
         ),
+        "Deliveries": _object(
+            ("deliveries", "links"), deliveries=_list({"type": "object"}), links=_LINKS
+        ),
+        "Pinged": _object(
+            ("outcome", "milliseconds"),
+            outcome=_TEXT,
+            status={"type": ["integer", "null"]},
+            milliseconds=_COUNT,
+            answer=_TEXT,
+            error=_TEXT,
+        ),
         "SubscriptionSecret": _object(("secret",), secret=_TEXT),
         "Confirmation": _object(("confirmed",), confirmed={"type": "boolean"}, token=_TEXT),
     }
@@ -319,6 +330,7 @@ def _parameters(limits: Limits) -> dict[str, Schema]:
             "pattern": "^[a-zA-Z0-9_.-]{1,64}$",
             "not": {"enum": [".", ".."]},
         },
+        "DeliveryState": {"enum": ["last", "failed"]},
         "HistoryState": {"enum": ["done", "failed"]},
         "PageLimit": _whole(limits.max_messages_per_page),
         "SubscriptionLimit": _whole(limits.max_subscriptions_per_page),

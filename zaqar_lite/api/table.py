@@ -9,6 +9,7 @@ from zaqar_lite.api.routes import (
     Route,
 )
 from zaqar_lite.api.v2.claims import ClaimHandlers
+from zaqar_lite.api.v2.deliveries import DeliveryHandlers
 from zaqar_lite.api.v2.keys import KeyHandlers
 from zaqar_lite.api.v2.messages import MessageHandlers
 from zaqar_lite.api.v2.queues import QueueHandlers
@@ -396,7 +397,9 @@ def claim_routes(
     return tuple(routes)
 
 
-def subscription_routes(handlers: SubscriptionHandlers) -> tuple[Route, ...]:
+def subscription_routes(
+    handlers: SubscriptionHandlers, deliveries: DeliveryHandlers
+) -> tuple[Route, ...]:
     """The routes of subscriptions."""
     return (
         Route(
@@ -472,6 +475,36 @@ def subscription_routes(handlers: SubscriptionHandlers) -> tuple[Route, ...]:
             (200, 400, 404, 503),
             Access("subscription:rotate_secret", Verb.MANAGE),
             answer="SubscriptionSecret",
+        ),
+        Route(
+            "GET",
+            _SUBSCRIPTION + "/deliveries",
+            deliveries.list_deliveries,
+            "list_deliveries",
+            "List a subscription's deliveries",
+            (200, 400, 404, 503),
+            Access("subscription:get_deliveries", Verb.READ),
+            (Parameter("state", "DeliveryState", "'last' or 'failed'."), _MARKER, _LIMIT),
+            answer="Deliveries",
+        ),
+        Route(
+            "POST",
+            _SUBSCRIPTION + "/deliveries/{delivery_id}/retry",
+            deliveries.retry,
+            "retry_delivery",
+            "Deliver again",
+            (204, 400, 404, 503),
+            Access("subscription:retry_delivery", Verb.MANAGE),
+        ),
+        Route(
+            "POST",
+            _SUBSCRIPTION + "/ping",
+            deliveries.ping,
+            "ping_subscription",
+            "Send a test notification",
+            (200, 400, 404, 503),
+            Access("subscription:ping", Verb.MANAGE),
+            answer="Pinged",
         ),
     )
 
