@@ -135,7 +135,7 @@ async def run(store: str, plan: Plan, *options: str) -> Outcome:
     with tempfile.TemporaryDirectory() as home:
         offset = Path(home) / "clock"
         move_clock = partial(offset.write_text, str((CLAIM_TTL + 1) * 1000))
-        server = ServerProcess(store, *options, env={"ZAQAR_CLOCK_OFFSET_FILE": str(offset)})
+        server = ServerProcess(store, *options, env={"ZAQAR_LITE_CLOCK_OFFSET_FILE": str(offset)})
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=context) as measuring:
             try:

@@ -95,7 +95,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     fleets = [(100, 10, 20)] + ([(10_000, 1_000, 60)] if arguments.all else [])
     for waiters, queues, wait in fleets:
-        with ServerProcess(arguments.store, env={"ZAQAR_MAX_CONNECTIONS": "12000"}) as server:
+        with ServerProcess(arguments.store, env={"ZAQAR_LITE_MAX_CONNECTIONS": "12000"}) as server:
             cost = asyncio.run(measure(server, waiters, queues, wait, arguments.seconds))
             print(cost, flush=True)
             log = server.log()

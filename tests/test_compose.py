@@ -168,7 +168,7 @@ def test_our_server_starts_with_the_command_of_the_service(
         backend = cast(services.Service, request.getfixturevalue(f"{driver.name}_server"))
         reachable = backend.url
     server = server_process(reachable, *options)
-    run_health_check(SERVICES[name], {"ZAQARLITE_URL": server.url})
+    run_health_check(SERVICES[name], {"ZAQAR_LITE_URL": server.url})
 
 
 def run_health_check(service: Mapping[str, Any], environment: Mapping[str, str]) -> None:

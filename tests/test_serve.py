@@ -104,7 +104,25 @@ def test_logs_json_lines_without_bodies_or_tokens() -> None:
     assert access["project"] == "demo"
     assert access["request_id"] == posted.headers["x-openstack-request-id"]
     assert access["milliseconds"] > 0
+    assert (access["method"], access["queue"]) == ("POST", "q")
+    assert access["path"] == "/v2/queues/{queue_name}/messages"
+    assert access["client"] == HEADERS["Client-ID"].replace("-", "")
     assert any("listening on" in line["message"] for line in lines)
+
+
+def test_what_was_refused_is_found_by_its_request_id_at_debug_level() -> None:
+    env = {"ZAQAR_SWEEP_INTERVAL": "2"}
+    with ServerProcess("memory://", "--log-level", "debug", env=env) as server:
+        missing = httpx.get(f"{server.url}/v2/queues/q/messages/none", headers=HEADERS)
+        assert missing.status_code == 404
+        assert httpx.put(f"{server.url}/v2/queues/q", headers=HEADERS).status_code == 201
+        server.terminate()
+        lines = [json.loads(line) for line in server.log().splitlines()]
+    (refused,) = [line for line in lines if line["message"] == "request"]
+    assert refused["request_id"] == missing.headers["x-openstack-request-id"]
+    assert refused["status"] == 404
+    (warning,) = [line["message"] for line in lines if line["level"] == "warning"]
+    assert warning.startswith("ZAQAR_SWEEP_INTERVAL is read in this release only")
 
 
 def until_closed(connection: socket.socket) -> bytes:
@@ -121,7 +139,7 @@ def until_closed(connection: socket.socket) -> bytes:
 @pytest.fixture(scope="module")
 def bounded() -> Iterator[ServerProcess]:
     """A server with small bounds for connections."""
-    bounds = {"ZAQAR_REQUEST_TIMEOUT": "1", "ZAQAR_MAX_REQUEST_HEAD": "65536"}
+    bounds = {"ZAQAR_LITE_REQUEST_TIMEOUT": "1", "ZAQAR_LITE_MAX_REQUEST_HEAD": "65536"}
     with ServerProcess("memory://", env=bounds) as server:
         yield server
 
@@ -233,7 +251,7 @@ def test_serves_through_uvicorns_own_command() -> None:
             "--log-level",
             "error",
         ],
-        env={**os.environ, "ZAQAR_STORE": "memory://"},
+        env={**os.environ, "ZAQAR_LITE_STORE": "memory://"},
     )
     try:
         deadline = time.monotonic() + 120

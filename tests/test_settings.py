@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from zaqar_lite import environment
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.settings import Settings, load
@@ -14,7 +15,11 @@ def test_later_sources_win(tmp_path: Path) -> None:
     config = tmp_path / "zaqar.toml"
     config.write_text('port = 1\nhost = "127.0.0.2"\nmax_message_delay = 5\n')
     settings = load(
-        environment={"ZAQAR_CONFIG": str(config), "ZAQAR_PORT": "2", "ZAQAR_WORKERS": "2"},
+        environment={
+            "ZAQAR_LITE_CONFIG": str(config),
+            "ZAQAR_LITE_PORT": "2",
+            "ZAQAR_LITE_WORKERS": "2",
+        },
         overrides={"workers": 3},
     )
     assert (settings.host, settings.port, settings.workers) == ("127.0.0.2", 2, 3)
@@ -23,9 +28,9 @@ def test_later_sources_win(tmp_path: Path) -> None:
 
 def test_the_variables_that_kubernetes_sets_for_a_service_are_passed_over() -> None:
     """A pod beside a service `zaqar` or `zaqar-lite` gets all of these."""
-    environment = {"ZAQAR_STORE": "memory://"}
+    given = {"ZAQAR_LITE_STORE": "memory://"}
     for service in ("ZAQAR", "ZAQAR_LITE"):
-        environment |= {
+        given |= {
             f"{service}_SERVICE_HOST": "10.96.0.7",
             f"{service}_SERVICE_PORT": "8888",
             f"{service}_SERVICE_PORT_HTTP": "8888",
@@ -35,9 +40,32 @@ def test_the_variables_that_kubernetes_sets_for_a_service_are_passed_over() -> N
             f"{service}_PORT_8888_TCP_PORT": "8888",
             f"{service}_PORT_8888_TCP_ADDR": "10.96.0.7",
         }
-    settings = load(environment=environment)
+    settings = load(environment=given)
     assert (settings.store, settings.port) == ("memory://", Settings.model_fields["port"].default)
-    assert load(environment={**environment, "ZAQAR_PORT": "9000"}).port == 9000
+    assert load(environment={**given, "ZAQAR_LITE_PORT": "9000"}).port == 9000
+
+
+def test_the_names_of_before_are_read_and_told_and_new_ones_win() -> None:
+    given = {"ZAQAR_PORT": "1", "ZAQAR_LITE_PORT": "2", "ZAQAR_WORKERS": "3", "ZAQAR_TEST_ALL": "1"}
+    settings = load(environment=given)
+    assert (settings.port, settings.workers) == (2, 3)
+    assert environment.server_values(given)[1] == ["ZAQAR_WORKERS"]
+    assert "ZAQAR_LITE_WORKERS" in environment.renamed("ZAQAR_WORKERS")
+
+
+@pytest.mark.parametrize("name", sorted(environment.CLIENT_NAMES))
+def test_the_server_passes_over_what_clients_read(name: str) -> None:
+    assert load(environment={f"ZAQAR_LITE_{name}": "x"}) == load(environment={})
+
+
+def test_two_underscores_lead_into_a_mapping() -> None:
+    names = {"CREATE_INDEXES": "false", "MESSAGES_IN_MEMORY": "5", "COLLECTION_PREFIX": "a_"}
+    given = {f"ZAQAR_LITE_STORE_OPTIONS__{name}": value for name, value in names.items()}
+    assert load(environment=given).store_options == {
+        "create_indexes": False,
+        "messages_in_memory": 5,
+        "collection_prefix": "a_",
+    }
 
 
 def test_every_limit_is_a_setting_with_the_same_default() -> None:
@@ -49,21 +77,25 @@ def test_every_limit_is_a_setting_with_the_same_default() -> None:
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
-        ({"ZAQAR_MAX_MESAGE_TTL": "1"}, ["max_mesage_ttl", "max_message_ttl"]),
-        ({"ZAQAR_PORT": "many"}, ["port"]),
-        ({"ZAQAR_MAX_MESSAGE_TTL": "59"}, ["max_message_ttl"]),
+        ({"ZAQAR_LITE_MAX_MESAGE_TTL": "1"}, ["max_mesage_ttl", "max_message_ttl"]),
+        ({"ZAQAR_LITE_PORT": "many"}, ["port"]),
+        ({"ZAQAR_LITE_MAX_MESSAGE_TTL": "59"}, ["max_message_ttl"]),
         (
-            {"ZAQAR_MAX_MESSAGE_DELAY": "4000", "ZAQAR_MAX_MESSAGE_TTL": "3600"},
+            {"ZAQAR_LITE_MAX_MESSAGE_DELAY": "4000", "ZAQAR_LITE_MAX_MESSAGE_TTL": "3600"},
             ["max_message_delay (4000)", "max_message_ttl (3600)"],
         ),
-        ({"ZAQAR_DEFAULT_CLAIM_TTL": "50000"}, ["default_claim_ttl", "max_claim_ttl"]),
-        ({"ZAQAR_HOST": "0.0.0.0"}, ["--trust-headers"]),  # noqa: S104
+        ({"ZAQAR_LITE_DEFAULT_CLAIM_TTL": "50000"}, ["default_claim_ttl", "max_claim_ttl"]),
+        ({"ZAQAR_LITE_HOST": "0.0.0.0"}, ["--trust-headers"]),  # noqa: S104
         (
-            {"ZAQAR_HOST": "::", "ZAQAR_TRUST_HEADERS": "1", "ZAQAR_CLOCK_OFFSET_FILE": "/x"},
+            {
+                "ZAQAR_LITE_HOST": "::",
+                "ZAQAR_LITE_TRUST_HEADERS": "1",
+                "ZAQAR_LITE_CLOCK_OFFSET_FILE": "/x",
+            },
             ["clock_offset_file"],
         ),
-        ({"ZAQAR_SIGNED_URL_SECRET_KEY": "k" * 31}, ["signed_url_secret_key", "31", "32"]),
-        ({"ZAQAR_CONFIG": "/does/not/exist"}, ["/does/not/exist"]),
+        ({"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "k" * 31}, ["signed_url_secret_key", "31", "32"]),
+        ({"ZAQAR_LITE_CONFIG": "/does/not/exist"}, ["/does/not/exist"]),
     ],
 )
 def test_says_what_is_wrong(environment: dict[str, str], words: list[str]) -> None:
@@ -98,10 +130,10 @@ def test_knows_a_loopback_address(host: str, loopback: bool) -> None:
 
 
 def test_does_not_show_the_secret_key() -> None:
-    settings = load(environment={"ZAQAR_SIGNED_URL_SECRET_KEY": "hush" * 8})
+    settings = load(environment={"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "hush" * 8})
     assert "hush" not in repr(settings)
     with pytest.raises(ConfigurationError) as caught:
-        load(environment={"ZAQAR_SIGNED_URL_SECRET_KEY": "hush"})
+        load(environment={"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "hush"})
     assert "hush" not in str(caught.value)
 
 

@@ -7,7 +7,17 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-_ACCESS_FIELDS = ("request_id", "project", "route", "status", "milliseconds")
+_ACCESS_FIELDS = (
+    "request_id",
+    "method",
+    "path",
+    "route",
+    "project",
+    "queue",
+    "client",
+    "status",
+    "milliseconds",
+)
 
 _UNPRINTED = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]")
 """What ends a line, moves a terminal's cursor or turns text around, for one reader or another."""
@@ -52,8 +62,11 @@ class AccessFormatter(logging.Formatter):
         return "\n".join(map(escaped, super().formatException(ei).split("\n")))
 
 
-def configure() -> None:
-    """Send all logs to standard error, as lines that suit whoever reads them."""
+def configure(level: str = "info") -> None:
+    """Send all logs to standard error, as lines that suit whoever reads them.
+
+    `level` is the least that is written; the libraries' own debug lines never are.
+    """
     handler = logging.StreamHandler(sys.stderr)
     if sys.stderr.isatty():
         handler.setFormatter(AccessFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -62,6 +75,8 @@ def configure() -> None:
     # The line before it has said why, in words that help.
     handler.addFilter(lambda record: "startup failed" not in record.getMessage())
     handler.addFilter(lambda record: "shutdown failed" not in record.getMessage())
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    ours = logging.getLevelNamesMapping()[level.upper()]
+    logging.basicConfig(level=max(ours, logging.INFO), handlers=[handler], force=True)
+    logging.getLogger("zaqar_lite").setLevel(ours)
     for noisy in ("httpx", "swiftclient", "pika", "uvicorn.access"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+        logging.getLogger(noisy).setLevel(max(ours, logging.WARNING))

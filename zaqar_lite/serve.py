@@ -18,7 +18,7 @@ from types import FrameType
 
 import uvicorn
 
-from zaqar_lite import logs
+from zaqar_lite import environment, logs
 from zaqar_lite.api.dispatch import Dispatcher
 from zaqar_lite.connections import BoundedProtocol, bound
 from zaqar_lite.domain.addresses import shown
@@ -41,11 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
         settings = load(
             environment=os.environ, config=arguments.config, overrides=_overrides(arguments)
         )
-        logs.configure()
+        logs.configure(settings.log_level)
         app = create_app(settings)
     except ConfigurationError as exc:
         print(f"zaqar-lite: {exc}", file=sys.stderr)
         return 2
+    for old in environment.server_values(os.environ)[1]:
+        logger.warning("%s", environment.renamed(old))
     if not settings.is_loopback and not settings.providers:
         logger.warning(
             "listening on %s with trusted headers: every client may act for any project",
@@ -83,7 +85,7 @@ def _serve(
 
 def _work(settings: Settings, listener: socket.socket) -> int:
     """Run one of several server processes."""
-    logs.configure()
+    logs.configure(settings.log_level)
     return _serve(settings, create_app(settings), listener, lambda: None)
 
 
@@ -214,6 +216,7 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
         "admin_mode",
         "trust_headers",
         "access_log",
+        "log_level",
         "auth",
         "admin_key_file",
     )
@@ -237,4 +240,5 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         "--admin-key-file", type=Path, metavar="FILE", help="the first key; made where it is not"
     )
     parser.add_argument("--access-log", action="store_true", default=None)
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")

@@ -1,12 +1,12 @@
 """One typed value with all settings; nothing else reads the environment.
 
-Sources, the later ones winning: the defaults, a TOML file (`--config` or ZAQAR_CONFIG), environment
-variables with the prefix ZAQAR_, the command line. Limits have upstream's names and defaults.
+Sources, the later ones winning: the defaults, a TOML file (`--config` or ZAQAR_LITE_CONFIG),
+environment variables with the prefix ZAQAR_LITE_, the command line. Limits have upstream's names
+and defaults.
 """
 
 import difflib
 import ipaddress
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
@@ -16,18 +16,10 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from zaqar_lite import environment as environment_names
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
 
-PREFIX = "ZAQAR_"
-_TEST_PREFIX = "ZAQAR_TEST_"
-_CONFIG = "ZAQAR_CONFIG"
-_OF_CLIENTS = frozenset({"ZAQAR_LITE_KEY", "ZAQAR_LITE_CA_FILE"})
-_OF_KUBERNETES = re.compile(
-    r"ZAQAR_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)"
-)
-"""What Kubernetes sets in every pod for a service named `zaqar` or `zaqar-...`."""
-_ADDRESS_OF_KUBERNETES = re.compile(r"(?:tcp|udp|sctp)://")
 PROVIDERS = ("keys",)
 _SHORTEST_KEY = 32
 _TEN_YEARS = 315_360_000
@@ -77,6 +69,9 @@ class Settings(BaseModel):
         description="Names that Host may say on loopback beside its own; comma list, or '*'.",
     )
     access_log: bool = Field(False, description="Log a line for each request.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least level that is logged; debug has a line for each 4xx and 5xx."
+    )
     enable_checksum: bool = Field(False, description="Show an MD5 checksum with each message.")
     signed_url_secret_key: str | None = Field(
         None,
@@ -264,20 +259,14 @@ def load(
         ConfigurationError: unknown name (the nearest is named), wrong value, or values that
             exclude each other.
     """
-    path = config or (Path(environment[_CONFIG]) if environment.get(_CONFIG) else None)
+    given, _ = environment_names.server_values(environment)
+    named = given.pop(environment_names.CONFIG, None)
+    path = config or (Path(named) if named else None)
     values: dict[str, Any] = {}
     if path is not None:
         values.update(_checked(_read_file(path), f"in {path}"))
-    from_environment = {
-        name.removeprefix(PREFIX).lower(): value
-        for name, value in environment.items()
-        if name.startswith(PREFIX)
-        and not name.startswith(_TEST_PREFIX)
-        and name not in _OF_CLIENTS
-        and name != _CONFIG
-        and not _is_of_kubernetes(name, value)
-    }
-    values.update(_checked(from_environment, "in the environment, with the prefix ZAQAR_"))
+    where = f"in the environment, with the prefix {environment_names.PREFIX}"
+    values.update(_checked(environment_names.nested(given.items()), where))
     values.update(overrides or {})
     try:
         settings = Settings.model_validate(values)
@@ -287,13 +276,6 @@ def load(
         raise ConfigurationError(f"The setting {name} is wrong: {first['msg']}.") from None
     _check_together(settings)
     return settings
-
-
-def _is_of_kubernetes(name: str, value: str) -> bool:
-    """Tell a variable of a service from a setting: `ZAQAR_PORT=tcp://...` could be either."""
-    if name.endswith("_PORT") and _ADDRESS_OF_KUBERNETES.match(value):
-        return True
-    return _OF_KUBERNETES.fullmatch(name) is not None
 
 
 def _read_file(path: Path) -> Mapping[str, Any]:

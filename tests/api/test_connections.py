@@ -31,9 +31,9 @@ def server() -> Iterator[ServerProcess]:
 def strict() -> Iterator[ServerProcess]:
     """A server that gives its clients little time."""
     bounds = {
-        "ZAQAR_REQUEST_TIMEOUT": "1",
-        "ZAQAR_REQUEST_TOTAL_TIMEOUT": "3",
-        "ZAQAR_MAX_REQUEST_HEAD": "65536",
+        "ZAQAR_LITE_REQUEST_TIMEOUT": "1",
+        "ZAQAR_LITE_REQUEST_TOTAL_TIMEOUT": "3",
+        "ZAQAR_LITE_MAX_REQUEST_HEAD": "65536",
     }
     with ServerProcess("memory://", env=bounds) as started:
         yield started
@@ -218,7 +218,7 @@ def test_a_request_that_comes_byte_by_byte_has_an_end(strict: ServerProcess, beg
 
 def test_connections_are_bounded_and_a_full_table_is_logged_once() -> None:
     with (
-        ServerProcess("memory://", env={"ZAQAR_MAX_CONNECTIONS": "8"}) as server,
+        ServerProcess("memory://", env={"ZAQAR_LITE_MAX_CONNECTIONS": "8"}) as server,
         contextlib.ExitStack() as stack,
     ):
         held = [stack.enter_context(Raw(server)) for _ in range(8)]

@@ -35,7 +35,7 @@ async def test_documents_every_route_and_no_other(api: Api) -> None:
 @pytest.mark.slow
 def test_no_documented_or_undocumented_input_makes_a_5xx() -> None:
     # Nobody waits here: a request that waits for a minute is right, and says nothing.
-    env = {"ZAQAR_SIGNED_URL_SECRET_KEY": "secret" * 6, "ZAQAR_MAX_WAIT": "0"}
+    env = {"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "secret" * 6, "ZAQAR_LITE_MAX_WAIT": "0"}
     with ServerProcess("memory://", "--admin-mode", env=env) as server:
         finished = subprocess.run(
             [

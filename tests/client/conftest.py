@@ -19,7 +19,7 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def server() -> Iterator[ServerProcess]:
     """A server with a memory store, in admin mode, that signs URLs."""
-    env = {"ZAQAR_SIGNED_URL_SECRET_KEY": secrets.token_hex(16)}
+    env = {"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": secrets.token_hex(16)}
     with ServerProcess("memory://", "--admin-mode", env=env) as process:
         yield process
 
@@ -66,6 +66,6 @@ class MovableServer:
 def movable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MovableServer]:
     """A server with a memory store whose clock the test moves."""
     offset = tmp_path_factory.mktemp("clock") / "offset"
-    env = {"ZAQAR_CLOCK_OFFSET_FILE": str(offset)}
+    env = {"ZAQAR_LITE_CLOCK_OFFSET_FILE": str(offset)}
     with ServerProcess("memory://", env=env) as process:
         yield MovableServer(process, offset)

@@ -30,7 +30,7 @@ def blocks(page: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def clean_server() -> Iterator[ServerProcess]:
     """A server of their own: the blocks use plain queue names."""
-    with ServerProcess("memory://", env={"ZAQAR_SIGNED_URL_SECRET_KEY": "k" * 32}) as process:
+    with ServerProcess("memory://", env={"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "k" * 32}) as process:
         yield process
 
 

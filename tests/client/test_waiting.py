@@ -94,7 +94,7 @@ async def test_an_async_wait_may_be_longer_than_the_timeout(
 
 
 def test_a_server_that_lets_wait_less_is_asked_for_less(queue: str) -> None:
-    env = {"ZAQAR_MAX_WAIT": "6"}
+    env = {"ZAQAR_LITE_MAX_WAIT": "6"}
     with (
         ServerProcess("memory://", env=env) as server,
         Client(server.url, project="tests") as client,

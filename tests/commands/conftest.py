@@ -22,10 +22,10 @@ def run(
     capsysbinary: pytest.CaptureFixture[bytes],
 ) -> Run:
     """Run a command in this process; return its exit code and its JSON lines."""
-    monkeypatch.setenv("ZAQARLITE_PROJECT", "tests")
+    monkeypatch.setenv("ZAQAR_LITE_PROJECT", "tests")
 
     def runner(*words: str, stdin: bytes = b"", url: str = server.url) -> tuple[int, list[Any]]:
-        monkeypatch.setenv("ZAQARLITE_URL", url)
+        monkeypatch.setenv("ZAQAR_LITE_URL", url)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         try:
             code = main(words)

@@ -29,7 +29,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerPr
 def keyed(run: Run, guarded: tuple[ServerProcess, str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a command against that server with its first key."""
     monkeypatch.setenv("ZAQAR_LITE_KEY", guarded[1])
-    monkeypatch.delenv("ZAQARLITE_PROJECT")
+    monkeypatch.delenv("ZAQAR_LITE_PROJECT")
 
     def runner(*words: str, stdin: bytes = b"", url: str = guarded[0].url) -> object:
         return run(*words, stdin=stdin, url=url)

@@ -27,7 +27,7 @@ def server(
         store = f"embedded://{tmp_path_factory.mktemp('store')}"
     elif store == "redis":
         store = request.getfixturevalue("redis_server").url
-    env = {"ZAQAR_SIGNED_URL_SECRET_KEY": "secret" * 6}
+    env = {"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "secret" * 6}
     with ServerProcess(store, "--admin-mode", env=env) as running:
         yield running
 

@@ -45,7 +45,7 @@ def run_command(line: str, server: ServerProcess) -> str:
         text=True,
         timeout=60,
         check=False,
-        env={**os.environ, "ZAQARLITE_URL": server.url},
+        env={**os.environ, "ZAQAR_LITE_URL": server.url},
     )
     assert finished.returncode == 0, finished.stderr
     return finished.stdout

@@ -244,7 +244,7 @@ async def test_what_is_forbidden_or_not_there_is_parked_and_the_rest_goes_on(
 async def test_a_relay_with_a_signed_permission_posts_what_it_covers(
     host: Host, server_process: StartServer
 ) -> None:
-    server = server_process("memory://", env={"ZAQAR_SIGNED_URL_SECRET_KEY": "s" * 32})
+    server = server_process("memory://", env={"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "s" * 32})
     async with AsyncClient(server.url) as owner:
         signed = await owner.share("mine", methods=["POST"])
     client_for = sharing(AsyncClient(server.url), auth=SignedAuth(signed))

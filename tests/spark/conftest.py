@@ -18,7 +18,10 @@ from zaqar_lite.spark import register
 from zaqar_lite.spark.session import session
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = {"ZAQAR_MAX_MESSAGES_PER_PAGE": "1000", "ZAQAR_MAX_MESSAGES_PER_CLAIM_OR_POP": "1000"}
+SETTINGS = {
+    "ZAQAR_LITE_MAX_MESSAGES_PER_PAGE": "1000",
+    "ZAQAR_LITE_MAX_MESSAGES_PER_CLAIM_OR_POP": "1000",
+}
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +59,7 @@ def server() -> Iterator[ServerProcess]:
 def movable(tmp_path: Path) -> Iterator[MovableServer]:
     """A server whose clock the test moves."""
     offset = tmp_path / "offset"
-    env = {**SETTINGS, "ZAQAR_CLOCK_OFFSET_FILE": str(offset)}
+    env = {**SETTINGS, "ZAQAR_LITE_CLOCK_OFFSET_FILE": str(offset)}
     with ServerProcess("memory://", env=env) as process:
         yield MovableServer(process, offset)
 

@@ -37,10 +37,10 @@ ROWS = int(os.environ.get("ZAQAR_SPARK_ROWS", "100000"))
 PARTITIONS = 8
 TTL = 86_400
 SETTINGS = {
-    "ZAQAR_MAX_MESSAGES_PER_PAGE": "1000",
-    "ZAQAR_MAX_MESSAGES_PER_CLAIM_OR_POP": "1000",
+    "ZAQAR_LITE_MAX_MESSAGES_PER_PAGE": "1000",
+    "ZAQAR_LITE_MAX_MESSAGES_PER_CLAIM_OR_POP": "1000",
     # Every row has a key, and all of them may come within one window.
-    "ZAQAR_MAX_IDEMPOTENCY_KEYS": str(max(1_000_000, 2 * ROWS)),
+    "ZAQAR_LITE_MAX_IDEMPOTENCY_KEYS": str(max(1_000_000, 2 * ROWS)),
 }
 Figures = dict[str, float]
 

@@ -32,6 +32,7 @@ from zaqar_lite.domain.errors import Unavailable
 logger = logging.getLogger("zaqar_lite.access")
 Framework = Callable[[Scope, Receive, Send], Awaitable[None]]
 _NO_CONTENT_STATUSES = (204, 304)
+_FAILED = 400
 
 
 class Dispatcher:
@@ -83,7 +84,9 @@ class Dispatcher:
         started = time.perf_counter()
         status = await self._serve(request, scope, send, exchange)
         if self._access_log:
-            self._log(request, status, time.perf_counter() - started)
+            self._log(logging.INFO, request, status, time.perf_counter() - started)
+        elif status >= _FAILED and logger.isEnabledFor(logging.DEBUG):
+            self._log(logging.DEBUG, request, status, time.perf_counter() - started)
 
     async def _serve(
         self, request: Request, scope: Scope, send: Send, exchange: Exchange | None
@@ -143,15 +146,21 @@ class Dispatcher:
             self._check_store()
         return route
 
-    def _log(self, request: Request, status: int, seconds: float) -> None:
+    def _log(self, level: int, request: Request, status: int, seconds: float) -> None:
         found = self._tree.find(request.path)
         route = found[0].routes.get(request.method) if found else None
-        logger.info(
+        values = found[1] if found and route and "{queue_name}" in route.template else ("",)
+        logger.log(
+            level,
             "request",
             extra={
                 "request_id": request.request_id,
-                "project": request.project,
+                "method": request.method,
+                "path": route.template if route else "unknown",
                 "route": route.name if route else "unknown",
+                "project": request.project,
+                "queue": values[0],
+                "client": request.client_id,
                 "status": status,
                 "milliseconds": round(seconds * 1000, 3),
             },

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import json
-import os
 import resource
 import statistics
 import sys
@@ -17,6 +16,7 @@ from zaqar_lite.bench import machine, pickup
 from zaqar_lite.bench.connection import Connection, Pace, Script, Tally
 from zaqar_lite.bench.scenarios import SCENARIOS, Counter, Scenario, Target, fill
 from zaqar_lite.commands.running import FAILED, OK, UNAVAILABLE, USAGE, above_zero, at_least
+from zaqar_lite.environment import client_value
 
 _BUSY = 0.7
 
@@ -48,8 +48,8 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     )
     parser.add_argument(
         "--url",
-        default=os.environ.get("ZAQARLITE_URL") or "http://127.0.0.1:8888",
-        help="the server, without TLS (ZAQARLITE_URL, else http://127.0.0.1:8888)",
+        default=client_value("URL") or "http://127.0.0.1:8888",
+        help="the server, without TLS (ZAQAR_LITE_URL, else http://127.0.0.1:8888)",
     )
     parser.add_argument(
         "--scenario", default="post1,post20,post100,list20,claim20,cycle", metavar="A,B,..."

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from zaqar_lite.commands.durations import seconds_above_zero
 from zaqar_lite.commands.output import Output, printable
 from zaqar_lite.commands.retrying import Retrying
+from zaqar_lite.environment import client_value
 
 if TYPE_CHECKING:
     from zaqar_lite.client import AsyncClient, Auth, Client, ServerWarning
@@ -102,10 +103,10 @@ def add_leaf(subparsers: Leaves, name: str, handler: Handler, text: str) -> argp
 def add_connection(parser: argparse.ArgumentParser) -> None:
     """Declare the options of connection and output."""
     group = parser.add_argument_group("connection and output")
-    group.add_argument("--url", help="the server (ZAQARLITE_URL, else http://127.0.0.1:8888)")
-    group.add_argument("--project", help="the project (ZAQARLITE_PROJECT, else default)")
+    group.add_argument("--url", help="the server (ZAQAR_LITE_URL, else http://127.0.0.1:8888)")
+    group.add_argument("--project", help="the project (ZAQAR_LITE_PROJECT, else default)")
     group.add_argument(
-        "--client-id", metavar="UUID", help="who is asking (ZAQARLITE_CLIENT_ID, else a new one)"
+        "--client-id", metavar="UUID", help="who is asking (ZAQAR_LITE_CLIENT_ID, else a new one)"
     )
     group.add_argument(
         "--access-key",
@@ -139,15 +140,13 @@ def connect(kind: type[S], arguments: argparse.Namespace) -> S:
     """Make a client as the options and the environment say."""
     from zaqar_lite.client import RetryPolicy  # noqa: PLC0415 - only once a command runs
 
-    url = arguments.url or os.environ.get("ZAQARLITE_URL")
+    url = arguments.url or client_value("URL")
     cloud = arguments.os_cloud or (os.environ.get("OS_CLOUD") if url is None else None)
     return kind(
         url,
-        project=arguments.project or os.environ.get("ZAQARLITE_PROJECT") or None,
-        client_id=arguments.client_id or os.environ.get("ZAQARLITE_CLIENT_ID"),
-        auth=_auth(
-            cloud, arguments.signed, arguments.access_key or os.environ.get("ZAQAR_LITE_KEY")
-        ),
+        project=arguments.project or client_value("PROJECT"),
+        client_id=arguments.client_id or client_value("CLIENT_ID"),
+        auth=_auth(cloud, arguments.signed, arguments.access_key or client_value("KEY")),
         retries=RetryPolicy(attempts=arguments.attempts, on_retry=Retrying()),
         timeout=arguments.timeout,
         on_warning=Warnings(),

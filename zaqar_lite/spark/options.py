@@ -4,12 +4,12 @@ Spark gives option names in lower case and all values as text. Names here are th
 """
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from zaqar_lite.client import Client, RetryPolicy
+from zaqar_lite.environment import client_value
 
 InvalidRows = Literal["fail", "skip", "deadletter"]
 Keys = Literal["rows", "requests", "none"]
@@ -77,7 +77,7 @@ class Options:
             client_id=self.client_id,
             timeout=self.timeout,
             page_size=self.page_size,
-            key=os.environ.get("ZAQAR_LITE_KEY"),
+            key=client_value("KEY"),
             retries=_RETRIES,
             release_on_sigterm=False,
         )
@@ -109,9 +109,11 @@ def parse(given: Mapping[str, str]) -> Options:
             raise OptionError(f"Unknown option {name!r}; there are {', '.join(KNOWN)}.")
         values[names[name.lower()]] = str(value)
     reader = _Reader(values)
-    endpoint = values.get("endpoint") or os.environ.get("ZAQAR_ENDPOINT")
+    endpoint = values.get("endpoint") or client_value("URL")
     if not endpoint:
-        raise OptionError("Say where the server is: the option 'endpoint', a URL.")
+        raise OptionError(
+            "Say where the server is: the option 'endpoint', a URL, or ZAQAR_LITE_URL."
+        )
     queues = values.get("queues") or values.get("queue") or values.get("path") or ""
     options = Options(
         endpoint=endpoint,

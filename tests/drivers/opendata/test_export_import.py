@@ -335,10 +335,10 @@ def test_an_import_takes_the_limits_of_the_settings(
 ) -> None:
     file, uri = tmp_path / "export.jsonl", f"embedded://{tmp_path / 'data'}"
     file.write_text(filtered(101), encoding="utf-8")
-    monkeypatch.setenv("ZAQAR_MAX_FILTERS_PER_PROJECT", "101")
+    monkeypatch.setenv("ZAQAR_LITE_MAX_FILTERS_PER_PROJECT", "101")
     assert main(["store", "import", "--store", uri, str(file)]) == 0
     assert len(queues_of(uri)) == 101
-    monkeypatch.setenv("ZAQAR_MAX_FILTERS_PER_PROJEKT", "101")
+    monkeypatch.setenv("ZAQAR_LITE_MAX_FILTERS_PER_PROJEKT", "101")
     assert main(["store", "import", "--store", uri, str(file)]) == 2
 
 

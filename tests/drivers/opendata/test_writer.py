@@ -322,7 +322,7 @@ async def test_a_store_closes_although_its_writer_does_not_move(
 
 def test_a_stop_that_can_not_wait_any_longer_says_so(tmp_path: Path) -> None:
     """The disk hangs; the client must learn that nobody knows, and not of a bug."""
-    patience = {"ZAQAR_SHUTDOWN_TIMEOUT": "1"}
+    patience = {"ZAQAR_LITE_SHUTDOWN_TIMEOUT": "1"}
     with ServerProcess(f"embedded://{tmp_path / 'data'}", env=patience) as server:
         assert post(server, "before") == 201
         os.kill(writer_of(server.pid), signal.SIGSTOP)

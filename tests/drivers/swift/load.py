@@ -54,7 +54,7 @@ async def run(swift_url: str, redis_url: str, minutes: float) -> Load:
     """Let clients work for so long while one server or the other is killed every 20 seconds."""
     load = Load()
     store = f"{swift_url}?prefix=load-{uuid.uuid4().hex[:8]}&timeout=2&lease=10"
-    env = {"ZAQAR_COORDINATION_URL": redis_url}
+    env = {"ZAQAR_LITE_COORDINATION_URL": redis_url}
     servers = [ServerProcess(store, env=env) for _ in range(2)]
     try:
         await asyncio.gather(*[asyncio.to_thread(server.start) for server in servers])
