@@ -60,6 +60,23 @@ async def test_long_names_are_read_and_listed(open_swift: OpenSwift) -> None:
     assert await store.list_records("kind", limit=10) == listed
 
 
+async def test_long_names_are_listed_in_order_page_by_page(open_swift: OpenSwift) -> None:
+    """More of them begin alike than an object's name can hold, and a short one among them."""
+    store = (await open_swift()).management
+    alike = "x" * 950
+    names = [f"{alike}{end}" for end in ("", *"abcdefg", "b" * 100, "d" * 100, "🧀" * 100)]
+    pairs = sorted(("p", name) for name in ["a", *names, "y", "z"])
+    for project, name in pairs:
+        await store.put_record("kind", project, name, b"1", expected=0)
+    for limit in (1, 3, 20):
+        listed: list[tuple[str, str]] = []
+        while page := await store.list_records(
+            "kind", "p", after=listed[-1] if listed else None, limit=limit
+        ):
+            listed += [(record.project, record.name) for record in page]
+        assert listed == pairs
+
+
 async def test_versions_grow_where_the_next_writer_is_behind(
     open_swift: OpenSwift, tmp_path: Path
 ) -> None:

@@ -133,21 +133,31 @@ class KindRecords(Connected, ManagementStore):
     ) -> Sequence[Record]:
         """List live records, page by page; see the seam."""
         container = self._backend.containers.kind(kind)
-        marker = "" if after is None else object_name(*after)
+        marker = "" if after is None else _group(object_name(*after))
         prefix = "" if project is None else _cut(_escaped(project) + _BETWEEN)
         found: list[Record] = []
-        async for page in self._objects.pages(container, after=marker, prefix=prefix, first=limit):
+        names: list[str] = []
+
+        async def fetch(count: int) -> None:
+            step = (self._fetch(kind, container, each) for each in names[:count])
+            records = [record for record in await together(*step) if record is not None]
+            found.extend(
+                record
+                for record in sorted(records, key=_place)
+                if project in {None, record.project} and (after is None or _place(record) > after)
+            )
+            del names[:count]
+
+        first = limit + 1
+        async for page in self._objects.pages(container, after=marker, prefix=prefix, first=first):
             now = self._now()
-            names = [e.name for e in page if _State.parse(e.content_type).is_live(now)]
-            while names:
-                count = limit - len(found)
-                step = (self._fetch(kind, container, each) for each in names[:count])
-                records = [record for record in await together(*step) if record is not None]
-                found += [record for record in records if project in (None, record.project)]
-                if len(found) == limit:
-                    return found
-                names = names[count:]
-        return found
+            names += [e.name for e in page if _State.parse(e.content_type).is_live(now)]
+            while len(found) < limit and (count := _whole_groups(names, limit - len(found))):
+                await fetch(count)
+            if len(found) >= limit:
+                return found[:limit]
+        await fetch(len(names))
+        return found[:limit]
 
     async def sweep_records(self, limit: int) -> int:
         """Go round the kinds; each call goes on where the last one ended; see the seam."""
@@ -238,7 +248,8 @@ class KindRecords(Connected, ManagementStore):
 def object_name(project: str, name: str) -> str:
     """The name of a record's object: it sorts as (project, name), up to a length.
 
-    What is longer than a name may be ends with a hash, so that it is still the only one.
+    What is longer than a name may be ends with a hash, so that it is still the only one. Lists sort
+    the group of those that begin alike by what the objects tell.
     """
     whole = f"{_escaped(project)}{_BETWEEN}{_escaped(name)}"
     if len(whole.encode()) <= _MAX_NAME:
@@ -254,3 +265,22 @@ def _escaped(text: str) -> str:
 def _cut(text: str) -> str:
     """The beginning of a name, in whole characters."""
     return text.encode()[:_KEPT].decode(errors="ignore")
+
+
+def _group(name: str) -> str:
+    """What all names have in common whose order the listing may not tell; a short one is its own.
+
+    A cut name keeps at least so much of what it stands for.
+    """
+    return name.encode()[: _KEPT - 3].decode(errors="ignore")
+
+
+def _whole_groups(names: Sequence[str], count: int) -> int:
+    """How many of the first names are at least `count` and no part of a group; 0 for none yet."""
+    while 0 < count < len(names) and _group(names[count]) == _group(names[count - 1]):
+        count += 1
+    return count if count < len(names) else 0
+
+
+def _place(record: Record) -> tuple[str, str]:
+    return record.project, record.name
