@@ -129,3 +129,14 @@ async def test_one_too_many_is_refused_and_frees_nothing() -> None:
     await asyncio.gather(waiting, return_exceptions=True)
     assert house.waiting.count == 0
     assert not house.waiting._lines
+
+
+async def test_what_is_due_and_not_to_be_had_is_asked_for_less_and_less_often() -> None:
+    house = House()
+
+    async def due(_: QueueRef) -> int:
+        return 0
+
+    house.messages.next_due = due  # type: ignore[method-assign]
+    assert await house.wait(QUEUES[0], seconds=1.5) is None
+    assert house.asked[QUEUES[0]] <= 12, "50 a second before"

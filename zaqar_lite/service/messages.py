@@ -27,6 +27,7 @@ from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.routing import Router
+from zaqar_lite.service.turns import STEP, Turns
 from zaqar_lite.storage.base import MessageStore
 
 
@@ -66,16 +67,20 @@ class Messages:
         self._router = router
         self._notes = notes
         self._limits = limits
+        self.turns = Turns()
+        """In which large posts are read, checked and prepared."""
         self._ttl_range = range(MIN_MESSAGE_TTL, limits.max_message_ttl + 1)
         self._delay_range = range(limits.max_message_delay + 1)
 
-    async def check_size(self, queue: QueueRef, size: int) -> None:
-        """Refuse a post of `size` bytes before it is read.
+    async def admit(self, queue: QueueRef, size: int) -> Policy:
+        """Refuse a body of `size` bytes before it is read; answer the policy it comes under.
 
         Raises:
             Invalid: larger than the queue or the server allows.
         """
-        self._check_size((await self._policies.get(queue)).max_post_size, size)
+        policy = await self._policies.get(queue)
+        self._check_size(policy.max_post_size, size)
+        return policy
 
     async def post(
         self,
@@ -85,11 +90,13 @@ class Messages:
         size: int,
         client_id: str,
         batch_key: str | None = None,
+        policy: Policy | None = None,
     ) -> Receipt:
         """Store messages; create the queue, with empty metadata, once they are known to be good.
 
         `delay` is ignored on a normal queue, whatever it is (delayed queues, scenario 3), with a
-        warning if it is not 0. `size` is that of the request in bytes.
+        warning if it is not 0. `size` is that of the request in bytes, `policy` what it was
+        admitted under.
 
         Subscribers' notes are stored behind them; an Unavailable may mean that these are missing.
 
@@ -98,15 +105,20 @@ class Messages:
             KeyReused: a key stands for another message. Nothing was stored.
             LimitReached: the queue holds too many messages or keys. Nothing was stored.
         """
-        self._check_drafts(drafts, batch_key)
+        self._check_post(drafts, batch_key)
+        async for first, part in self.turns.steps(drafts):
+            self._check_drafts(first, part)
         whole = batch_key and identify(queue, batch_key, (draft.body for draft in drafts))
 
         async def act(policy: Policy) -> Receipt:
             self._check_size(policy.max_post_size, size)
             if not policy.exists:
-                await self._queues.ensure(queue)
-                policy = await self._policies.get(queue)
-            resolved = self._resolve(queue, drafts, policy)
+                policy = await self._queues.ensure(queue)
+            resolved: list[NewMessage] = []
+            async for first, part in self.turns.steps(drafts):
+                resolved += self._resolve(queue, first, part, policy)
+            if len(drafts) > STEP:
+                await self.turns.wait()
             new = await self._router.route(queue, resolved, policy.route)
             posted = await self._messages.post(
                 queue, new, client_id=client_id, batch_key=whole or None, version=policy.version
@@ -120,7 +132,7 @@ class Messages:
                 )
             return Receipt(posted)
 
-        return await self._policies.decide(queue, act)
+        return await self._policies.decide(queue, act, policy=policy)
 
     async def list_messages(
         self,
@@ -193,6 +205,7 @@ class Messages:
         ttl: int | None,
         delay: int | None,
         size: int,
+        policy: Policy | None = None,
     ) -> Message:
         """Change a message that is still delayed; `ttl` and `delay` (seconds) count from now.
 
@@ -227,7 +240,7 @@ class Messages:
                 ),
             )
 
-        return await self._policies.decide(queue, act)
+        return await self._policies.decide(queue, act, policy=policy)
 
     async def delete(self, queue: QueueRef, message_id: str, claim_id: str | None) -> None:
         """Delete one message, by its claim if it is claimed (zaqar-behaviour 3.5).
@@ -315,8 +328,9 @@ class Messages:
         return True
 
     def _resolve(
-        self, queue: QueueRef, drafts: Sequence[Draft], policy: Policy
+        self, queue: QueueRef, first: int, drafts: Sequence[Draft], policy: Policy
     ) -> list[NewMessage]:
+        """Make a part of a post, from message `first` on, what the store takes."""
         default_ttl_ms, default_delay_ms = policy.default_ttl_ms, policy.default_delay_ms
         if not default_delay_ms:
             return [
@@ -329,7 +343,7 @@ class Messages:
                 )
                 for draft in drafts
             ]
-        for index, draft in enumerate(drafts):
+        for index, draft in enumerate(drafts, first):
             if draft.delay is not None:
                 self._check_times(f"Message {index}", None, draft.delay)
         return [
@@ -343,19 +357,23 @@ class Messages:
             for draft in drafts
         ]
 
-    def _check_drafts(self, drafts: Sequence[Draft], batch_key: str | None) -> None:
+    def _check_post(self, drafts: Sequence[Draft], batch_key: str | None) -> None:
         if not drafts:
             raise Invalid("No messages to post.")
         most = self._limits.max_messages_per_post
         if len(drafts) > most:
-            # They are stored in one step, so that their number is how long everybody else waits.
+            # They are stored in one step, which is as long as they are many.
             raise Invalid(
                 f"The post has {len(drafts)} messages; {most} are allowed: post them in parts."
             )
         if batch_key is not None:
             _check_key("The Idempotency-Key header", batch_key)
-        for index, draft in enumerate(drafts):
-            if draft.ttl is not None:
+
+    def _check_drafts(self, first: int, drafts: Sequence[Draft]) -> None:
+        """Check a part of a post, from message `first` on."""
+        ttls = self._ttl_range
+        for index, draft in enumerate(drafts, first):
+            if draft.ttl is not None and draft.ttl not in ttls:
                 self._check_times(f"Message {index}", draft.ttl, None)
             if draft.idempotency_key is not None:
                 _check_key(f"Message {index}: the idempotency_key", draft.idempotency_key)

@@ -81,7 +81,10 @@ class Policies:
         cached = self._cache.get(queue)
         if cached is not None:
             return cached
-        record = await self._management.get_queue(queue)
+        return self.keep(queue, await self._management.get_queue(queue))
+
+    def keep(self, queue: QueueRef, record: QueueRecord | None) -> Policy:
+        """The policy of a record that has just been read."""
         policy = self._compile(queue, record)
         if self._checked and record is not None:
             self._cache[queue] = policy
@@ -99,18 +102,26 @@ class Policies:
         """Read the queue's record again at the next call."""
         self._cache.pop(queue, None)
 
-    async def decide(self, queue: QueueRef, act: Callable[[Policy], Awaitable[T]]) -> T:
+    async def decide(
+        self,
+        queue: QueueRef,
+        act: Callable[[Policy], Awaitable[T]],
+        *,
+        policy: Policy | None = None,
+    ) -> T:
         """Run `act` with the queue's policy, again with a fresh one whenever it changed.
+
+        `policy` is the one that this request has read already.
 
         Raises:
             Unavailable: the record changed at every one of 20 tries.
         """
         for _ in range(_MAX_ROUNDS):
-            policy = await self.get(queue)
             try:
-                return await act(policy)
+                return await act(policy or await self.get(queue))
             except QueueChanged:
                 self.forget(queue)
+                policy = None
         raise Unavailable(f"The queue {queue.name!r} is being changed too often.")
 
     async def take(self, queue: QueueRef, act: Callable[[Policy], Awaitable[Claimed]]) -> Claimed:

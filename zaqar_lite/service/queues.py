@@ -18,7 +18,7 @@ from zaqar_lite.domain.models import (
     QueueRef,
     Stats,
 )
-from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.routing import compile_route
 from zaqar_lite.service.subscribers import has_subscriptions
 from zaqar_lite.storage.base import ManagementStore, MessageStore
@@ -51,21 +51,21 @@ class Queues:
         """
         rules.validate(ref, metadata, self._limits)
         await self._check_relations(ref, metadata)
-        return await self._create(ref, metadata)
+        _, created = await self._create(ref, metadata)
+        return created
 
-    async def ensure(self, ref: QueueRef) -> None:
+    async def ensure(self, ref: QueueRef) -> Policy:
         """Create a queue with empty metadata unless it exists (lazy queues, dead letters)."""
-        await self._create(ref, {})
-        self._policies.forget(ref)
+        record, _ = await self._create(ref, {})
+        return self._policies.keep(ref, record)
 
-    async def _create(self, ref: QueueRef, metadata: Mapping[str, Any]) -> bool:
+    async def _create(self, ref: QueueRef, metadata: Mapping[str, Any]) -> tuple[QueueRecord, bool]:
         """Create a queue, marked when it has subscriptions: they outlive their queue."""
         if await has_subscriptions(self._management, ref):
             metadata = {**metadata, rules.SUBSCRIBED: 1}
-        _, created = await self._management.create_queue(
+        return await self._management.create_queue(
             ref, metadata, max_queues=self._limits.max_queues_per_project
         )
-        return created
 
     async def ensure_dead_letter_queue(self, ref: QueueRef | None) -> None:
         """Create the queue that letters have just been moved to, if to any, unless it exists.

@@ -20,8 +20,8 @@ from zaqar_lite.domain.models import Capability, QueueRef
 from zaqar_lite.storage.base import MessageStore
 
 T = TypeVar("T")
-_LEAST_PAUSE = 0.02
-"""Seconds between two wakings by time, so that what is due and not to be had costs little."""
+_LEAST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+"""Seconds between two wakings by time: twice as long each time that what is due was not had."""
 
 
 class _Waiter:
@@ -212,17 +212,23 @@ class Waiting:
 
     async def _ring(self, queue: QueueRef, line: _Line) -> None:
         """Wake one waiter whenever something is due, or may have been missed."""
+        least = _LEAST_PAUSE
         while True:
             line.changed.clear()
             pause = self._messages.poll_interval_ms / 1000 * uniform(0.8, 1.2)  # noqa: S311 - jitter
             due = await self._due_in(queue)
+            if due is None or due >= least:
+                least = _LEAST_PAUSE
             if due is not None:
-                pause = min(pause, max(due, _LEAST_PAUSE))
+                pause = min(pause, max(due, least))
             try:
                 async with asyncio.timeout(pause):
                     await line.changed.wait()
+                least = _LEAST_PAUSE
             except TimeoutError:
                 line.wake(1)
+                if due is not None and due < least:
+                    least = min(2 * least, _LONGEST_PAUSE)
 
     async def _due_in(self, queue: QueueRef) -> float | None:
         if not self._listens:

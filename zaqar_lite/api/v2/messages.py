@@ -14,6 +14,9 @@ from zaqar_lite.domain.models import Message, Page, QueueRef
 from zaqar_lite.service.messages import Messages
 
 DEFAULT_LIMIT = 10
+_LARGE = 32_768
+"""Bytes: a larger post is read and answered in turns with other large ones."""
+
 _LONGEST_LOCATION = 7_680
 """Bytes: many clients and proxies take 8 KiB of headers."""
 
@@ -37,22 +40,28 @@ class MessageHandlers:
         """Post one or more messages."""
         queue = queue_of(request)
         size = request.content_length
-        await self._messages.check_size(queue, size)
-        drafts = documents.parse_messages(await documents.read(request))
+        policy = await self._messages.admit(queue, size)
+        document = await documents.read(request)
+        if size > _LARGE:
+            await self._messages.turns.wait()
+        drafts = documents.parse_messages(document)
         posted, warned = await self._messages.post(
             queue,
             drafts,
             size=size,
             client_id=request.client_id,
             batch_key=_idempotency_key(request),
+            policy=policy,
         )
+        if size > _LARGE:
+            await self._messages.turns.wait()
         path = _path(queue)
         ids = [entry.id for entry in posted]
-        document = {"resources": [f"{path}/messages/{message_id}" for message_id in ids]}
+        shown = {"resources": [f"{path}/messages/{message_id}" for message_id in ids]}
         duplicates = [entry.id for entry in posted if entry.duplicate]
         if duplicates:
-            document["duplicates"] = duplicates
-        body = to_json(document)
+            shown["duplicates"] = duplicates
+        body = to_json(shown)
         location = f"{path}/messages?ids={','.join(ids)}".encode()
         # To a client that refuses a long header the post would seem to have failed.
         headers = [(b"location", location)] if len(location) <= _LONGEST_LOCATION else []
@@ -86,7 +95,7 @@ class MessageHandlers:
         queue = queue_of(request)
         size = request.content_length
         details = query.boolean(query.parameters(request), "details")
-        await self._messages.check_size(queue, size)
+        policy = await self._messages.admit(queue, size)
         fields = documents.parse_edit(await documents.read(request))
         message = await self._messages.edit(
             queue,
@@ -95,6 +104,7 @@ class MessageHandlers:
             ttl=fields.get("ttl"),
             delay=fields.get("delay"),
             size=size,
+            policy=policy,
         )
         return Response(
             200, to_json(self._renderer.message(_path(queue), message, details=details))

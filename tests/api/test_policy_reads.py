@@ -1,0 +1,84 @@
+"""What a request reads of its queue's record: once at most, on every store that processes share."""
+
+import pytest
+
+from tests.api.conftest import Api, MakeApi
+from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.storage.mongodb.management import MongoManagementStore
+from zaqar_lite.storage.redis.management import RedisManagementStore
+from zaqar_lite.storage.swift.management import SwiftManagementStore
+
+pytestmark = pytest.mark.anyio
+STORES = {
+    "redis": ("redis_server", RedisManagementStore, ""),
+    "mongodb": ("mongodb_server", MongoManagementStore, ""),
+    "swift": ("swift_server", SwiftManagementStore, "?prefix=policy-reads"),
+}
+
+
+class Reads:
+    """The records that a management store was asked for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
+        self.asked: list[QueueRef] = []
+        read = kind.get_queue  # type: ignore[attr-defined]
+
+        async def count(store: object, ref: QueueRef) -> QueueRecord | None:
+            self.asked.append(ref)
+            found: QueueRecord | None = await read(store, ref)
+            return found
+
+        monkeypatch.setattr(kind, "get_queue", count)
+
+    def of(self, api: Api) -> int:
+        """How often the record of the test's queue was read since the last call."""
+        count = sum(ref.name == api.queue for ref in self.asked)
+        self.asked.clear()
+        return count
+
+
+async def _act(api: Api, reads: Reads) -> dict[str, int]:
+    """Make one request of each kind to a queue that is not there at first; the reads of each."""
+    counted: dict[str, int] = {}
+    await api.post({"body": 1}, {"body": 2}, {"body": 3})
+    counted["post to no queue"] = reads.of(api)
+    await api.post({"body": 4})
+    counted["post"] = reads.of(api)
+    assert len(await api.browse()) == 4
+    counted["list"] = reads.of(api)
+    (message,) = await api.claim(1)
+    counted["claim"] = reads.of(api)
+    assert (await api.call("DELETE", message["href"])).status_code == 204
+    counted["delete"] = reads.of(api)
+    assert (await api.call("DELETE", "messages?pop=1")).status_code == 200
+    counted["pop"] = reads.of(api)
+    return counted
+
+
+@pytest.mark.parametrize("name", STORES)
+async def test_a_request_reads_the_policy_once_at_most(
+    name: str,
+    make_api: MakeApi,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fixture, kind, query = STORES[name]
+    url = f"{request.getfixturevalue(fixture).url}{query}"
+    reads = Reads(monkeypatch, kind)
+    async with make_api(store=url) as api:
+        counted = await _act(api, reads)
+    assert max(counted.values()) <= 1, counted
+    assert counted["list"] == counted["claim"] == counted["pop"] == 0, "it is kept by its version"
+
+
+async def test_with_a_separate_store_of_records_each_request_reads_it_once(
+    make_api: MakeApi,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    records = request.getfixturevalue("redis_server").url
+    reads = Reads(monkeypatch, RedisManagementStore)
+    async with make_api(store="memory://", management_store=records) as api:
+        counted = await _act(api, reads)
+    assert {kind: n for kind, n in counted.items() if n > 1} == {}
+    assert counted["post"] == counted["claim"] == counted["pop"] == 1

@@ -1,0 +1,84 @@
+"""Large posts are made in turns: the event loop goes round between their steps."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import pytest
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.service.messages import Draft, Messages
+from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.routing import Router
+from zaqar_lite.service.turns import STEP, Turns
+from zaqar_lite.storage.memory import create
+
+pytestmark = pytest.mark.anyio
+QUEUE = QueueRef("p", "q")
+T = TypeVar("T")
+
+
+@pytest.fixture
+def service() -> Messages:
+    """The rules of messages over a memory store."""
+    messages, management = create("memory://", clock=Clock(), options=StoreOptions())
+    limits = Limits()
+    policies = Policies(management, limits, checked=True)
+    queues = Queues(management, messages, policies, limits)
+    return Messages(messages, queues, policies, Router(messages, management, limits), limits)
+
+
+async def _rounds_of(work: Awaitable[T]) -> int:
+    """How often the event loop goes round while something is done."""
+    task = asyncio.ensure_future(work)
+    rounds = 0
+    while not task.done():
+        await asyncio.sleep(0)
+        rounds += 1
+    await task
+    return rounds
+
+
+def _drafts(count: int) -> list[Draft]:
+    return [Draft(b"1", 300, None, str(number)) for number in range(count)]
+
+
+async def test_a_small_post_waits_for_no_turn(service: Messages) -> None:
+    small = await _rounds_of(service.post(QUEUE, _drafts(1), size=1, client_id="c"))
+    more = await _rounds_of(service.post(QUEUE, _drafts(STEP), size=1, client_id="c"))
+    assert more <= small
+
+
+async def test_a_large_post_lets_others_on_between_its_steps(service: Messages) -> None:
+    steps = 2 * (5_000 // STEP)  # checked, and prepared
+    assert await _rounds_of(service.post(QUEUE, _drafts(5_000), size=1, client_id="c")) >= steps
+
+
+async def test_a_step_of_one_large_post_runs_between_two_rounds() -> None:
+    """Whatever the number of large posts, the others wait for one step of one of them."""
+    turns = Turns()
+    here = 0
+    taken: list[int] = []
+
+    async def work() -> None:
+        for _ in range(10):
+            await turns.wait()
+            taken.append(here)
+
+    working = [asyncio.create_task(work()) for _ in range(5)]
+    while not all(task.done() for task in working):
+        await asyncio.sleep(0)
+        here += 1
+    assert len(taken) == 50
+    assert len(set(taken)) == 50, "two in one round"
+
+
+async def test_a_mistake_is_named_by_its_place_in_the_whole_post(service: Messages) -> None:
+    drafts = _drafts(2 * STEP)
+    drafts[STEP + 7] = Draft(b"1", 1)
+    with pytest.raises(Invalid, match=f"Message {STEP + 7}:"):
+        await service.post(QUEUE, drafts, size=1, client_id="c")

@@ -1,0 +1,33 @@
+"""Long work in steps: whatever its size and its number, the others wait for one step of it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+STEP = 500
+"""Messages that one step reads, checks or prepares: 1 to 3 ms."""
+
+
+class Turns:
+    """Turns of all long work in this process: the event loop goes round between any two."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def wait(self) -> None:
+        """Wait for the next turn; it lasts until the caller waits for anything."""
+        async with self._lock:
+            await asyncio.sleep(0)
+
+    async def steps(self, items: Sequence[T]) -> AsyncIterator[tuple[int, Sequence[T]]]:
+        """Cut items into steps, each in its turn: the index of the first, and the items.
+
+        What fits into one step does not wait.
+        """
+        if len(items) <= STEP:
+            yield 0, items
+            return
+        for first in range(0, len(items), STEP):
+            await self.wait()
+            yield first, items[first : first + STEP]
