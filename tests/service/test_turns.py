@@ -11,6 +11,7 @@ from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.service.messages import Draft, Messages
+from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.routing import Router
@@ -25,11 +26,14 @@ T = TypeVar("T")
 @pytest.fixture
 def service() -> Messages:
     """The rules of messages over a memory store."""
-    messages, management = create("memory://", clock=Clock(), options=StoreOptions())
+    clock = Clock()
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
     limits = Limits()
     policies = Policies(management, limits, checked=True)
     queues = Queues(management, messages, policies, limits)
-    return Messages(messages, queues, policies, Router(messages, management, limits), limits)
+    router = Router(messages, management, limits)
+    notes = Notes(messages, policies, clock)
+    return Messages(messages, queues, policies, router, notes, limits=limits)
 
 
 async def _rounds_of(work: Awaitable[T]) -> int:

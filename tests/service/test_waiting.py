@@ -134,7 +134,7 @@ async def test_one_too_many_is_refused_and_frees_nothing() -> None:
 async def test_what_is_due_and_not_to_be_had_is_asked_for_less_and_less_often() -> None:
     house = House()
 
-    async def due(_: QueueRef) -> int:
+    async def due(queue: QueueRef) -> int | None:
         return 0
 
     house.messages.next_due = due  # type: ignore[method-assign]

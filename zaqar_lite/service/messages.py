@@ -27,7 +27,7 @@ from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.routing import Router
-from zaqar_lite.service.turns import STEP, Turns
+from zaqar_lite.service.turns import STEP, Turns, cut
 from zaqar_lite.storage.base import MessageStore
 
 
@@ -106,7 +106,10 @@ class Messages:
             LimitReached: the queue holds too many messages or keys. Nothing was stored.
         """
         self._check_post(drafts, batch_key)
-        async for first, part in self.turns.steps(drafts):
+        large = len(drafts) > STEP
+        for first, part in cut(drafts):
+            if large:
+                await self.turns.wait()
             self._check_drafts(first, part)
         whole = batch_key and identify(queue, batch_key, (draft.body for draft in drafts))
 
@@ -115,9 +118,11 @@ class Messages:
             if not policy.exists:
                 policy = await self._queues.ensure(queue)
             resolved: list[NewMessage] = []
-            async for first, part in self.turns.steps(drafts):
+            for first, part in cut(drafts):
+                if large:
+                    await self.turns.wait()
                 resolved += self._resolve(queue, first, part, policy)
-            if len(drafts) > STEP:
+            if large:
                 await self.turns.wait()
             new = await self._router.route(queue, resolved, policy.route)
             posted = await self._messages.post(

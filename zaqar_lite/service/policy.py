@@ -98,6 +98,10 @@ class Policies:
         record = await self._management.get_queue(queue)
         return NO_RETRIES if record is None else retries(queue, record.metadata)
 
+    def cached(self, queue: QueueRef) -> Policy | None:
+        """The policy that is kept of a queue, if any."""
+        return self._cache.get(queue)
+
     def forget(self, queue: QueueRef) -> None:
         """Read the queue's record again at the next call."""
         self._cache.pop(queue, None)

@@ -41,6 +41,8 @@ class Queues:
         self._messages = messages
         self._policies = policies
         self._limits = limits
+        # Then no other process deletes a queue, and a policy that is kept says that it is there.
+        self._alone = policies.checked and Capability.SHARED not in messages.capabilities
 
     async def create(self, ref: QueueRef, metadata: Mapping[str, Any]) -> bool:
         """Create a queue; False when it exists, whose metadata then stay as they are.
@@ -76,7 +78,11 @@ class Queues:
         if ref is None:
             return
         try:
-            await self.ensure(ref)
+            known: object = (
+                self._policies.cached(ref) if self._alone else await self._management.get_queue(ref)
+            )
+            if known is None:
+                await self.ensure(ref)
         except Unavailable as exc:
             logger.warning("the dead-letter queue %r has no record: %s", ref.name, exc)
 
@@ -139,6 +145,8 @@ class Queues:
                 await self._management.delete_queue(ref, version=record.version)
             except QueueChanged:
                 continue  # made again or patched meanwhile: that one is ours to delete too
+            finally:
+                self._policies.forget(ref)
             if not self._policies.checked:
                 await self._messages.drop(ref)
             return

@@ -1,7 +1,7 @@
 """Long work in steps: whatever its size and its number, the others wait for one step of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -20,14 +20,9 @@ class Turns:
         async with self._lock:
             await asyncio.sleep(0)
 
-    async def steps(self, items: Sequence[T]) -> AsyncIterator[tuple[int, Sequence[T]]]:
-        """Cut items into steps, each in its turn: the index of the first, and the items.
 
-        What fits into one step does not wait.
-        """
-        if len(items) <= STEP:
-            yield 0, items
-            return
-        for first in range(0, len(items), STEP):
-            await self.wait()
-            yield first, items[first : first + STEP]
+def cut(items: Sequence[T]) -> Sequence[tuple[int, Sequence[T]]]:
+    """Cut items into steps: the index of the first, and the items."""
+    if len(items) <= STEP:
+        return ((0, items),)
+    return [(first, items[first : first + STEP]) for first in range(0, len(items), STEP)]
