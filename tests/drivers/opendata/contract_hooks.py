@@ -21,7 +21,7 @@ async def after_test(stores: Stores) -> None:
 
 async def check_database(db: Database) -> None:
     """Compare a database with what a restart would make of its records."""
-    now = db.clock.now_ms()
+    now, limit = db.clock.now_ms(), db.resident.limit
     await load_all(db)
     for queue in db.queues:
         settle_all(queue, now)
@@ -40,6 +40,7 @@ async def check_database(db: Database) -> None:
     assert snapshot(restarted, now) == snapshot(db, now)
     assert not restarted.damages
     await check_invariants(db)
+    db.resident.limit = limit
 
 
 def settle_all(queue: Queue, now: int) -> None:
@@ -54,7 +55,6 @@ def _cold(queue: Queue) -> list[Page]:
 
 async def load_all(db: Database) -> None:
     """Bring every page into memory, whatever the limit is."""
-    for queue in db.queues:
-        limit, db.hot_limit = db.hot_limit, 1 << 60
-        await prepared(db, queue.ref, None, _cold, reads=True)
-        db.hot_limit = limit
+    db.resident.limit = 1 << 60
+    for ref in db.queues.refs():
+        await prepared(db, ref, None, _cold, reads=True)

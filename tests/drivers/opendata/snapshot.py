@@ -4,7 +4,7 @@ from typing import Any
 
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import promote
-from zaqar_lite.storage.opendata.entries import Entry
+from zaqar_lite.storage.opendata.entries import NEVER, NOTHING, Entry, is_ready, ready_key
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.attempts import Attempts
 from zaqar_lite.storage.opendata.format.encoding import after_prefix
@@ -15,7 +15,11 @@ from zaqar_lite.storage.opendata.queue import Queue
 def snapshot(db: Database, now: int) -> dict[Any, Any]:
     """All queues as values that compare."""
     return {
-        "queues": {queue.ref: _queue(queue, now) for queue in db.queues if not queue.is_empty},
+        "queues": {
+            queue.ref: _queue(queue, now)
+            for queue in db.queues
+            if queue.record or not queue.is_bare
+        },
         "shared": db.shared,
         "records": db.catalogue.all(),
     }
@@ -23,7 +27,7 @@ def snapshot(db: Database, now: int) -> dict[Any, Any]:
 
 def _queue(queue: Queue, now: int) -> dict[str, Any]:
     promote(queue, now, 1 << 60)
-    check_delays(queue)
+    check_bounds(queue)
     entries = [entry for page in queue.pages for entry in page.entries.values()]
     assert [entry.position for entry in entries] == sorted(entry.position for entry in entries)
     assert len(entries) == queue.total
@@ -35,7 +39,7 @@ def _queue(queue: Queue, now: int) -> dict[str, Any]:
     return {
         "record": queue.record,
         "entries": [_entry(entry) for entry in entries],
-        "ready": sorted({key for key in queue.ready if queue.is_ready(key)}),
+        "ready": sorted(ready_key(entry) for entry in entries if is_ready(entry)),
         "claims": {
             claim.id: (claim.claimed_at, claim.created_at, claim.ttl_ms, claim.grace_ms,
                        claim.client_id, {at: claim.lease(at) for at in sorted(claim.held)})
@@ -48,14 +52,24 @@ def _queue(queue: Queue, now: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def check_delays(queue: Queue) -> None:
-    """Every delayed entry is found by its page when its delay ends, and not overtaken then."""
+def check_bounds(queue: Queue) -> None:
+    """The heaps find every entry when it is next, ready or over, and not after."""
     for page in queue.pages:
-        waiting = [entry for entry in page.entries.values() if entry.delayed]
-        if waiting:
-            assert page.next_visible <= min(entry.visible_at for entry in waiting)
-            assert page.best_delayed <= min(entry.priority for entry in waiting)
-            assert (page.next_visible, page.first, page) in queue.delayed
+        ready = [ready_key(entry) for entry in page.entries.values() if is_ready(entry)]
+        assert page.best <= min(ready, default=NOTHING)
+        assert page.best == NOTHING or (page.best, page) in queue.ready
+        assert page.order is None or set(ready) <= set(page.order)
+        ends = [
+            entry.visible_at if entry.delayed else entry.past.parked_until if entry.past else 0
+            for entry in page.entries.values()
+            if entry.delayed or (entry.past and entry.past.parked_until)
+        ]
+        assert page.next_visible <= min(ends, default=NEVER) or page in queue.due
+        assert page.next_visible == NEVER or (page.next_visible, page.first, page) in queue.waiting
+        expires = [entry.expires_at for entry in page.entries.values()]
+        assert page.min_expires <= min(expires, default=NEVER)
+        if page.entries:
+            assert (page.min_expires, page.first, page) in queue.expiries
 
 
 def _entry(entry: Entry) -> tuple[Any, ...]:

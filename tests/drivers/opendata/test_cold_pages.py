@@ -3,6 +3,7 @@
 Pages of three entries, at most four in memory: the memory store says what is right.
 """
 
+import contextlib
 import json
 import random
 from collections.abc import AsyncIterator
@@ -12,17 +13,30 @@ import pytest
 
 from tests.drivers.opendata.contract_hooks import check_database
 from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Conflict, NotFound
 from zaqar_lite.domain.models import (
+    Act,
     DelayMode,
+    Edit,
     Message,
     NewMessage,
     QueueRef,
     Selection,
+    Settlement,
     StoreOptions,
     Take,
 )
 from zaqar_lite.storage.base import MessageStore
-from zaqar_lite.storage.opendata import due, entries, listing, paging, queue, sweeping
+from zaqar_lite.storage.opendata import (
+    claiming,
+    due,
+    entries,
+    listing,
+    paging,
+    queue,
+    resident,
+    sweeping,
+)
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.registry import create_stores
 
@@ -36,21 +50,22 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of three entries, no slack, and steps of a few entries."""
     for module in (entries, paging, queue):
         monkeypatch.setattr(module, "PAGE_SIZE", 3)
-    for module in (due, listing, paging, sweeping):
+    for module in (claiming, due, listing, sweeping):
         monkeypatch.setattr(module, "STEP", 4)
-    monkeypatch.setattr(paging, "_HOT_SLACK", 2)
+    monkeypatch.setattr(resident, "_PAGE_BYTES", 0)
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[OpenDataMessageStore]:
-    opened = make(tmp_path, Clock())
+    standing = Clock(monotonic=lambda: 0.0)  # or two stores would not act at one instant
+    opened = make(tmp_path, standing)
     async with opened:
         yield opened
         await check_database(opened._db)
 
 
 def make(path: Path, clock: Clock) -> OpenDataMessageStore:
-    options = StoreOptions(extra={"messages_in_memory": 4})
+    options = StoreOptions(extra={"page_cache_bytes": 4 * resident.ENTRY_BYTES})
     messages, _ = create_stores(f"embedded://{path / 'data'}", clock=clock, options=options)
     assert isinstance(messages, OpenDataMessageStore)
     return messages
@@ -90,7 +105,7 @@ def texts(messages: list[Message]) -> list[str]:
 def in_memory(store: OpenDataMessageStore) -> int:
     there = store._db.queues.get(QUEUE)
     assert there is not None
-    return there.total - there.cold.count
+    return sum(len(page.entries) for page in there.pages)
 
 
 async def test_the_tail_of_a_long_queue_stays_on_disk(
@@ -166,36 +181,93 @@ async def test_purging_removes_what_is_on_disk_too(store: OpenDataMessageStore) 
     assert texts(await listed(store)) == ["new"]
 
 
+async def _release(either: MessageStore, claim_id: str) -> None:
+    await either.release(QUEUE, claim_id)
+
+
+async def _renew(either: MessageStore, claim_id: str) -> None:
+    await either.renew(QUEUE, claim_id, ttl_ms=90_000, grace_ms=60_000)
+
+
+async def _fail(either: MessageStore, claim_id: str) -> None:
+    """Park the first message, and let the last one lapse soon."""
+    held = (await either.get_claim(QUEUE, claim_id)).messages
+    await either.settle(
+        QUEUE,
+        claim_id,
+        [
+            Settlement(held[0].id, Act.RELEASE, delay_ms=8_000, failed=True),
+            Settlement(held[-1].id, Act.EXTEND, ttl_ms=60_000, grace_ms=60_000),
+        ],
+    )
+
+
+ENDS = (_release, _renew, _fail, _fail)
+ACTS = ("post",) * 3 + ("end",) * 2 + ("claim", "delete", "edit", "pop", "time", "sweep")
+
+
 @pytest.mark.parametrize("seed", range(6))
-async def test_any_operations_give_what_the_memory_store_gives(
+async def test_any_operations_give_what_the_memory_store_gives(  # noqa: PLR0912 - all acts
     seed: int, store: OpenDataMessageStore
 ) -> None:
     model, _ = create_stores("memory://", clock=store._db.clock, options=StoreOptions())
     choose = random.Random(seed)
-    claims: list[tuple[str | None, str | None]] = []
-    for step in range(120):
+    claims: list[tuple[str, str]] = []
+    for step in range(150):
         match choose.choice(
-            ("post", "post", "post", "claim", "delete", "release", "time", "sweep")
+            (
+                "post",
+                "post",
+                "post",
+                "claim",
+                "delete",
+                "edit",
+                "pop",
+                "end",
+                "end",
+                "time",
+                "sweep",
+            )
         ):
             case "post":
-                new = [f"{step}-{number}" for number in range(choose.randint(1, 5))]
-                delay = choose.choice((0, 0, 0, 5_000))
+                new = [
+                    NewMessage(
+                        json.dumps(f"{step}-{number}").encode(),
+                        choose.choice((HOUR, HOUR, 70_000)),
+                        choose.choice((0, 0, 5_000, 40_000)),
+                        priority=choose.choice((100, 100, 7)),
+                    )
+                    for number in range(choose.randint(1, 5))
+                ]
                 for either in (model, store):
-                    await post(either, new, delay=delay)
+                    await either.post(QUEUE, new, client_id="producer", version=None)
             case "claim":
                 limit = choose.randint(1, 6)
                 right, ours = await claim(model, limit), await claim(store, limit)
                 assert texts(ours[1]) == texts(right[1])
-                claims.append((right[0], ours[0]))
+                if right[0] and ours[0]:
+                    claims.append((right[0], ours[0]))
+            case "pop":
+                take = Take(choose.randint(1, 3), None, DelayMode.HONOUR)
+                popped = [await either.pop(QUEUE, take) for either in (model, store)]
+                assert texts(list(popped[1].messages)) == texts(list(popped[0].messages))
+            case "edit":
+                index = choose.randint(0, 30)
+                for either in (model, store):
+                    for message in (await listed(either))[index : index + 1]:
+                        with contextlib.suppress(Conflict):
+                            await either.edit(QUEUE, Edit(message.id, delay_ms=9_000))
             case "delete":
                 index = choose.randint(0, 30)
                 for either in (model, store):
                     ids = [message.id for message in await listed(either)][index : index + 2]
                     await either.delete(QUEUE, ids, claim_ids=None)
-            case "release" if claims:
-                pair = claims.pop(choose.randrange(len(claims)))
+            case "end" if claims:
+                pair = claims[choose.randrange(len(claims))]
+                end = choose.choice(ENDS)
                 for either, claim_id in zip((model, store), pair, strict=True):
-                    await either.release(QUEUE, claim_id or "")
+                    with contextlib.suppress(NotFound):
+                        await end(either, claim_id)
             case "time":
                 store._db.clock.advance(choose.choice((1_000, 6_000, 30_000)))
             case _:

@@ -242,11 +242,11 @@ async def test_a_claim_passes_over_what_others_deleted_in_many_calls(store: Stor
         assert texts((await claim_on(store, 1))[0]) == ["first"]
         claimed, looked_at = await claim_on(store, 1)
     assert texts(claimed) == ["last"]
-    assert len(looked_at) > 1
     assert 0 < steps.longest <= max(looked_at) <= MOST
 
 
-async def test_the_sweep_forgets_the_keys_of_what_is_gone(store: Store) -> None:
+async def test_what_is_gone_is_not_kept_in_mind(store: Store) -> None:
+    """Whoever lists and deletes, and never claims, leaves nothing behind."""
     ids = await post_many(store, MANY)
     (left,) = await store.post("left")
     await store.claim(1)
@@ -255,32 +255,10 @@ async def test_the_sweep_forgets_the_keys_of_what_is_gone(store: Store) -> None:
     await store.sweep()
     queue = store.db.queues.get(QUEUE)
     assert queue is not None
-    assert len(queue.ready) == 1
+    assert len(queue.ready) + len(queue.expiries) < MANY // 100
     await store.messages.delete(QUEUE, [left], claim_ids=None)
     await store.post("new")
     assert texts(await store.claim()) == ["new"]
-
-
-async def test_what_comes_while_keys_are_forgotten_is_kept(store: Store) -> None:
-    """The sweep builds the index anew in steps, and others post, claim and release in between."""
-    ids = await post_many(store, MANY)
-    for start in range(0, MANY - 100, 1_000):
-        gone = ids[start : min(start + 1_000, MANY - 100)]
-        await store.messages.delete(QUEUE, gone, claim_ids=None)
-    queue = store.db.queues.get(QUEUE)
-    assert queue is not None
-    sweeping = asyncio.create_task(store.messages.sweep(1_000))
-    for _ in range(1_000):
-        if queue.pushed is not None:
-            break
-        await asyncio.sleep(0)
-    held = await store.claim(10)
-    posted = await store.post("new")
-    await store.messages.release(QUEUE, held.claim_id or "")
-    await sweeping
-    assert queue.pushed is None
-    found = [m.id for m in (await store.claim(500)).messages]
-    assert found == [*ids[-100:], *posted]
 
 
 async def test_exhausted_messages_are_moved_in_many_calls(store: Store) -> None:

@@ -6,13 +6,16 @@
     opendata+s3://bucket/prefix  SlateDB in an object store (extra `slatedb`)
 
 The records' bytes are in `format/` (`keys.py` lists them), the engines below them in `sqlite/` and
-`slatedb/`, behind `engine.py`. Queues live in memory (`queue.py`); pages of 256 entries are their
-checkpoint (`checkpoint.py`); a message's payload and its entry of the metadata log are written
-once. An operation waits until what it needs is in memory (`paging.py`), changes the memory in one
-step of the event loop, and is answered when the batch it is in is durable (`committer.py`). What is
-due is over by its instant alone; claims and the sweep tidy it up in bounded steps (`due.py`), and
-the sweep knows which queues to visit (`agenda.py`). A start goes through `opening.py`,
-`loading.py`, `replay.py` and, where pages were lost, `restoring.py`.
+`slatedb/`, behind `engine.py`. `state.py` is what operations may touch: queues, ids, and the batch
+that gathers. A queue (`queue.py`) is its pages of up to 256 entries, each one record
+(`checkpoint.py`); of a page that is not in memory its bounds and a summary are (`paging.py`,
+`pages.py`), and the pages of all queues share one bounded memory (`resident.py`). A payload
+and its entry of the metadata log are written once. An operation waits until what it needs is in
+memory, changes it in one step of the event loop, and is answered when the batch it is in is durable
+(`committer.py`). What is due is over by its instant alone; claims and the sweep tidy it up in
+bounded steps (`due.py`), and the sweep knows which queues to visit (`agenda.py`). `database.py`
+stands on top: it opens by `opening.py`, `loading.py`, `replay.py` and, where pages were lost,
+`restoring.py`, writes the batches, and brings the memory back when one fails.
 """
 
 from pathlib import Path

@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.engine import Damage, Engine
 from zaqar_lite.storage.opendata.format import active, attempts, bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.paging import cold_ids
+from zaqar_lite.storage.opendata.paging import walk
 from zaqar_lite.storage.opendata.restoring import garbage_ids
 
 _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
@@ -30,7 +31,6 @@ _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
     RecordType.RECORD: bookkeeping.decode_record,
 }
 _LOG_ENTRY = 0x10
-_PAGES = 64
 _LOG_DECODERS: dict[int, Callable[[bytes], Any]] = {
     _LOG_ENTRY: records.decode_metadata,
     0x20: bookkeeping.decode_block,
@@ -67,16 +67,13 @@ async def check(db: Database) -> Findings:
             if problem is not None:
                 found.problems.append(problem)
     garbage = await garbage_ids(db)
-    held = {
-        entry.id: queue.ref
-        for queue in db.queues
-        for page in queue.pages
-        for entry in page.entries.values()
-    }
-    for queue in db.queues:
-        for first in range(0, len(queue.pages), _PAGES):
-            for ids in (await cold_ids(db, queue, queue.pages[first : first + _PAGES])).values():
-                held.update(dict.fromkeys(ids, queue.ref))
+    held: dict[int, QueueRef] = {}
+    known: set[bytes] = set()
+    async for queue, entry in walk(db):
+        held[entry.id] = queue.ref
+        if entry.past is not None:
+            history = entry.past.history
+            known.update(keys.attempt_key(history, kept.number) for kept in entry.past.kept)
     for message_id, ref in held.items():
         for kind, there in (("payload", payloads), ("metadata", logged)):
             if message_id not in there:
@@ -84,22 +81,10 @@ async def check(db: Database) -> Findings:
     for kind, there in (("payload", payloads), ("metadata", logged)):
         lost = there - held.keys() - garbage
         found.problems += [f"{kind} of message {number}: no queue holds it" for number in lost]
-    _check_attempts(db, recorded, found.problems)
+    found.problems += [f"{keys.describe(key)} is missing" for key in sorted(known - recorded)]
+    lost_keys = sorted(recorded - known)
+    found.problems += [f"{keys.describe(key)}: no message has it" for key in lost_keys]
     return found
-
-
-def _check_attempts(db: Database, recorded: set[bytes], problems: list[str]) -> None:
-    """Compare the attempts that have a record with those that messages remember."""
-    known = {
-        keys.attempt_key(entry.past.history, kept.number)
-        for queue in db.queues
-        for page in queue.pages
-        for entry in page.entries.values()
-        if entry.past is not None
-        for kept in entry.past.kept
-    }
-    problems += [f"{keys.describe(key)} is missing" for key in sorted(known - recorded)]
-    problems += [f"{keys.describe(key)}: no message has it" for key in sorted(recorded - known)]
 
 
 def _check_record(  # noqa: PLR0917 - what one pass collects

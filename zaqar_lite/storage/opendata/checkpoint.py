@@ -31,6 +31,9 @@ def encode_changes(
     root = keys.queue_key(RecordType.ACTIVE, queue.raw)
     for number in queue.changed_pages:
         page = queue.numbered.get(number)
+        if page is not None:
+            page.epoch = db.committer.epoch
+            db.resident.use(page, queue)
         if number is None:
             puts[root] = EMPTY_ACTIVE if page is None else page.encode()
             deletes.pop(root, None)
@@ -62,7 +65,7 @@ def _encode_claims(queue: Queue, puts: dict[bytes, bytes], deletes: dict[bytes, 
             puts.pop(key, None)
             deletes[key] = None
         else:
-            ids = [entry.name for entry in claim.held.values()]
+            ids = list(claim.held.values())
             puts[key] = encode_claim(
                 ClaimRecord(claim.created_at, claim.ttl_ms, claim.grace_ms, claim.client_id, ids)
             )

@@ -6,7 +6,6 @@ what it has, and `more`: the next call goes on behind what this one has done, an
 
 from collections.abc import Callable, Collection, Sequence
 from enum import Enum
-from heapq import heappop
 from itertools import repeat
 from typing import NamedTuple, TypeAlias
 
@@ -16,10 +15,11 @@ from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, RefusalReason, Take
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.opendata import histories, leases, past
-from zaqar_lite.storage.opendata.due import bring_back, expose, open_first
-from zaqar_lite.storage.opendata.entries import Claim, Entry, is_damaged, is_kept_back
-from zaqar_lite.storage.opendata.paging import cold_at_head, prepared
-from zaqar_lite.storage.opendata.queue import POSITION_MASK, Queue
+from zaqar_lite.storage.opendata.due import STEP, expose, gather
+from zaqar_lite.storage.opendata.entries import Claim, Entry, Page, is_damaged
+from zaqar_lite.storage.opendata.leases import cold_lapsed, first_lapse, live
+from zaqar_lite.storage.opendata.paging import load, prepared
+from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import bodies_in_memory, read_bodies
 from zaqar_lite.storage.opendata.settling import MOST_LAPSES, Step, end_lapsed
 from zaqar_lite.storage.opendata.state import State
@@ -27,6 +27,7 @@ from zaqar_lite.storage.opendata.state import State
 MOST_TAKEN = MAX_EXAMINED
 MOST_MOVED = 200
 _BUDGET = 4 * MAX_EXAMINED
+_MOST_PAGES = 64
 _REMOVAL = 4
 """What removing one that has expired takes of the budget, which counts entries looked at."""
 
@@ -48,11 +49,10 @@ class _Budget:
 
 
 class _Stop(Enum):
-    """Why no further entry is taken: none is ready, one must be loaded first, or the budget."""
+    """Why no further entry is taken: none is ready, or the budget."""
 
     EMPTY = 1
-    COLD = 2
-    SPENT = 3
+    SPENT = 2
 
 
 class _Taken(NamedTuple):
@@ -113,45 +113,65 @@ def remove(db: State, there: Queue, now: int, entries: Sequence[Entry]) -> None:
 
 
 async def _take(db: State, queue: QueueRef, take: Take) -> _Taken | None:
-    """Take ready entries out of a queue, to be held or to leave before the next await."""
+    """Take ready entries out of a queue, to be held or to leave before the next await.
+
+    Where a page must be loaded first, what was taken goes back for that long.
+    """
     budget = _Budget(_BUDGET)
-    moved = 0
+    moved = lapses = 0
     limit = min(take.limit, MOST_TAKEN)
+    kept: set[Page] = set()
     while True:
         there, now = await prepared(
-            db, queue, take.version, lambda there: cold_at_head(there, limit)
+            db, queue, take.version, lambda there: cold_lapsed(there, db.clock.now_ms())
         )
         if there is None:
             return None
-        ended, spent = end_lapsed(Step(db, there, now, take.retries), MOST_LAPSES)
+        ended, spent = end_lapsed(Step(db, there, now, take.retries), MOST_LAPSES - lapses)
         moved += spent
-        if ended == MOST_LAPSES or not bring_back(there, now):
+        lapses += ended
+        gather(there, now, STEP)
+        if lapses >= MOST_LAPSES or (there.waiting and there.waiting[0][0] <= now):
             return _Taken(there, now, [], moved, more=True)
+        if ended and first_lapse(there) <= now:
+            continue  # the next ones may have to be loaded
         entries, also_moved, stop = _pick(db, there, now, take, limit, budget)
         moved += also_moved
-        if there.removed or there.changed_pages:
+        if there.is_changed:
             db.touched.add(there)
-        if entries or stop is not _Stop.COLD:
-            more = stop in {_Stop.COLD, _Stop.SPENT} or limit < take.limit
-            return _Taken(there, now, entries, moved, more)
+        if not isinstance(stop, Page) or (entries and len(kept) >= _MOST_PAGES):
+            more = stop is not None and stop is not _Stop.EMPTY
+            return _Taken(there, now, entries, moved, more or limit < take.limit)
+        for entry in entries:
+            there.make_ready(entry)
+        kept.add(stop)
+        await load(db, there, [stop], kept)
 
 
 def _pick(  # noqa: PLR0917 - what one call works with
     db: State, there: Queue, now: int, take: Take, limit: int, budget: _Budget
-) -> tuple[list[Entry], int, _Stop | None]:
-    """Take entries within the budget; tell how many were moved, and what put an end to it."""
+) -> tuple[list[Entry], int, _Stop | Page | None]:
+    """Take entries within the budget; tell how many were moved, and what put an end to it.
+
+    That is a page where its entries must be loaded before any others are taken.
+    """
     exposes = take.delay_mode is DelayMode.EXPOSE
-    until = now if take.delay_mode is DelayMode.HONOUR else -1
     letters = take.retries.dead_letter
-    if exposes:
-        expose(there, now, limit)
     taken: list[Entry] = []
     moved = 0
+    if exposes:
+        _, needed = expose(there, now, limit)
+        if needed is not None:
+            return taken, moved, needed
     while len(taken) < limit:
-        entry = _first(there, now, until, budget)
-        if isinstance(entry, _Stop):
-            if exposes and entry is _Stop.EMPTY and expose(there, now, limit):
-                continue
+        entry = _first(there, now, budget)
+        if not isinstance(entry, Entry):
+            if exposes and entry is _Stop.EMPTY:
+                exposed, needed = expose(there, now, limit)
+                if needed is not None:
+                    return taken, moved, needed
+                if exposed:
+                    continue
             return taken, moved, entry
         if letters is not None and entry.attempts >= letters.max_claims:
             past.move(db, there, entry, letters, now, MAX_CLAIMS)
@@ -163,37 +183,31 @@ def _pick(  # noqa: PLR0917 - what one call works with
     return taken, moved, None
 
 
-def _first(queue: Queue, now: int, until: int, budget: _Budget) -> Entry | _Stop:
-    """Take the first ready entry out of its index; it is held or leaves in the same step.
+def _first(queue: Queue, now: int, budget: _Budget) -> Entry | _Stop | Page:
+    """Take the first ready entry; it is held or leaves in the same step.
 
-    What was delayed up to `until` counts as ready; what has expired is removed.
+    What has waited until now is made ready, and what has expired is removed.
     """
-    ready, due = queue.ready, queue.due
     while budget.left > 0:
-        if until >= 0 and due and (not ready or due[0][0] <= ready[0]):
-            budget.left -= len(due[0][1].entries)
-            open_first(queue, until)
+        page = queue.head()
+        if page is None:
+            return _Stop.EMPTY
+        if page.cold is not None:
+            return page
+        if page in queue.due:
+            budget.left -= len(page.entries)
+            queue.wake(page, now, len(page.entries))
             continue
-        if not ready:
-            return _Stop.COLD if queue.cold.count else _Stop.EMPTY
-        queue.examined += 1
-        budget.left -= 1
-        key = heappop(ready)
-        while ready and ready[0] == key:
-            heappop(ready)  # of an entry that was only on disk meanwhile: twice in the heap
-        entry = queue.find(key & POSITION_MASK)
-        if entry is None or entry.claim is not None or entry.delayed or is_kept_back(entry):
+        examined = queue.examined
+        entry = queue.take(page)
+        budget.left -= queue.examined - examined
+        if entry is None:
             continue
-        cold = queue.cold.first() if queue.cold.count else None
-        if cold is not None and cold[0] < key:
-            queue.push_ready(key)  # a cold page is first
-            return _Stop.COLD
-        if entry.expires_at <= now:
-            queue.remove(entry)
-            budget.left -= _REMOVAL
-            continue
-        queue.ready_count -= 1
-        return entry
+        if entry.expires_at > now:
+            return entry
+        queue.ready_count += 1  # as it was: it leaves as one that is ready
+        queue.remove(entry)
+        budget.left -= _REMOVAL
     return _Stop.SPENT
 
 
@@ -220,19 +234,19 @@ async def _read(
     draft = Claim(new_claim_id(), "")
     for entry in entries:
         entry.claim = draft
-        draft.held[entry.position] = entry
+        draft.held[entry.position] = entry.name
     try:
         found = await read_bodies(db, there, entries)
         told = await histories.read(db, entries) if take.details else {}
         is_current = db.queue_to_change(queue, take.version) is there
     except BaseException:
         if db.is_current(there):
-            for entry in _let_go(draft):
+            for entry in _let_go(draft, entries):
                 there.make_ready(entry)
         raise
     if not is_current:
         return None
-    left = _let_go(draft)  # without what others deleted, or a purge removed, meanwhile
+    left = _let_go(draft, entries)  # without what others deleted, or a purge removed, meanwhile
     return [
         (entry, found[entry.position], told.get(entry.position, ()))
         for entry in left
@@ -240,11 +254,12 @@ async def _read(
     ]
 
 
-def _let_go(draft: Claim) -> Collection[Entry]:
-    """End what only kept others away; the entries are in no state's index now."""
-    for entry in draft.held.values():
+def _let_go(draft: Claim, entries: Sequence[Entry]) -> list[Entry]:
+    """End what only kept others away; the entries are counted in no state now."""
+    left = [entry for entry in entries if entry.position in draft.held]
+    for entry in left:
         entry.claim = None
-    return draft.held.values()
+    return left
 
 
 def live_claim(there: Queue | None, claim_id: str, now: int) -> tuple[Queue, Claim]:
@@ -254,7 +269,7 @@ def live_claim(there: Queue | None, claim_id: str, now: int) -> tuple[Queue, Cla
         NotFound: it does not exist, has lapsed, or holds no live message any more.
     """
     claim = None if there is None else there.claims.get(claim_id)
-    if there is None or claim is None or not claim.live(now):
+    if there is None or claim is None or not live(there, claim, now):
         raise NotFound(f"Claim {claim_id} does not exist or has expired.")
     return there, claim
 

@@ -14,6 +14,7 @@ from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.bookkeeping import encode_state
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 from zaqar_lite.storage.opendata.opening import open_store
+from zaqar_lite.storage.opendata.paging import cool
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.replay import replay
 from zaqar_lite.storage.opendata.restoring import put_back
@@ -43,7 +44,8 @@ class Database(State):
                 await self.engine.open()
                 try:
                     await open_store(self)
-                    await put_back(self, await loading.load(self))
+                    await loading.load(self)
+                    await put_back(self)
                     await loading.load_catalogue(self)
                     self._forget_empty_claims()
                     await replay(self)
@@ -89,6 +91,7 @@ class Database(State):
 
     def _take(self) -> Batch:
         """Encode everything that changed since the last batch."""
+        cool(self)
         puts, deletes, touched = self.puts, self.deletes, self.touched
         for queue in touched:
             if self.is_current(queue):

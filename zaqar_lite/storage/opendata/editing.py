@@ -2,7 +2,6 @@
 
 from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
 from zaqar_lite.domain.models import Edit, Message, QueueRef
-from zaqar_lite.storage.opendata.due import open_page
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.listing import cold_named, named
 from zaqar_lite.storage.opendata.paging import prepared
@@ -35,7 +34,7 @@ async def edit(db: State, queue: QueueRef, wanted: Edit) -> Message:
         there.set_ttl(entry, ttl_ms, now)
     if delay_ms is not None:
         there.set_delay(entry, visible_at)
-        open_page(there, entry.page, now)
+        there.wake(entry.page, now, len(entry.page.entries))
         db.announce(queue, int(visible_at <= now))
     message = entry.view(db.names.write(entry.name), now)
     message.body = shown

@@ -1,7 +1,8 @@
 """What a queue is made of in memory: entries, the pages that checkpoint them, and claims."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -24,12 +25,15 @@ MAX_ATTEMPTS = 0xFFFF
 MAX_PRIORITY = 0xFF
 MAX_CONSUMERS = 64
 NEVER = 1 << 63
+POSITION_BITS = 64
+NOTHING = 1 << 80
+"""Above every `ready_key`."""
 UNKNOWN = -1
 """`Entry.created_at` of an entry whose metadata has not been read from the log yet."""
 
 
 class Claim:
-    """A claim and what it holds, by position; empty once it is over.
+    """A claim and what it holds: names by position; empty once it is over.
 
     claimed_at  when it handed out its messages
     created_at  the same, or when it was last renewed; the claim's age counts from here
@@ -51,25 +55,22 @@ class Claim:
         self.client_id = client_id
         self.claimed_at = self.created_at = self.deadline = self.due_at = 0
         self.ttl_ms = self.grace_ms = 0
-        self.held: dict[int, Entry] = {}
+        self.held: dict[int, int] = {}
         self.leases: dict[int, int] = {}
 
     def lease(self, position: int) -> int:
         """When its lease of an entry ends."""
         return self.leases.get(position, self.deadline) if self.leases else self.deadline
 
-    def live(self, now: int) -> "list[Entry]":
-        """What it holds by a live lease and has not expired, in order of position."""
-        held = self.held
-        return [
-            held[at] for at in sorted(held) if held[at].expires_at > now and self.lease(at) > now
-        ]
+    def live(self, now: int) -> list[int]:
+        """The positions that it holds by a live lease, in order."""
+        return [at for at in sorted(self.held) if self.lease(at) > now]
 
-    def lapsed(self, now: int) -> "list[Entry]":
-        """What it holds although the lease has ended."""
+    def lapsed(self, now: int) -> list[int]:
+        """The positions that it holds although the lease has ended."""
         if not self.leases:
-            return list(self.held.values()) if self.deadline <= now else []
-        return [entry for at, entry in self.held.items() if self.lease(at) <= now]
+            return list(self.held) if self.deadline <= now else []
+        return [at for at in self.held if self.lease(at) <= now]
 
 
 class Past:
@@ -120,8 +121,32 @@ class Past:
         self.consumers, self.history, self.failures, self.last_ended, self.kept = known
 
 
+class Summary(NamedTuple):
+    """What is known of a page whose entries are only in its record.
+
+    last_visible  when the last of those that wait is ready
+    holders       the claims that hold some of them
+    shared        the ids of those that more than one queue was given
+    """
+
+    total: int
+    ready: int = 0
+    delayed: int = 0
+    parked: int = 0
+    last_visible: int = 0
+    holders: "Sequence[Claim]" = ()
+    shared: Sequence[int] = ()
+
+
 class Page:
     """Up to 256 entries of a queue, one record of the store; `number` None is the root.
+
+    best          no ready entry has a lower key (`ready_key`); NOTHING: none is ready
+    next_visible  none that waits is ready before; `best_waiting` is the lowest priority of these
+    min_expires   none expires before
+    order         heap of the keys of those that are ready, once one was taken
+    cold          what is known while the entries are only in the record (`paging.py`)
+    epoch         the last batch that wrote the page
 
     A post only appends: `encoded` keeps the elements of the first `encoded_count` entries, for as
     long as none of them changes (`Queue.change`) and all of them wait with nothing beyond the RFC's
@@ -129,20 +154,74 @@ class Page:
     """
 
     __slots__ = (
-        "best_delayed", "cold", "encoded", "encoded_count", "entries", "first", "min_expires",
-        "next_visible", "number",
+        "best", "best_waiting", "cold", "encoded", "encoded_count", "entries", "epoch", "first",
+        "min_expires", "next_visible", "number", "order",
     )  # fmt: skip
 
     def __init__(self, number: int | None, first: int) -> None:
         self.number = number
         self.first = first
         self.entries: dict[int, Entry] = {}
-        self.min_expires = NEVER
-        self.next_visible = NEVER  # no delay of an entry here ends before
-        self.best_delayed = MAX_PRIORITY  # no delayed entry here has a lower one
-        self.cold = 0  # how many entries are only in the record (`cold.py`)
+        self.best = NOTHING
+        self.min_expires = self.next_visible = NEVER
+        self.best_waiting = MAX_PRIORITY
+        self.order: list[int] | None = None
+        self.cold: Summary | None = None
+        self.epoch = 0
         self.encoded = b""
         self.encoded_count = 0
+
+    @property
+    def count(self) -> int:
+        """How many entries it has."""
+        return len(self.entries) if self.cold is None else self.cold.total
+
+    def summarise(self) -> Summary | None:
+        """What must be known once the entries are forgotten; None where they must stay.
+
+        Those must that a draft holds or that are set aside: neither is in their record.
+        """
+        ready = delayed = parked = last_visible = 0
+        holders: dict[Claim, None] = {}
+        shared = []
+        for entry in self.entries.values():
+            past, claim = entry.past, entry.claim
+            if claim is not None:
+                if not claim.ttl_ms:
+                    return None
+                holders[claim] = None
+            elif entry.delayed:
+                delayed += 1
+                last_visible = max(last_visible, entry.visible_at)
+            elif past is not None and past.parked_until:
+                parked += 1
+                last_visible = max(last_visible, past.parked_until)
+            else:
+                ready += 1
+            if past is not None:
+                if past.damaged:
+                    return None
+                if past.shared:
+                    shared.append(entry.id)
+        total = len(self.entries)
+        return Summary(total, ready, delayed, parked, last_visible, tuple(holders), tuple(shared))
+
+    def set_bounds(self) -> None:
+        """Set the bounds of a page that is in no heap yet, by its entries."""
+        for entry in self.entries.values():
+            past = entry.past
+            self.min_expires = min(self.min_expires, entry.expires_at)
+            if is_ready(entry):
+                self.best = min(self.best, ready_key(entry))
+            elif entry.claim is None:
+                until = entry.visible_at if past is None else past.parked_until or entry.visible_at
+                self.next_visible = min(self.next_visible, until)
+                self.best_waiting = min(self.best_waiting, entry.priority)
+
+    def forget_entries(self) -> None:
+        """Let the entries be on disk only."""
+        self.entries, self.order = {}, None
+        self.encoded, self.encoded_count = b"", 0
 
     def encode(self) -> bytes:
         """Encode the page as it is now."""
@@ -329,15 +408,24 @@ NOWHERE = Page(None, NEVER)
 """The page of entries that are not in a queue yet."""
 
 
+def ready_key(entry: Entry) -> int:
+    """What entries are handed out by: their priority, then their position."""
+    return entry.priority << POSITION_BITS | entry.position
+
+
 def is_damaged(entry: Entry) -> bool:
     """Whether an entry is set aside because it can't be read."""
     return entry.past is not None and entry.past.damaged
 
 
-def is_kept_back(entry: Entry) -> bool:
-    """Whether an entry that is neither claimed nor delayed is not ready: damaged, or parked."""
+def is_ready(entry: Entry) -> bool:
+    """Whether an entry can be handed out: nobody holds it, it does not wait, it can be read."""
     past = entry.past
-    return past is not None and (past.damaged or past.parked_until != 0)
+    return (
+        entry.claim is None
+        and not entry.delayed
+        and (past is None or not (past.damaged or past.parked_until))
+    )
 
 
 _NO_EXTRA = Extra()

@@ -1,16 +1,18 @@
 """Who holds an entry, and until when: leases of single messages, and parking.
 
-A lease ends, and a parking too, by its instant alone. The heaps tell who comes to it; what they
-hold of claims that are over, or were renewed, is passed over.
+A lease ends, and a parking too, by its instant alone. The heap tells which claims come to it; what
+it holds of claims that are over, or were renewed, is passed over.
 """
 
 from heapq import heappop, heappush
+from itertools import islice
 
-from zaqar_lite.storage.opendata.entries import NEVER, Claim, Entry
+from zaqar_lite.storage.opendata.entries import NEVER, Claim, Entry, Page
 from zaqar_lite.storage.opendata.queue import Queue
 
 _PARKED_MARGIN_MS = 60_000
 """How much longer than its wait a parked message lives at least."""
+_CLAIMS_AHEAD = 16
 
 
 def begin(queue: Queue, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
@@ -18,16 +20,29 @@ def begin(queue: Queue, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> N
     claim.claimed_at = now
     queue.claims[claim.id] = claim
     _set_end(queue, claim, now, ttl_ms, grace_ms)
-    for entry in claim.held.values():
+    for entry in held_by(queue, claim):
         _outlive(queue, entry, claim.deadline, grace_ms, now)
+
+
+def held_by(queue: Queue, claim: Claim) -> list[Entry]:
+    """The entries that a claim holds, of those in memory."""
+    return [entry for at in claim.held if (entry := queue.find(at)) is not None]
+
+
+def live(queue: Queue, claim: Claim | None, now: int) -> list[Entry]:
+    """The live entries that a claim holds by a live lease, in order of position."""
+    if claim is None:
+        return []
+    found = (queue.find(at) for at in claim.live(now))
+    return [entry for entry in found if entry is not None and entry.expires_at > now]
 
 
 def renew(queue: Queue, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
     """Let a claim live `ttl_ms` from now, and of what it holds what has not lapsed."""
-    lapsed = {entry.position: claim.lease(entry.position) for entry in claim.lapsed(now)}
+    lapsed = {position: claim.lease(position) for position in claim.lapsed(now)}
     _set_end(queue, claim, now, ttl_ms, grace_ms)
     claim.leases = lapsed
-    for entry in claim.held.values():
+    for entry in held_by(queue, claim):
         if entry.position not in lapsed:
             _outlive(queue, entry, claim.deadline, grace_ms, now)
     if lapsed:
@@ -76,10 +91,20 @@ def first_lapse(queue: Queue) -> int:
     return NEVER
 
 
+def cold_lapsed(queue: Queue, now: int) -> list[Page]:
+    """The pages to load before the first leases are ended whose time is over."""
+    if not queue.cold_pages or first_lapse(queue) > now:
+        return []
+    claims = (claim for due_at, _, claim in islice(queue.lapses, _CLAIMS_AHEAD) if due_at <= now)
+    pages = {queue.page_of(at) for claim in claims for at in claim.lapsed(now)}
+    return [page for page in pages if page is not None and page.cold is not None]
+
+
 def lapsed(queue: Queue, now: int, limit: int) -> list[Entry]:
     """Up to `limit` entries whose lease has ended, of the claims that were due first.
 
-    Who asks lets all of them go in the same step: they are not found again.
+    Who asks lets all of them go in the same step: they are not found again. It stops where one is
+    in a page that is not in memory (`cold_lapsed`).
     """
     found: list[Entry] = []
     while len(found) < limit and first_lapse(queue) <= now:
@@ -87,12 +112,18 @@ def lapsed(queue: Queue, now: int, limit: int) -> list[Entry]:
         ended = claim.lapsed(now)
         queue.examined += len(claim.held)
         room = limit - len(found)
-        found += ended[:room]
+        entries = {at: queue.find(at) for at in ended[:room]}
+        lost = [at for at, entry in entries.items() if entry is None]
+        if any((page := queue.page_of(at)) is not None and page.cold for at in lost):
+            break
+        found += [entry for entry in entries.values() if entry is not None]
+        for position in lost:
+            queue.drop_position(claim, position)
         if len(ended) > room:
             break
         heappop(queue.lapses)
         claim.due_at = NEVER
-        if len(ended) < len(claim.held):
+        if len(ended) - len(lost) < len(claim.held):
             ends = (claim.lease(at) for at in claim.held)
             index_claim(queue, claim, min(end for end in ends if end > now))
     return found
@@ -111,7 +142,7 @@ def count_lapsed(queue: Queue, now: int) -> int:
 
 
 def let_go(queue: Queue, entry: Entry, claim: Claim) -> None:
-    """Take an entry out of its claim; it is in no state's index then."""
+    """Take an entry out of its claim; it is counted in no state then."""
     entry.claim = None
     queue.changed_claims[claim.id] = claim  # or its record would name what another holds by then
     queue.drop_lease(claim, entry)
@@ -119,38 +150,9 @@ def let_go(queue: Queue, entry: Entry, claim: Claim) -> None:
 
 
 def park(queue: Queue, entry: Entry, until: int, now: int) -> None:
-    """Let an entry that is in no state's index wait until an instant."""
+    """Let an entry that is counted in no state wait until an instant."""
     entry.remember().parked_until = until
     queue.change(entry.page)
     if entry.expires_at < until + _PARKED_MARGIN_MS:
         queue.set_ttl(entry, until + _PARKED_MARGIN_MS - now, now)
-    queue.index_parking(entry, until)
-
-
-def first_return(queue: Queue) -> int:
-    """The earliest instant at which a parked entry is ready."""
-    parked = queue.parked
-    while parked:
-        until, position = parked[0]
-        entry = queue.find(position)
-        if entry is not None and entry.past is not None and entry.past.parked_until == until:
-            return until
-        heappop(parked)
-    return NEVER
-
-
-def unpark(queue: Queue, now: int, limit: int) -> int:
-    """Make up to `limit` entries ready whose parking is over; answer how many.
-
-    Their records stay as they are: they tell when it was over.
-    """
-    count = 0
-    while count < limit and first_return(queue) <= now:
-        entry = queue.find(queue.parked[0][1])
-        if entry is not None:
-            entry.remember().parked_until = 0
-            queue.parked_count -= 1
-            queue.make_ready(entry)
-            count += 1
-    queue.examined += count
-    return count
+    queue.park(entry)

@@ -87,7 +87,7 @@ async def stats(db: State, queue: QueueRef) -> Stats:
         there, now = await settled(db, queue, cold_ends)
         if there is None:
             return Stats()
-        if promote(there, now, STEP) < STEP:
+        if promote(there, now, STEP) < STEP and not there.due:
             break
         await asyncio.sleep(0)  # so many are due that others come in between
     lapsed = count_lapsed(there, now)

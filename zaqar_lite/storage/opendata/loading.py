@@ -1,20 +1,16 @@
 """From the engine's records to the working state: at open, and for some queues after a failure."""
 
 import gc
-import logging
-from collections.abc import AsyncIterator, Sequence
-from itertools import count as counted
-from typing import TypeAlias
+from collections import Counter
+from collections.abc import Sequence
 
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import QueueRef, Record
-from zaqar_lite.storage.opendata.cold import summary
 from zaqar_lite.storage.opendata.configuration import decode_record
 from zaqar_lite.storage.opendata.engine import Damage, Stored
-from zaqar_lite.storage.opendata.entries import UNKNOWN, Claim, Entry, Page
+from zaqar_lite.storage.opendata.entries import Claim, Entry, Page, Summary
 from zaqar_lite.storage.opendata.format import bookkeeping, keys
-from zaqar_lite.storage.opendata.format.active import read_active, rows_of_five
-from zaqar_lite.storage.opendata.format.attempts import decode_attempts
+from zaqar_lite.storage.opendata.format.active import encode_active
 from zaqar_lite.storage.opendata.format.bookkeeping import Remembered
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
@@ -22,231 +18,176 @@ from zaqar_lite.storage.opendata.format.records import (
     ClaimRecord,
     decode_claim,
     decode_ended,
+    encode_ended,
 )
 from zaqar_lite.storage.opendata.idempotency import read_record
 from zaqar_lite.storage.opendata.leases import index_claim
+from zaqar_lite.storage.opendata.pages import entries_of, plain_summary
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.state import State
 
-logger = logging.getLogger(__name__)
-OfQueue: TypeAlias = tuple[RecordType, keys.QueueKey, bytes]
-"""Type, place and value of a record that belongs to a queue."""
 _PER_QUEUE = (
     RecordType.CONFIG,
+    RecordType.CLAIM,  # before the pages, which name no claims
     RecordType.ACTIVE,
-    RecordType.CLAIM,
     RecordType.DONE,
     RecordType.FAILED,
     RecordType.IDEMPOTENCY,
 )
+_EMPTY = {
+    RecordType.ACTIVE: encode_active((), ()),
+    RecordType.DONE: encode_ended(()),
+    RecordType.FAILED: encode_ended(()),
+}
 
 
-async def load(db: State) -> Sequence[OfQueue]:
-    """Load all queues; answer their records."""
+async def load(db: State) -> None:
+    """Load all queues: their records, and what must be known of their pages."""
     gc_was_on = gc.isenabled()
     gc.disable()  # millions of objects that stay: looking through them again and again is wasted
     try:
-        records = [
-            record for kind in _PER_QUEUE async for record in _records(db, keys.prefix(kind), kind)
-        ]
-        await _build(db, records)
+        loading = _Loading(db)
+        for kind in _PER_QUEUE:
+            await loading.read(keys.prefix(kind), kind)
+        loading.finish()
     finally:
         if gc_was_on:
             gc.enable()
     gc.freeze()
-    return records
 
 
 async def reload(db: State, refs: Sequence[QueueRef]) -> None:
     """Bring these queues back to what the engine holds."""
-    records = []
+    loading = _Loading(db)
     for ref in refs:
         db.queues.discard(ref)
-        raw = keys.queue_id(ref)
         for kind in _PER_QUEUE:
-            prefix = keys.queue_key(kind, raw)
-            records += [record async for record in _records(db, prefix, kind)]
-    await _build(db, records)
-    count_shared(db)
-
-
-async def _records(db: State, prefix: bytes, kind: RecordType) -> AsyncIterator[OfQueue]:
-    """Read the records of a type; damaged ones are named and kept as they are."""
-    async for chunk in db.engine.scan(prefix, after_prefix(prefix)):
-        for key, value in chunk:
-            if isinstance(value, Damage) and value.until is not None:
-                db.damaged(value)
-                if kind is RecordType.ACTIVE:
-                    after = key if key != prefix else prefix[:-1]  # its own record is lost, too
-                    db.queues.lose_pages(after, value.until or after_prefix(prefix))
-                continue
-            try:
-                where = keys.read_queue_key(key)
-            except CodecError as exc:
-                db.damaged(Damage(key, str(exc)))
-                continue
-            if isinstance(value, Damage):
-                db.damaged(value, kind, where)
-            else:
-                yield kind, where, value
+            await loading.read(keys.queue_key(kind, keys.queue_id(ref)), kind)
+    loading.finish()
 
 
 class _Parts:
-    """The records of one queue that are put together at the end."""
+    """What of a queue is put together at the end."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
-        self.claims: dict[str, ClaimRecord] = {}
-        self.in_flight: list[tuple[Entry, int, int]] = []
-        self.pages: list[Page] = []
-        self.cold: dict[int, tuple[int, int]] = {}  # by the page's first position
-        self.hot = 0
+        self.holders: dict[int, Claim] = {}  # by the names of what they hold
+        self.pages: list[tuple[Page, Summary]] = []
         self.keys: list[tuple[bytes, Remembered]] = []
 
 
-async def _build(db: State, records: Sequence[OfQueue]) -> None:
-    parts: dict[bytes, _Parts] = {}
-    for kind, where, value in records:
-        try:
-            part = parts.get(where.queue)
-            if part is None:
-                queue = db.queues.make(keys.read_queue_id(where.queue))
-                part = parts[where.queue] = _Parts(queue)
-            _read_record(db, part, kind, where, value)
-        except CodecError as exc:
-            key = keys.queue_key(kind, where.queue) + where.rest
-            db.damaged(Damage(key, str(exc)), kind, where)
-    for part in parts.values():
-        _assemble(db, part)
-    await _read_attempts(db, [part.queue for part in parts.values()])
-    count_shared(db)
+class _Loading:
+    """Reads records of queues; damaged ones are named and kept as they are."""
 
+    def __init__(self, db: State) -> None:
+        self._db = db
+        self._parts: dict[bytes, _Parts] = {}
+        self._now = db.clock.now_ms()
 
-def _read_record(
-    db: State, part: _Parts, kind: RecordType, where: keys.QueueKey, value: bytes
-) -> None:
-    queue = part.queue
-    if kind is RecordType.CONFIG:
-        db.queues.set_record(queue, decode_record(queue.ref, value))
-    elif kind is RecordType.ACTIVE:
-        _read_page(db, part, keys.read_page(where.rest), value)
-    elif kind is RecordType.CLAIM:
-        part.claims[where.rest.hex()] = decode_claim(value)
-    elif kind is RecordType.IDEMPOTENCY:
-        part.keys.append((where.rest, read_record(where.rest, value)))
-    else:
-        history = queue.done if kind is RecordType.DONE else queue.failed
-        history.restore_page(keys.read_page(where.rest), decode_ended(value))
+    async def read(self, prefix: bytes, kind: RecordType) -> None:
+        """Read the records of a type."""
+        db, empty = self._db, _EMPTY.get(kind)
+        async for chunk in db.engine.scan(prefix, after_prefix(prefix)):
+            for key, value in chunk:
+                if value == empty:
+                    continue
+                if isinstance(value, Damage) and value.until is not None:
+                    db.damaged(value)
+                    if kind is RecordType.ACTIVE:
+                        after = key if key != prefix else prefix[:-1]  # its own record is lost, too
+                        db.queues.lose_pages(after, value.until or after_prefix(prefix))
+                    continue
+                where: keys.QueueKey | None = None
+                try:
+                    where = keys.read_queue_key(key)
+                    if isinstance(value, Damage):
+                        db.damaged(value, kind, where)
+                    elif kind is RecordType.CONFIG:
+                        db.queues.restore(decode_record(keys.read_queue_id(where.queue), value))
+                    else:
+                        self._read(kind, where, value)
+                except CodecError as exc:
+                    db.damaged(Damage(key, str(exc)), kind, where)
 
+    def _read(self, kind: RecordType, where: keys.QueueKey, value: bytes) -> None:
+        part = self._parts.get(where.queue)
+        if part is None:
+            queue = self._db.queues.make(keys.read_queue_id(where.queue))
+            part = self._parts[where.queue] = _Parts(queue)
+        queue = part.queue
+        if kind is RecordType.ACTIVE:
+            self._read_page(part, keys.read_page(where.rest), value)
+        elif kind is RecordType.CLAIM:
+            _read_claim(part, where.rest.hex(), decode_claim(value))
+        elif kind is RecordType.IDEMPOTENCY:
+            part.keys.append((where.rest, read_record(where.rest, value)))
+        else:
+            history = queue.done if kind is RecordType.DONE else queue.failed
+            history.restore_page(keys.read_page(where.rest), decode_ended(value))
 
-def _read_page(db: State, part: _Parts, number: int | None, value: bytes) -> None:
-    available, in_flight, extras = read_active(value)
-    page = Page(number, 0)
-    if part.hot >= db.hot_limit and available and not in_flight and not extras:
-        found = summary(available, db.clock.now_ms())
-        if found is not None:
-            count, page.first, priority, page.min_expires = found
-            part.pages.append(page)
-            part.cold[page.first] = count, priority
-            return
-    part.hot += (len(available) + len(in_flight)) // 5
-    entries: list[Entry] = []
-    places = counted()
-    for message_id, priority, visible_at, deadline, attempts in rows_of_five(available):
-        extra = extras.get(next(places)) if extras else None
-        if extra is None and not attempts:
-            entry = Entry(
-                message_id, message_id, page, priority, visible_at, deadline, 0, UNKNOWN, None, None
+    def _read_page(self, part: _Parts, number: int | None, value: bytes) -> None:
+        page = Page(number, 0)
+        summary = plain_summary(page, value, self._now)
+        if summary is None:
+            entries, in_flight = entries_of(page, value, part.holders, self._now)
+            if not entries:
+                return
+            for entry, claimed_at, lease in in_flight:
+                _give(part.queue, entry, claimed_at, lease)
+            part.queue.names.update(
+                (entry.name, at) for at, entry in entries.items() if at != entry.id
             )
-        else:
-            entry = Entry.restore(page, message_id, priority, attempts, extra)
-            entry.visible_at, entry.expires_at = visible_at, deadline
-        entries.append(entry)
-    for message_id, priority, claimed_at, lease, attempts in rows_of_five(in_flight):
-        extra = extras.get(next(places))
-        entry = Entry.restore(page, message_id, priority, attempts, extra)
-        if extra is not None and extra.deadline is not None:
-            entry.visible_at, entry.expires_at = extra.visible_at or 0, extra.deadline
-        else:  # a literal record of the RFC keeps no deadline here: it lives at least so long
-            entry.expires_at = lease + 1
-        entries.append(entry)
-        if extra is not None and extra.parked:
-            entry.remember().parked_until = lease
-        else:
-            part.in_flight.append((entry, claimed_at, lease))
-    entries.sort(key=lambda entry: entry.position)
-    page.entries = {entry.position: entry for entry in entries}
-    if entries:
-        page.first = entries[0].position
-        part.pages.append(page)
+            page.entries, page.first = entries, next(iter(entries))
+            page.set_bounds()
+            summary = page.summarise() or Summary(len(entries))
+            page.forget_entries()
+        part.pages.append((page, summary))
+
+    def finish(self) -> None:
+        """Put the queues' pages in order, and fill their indexes."""
+        for part in self._parts.values():
+            queue = part.queue
+            for page, summary in sorted(part.pages, key=lambda one: one[0].first):
+                queue.adopt_cold(page, summary)
+            for claim in queue.claims.values():
+                index_claim(queue, claim, min((claim.deadline, *claim.leases.values())))
+            queue.keys.restore(part.keys)
+        count_shared(self._db)
 
 
-def _assemble(db: State, part: _Parts) -> None:
-    """Put a queue's pages in order, give the claims what they hold, and fill the indexes."""
-    queue, now = part.queue, db.clock.now_ms()
-    holders: dict[int, Claim] = {}
-    for claim_id, record in part.claims.items():
-        claim = Claim(claim_id, record.client_id)
-        claim.created_at, claim.ttl_ms, claim.grace_ms = (
-            record.created_at, record.ttl_ms, record.grace_ms,
-        )  # fmt: skip
-        claim.claimed_at, claim.deadline = record.created_at, record.created_at + record.ttl_ms
-        queue.claims[claim_id] = claim
-        holders.update(dict.fromkeys(record.message_ids, claim))
-    for entry, claimed_at, lease in part.in_flight:
-        holder = holders.get(entry.name)
-        if holder is None:  # its claim's record is lost, or of a store without any
-            holder = Claim(new_claim_id(), "unknown")
-            holder.created_at, holder.deadline = claimed_at, lease
-            holder.ttl_ms = lease - claimed_at
-            queue.claims[holder.id] = holder
-        entry.claim = holder
-        holder.claimed_at = claimed_at
-        holder.held[entry.position] = entry
-        if lease != holder.deadline:
-            holder.leases[entry.position] = lease
-    for claim in queue.claims.values():
-        index_claim(queue, claim, min((claim.deadline, *claim.leases.values())))
-    for page in sorted(part.pages, key=lambda page: page.first):
-        if page.first in part.cold:
-            queue.adopt_cold(page, *part.cold[page.first])
-            continue
-        queue.adopt(page)
-        for entry in page.entries.values():
-            entry.delayed = entry.claim is None and entry.visible_at > now
-            if entry.position != entry.id:
-                queue.names[entry.name] = entry.position
-            queue.index(entry)
-    queue.keys.restore(part.keys)
+def _read_claim(part: _Parts, claim_id: str, record: ClaimRecord) -> None:
+    claim = Claim(claim_id, record.client_id)
+    claim.created_at, claim.ttl_ms, claim.grace_ms = (
+        record.created_at, record.ttl_ms, record.grace_ms,
+    )  # fmt: skip
+    claim.claimed_at, claim.deadline = record.created_at, record.created_at + record.ttl_ms
+    part.queue.claims[claim_id] = claim
+    part.holders.update(dict.fromkeys(record.message_ids, claim))
 
 
-async def _read_attempts(db: State, queues: Sequence[Queue]) -> None:
-    """Read who held the entries whose attempts have ended."""
-    wanted = {
-        keys.attempts_key(entry.name, queue.raw): entry
-        for queue in queues
-        for page in queue.pages
-        for entry in page.entries.values()
-        if entry.attempts > (entry.claim is not None) or entry.past is not None
-    }
-    stored = await db.engine.get(list(wanted)) if wanted else {}
-    for key, value in stored.items():
-        try:
-            if isinstance(value, Damage):
-                raise CodecError(value.why)
-            wanted[key].remember().attempts = decode_attempts(value)
-        except CodecError as exc:
-            db.damaged(Damage(key, str(exc)))
+def _give(queue: Queue, entry: Entry, claimed_at: int, lease: int) -> None:
+    """Let a claim hold an entry in flight; one whose record is lost is made anew."""
+    claim = entry.claim
+    if claim is None:  # its claim's record is lost, or of a store without any
+        claim = entry.claim = Claim(new_claim_id(), "unknown")
+        claim.created_at, claim.deadline = claimed_at, lease
+        claim.ttl_ms = max(1, lease - claimed_at)
+        queue.claims[claim.id] = claim
+    claim.claimed_at = claimed_at
+    claim.held[entry.position] = entry.name
+    if lease != claim.deadline:
+        claim.leases[entry.position] = lease
 
 
 def count_shared(db: State) -> None:
     """Count who holds the messages that more than one queue was given."""
-    holders: dict[int, int] = {}
+    holders: Counter[int] = Counter()
     for queue in db.queues:
         for page in queue.pages:
-            for entry in page.entries.values():
-                if entry.past is not None and entry.past.shared:
-                    holders[entry.id] = holders.get(entry.id, 0) + 1
+            if page.cold is not None:
+                holders.update(page.cold.shared)
+                continue
+            holders.update(e.id for e in page.entries.values() if e.past and e.past.shared)
     db.shared = {message_id: count for message_id, count in holders.items() if count > 1}
 
 

@@ -42,10 +42,8 @@ class OpenDataManagementStore(ManagementStore):
         """Create a queue unless it exists, with the RFC's empty records; see the seam."""
         db = self._db
         db.committer.check_readable()
-        queue = db.queues.get(ref)
-        if queue is not None and queue.record is not None:
-            record = queue.record
-            await db.committer.visible(queue.epoch)
+        record = await self.get_queue(ref)
+        if record is not None:
             return record, False
         db.committer.check_writable()
         if len(db.queues.names(ref.project)) >= max_queues:
@@ -66,11 +64,10 @@ class OpenDataManagementStore(ManagementStore):
 
     async def get_queue(self, ref: QueueRef) -> QueueRecord | None:
         """Read a queue's record; see the seam."""
-        queue = self._db.queue(ref, None)
-        if queue is None:
-            return None
-        record = queue.record
-        await self._db.committer.visible(queue.epoch)
+        db = self._db
+        db.committer.check_readable()
+        record = db.queues.record(ref)
+        await db.committer.visible(db.queues.epoch(ref))
         return record
 
     async def update_queue(self, record: QueueRecord) -> QueueRecord:
@@ -115,13 +112,12 @@ class OpenDataManagementStore(ManagementStore):
             for name in names:
                 if name_contains is not None and name_contains not in name:
                     continue
-                queue = db.queues.get(QueueRef(project, name))
-                if queue is None or queue.record is None:
+                ref = QueueRef(project, name)
+                record = db.queues.record(ref)
+                if record is None or not _has(record.metadata, metadata or {}):
                     continue
-                if not _has(queue.record.metadata, metadata or {}):
-                    continue
-                found.append(queue.record)
-                epoch = max(epoch, queue.epoch)
+                found.append(record)
+                epoch = max(epoch, db.queues.epoch(ref))
                 if len(found) == limit:
                     break
             if len(found) == limit or len(names) < MAX_EXAMINED:

@@ -42,7 +42,7 @@ from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.due import STEP, expose, ripens_at
 from zaqar_lite.storage.opendata.entries import NEVER
 from zaqar_lite.storage.opendata.listing import cold_named, named, read
-from zaqar_lite.storage.opendata.paging import cool, nothing, prepared, purge_some
+from zaqar_lite.storage.opendata.paging import cold_of_claim, cold_tail, load, prepared, purge_some
 
 
 class OpenDataMessageStore(MessageStore):
@@ -93,7 +93,7 @@ class OpenDataMessageStore(MessageStore):
         """Store messages; see the seam."""
         db = self._db
         while True:
-            found, now = await prepared(db, queue, version, nothing)
+            found, now = await prepared(db, queue, version, cold_tail)
             there = found or db.queues.make(queue)
             if there.total + len(messages) <= db.options.max_messages or db.settle(there, now):
                 break
@@ -102,8 +102,6 @@ class OpenDataMessageStore(MessageStore):
             db, there, messages, client_id=client_id, batch_key=batch_key, now=now
         )
         await db.committer.durable()
-        if there.total - there.cold.count > db.hot_limit:
-            cool(db, there, all_pages=False)
         return posted
 
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
@@ -163,16 +161,18 @@ class OpenDataMessageStore(MessageStore):
 
     async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         """Read a live claim; see the seam."""
-        there, now = await prepared(self._db, queue, None, nothing, reads=True)
+        there, now = await prepared(self._db, queue, None, cold_of_claim(claim_id), reads=True)
         there, claim = live_claim(there, claim_id, now)
         answer = Claim(claim.id, claim.ttl_ms, now - claim.created_at, ())
-        answer.messages = await read(self._db, there, claim.live(now), now, details=details)
+        answer.messages = await read(
+            self._db, there, leases.live(there, claim, now), now, details=details
+        )
         return answer
 
     async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
         """Let a live claim live on; see the seam."""
         db = self._db
-        there, now = await prepared(db, queue, None, nothing)
+        there, now = await prepared(db, queue, None, cold_of_claim(claim_id))
         there, claim = live_claim(there, claim_id, now)
         leases.renew(there, claim, now, ttl_ms, grace_ms)
         db.announce(queue, 0)
@@ -240,7 +240,7 @@ class OpenDataMessageStore(MessageStore):
         """
         db = self._db
         while (there := db.queue_to_change(queue, None)) is not None:
-            if there.total > STEP or there.cold.count:
+            if there.total > STEP or there.cold_pages:
                 await purge_some(db, there, db.ids.next)
             elif there.done.full or there.failed.full:
                 await past.forget_pages(db, there)
@@ -268,14 +268,19 @@ class OpenDataMessageStore(MessageStore):
     async def expose(self, queue: QueueRef, limit: int) -> int:
         """Make delayed messages ready; see the seam."""
         db = self._db
-        there, now = await prepared(db, queue, None, nothing)
-        if there is None:
-            return 0
-        db.settle(there, now)  # or what has expired would be counted
-        exposed = expose(there, now, limit)
+        exposed = 0
+        while (there := db.queue_to_change(queue, None)) is not None and exposed < limit:
+            now = db.clock.now_ms()
+            db.settle(there, now)  # or what has expired would be counted
+            count, needed = expose(there, now, limit - exposed)
+            exposed += count
+            if count:
+                db.announce(queue, count)
+                db.changed(there)
+            if needed is None:
+                break
+            await load(db, there, [needed], {needed})
         if exposed:
-            db.announce(queue, exposed)
-            db.changed(there)
             await db.committer.durable()
         return exposed
 

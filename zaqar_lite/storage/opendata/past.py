@@ -206,7 +206,7 @@ async def _forget_first(db: State, queue: Queue, history: History) -> bool:
     """Forget the first full page, unless somebody else did, or the queue is another one now."""
     extent = history.full[0]
     gone = await _items(db, queue, history, extent.number)
-    if db.queues.get(queue.ref) is not queue or not history.full or history.full[0] is not extent:
+    if not db.is_current(queue) or not history.full or history.full[0] is not extent:
         return False
     history.drop_first()
     _forget(db, queue, gone)

@@ -1,52 +1,61 @@
-"""One queue in memory: its entries by position, and what is ready, delayed, claimed or expiring.
+"""One queue in memory: its pages, and what is ready, waiting, claimed or expiring in them.
 
     pages, firsts   all entries, by position: a page is found by bisection, an entry by its page
-    ready           heap of priority << 64 | position
-    delayed         heap of (earliest end of a delay in a page, first position, page)
-    due             heap of (lowest priority << 64 | first position, page): delays have ended there
+    ready           heap of (lowest key of a ready entry in a page, page)
+    waiting         heap of (earliest end of a delay or parking in a page, first position, page)
+    due             pages with ends that have come: their entries are made ready when the page is
+                    next to be claimed from, or by the sweep; `half_due` of those that are cold
     lapses          heap of (earliest end of a lease in a claim, n, claim)
-    parked          heap of (instant, position) of what was given back with a delay
     expiries        heap of (earliest deadline in a page, first position, page)
 
-Keys of entries that have left a state stay in its heap until they come up, and are passed over
-then; the sweep builds a heap anew that holds little else. Every key is examined once, so a claim
-costs O(limit * log n) whatever else is in the queue. However many delays end at once, a claim
-makes ready only the pages that come before what it hands out (`due.py`).
+Heaps order pages, and a page knows its bounds though its entries be only on disk (`paging.py`). A
+bound may be too low; who comes to it puts it right. What a heap holds of other bounds is passed
+over. So a claim costs O(limit * log n) whatever else is in the queue.
 
-Nothing here writes: `changed` collects the pages and claims that differ from their records.
+Nothing here writes: `changed_pages` and `changed_claims` tell what differs from its record.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from heapq import heapify, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
 
 from zaqar_lite.domain.models import QueueRecord, QueueRef
-from zaqar_lite.storage.opendata.cold import ColdPages
 from zaqar_lite.storage.opendata.entries import (
+    MAX_PRIORITY,
     NEVER,
+    NOTHING,
     PAGE_SIZE,
+    POSITION_BITS,
     Claim,
     Entry,
     Page,
+    Summary,
     is_damaged,
-    is_kept_back,
+    is_ready,
+    ready_key,
 )
 from zaqar_lite.storage.opendata.format.keys import RecordType, queue_id
 from zaqar_lite.storage.opendata.history import History
 from zaqar_lite.storage.opendata.idempotency import Keys
 
-POSITION_BITS = 64
 POSITION_MASK = (1 << POSITION_BITS) - 1
-_SLACK = 1_000
-_STALE = 8
 _SPARE_PAGES = 8
+_SPARE_BOUNDS = 64
 _FOLDED = PAGE_SIZE * 3 // 4
 _MOST_JOINED = 64
 
 
 class Queue:
     """The messages, claims, keys and history of one queue, and the moves between states."""
+
+    __slots__ = (
+        "changed_claims", "changed_pages", "claims", "cold_pages", "damaged_pages", "delayed_count",
+        "done", "due", "ended", "epoch", "examined", "expired_pages", "expiries", "failed",
+        "firsts", "half_due", "is_noted", "keys", "lapse_count", "lapses", "last_page", "names",
+        "numbered", "pages", "parked_count", "raw", "ready", "ready_count", "record", "ref",
+        "removed", "total", "visit_at", "waiting",
+    )  # fmt: skip
 
     def __init__(self, ref: QueueRef) -> None:
         self.ref = ref
@@ -56,30 +65,29 @@ class Queue:
         self.firsts: list[int] = []
         self.numbered: dict[int | None, Page] = {}
         self.names: dict[int, int] = {}  # name -> position of the entries that were moved here
-        self.ready: list[int] = []
-        self.delayed: list[tuple[int, int, Page]] = []
-        self.due: list[tuple[int, Page]] = []
+        self.ready: list[tuple[int, Page]] = []
+        self.waiting: list[tuple[int, int, Page]] = []
+        self.due: dict[Page, None] = {}
+        self.half_due: dict[Page, None] = {}
         self.claims: dict[str, Claim] = {}
         self.lapses: list[tuple[int, int, Claim]] = []
-        self.parked: list[tuple[int, int]] = []
         self.expiries: list[tuple[int, int, Page]] = []
         self.total = self.ready_count = self.delayed_count = self.parked_count = 0
         self.keys = Keys()
         self.done = History(RecordType.DONE)
         self.failed = History(RecordType.FAILED)
-        self.cold = ColdPages()
-        self.due_pages: list[Page] = []  # cold ones that hold something that has expired
+        self.cold_pages = 0  # how many pages are not in memory
+        self.expired_pages: list[Page] = []  # cold ones that hold something that has expired
         self.examined = 0
         self.epoch = 0
         self.visit_at = NEVER  # when the sweep comes next (`agenda.py`)
         self.is_noted = False  # whether it comes at once
-        self.pushed: list[int] | None = None  # onto `ready`, while that is being built anew
         self.changed_pages: set[int | None] = set()  # by number
         self.changed_claims: dict[str, Claim | None] = {}
         self.ended: list[Entry] = []  # whose attempts record is out of date
         self.removed: list[Entry] = []
         self.damaged_pages: set[int | None] = set()
-        self._last_page = 0
+        self.last_page = 0
         self.lapse_count = 0
 
     # -- finding --
@@ -90,14 +98,28 @@ class Queue:
         return self.total - self.ready_count - self.delayed_count - self.parked_count
 
     @property
-    def is_empty(self) -> bool:
-        """Whether nothing at all is left to remember."""
+    def is_bare(self) -> bool:
+        """Whether nothing but the record is left to remember."""
         return not (
-            self.record or self.total or self.claims or self.keys or self.done or self.failed
+            self.total or self.claims or self.keys or self.done or self.failed or self.damaged_pages
         )
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether entries, claims or keys differ from their records."""
+        return bool(self.removed or self.changed_pages or self.changed_claims or self.keys.changed)
+
+    def has(self, page: Page) -> bool:
+        """Whether a page was not dropped."""
+        return self.numbered.get(page.number) is page
+
+    def page_of(self, position: int) -> Page | None:
+        """The page that has the entry at a position, if one has."""
+        index = bisect_right(self.firsts, position) - 1
+        return self.pages[index] if index >= 0 else None
+
     def find(self, position: int) -> Entry | None:
-        """The entry at a position."""
+        """The entry at a position, if its page is in memory."""
         index = bisect_right(self.firsts, position) - 1
         return self.pages[index].entries.get(position) if index >= 0 else None
 
@@ -124,7 +146,7 @@ class Queue:
             while page is None or index >= before + count:
                 before += count
                 page = next(pages)
-                count = page.cold or len(page.entries)
+                count = page.count
             yield page, index - before
 
     def ends(self) -> list[Entry]:
@@ -138,11 +160,11 @@ class Queue:
         ]
 
     def first_position(self) -> int | None:
-        """The position of the first entry; None when there is none."""
+        """No entry's position is lower; None when there is none."""
         if not self.total:
             return None
         page = self.pages[0]
-        return page.first if page.cold else next(iter(page.entries))
+        return next(iter(page.entries), page.first)
 
     # -- entering and leaving --
 
@@ -150,13 +172,13 @@ class Queue:
         """The page that takes an entry at `position`, above every other position."""
         if self.pages:
             page = self.pages[-1]
-            if page.cold:
+            if page.cold is not None:
                 return self._new_page(position)
             if page.entries or page.number is None or None in self.damaged_pages:
                 if len(page.entries) < PAGE_SIZE:
                     return page
             else:
-                self._drop_page(page)  # the queue is empty: begin with the root again
+                self.drop_page(page)  # the queue is empty: begin with the root again
         return self._new_page(position)
 
     def _new_page(self, position: int) -> Page:
@@ -167,8 +189,8 @@ class Queue:
 
     def number_page(self, first: int) -> Page:
         """Make a page with a number that no other has."""
-        self._last_page += 1
-        return Page(self._last_page, first)
+        self.last_page += 1
+        return Page(self.last_page, first)
 
     def insert(self, page: Page) -> None:
         """Put a filled page between two others, or before or behind all."""
@@ -184,20 +206,22 @@ class Queue:
         self.firsts.append(page.first)
         self.numbered[page.number] = page
         if page.number is not None:
-            self._last_page = max(self._last_page, page.number)
+            self.last_page = max(self.last_page, page.number)
 
-    def adopt_cold(self, page: Page, count: int, priority: int) -> None:
-        """Append a page whose entries stay in its record."""
+    def adopt_cold(self, page: Page, cold: Summary) -> None:
+        """Append a page whose entries stay in its record, and whose bounds are known."""
         self.adopt(page)
-        self.cold.add(page, count, priority)
-        self.total += count
-        self.ready_count += count
+        self._set_cold(page, cold)
         heappush(self.expiries, (page.min_expires, page.first, page))
+        if page.next_visible != NEVER:
+            heappush(self.waiting, (page.next_visible, page.first, page))
+        if page.best != NOTHING:
+            heappush(self.ready, (page.best, page))
 
     def damaged_page(self, number: int | None) -> None:
         """Never write over a page that can't be read."""
         self.damaged_pages.add(number)
-        self._last_page = max(self._last_page, number or 0)
+        self.last_page = max(self.last_page, number or 0)
 
     def add(self, entry: Entry) -> None:
         """Let an entry in at its position: delayed while it has a `visible_at` and `delayed`.
@@ -217,38 +241,40 @@ class Queue:
         self.changed_pages.add(page.number)
 
     def index(self, entry: Entry) -> None:
-        """Enter an entry that is in its page into the heaps and counts."""
+        """Count an entry that is in its page, and let the bounds of the page include it."""
         self.total += 1
+        self._note_expiry(entry)
+        if entry.delayed:
+            self.delayed_count += 1
+            self._index_wait(entry, entry.visible_at)
+        elif entry.claim is None:
+            past = entry.past
+            if past is not None and past.parked_until:
+                self.park(entry)
+            else:
+                self.make_ready(entry)
+
+    def _note_expiry(self, entry: Entry) -> None:
         page = entry.page
         if entry.expires_at < page.min_expires:
             page.min_expires = entry.expires_at
             heappush(self.expiries, (entry.expires_at, page.first, page))
-        if entry.delayed:
-            self.delayed_count += 1
-            self.index_delay(entry)
-        elif entry.claim is None:
-            past = entry.past
-            if past is not None and past.parked_until:
-                self.index_parking(entry, past.parked_until)
-            else:
-                self.ready_count += 1
-                key = entry.priority << POSITION_BITS | entry.position
-                heappush(self.ready, key)
-                if self.pushed is not None:
-                    self.pushed.append(key)
 
-    def index_parking(self, entry: Entry, until: int) -> None:
-        """Enter an entry into the heap and the count of what was given back with a delay."""
+    def park(self, entry: Entry) -> None:
+        """Count an entry that was given back with a delay."""
         self.parked_count += 1
-        heappush(self.parked, (until, entry.position))
+        self._index_wait(entry, entry.remember().parked_until)
 
-    def index_delay(self, entry: Entry) -> None:
-        """Enter the end of an entry's delay into its page and, if it is the first, the heap."""
+    def _index_wait(self, entry: Entry, until: int) -> None:
         page = entry.page
-        page.best_delayed = min(page.best_delayed, entry.priority)
-        if entry.visible_at < page.next_visible:
-            page.next_visible = entry.visible_at
-            heappush(self.delayed, (entry.visible_at, page.first, page))
+        page.best_waiting = min(page.best_waiting, entry.priority)
+        self.note_wait(page, until)
+
+    def note_wait(self, page: Page, until: int) -> None:
+        """Let a page be looked at when one of its entries is ready, or before."""
+        if until < page.next_visible:
+            page.next_visible = until
+            heappush(self.waiting, (until, page.first, page))
 
     def remove(self, entry: Entry) -> None:
         """Take an entry out of the queue, whatever its state."""
@@ -270,7 +296,7 @@ class Queue:
                 self.remove(entry)
 
     def leave(self, entry: Entry) -> None:
-        """Let an entry that is in no state's index leave the queue."""
+        """Let an entry that is counted in no state leave the queue."""
         self.total -= 1
         page = entry.page
         del page.entries[entry.position]
@@ -278,56 +304,40 @@ class Queue:
         self.change(page)
         self.removed.append(entry)
         if not page.entries and page is not self.pages[-1]:
-            self._drop_page(page)
+            self.drop_page(page)
 
-    @property
-    def is_stale(self) -> bool:
-        """Whether nearly all keys of the ready index are of entries that are not ready."""
-        return len(self.ready) > _STALE * (self.ready_count - self.cold.count) + _SLACK
-
-    def forget_last_keys(self, count: int) -> None:
-        """Take keys off the end of the ready index, where no entry is ready.
-
-        A heap without its end is one.
-        """
-        del self.ready[-count:]
-
-    def push_ready(self, key: int) -> None:
-        """Put a key into the ready index."""
-        heappush(self.ready, key)
-        if self.pushed is not None:
-            self.pushed.append(key)
-
-    def replace_ready(self, keys: list[int]) -> None:
-        """Let the ready index be these keys, and what came in since they were looked at."""
-        keys += self.pushed or ()
-        heapify(keys)
-        self.ready, self.pushed = keys, None
-
-    def discard_page(self, page: Page) -> None:
-        """Forget a page whose record can't be read, and never write over it."""
-        self._drop_page(page)
-        self.damaged_page(page.number)
-
-    def _drop_page(self, page: Page) -> None:
+    def drop_page(self, page: Page) -> None:
+        """Forget a page; the heaps pass it over."""
         index = bisect_right(self.firsts, page.first) - 1
         del self.pages[index]
         del self.firsts[index]
         del self.numbered[page.number]
+        self.due.pop(page, None)
+        page.best, page.next_visible, page.min_expires = NOTHING, NEVER, NEVER
 
-    def drop_cold(self, page: Page) -> None:
-        """Remove a page whose entries are only in its record."""
-        self.total -= page.cold
-        self.ready_count -= page.cold
-        self.cold.remove(page)
-        self._drop_page(page)
-        self.change(page)
+    def discard_page(self, page: Page) -> None:
+        """Forget a page whose record can't be read, and never write over it."""
+        self.drop_page(page)
+        self.damaged_page(page.number)
 
-    def fold(self) -> bool:
+    def tidy(self) -> bool:
         """Join neighbouring pages that are nearly empty, once there are many; tell if more are.
 
-        Stragglers would otherwise keep a page each, in memory and on disk.
+        Stragglers would otherwise keep a page each, in memory and on disk. Bounds of pages that are
+        gone are forgotten, too, once they are most of a heap.
         """
+        most, pages = 2 * len(self.pages) + _SPARE_BOUNDS, self.pages
+        if len(self.ready) > most:
+            self.ready = [(page.best, page) for page in pages if page.best != NOTHING]
+            heapify(self.ready)
+        if len(self.waiting) > most:
+            waiting = [page for page in pages if page.next_visible != NEVER]
+            self.waiting = [(page.next_visible, page.first, page) for page in waiting]
+            heapify(self.waiting)
+        if len(self.expiries) > most:
+            ending = [page for page in pages if page.min_expires != NEVER]
+            self.expiries = [(page.min_expires, page.first, page) for page in ending]
+            heapify(self.expiries)
         if len(self.pages) <= 2 * (self.total // PAGE_SIZE) + _SPARE_PAGES:
             return False
         left, joined = self.pages[0], 0
@@ -344,48 +354,140 @@ class Queue:
     def _join(self, left: Page, right: Page) -> None:
         for entry in right.entries.values():
             entry.page = left
-            if entry.delayed:
-                self.index_delay(entry)
+            self._note_expiry(entry)
         left.entries.update(right.entries)
+        left.order = None
+        left.best_waiting = min(left.best_waiting, right.best_waiting)
+        self.note_wait(left, right.next_visible)
+        self.offer(left, right.best)
+        if right in self.due:
+            self.due[left] = None
         right.entries = {}
-        if right.min_expires < left.min_expires:
-            left.min_expires = right.min_expires
-            heappush(self.expiries, (left.min_expires, left.first, left))
         self.change(left)
         self.change(right)
-        self._drop_page(right)
+        self.drop_page(right)
+
+    # -- pages in memory, and not --
+
+    def cool(self, page: Page) -> bool:
+        """Forget the entries of a page that is saved; answer whether it may be."""
+        cold = None if page in self.due or not page.entries else page.summarise()
+        if cold is None:
+            return False
+        self.total -= cold.total
+        self.ready_count -= cold.ready
+        self.delayed_count -= cold.delayed
+        self.parked_count -= cold.parked
+        page.forget_entries()
+        self._set_cold(page, cold)
+        return True
+
+    def _set_cold(self, page: Page, cold: Summary) -> None:
+        page.cold = cold
+        self.cold_pages += 1
+        self.total += cold.total
+        self.ready_count += cold.ready
+        self.delayed_count += cold.delayed
+        self.parked_count += cold.parked
+
+    def uncool(self, page: Page) -> None:
+        """Let nothing count of a cold page: its entries come in anew, or it goes."""
+        cold = page.cold
+        if cold is None:
+            return
+        page.cold = None
+        self.half_due.pop(page, None)
+        self.cold_pages -= 1
+        self.total -= cold.total
+        self.ready_count -= cold.ready
+        self.delayed_count -= cold.delayed
+        self.parked_count -= cold.parked
 
     # -- states --
 
-    def is_ready(self, key: int) -> bool:
-        """Whether a key of the ready index is of an entry that is ready."""
-        entry = self.find(key & POSITION_MASK)
-        return (
-            entry is not None
-            and entry.claim is None
-            and not entry.delayed
-            and not is_kept_back(entry)
-        )
+    def offer(self, page: Page, key: int) -> None:
+        """Let a page be claimed from when the key is next, or before."""
+        if key < page.best:
+            page.best = key
+            heappush(self.ready, (key, page))
+
+    def head(self) -> Page | None:
+        """The page that is next to be claimed from, unless its bound is too low."""
+        heap = self.ready
+        while heap:
+            key, page = heap[0]
+            if key == page.best:
+                return page
+            heappop(heap)
+        return None
+
+    def take(self, page: Page) -> Entry | None:
+        """Take the first ready entry of `head`; None where another page's comes before.
+
+        It is held, leaves or is made ready again in the same step.
+        """
+        key = self._first_key(page)
+        if key != page.best:
+            page.best = key
+            if key == NOTHING:
+                heappop(self.ready)
+            else:
+                heapreplace(self.ready, (key, page))
+            return None
+        order = page.order
+        while order and order[0] == key:
+            heappop(order)
+        page.best = order[0] if order else NOTHING
+        if order:
+            heapreplace(self.ready, (page.best, page))
+        else:
+            heappop(self.ready)
+        self.examined += 1
+        self.ready_count -= 1
+        return page.entries[key & POSITION_MASK]
+
+    def _first_key(self, page: Page) -> int:
+        order, entries = page.order, page.entries
+        if order is None:
+            order = page.order = [ready_key(entry) for entry in entries.values() if is_ready(entry)]
+            heapify(order)
+        while order:
+            entry = entries.get(order[0] & POSITION_MASK)
+            if entry is not None and is_ready(entry):
+                return order[0]
+            heappop(order)
+            self.examined += 1
+        return NOTHING
 
     def hold(self, entry: Entry, claim: Claim) -> None:
-        """Let `claim` hold an entry that was taken out of the ready index."""
+        """Let `claim` hold an entry that was taken."""
         entry.claim = claim
         if entry.attempts < 0xFFFF:
             entry.attempts += 1
-        claim.held[entry.position] = entry
+        claim.held[entry.position] = entry.name
         self.change(entry.page)
 
     def make_ready(self, entry: Entry) -> None:
-        """Enter an entry into the ready index at its own place, unless it is set aside."""
+        """Count an entry as ready, and let it be found, unless it is set aside."""
         if is_damaged(entry):
             return
         self.ready_count += 1
-        self.push_ready(entry.priority << POSITION_BITS | entry.position)
+        key = entry.priority << POSITION_BITS | entry.position
+        page = entry.page
+        if page.order is not None:
+            heappush(page.order, key)
+        if key < page.best:
+            page.best = key
+            heappush(self.ready, (key, page))
 
     def drop_lease(self, claim: Claim, entry: Entry) -> None:
         """Let a claim hold an entry no more; it ends with its last one."""
-        del claim.held[entry.position]
-        claim.leases.pop(entry.position, None)
+        self.drop_position(claim, entry.position)
+
+    def drop_position(self, claim: Claim, position: int) -> None:
+        """As `drop_lease`, where the entry itself is lost."""
+        del claim.held[position]
+        claim.leases.pop(position, None)
         if not claim.held:
             self._forget_claim(claim)
 
@@ -403,14 +505,39 @@ class Queue:
         """Let an entry live `ttl_ms` from now."""
         entry.ttl_ms = ttl_ms
         entry.expires_at = now + ttl_ms
-        page = entry.page
-        self.change(page)
-        if entry.expires_at < page.min_expires:
-            page.min_expires = entry.expires_at
-            heappush(self.expiries, (entry.expires_at, page.first, page))
+        self.change(entry.page)
+        self._note_expiry(entry)
 
     def set_delay(self, entry: Entry, visible_at: int) -> None:
         """Let a delayed entry wait until another instant."""
         entry.visible_at = visible_at
-        self.index_delay(entry)
+        self._index_wait(entry, visible_at)
         self.change(entry.page)
+
+    def wake(self, page: Page, until: int, limit: int) -> int:
+        """Make up to `limit` entries of a page ready whose wait ends up to an instant."""
+        self.due.pop(page, None)
+        self.examined += len(page.entries)
+        count, next_visible, best = 0, NEVER, MAX_PRIORITY
+        for entry in page.entries.values():
+            past = entry.past
+            if entry.delayed:
+                visible_at = entry.visible_at
+            elif past is not None and past.parked_until and entry.claim is None:
+                visible_at = past.parked_until
+            else:
+                continue
+            if visible_at > until or count == limit:
+                next_visible, best = min(next_visible, visible_at), min(best, entry.priority)
+                continue
+            count += 1
+            if entry.delayed:
+                entry.delayed = False
+                self.delayed_count -= 1
+            else:
+                entry.remember().parked_until = 0
+                self.parked_count -= 1
+            self.make_ready(entry)
+        page.next_visible, page.best_waiting = NEVER, best
+        self.note_wait(page, next_visible)
+        return count

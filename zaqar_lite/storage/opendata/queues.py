@@ -23,10 +23,15 @@ def _keep_lost_pages(queue: Queue, after: bytes, until: bytes) -> None:
 
 
 class Queues:
-    """Queues by name; the names of a project in order; records by what is asked about them."""
+    """Queues by name; the names of a project in order; records by what is asked about them.
+
+    A queue of which nothing but the record is left rests: only the record is kept, and the queue is
+    made anew when somebody asks for it.
+    """
 
     def __init__(self) -> None:
         self._queues: dict[QueueRef, Queue] = {}
+        self._resting: dict[QueueRef, QueueRecord] = {}
         self._names: dict[str, list[str]] = {}
         self._sources: dict[QueueRef, set[str]] = {}
         self._filtered: dict[str, set[str]] = {}
@@ -35,42 +40,86 @@ class Queues:
         self.agenda = Agenda()
 
     def __iter__(self) -> Iterator[Queue]:
+        """The queues that do not rest."""
         return iter(list(self._queues.values()))
+
+    def refs(self) -> list[QueueRef]:
+        """All queues there are, in order."""
+        return sorted([*self._queues, *self._resting])
 
     def get(self, ref: QueueRef) -> Queue | None:
         """The queue of this name, whether or not it has a record."""
-        return self._queues.get(ref)
+        queue = self._queues.get(ref)
+        if queue is None and ref in self._resting:
+            return self.make(ref)
+        return queue
+
+    def is_current(self, queue: Queue) -> bool:
+        """Whether a queue was not replaced since the caller found it."""
+        return self._queues.get(queue.ref) is queue
 
     def make(self, ref: QueueRef) -> Queue:
         """The queue of this name; made when there is none."""
         queue = self._queues.get(ref)
         if queue is None:
             queue = self._queues[ref] = Queue(ref)
+            queue.record = self._resting.pop(ref, None)
             self.agenda.changed(queue)
             for after, until in self._lost:
                 _keep_lost_pages(queue, after, until)
         return queue
 
+    def rest(self, queue: Queue) -> None:
+        """Keep no more than the record of a queue, if it has one."""
+        if self._queues.pop(queue.ref, None) is not None and queue.record is not None:
+            self._resting[queue.ref] = queue.record
+
+    def restore(self, record: QueueRecord) -> None:
+        """Take over the record of a queue, which rests until there is more to know of it."""
+        queue = self._queues.get(record.ref)
+        self._index(record.ref, None if queue is None else queue.record, record)
+        if queue is None:
+            self._resting[record.ref] = record
+        else:
+            queue.record = record
+
     def lose_pages(self, after: bytes, until: bytes) -> None:
         """Never write over the pages between two keys: nobody knows which ones there are."""
         self._lost.add((after, until))
+        for ref in list(self._resting):
+            self.make(ref)
         for queue in self._queues.values():
             _keep_lost_pages(queue, after, until)
 
     def discard(self, ref: QueueRef) -> None:
         """Forget a queue; no error when there is none."""
-        queue = self._queues.pop(ref, None)
+        queue = self.get(ref)
         if queue is not None:
             self.set_record(queue, None)
+            del self._queues[ref]
+
+    def record(self, ref: QueueRef) -> QueueRecord | None:
+        """The record of a queue; one that rests goes on resting."""
+        queue = self._queues.get(ref)
+        return self._resting.get(ref) if queue is None else queue.record
+
+    def epoch(self, ref: QueueRef) -> int:
+        """The last batch that holds a change of a queue; 0 where it is long durable."""
+        queue = self._queues.get(ref)
+        return 0 if queue is None else queue.epoch
 
     def set_record(self, queue: Queue, record: QueueRecord | None) -> None:
         """Replace a queue's record and its places in the indexes."""
-        ref, project = queue.ref, queue.ref.project
-        if queue.record is not None:
-            self._unindex(queue.record)
+        self._index(queue.ref, queue.record, record)
+        queue.record = record
+
+    def _index(self, ref: QueueRef, before: QueueRecord | None, record: QueueRecord | None) -> None:
+        project = ref.project
+        if before is not None:
+            self._unindex(before)
         if record is not None:
-            if queue.record is None:
-                insort(self._names.setdefault(project, []), ref.name)
+            if before is None:
+                self._enter_name(project, ref.name)
             target = dead_letter_target(record.metadata)
             if target is not None:
                 self._sources.setdefault(QueueRef(project, target), set()).add(ref.name)
@@ -78,10 +127,16 @@ class Queues:
                 self._filtered.setdefault(project, set()).add(ref.name)
             if record.exposing:
                 self._exposing[ref] = None
-        elif queue.record is not None:
+        elif before is not None:
             names = self._names[project]
             del names[bisect_left(names, ref.name)]
-        queue.record = record
+
+    def _enter_name(self, project: str, name: str) -> None:
+        names = self._names.setdefault(project, [])
+        if names and name < names[-1]:
+            insort(names, name)
+        else:
+            names.append(name)
 
     def _unindex(self, record: QueueRecord) -> None:
         ref = record.ref
@@ -110,10 +165,10 @@ class Queues:
         names = self._filtered.get(project)
         if not names:
             return []  # most projects: this is asked at every post
-        records = (self._queues[QueueRef(project, name)].record for name in names)
+        records = (self.record(QueueRef(project, name)) for name in names)
         return [record for record in records if record is not None]
 
     def exposing(self) -> list[QueueRecord]:
         """The records that are exposing."""
-        records = (self._queues[ref].record for ref in self._exposing)
+        records = (self.record(ref) for ref in self._exposing)
         return [record for record in records if record is not None]

@@ -25,6 +25,7 @@ from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.records import QUEUE_HEADER, Metadata, decode_metadata
 from zaqar_lite.storage.opendata.loading import count_shared
+from zaqar_lite.storage.opendata.paging import cold_for_names, load
 from zaqar_lite.storage.opendata.reading import split_headers
 from zaqar_lite.storage.opendata.state import State
 
@@ -51,6 +52,7 @@ async def replay(db: State) -> None:
             db.ids.reserve(metadata.message_id)
             for ref, entry in router.entries(metadata):
                 queue = db.queues.make(ref)
+                await load(db, queue, cold_for_names(queue, (entry.position,)))
                 if queue.find(entry.position) is None:
                     entry.page = queue.tail(entry.position)
                     queue.add(entry)
@@ -109,8 +111,7 @@ class Router:
         seen = {**headers, QUEUE_HEADER: ref.name}
         received, visible = metadata.received_at, metadata.visible_at
         retention = metadata.retention_s * 1000 or NEVER - 1 - received
-        target = self._db.queues.get(ref)
-        first = self._receiver(ref, None if target is None else target.record)
+        first = self._receiver(ref, self._db.queues.record(ref))
         targets = [(first, retention, visible if visible != received else 0)]
         for record in self._db.queues.filtered(ref.project):
             receiver = self._receiver(record.ref, record)

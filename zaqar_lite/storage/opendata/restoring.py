@@ -12,6 +12,8 @@ lost ones it had, nothing tells.
 import logging
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import TypeAlias
 
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Claim, Entry, Page
@@ -26,23 +28,28 @@ from zaqar_lite.storage.opendata.format.records import (
     decode_claim,
     decode_metadata,
 )
-from zaqar_lite.storage.opendata.loading import OfQueue, count_shared
+from zaqar_lite.storage.opendata.loading import count_shared
+from zaqar_lite.storage.opendata.paging import cold_for_names, load
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.replay import Router
 from zaqar_lite.storage.opendata.state import State
 
 logger = logging.getLogger(__name__)
 _CHUNK = 1_000
+OfQueue: TypeAlias = tuple[RecordType, keys.QueueKey, bytes]
 
 
-async def put_back(db: State, records: Sequence[OfQueue]) -> None:
+async def put_back(db: State) -> None:
     """Enter the messages whose page was lost into their queues again, and make that durable.
 
-    `records` are those of all queues. Only queues that lost something get any: where nothing was
-    lost, metadata without a holder is not of a live message.
+    Only queues that lost something get any: where nothing was lost, metadata without a holder is
+    not of a live message.
     """
     if not _may_miss(db, RecordType.ACTIVE):
         return
+    records = [
+        record for kind in (RecordType.ACTIVE, RecordType.CLAIM) async for record in _read(db, kind)
+    ]
     held, shared = _held(records)
     held |= await garbage_ids(db)
     router = Router(db)
@@ -51,7 +58,11 @@ async def put_back(db: State, records: Sequence[OfQueue]) -> None:
         if metadata.message_id in held:
             continue
         for ref, entry in router.entries(metadata):
-            if (entry.id, ref) not in shared and _may_have_lost(db, ref, entry):
+            if (entry.id, ref) in shared:
+                continue
+            queue = db.queues.make(ref)
+            await load(db, queue, cold_for_names(queue, (entry.position,)))
+            if _may_have_lost(db, ref, entry):
                 lost.setdefault(ref, []).append(entry)
     claimed = _claimed(records)
     for ref, entries in lost.items():
@@ -72,6 +83,15 @@ async def put_back(db: State, records: Sequence[OfQueue]) -> None:
             logger.error("the list of what purges left behind is damaged: some of it may be back")
         count_shared(db)
         await db.committer.durable()
+
+
+async def _read(db: State, kind: RecordType) -> AsyncIterator[OfQueue]:
+    prefix = keys.prefix(kind)
+    async for chunk in db.engine.scan(prefix, after_prefix(prefix)):
+        for key, value in chunk:
+            with suppress(CodecError):  # it was named when it was read
+                if isinstance(value, bytes):
+                    yield kind, keys.read_queue_key(key), value
 
 
 def _may_miss(db: State, kind: RecordType) -> bool:
@@ -186,7 +206,7 @@ def _give_to(claim: Claim, entry: Entry) -> None:
     entry.delayed = False
     entry.attempts += 1
     entry.expires_at = max(entry.expires_at, claim.deadline + claim.grace_ms)
-    claim.held[entry.position] = entry
+    claim.held[entry.position] = entry.name
 
 
 def _enter(queue: Queue, entries: list[Entry]) -> None:

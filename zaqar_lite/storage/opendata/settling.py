@@ -24,7 +24,7 @@ from zaqar_lite.storage.opendata.entries import MAX_CONSUMERS, Claim, Entry
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.attempts import Kept, encode_attempt
 from zaqar_lite.storage.opendata.listing import cold_named, named
-from zaqar_lite.storage.opendata.paging import nothing, prepared
+from zaqar_lite.storage.opendata.paging import cold_of_claim, prepared
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.state import State
 
@@ -76,11 +76,10 @@ async def settle(  # noqa: PLR0917 - the seam's values
 
 async def release(db: State, ref: QueueRef, claim_id: str, delay_ms: int) -> None:
     """End a claim; see the seam."""
-    there, now = await prepared(db, ref, None, nothing)
+    there, now = await prepared(db, ref, None, cold_of_claim(claim_id))
     if there is None:
         return
-    claim = there.claims.get(claim_id)
-    held = () if claim is None else claim.live(now)
+    held = leases.live(there, there.claims.get(claim_id), now)
     step = Step(db, there, now, NO_RETRIES)
     for entry in held:
         _give_back(step, entry, _End(Ended.RELEASED, now), delay_ms)

@@ -33,11 +33,12 @@ from zaqar_lite.storage.opendata.format.records import (
 from zaqar_lite.storage.opendata.ids import Ids, Names
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.queues import Queues
+from zaqar_lite.storage.opendata.resident import Resident
 
 logger = logging.getLogger(__name__)
 _CACHED_BODIES = 16 * 1024 * 1024
 _MAX_SUFFIXES = 10_000
-_HOT_MESSAGES = 1_000_000
+_PAGE_CACHE = 32 * 1024 * 1024
 
 
 class State:
@@ -72,7 +73,7 @@ class State:
         self.damages: list[Damage] = []
         self._suffixes: dict[tuple[QueueRef, str], tuple[int, bytes]] = {}
         self.bodies = Bodies(int(options.extra.get("payload_cache_bytes", _CACHED_BODIES)))
-        self.hot_limit = int(options.extra.get("messages_in_memory", _HOT_MESSAGES))
+        self.resident = Resident(int(options.extra.get("page_cache_bytes", _PAGE_CACHE)))
 
     def queue(self, ref: QueueRef, version: int | None) -> Queue | None:
         """The queue to read, if there is one, at the version that the caller decided by.
@@ -96,7 +97,7 @@ class State:
 
     def is_current(self, queue: Queue) -> bool:
         """Whether a queue was not replaced, by a recovery, since the caller found it."""
-        return self.queues.get(queue.ref) is queue
+        return self.queues.is_current(queue)
 
     def changed(self, queue: Queue) -> None:
         """Note that an operation changed a queue: its readers wait for the batch.
@@ -115,7 +116,7 @@ class State:
         What that changes is saved with the next batch.
         """
         is_settled = settle(queue, now)
-        if queue.removed or queue.changed_pages or queue.keys.changed:
+        if queue.is_changed:
             self.touched.add(queue)
         return is_settled
 

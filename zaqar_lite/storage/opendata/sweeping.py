@@ -14,13 +14,12 @@ from zaqar_lite.storage.opendata.due import STEP, expire, next_due, promote
 from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.bookkeeping import decode_garbage
-from zaqar_lite.storage.opendata.leases import first_lapse, unpark
-from zaqar_lite.storage.opendata.paging import cool, load_due
+from zaqar_lite.storage.opendata.leases import cold_lapsed, first_lapse
+from zaqar_lite.storage.opendata.paging import cool, load, load_expired
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.settling import MOST_LAPSES, Step, end_lapsed
 from zaqar_lite.storage.opendata.state import State
 
-_STALE_KEYS = 16_384
 _BETWEEN = 32
 """Visits in which nothing was due, before others have their turn."""
 
@@ -28,6 +27,7 @@ _BETWEEN = 32
 async def sweep(db: State, limit: int, retries_of: RetriesOf) -> Swept:
     """Tidy up about `limit` entries; what was changed is durable when this returns."""
     db.committer.check_writable()
+    cool(db)
     now = db.clock.now_ms()
     agenda = db.queues.agenda
     tidied = _Tidied()
@@ -89,29 +89,24 @@ async def _visit(  # noqa: PLR0917 - what one visit works with
 ) -> bool:
     """Tidy up to about `limit` entries of a queue; answer whether there is more to do now."""
     if first_lapse(queue) <= now:
+        await load(db, queue, cold_lapsed(queue, now))
         await _end_lapsed(db, queue, now, min(limit, MOST_LAPSES), retries_of, tidied)
     if next_due(queue) <= now:
         _bring_up(db, queue, now, limit, tidied)
         db.touched.add(queue)
-    if queue.due_pages:
-        await load_due(db, queue)
+    if queue.expired_pages:
+        await load_expired(db, queue)
         return True
-    has_more = queue.fold()
-    cool(db, queue, all_pages=True)
+    has_more = queue.tidy()
     if queue.changed_pages:
         db.touched.add(queue)
-    if queue.is_stale and queue.pushed is None:
-        await _forget_stale_keys(queue)
-    if not db.is_current(queue):
-        return False
     trimmed = await past.trim(db, queue, now) if queue.done or queue.failed else 0
-    return has_more or queue.is_stale or trimmed >= STEP or next_due(queue) <= now
+    return has_more or trimmed >= STEP or next_due(queue) <= now
 
 
 def _bring_up(db: State, queue: Queue, now: int, limit: int, tidied: _Tidied) -> None:
     expired = expire(queue, now, limit)
-    promoted = unpark(queue, now, limit - expired)
-    promoted += promote(queue, now, max(0, limit - expired - promoted))
+    promoted = promote(queue, now, max(1, limit - expired))
     if promoted:
         db.announce(queue.ref, promoted)
     tidied.promoted += promoted
@@ -135,30 +130,13 @@ async def _end_lapsed(  # noqa: PLR0917 - what one visit works with
 
 
 def _is_over(db: State, queue: Queue) -> bool:
-    """Forget a queue that has nothing left; answer whether it has, but a batch tells it first."""
-    if not queue.is_empty or not db.is_current(queue):
+    """Let a queue rest that has nothing left; answer whether it has, but a batch tells it first."""
+    if not queue.is_bare or not db.is_current(queue):
         return False
     if queue in db.touched or queue.epoch > db.committer.committed:
         return True
-    db.queues.discard(queue.ref)
+    db.queues.rest(queue)
     return False
-
-
-async def _forget_stale_keys(queue: Queue) -> None:
-    """Build the ready index anew without the keys of entries that are not ready."""
-    if not queue.ready_count:
-        queue.forget_last_keys(_STALE_KEYS)
-        return
-    keys = queue.ready.copy()
-    queue.pushed = []
-    ready: list[int] = []
-    try:
-        for start in range(0, len(keys), STEP):
-            ready += filter(queue.is_ready, keys[start : start + STEP])
-            await asyncio.sleep(0)
-        queue.replace_ready(ready)
-    finally:
-        queue.pushed = None
 
 
 async def _delete_garbage(db: State) -> int:

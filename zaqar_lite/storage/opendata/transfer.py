@@ -64,10 +64,10 @@ class Export:
     async def lines(self) -> AsyncIterator[str]:
         """Write the queues, by project and name where these are given."""
         yield write_line(HEAD)
-        for queue in sorted(self._db.queues, key=lambda queue: queue.ref):
-            ref = queue.ref
+        for ref in self._db.queues.refs():
             if self._project not in (None, ref.project) or self._name not in (None, ref.name):
                 continue
+            queue = self._db.queues.make(ref)
             if queue.record is not None:
                 yield write_line({"queue": {**ref._asdict(), "metadata": queue.record.metadata}})
             known = len(queue.damaged_pages)
@@ -174,7 +174,7 @@ async def load(db: Database, text: bytes, rehearse: Rehearse) -> tuple[int, int]
 
 
 async def _check_records(db: Database, queues: Sequence[Numbered], rehearse: Rehearse) -> None:
-    records = [queue.record for queue in db.queues if queue.record is not None]
+    records = [record for ref in db.queues.refs() if (record := db.queues.record(ref)) is not None]
     make = await rehearse(OpenDataMessageStore(db), records)
     for number, described in queues:
         ref, metadata = QueueRef(described["project"], described["name"]), described["metadata"]

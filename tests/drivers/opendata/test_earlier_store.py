@@ -1,0 +1,75 @@
+"""A store that version 0.2.0 wrote opens, with every message in its state.
+
+`pages1.json` holds its records, key and value in hexadecimal, and the instant it was closed at.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.drivers.opendata.contract_hooks import check_database
+from tests.drivers.opendata.store import MINUTE, OTHER, QUEUE, THIRD, Store, listed, texts
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import KeyReused
+from zaqar_lite.domain.models import HistoryState, IdempotencyKey, NewMessage, Record
+from zaqar_lite.storage.opendata import create_engine
+from zaqar_lite.storage.opendata.engine import Batch
+
+pytestmark = pytest.mark.anyio
+EARLIER = json.loads((Path(__file__).parent / "pages1.json").read_text(encoding="ascii"))
+
+
+@pytest.fixture(params=["embedded", "opendata+slatedb"])
+async def earlier(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """A directory with these records, not opened, and a clock that stands at that instant."""
+    uri = f"{request.param}://{tmp_path / 'data'}"
+    engine = create_engine(uri)
+    await engine.open()
+    records = EARLIER["records"].items()
+    await engine.commit(Batch({bytes.fromhex(k): bytes.fromhex(v) for k, v in records}, ()))
+    await engine.close()
+    store = Store(uri)
+    instant = EARLIER["now_ms"] / 1000
+    store.clock = Clock(wall=lambda: instant, monotonic=lambda: 0.0)
+    store._make()
+    return store
+
+
+async def test_an_earlier_store_opens_as_it_was(earlier: Store) -> None:
+    async with earlier.messages:
+        assert not earlier.db.damages
+        stats = await earlier.messages.stats(QUEUE)
+        assert (stats.ready, stats.delayed, stats.claimed) == (3, 2, 1)
+        assert await listed(earlier) == ["parked", "held", "first", "delayed", "ready", "keyed"]
+        assert await listed(earlier, OTHER) == ["first"]
+        (letter,) = (await earlier.claim(queue=THIRD)).messages
+        assert (letter.origin and letter.origin.source, letter.claim_count) == ("queue", 2)
+        (done,) = await earlier.history(HistoryState.DONE)
+        assert done.attempts == 1
+        record = await earlier.management.get_queue(QUEUE)
+        assert record is not None
+        assert record.metadata == {"_done_retention": 3600, "colour": "red"}
+        kept = await earlier.management.get_record("kind", "p", "n")
+        assert isinstance(kept, Record)
+        assert kept.value == b"{}"
+        again = NewMessage(b"1", MINUTE, idempotency_key=IdempotencyKey("k", b"x" * 16))
+        with pytest.raises(KeyReused):
+            await earlier.messages.post(QUEUE, [again], client_id="p", version=None)
+        await check_database(earlier.db)
+
+
+async def test_an_earlier_store_goes_on(earlier: Store) -> None:
+    async with earlier.messages:
+        held = await earlier.messages.get_claim(QUEUE, EARLIER["claim"], details=True)
+        assert texts(list(held.messages)) == ["held"]
+        assert texts(await earlier.claim()) == ["first", "ready", "keyed"]
+        earlier.clock.advance(5 * MINUTE)
+        assert (await earlier.messages.sweep(100)).lapsed
+        assert texts(await earlier.claim(2)) == ["first", "parked"]
+        earlier.clock.advance(5 * MINUTE)
+        await earlier.sweep()
+        assert texts(await earlier.claim()) == [
+            "first", "parked", "held", "delayed", "ready", "keyed",
+        ]  # fmt: skip
+        await check_database(earlier.db)
