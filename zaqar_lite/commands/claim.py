@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from zaqar_lite.commands import durations
+from zaqar_lite.commands import durations, each
 from zaqar_lite.commands.durations import whole_seconds
 from zaqar_lite.commands.message import add_wait
 from zaqar_lite.commands.output import Output, as_row
@@ -21,6 +21,7 @@ def add_command(subparsers: Leaves) -> None:
     parser.add_argument("--limit", type=at_least(1), default=10, help="messages at most (10)")
     _times(parser)
     add_wait(parser, "how long to wait for a message")
+    each.add_verb(verbs)
     for verb, handler, text in (
         ("show", show, "show what a claim holds"),
         ("renew", renew, "let a claim last longer"),

@@ -5,7 +5,7 @@ import json
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from zaqar_lite.commands import attempts, settle
+from zaqar_lite.commands import attempts, settle, tail
 from zaqar_lite.commands.durations import instant, seconds_above_zero, whole_seconds
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import (
@@ -42,6 +42,7 @@ def add_command(subparsers: Leaves) -> None:
         "--details", action="store_true", help="counts, times, headers, attempts, where it is from"
     )
     add_wait(parser, "follow the queue until it was silent for so long")
+    tail.add_verb(verbs)
     parser = add_leaf(verbs, "show", show, "show messages by id, with their attempts")
     parser.add_argument("queue")
     parser.add_argument("id", nargs="+")

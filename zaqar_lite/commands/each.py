@@ -1,0 +1,95 @@
+"""`zaqar-lite claim run`: a command for each message, settled by its exit code."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from zaqar_lite.commands.durations import seconds_above_zero
+from zaqar_lite.commands.output import Output, printable
+from zaqar_lite.commands.running import FAILED, Leaves, add_leaf, at_least
+
+if TYPE_CHECKING:
+    from zaqar_lite.client import Client, Message
+
+REJECTED = 65
+"""The exit code (EX_DATAERR of sysexits.h) that says that no later try can help."""
+_TEXT = (
+    "run a command for each message: the body comes on standard input as JSON; exit code 0 deletes "
+    f"the message, {REJECTED} makes it a dead letter, any other one is a failure"
+)
+
+
+def add_verb(verbs: Leaves) -> None:
+    """Declare the command; what stands behind `--` is the command to run."""
+    parser = add_leaf(verbs, "run", run_each, _TEXT)
+    parser.add_argument("queue")
+    parser.add_argument("command_words", nargs="+", metavar="COMMAND", help="behind --")
+    parser.add_argument("--concurrency", type=at_least(1), default=1, help="at a time (1)")
+    parser.add_argument(
+        "--time-limit",
+        type=seconds_above_zero,
+        metavar="DURATION",
+        help="how long a command may take; then it is killed, which is a failure",
+    )
+    parser.add_argument("--until-empty", action="store_true", help="end when nothing is left")
+
+
+def run_each(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+    """Work until interrupted, or until the queue is empty; 1 when a command failed."""
+    from zaqar_lite.client import Worker, WorkerOptions  # noqa: PLC0415 - only once a command runs
+
+    def handle(message: "Message") -> None:
+        _judge(_exit_code(message, arguments))
+
+    options = WorkerOptions(
+        concurrency=arguments.concurrency, batch=1, details=True, on_failure=_tell
+    )
+    worker = Worker(handle, arguments.queue, options)
+    done = worker.run(client, until_empty=arguments.until_empty)
+    output.record(
+        {
+            "queue": arguments.queue,
+            "processed": done.processed,
+            "failed": done.failed,
+            "lost": done.lost,
+        }
+    )
+    return FAILED if done.failed or done.lost else None
+
+
+def _exit_code(message: "Message", arguments: argparse.Namespace) -> int | None:
+    """Return the command's exit code, None when its time was over."""
+    try:
+        return subprocess.run(  # noqa: S603 - the user's own command
+            arguments.command_words,
+            input=json.dumps(message.body, ensure_ascii=False).encode(),
+            env={**os.environ, "MESSAGE_ID": message.id, "MESSAGE_QUEUE": arguments.queue},
+            timeout=arguments.time_limit,
+            check=False,
+        ).returncode
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _judge(code: int | None) -> None:
+    """Say by an exception what becomes of the message.
+
+    Raises:
+        Reject, Retry: the command did not succeed.
+    """
+    from zaqar_lite.client import Reject, Retry  # noqa: PLC0415
+
+    if code == 0:
+        return
+    if code is None:
+        raise Retry(reason="time_limit")
+    if code == REJECTED:
+        raise Reject(f"exit_{code}")
+    raise Retry(reason=f"exit_{code}" if code > 0 else f"signal_{-code}")
+
+
+def _tell(message: "Message", error: Exception) -> None:
+    print(f"zaqar-lite: {message.id}: {printable(error)}", file=sys.stderr, flush=True)

@@ -1,0 +1,52 @@
+"""`zaqar-lite message tail`: what comes into a queue, as it comes."""
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from zaqar_lite.commands.output import Output, as_row, printable
+from zaqar_lite.commands.running import Leaves, add_leaf, at_least
+
+if TYPE_CHECKING:
+    from zaqar_lite.client import Client, Message
+
+_WAIT = 20.0
+
+
+def add_verb(verbs: Leaves) -> None:
+    """Declare the command."""
+    parser = add_leaf(verbs, "tail", tail, "show messages as they come, claiming none")
+    parser.add_argument("queue")
+    parser.add_argument("--from-start", action="store_true", help="begin with what is there")
+    parser.add_argument("--count", type=at_least(1), metavar="N", help="end after N messages")
+
+
+def tail(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Follow a queue until interrupted: an id and a body a line, or a JSON line a message."""
+    marker = None if arguments.from_start else _newest(client, arguments.queue)
+    for message in itertools.islice(_follow(client, arguments.queue, marker), arguments.count):
+        if output.as_json:
+            output.record(as_row(message))
+        else:
+            body = json.dumps(message.body, ensure_ascii=False)
+            print(message.id, printable(body))
+        sys.stdout.flush()
+
+
+def _follow(client: "Client", queue: str, marker: str | None) -> Iterator["Message"]:
+    while True:
+        found = client.list_messages(
+            queue, marker=marker, include_claimed=True, include_delayed=True, wait=_WAIT
+        )
+        for message in found:
+            marker = message.id
+            yield message
+
+
+def _newest(client: "Client", queue: str) -> str | None:
+    """Return the id of the message that came last, None in an empty queue."""
+    newest = client.stats(queue).newest
+    return newest.href.partition("?")[0].rpartition("/")[2] if newest is not None else None
