@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -47,7 +47,7 @@ class ServerProcess:
             env={**inherited, **(env or {})},
         )
 
-    def start(self, *, timeout: float = 120, ready: int = 204) -> Self:
+    def start(self, *, timeout: float = 120, ready: int | None = 204) -> Self:
         """Start the server and wait until a ping is answered with `ready`; also after an end."""
         self._process.start()
         try:
@@ -56,6 +56,10 @@ class ServerProcess:
             self.close()
             raise
         return self
+
+    def wait_for(self, happened: Callable[[], bool], *, timeout: float = 60) -> None:
+        """Wait until something has happened; fail when the server ends before."""
+        wait_until(happened, [self._process], timeout=timeout)
 
     @property
     def pid(self) -> int:

@@ -95,6 +95,8 @@ WITH_A_VALUE = frozenset(
         "--project",
         "--client-id",
         "--access-key",
+        "--ca-file",
+        "--client-cert",
         "--os-cloud",
         "--signed",
         "--timeout",

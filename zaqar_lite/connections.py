@@ -258,7 +258,8 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._discarded = 0
         self.flow.resume_reading()
-        self.transport.write_eof()
+        if self.transport.can_write_eof():  # TLS can't end one direction alone
+            self.transport.write_eof()
         self._watch(_DISCARDED_SECONDS)
 
     def _watch(self, seconds: float) -> None:

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -25,6 +26,7 @@ from zaqar_lite.domain.addresses import shown
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.main import create_app
 from zaqar_lite.settings import Settings, load
+from zaqar_lite.tls import Certificate
 from zaqar_lite.workers import NEVER_WORKS, Workers
 
 logger = logging.getLogger("zaqar_lite")
@@ -42,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
             environment=os.environ, config=arguments.config, overrides=_overrides(arguments)
         )
         logs.configure(settings.log_level)
+        _certificate(settings)  # one that can't be used is told now, once
         app = create_app(settings)
     except ConfigurationError as exc:
         print(f"zaqar-lite: {exc}", file=sys.stderr)
@@ -65,15 +68,19 @@ def run(arguments: argparse.Namespace) -> int:
     if settings.workers == 1:
         return _serve(settings, app, listener, announce)
     address = listener.getsockname()[:2]
-    threading.Thread(target=_wait_for_a_worker, args=(address, announce), daemon=True).start()
-    return Workers(settings.workers, _work, settings, listener).run()
+    waiting = (address, settings.tls_cert is not None, announce)
+    threading.Thread(target=_wait_for_a_worker, args=waiting, daemon=True).start()
+    passed_on = () if settings.tls_cert is None else (signal.SIGHUP,)
+    return Workers(settings.workers, _work, settings, listener, passed_on=passed_on).run()
 
 
 def _serve(
     settings: Settings, app: Dispatcher, listener: socket.socket, announce: Callable[[], None]
 ) -> int:
     """Run the server in this process; answer its exit code."""
-    server = _Server(_config(settings, app), announce, app.stop)
+    certificate = _certificate(settings)
+    config = _config(settings, app, certificate)
+    server = _Server(config, announce, app.stop, certificate)
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises the signal again once it has drained; without this the exit code is not 0.
         signal.signal(number, server.handle_exit)
@@ -93,9 +100,15 @@ class _Server(uvicorn.Server):
     """A uvicorn server that tells when it is ready, and can be stopped before it is."""
 
     def __init__(
-        self, config: uvicorn.Config, announce: Callable[[], None], stop: Callable[[], None]
+        self,
+        config: uvicorn.Config,
+        announce: Callable[[], None],
+        stop: Callable[[], None],
+        certificate: Certificate | None,
     ) -> None:
         super().__init__(config)
+        self._certificate = certificate
+        self._following: asyncio.Task[None] | None = None
         self._stop = stop
         self._announce = announce
         self._interrupt: Callable[[], object] | None = None
@@ -109,6 +122,9 @@ class _Server(uvicorn.Server):
         starting = asyncio.current_task()
         assert starting is not None  # noqa: S101 - this is a coroutine, so a task runs it
         loop = asyncio.get_running_loop()
+        if self._certificate is not None:
+            self._following = asyncio.create_task(self._certificate.follow())
+            loop.add_signal_handler(signal.SIGHUP, self._certificate.reload)
         self._interrupt = partial(loop.call_soon_threadsafe, starting.cancel)
         if self.should_exit:
             starting.cancel()
@@ -128,6 +144,8 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer the requests that wait, then stop as ever: it waits for all requests."""
+        if self._following is not None:
+            self._following.cancel()
         self._stop()
         await super().shutdown(sockets)
 
@@ -143,9 +161,26 @@ class _Server(uvicorn.Server):
             self._interrupt()
 
 
-def _config(settings: Settings, app: object) -> uvicorn.Config:
+class _Config(uvicorn.Config):
+    """uvicorn's, with a TLS context of ours."""
+
+    certificate: Certificate | None = None
+
+    def load(self) -> None:
+        """Load; uvicorn's own context could neither be bounded to TLS 1.2 nor renewed."""
+        super().load()
+        self.ssl = None if self.certificate is None else self.certificate.context
+
+
+def _certificate(settings: Settings) -> Certificate | None:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    return Certificate.load(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+
+
+def _config(settings: Settings, app: object, certificate: Certificate | None) -> uvicorn.Config:
     bound(settings)
-    return uvicorn.Config(
+    config = _Config(
         app,  # type: ignore[arg-type]
         loop="uvloop",
         http=BoundedProtocol,
@@ -159,15 +194,27 @@ def _config(settings: Settings, app: object) -> uvicorn.Config:
         backlog=_BACKLOG,
         timeout_graceful_shutdown=settings.shutdown_timeout,
     )
+    config.certificate = certificate
+    return config
 
 
-def _wait_for_a_worker(address: tuple[str, int], announce: Callable[[], None]) -> None:
+def _wait_for_a_worker(
+    address: tuple[str, int], over_tls: bool, announce: Callable[[], None]
+) -> None:
     """Announce the server once a worker answers: the socket accepts long before that."""
+    # Who answers with an alert, because we have no certificate, answers too.
+    context = ssl._create_unverified_context() if over_tls else None  # noqa: S323 - ourselves
     while True:
         try:
-            connection = http.client.HTTPConnection(*address, timeout=1)
+            if context is None:
+                connection = http.client.HTTPConnection(*address, timeout=1)
+            else:
+                connection = http.client.HTTPSConnection(*address, timeout=1, context=context)
             connection.request("GET", "/")
             connection.getresponse().read()
+        except ssl.SSLError:
+            announce()
+            return
         except (OSError, http.client.HTTPException):
             time.sleep(0.05)
         else:
@@ -201,7 +248,8 @@ def _announce(settings: Settings, listener: socket.socket) -> Callable[[], None]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
 
     def announce() -> None:
-        logger.info("listening on http://%s:%s (store %s)", host, port, shown(settings.store))
+        scheme = "http" if settings.tls_cert is None else "https"
+        logger.info("listening on %s://%s:%s (store %s)", scheme, host, port, shown(settings.store))
 
     return announce
 
@@ -219,6 +267,9 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
         "log_level",
         "auth",
         "admin_key_file",
+        "tls_cert",
+        "tls_key",
+        "tls_client_ca",
     )
     given = {name: getattr(arguments, name) for name in names}
     return {name: value for name, value in given.items() if value is not None}
@@ -238,6 +289,11 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     parser.add_argument("--auth", metavar="HOW", help="who may use it: none, keys (none)")
     parser.add_argument(
         "--admin-key-file", type=Path, metavar="FILE", help="the first key; made where it is not"
+    )
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate chain (PEM)")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key (PEM)")
+    parser.add_argument(
+        "--tls-client-ca", type=Path, metavar="FILE", help="whose certificates clients must have"
     )
     parser.add_argument("--access-log", action="store_true", default=None)
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))

@@ -60,6 +60,13 @@ class Settings(BaseModel):
     max_failed_logins: int = Field(
         60, ge=1, le=1_000_000, description="Failed logins of an address in a minute; 429 above."
     )
+    tls_cert: Path | None = Field(
+        None, description="Certificate chain (PEM); the server speaks TLS with it."
+    )
+    tls_key: Path | None = Field(None, description="Private key of the certificate (PEM).")
+    tls_client_ca: Path | None = Field(
+        None, description="Authority of the certificates that clients must have (PEM)."
+    )
     admin_mode: bool = Field(False, description="Serve the admin routes (health).")
     trust_headers: bool = Field(
         False, description="Accept unauthenticated clients on an address that is not loopback."
@@ -314,6 +321,10 @@ def _check_together(settings: Settings) -> None:
             raise ConfigurationError(
                 f"The setting auth is wrong: {name!r} is none of {', '.join(PROVIDERS)}, or 'none'."
             )
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise ConfigurationError("tls_cert and tls_key go together: set both, or none.")
+    if settings.tls_client_ca is not None and settings.tls_cert is None:
+        raise ConfigurationError("tls_client_ca needs TLS: set tls_cert and tls_key too.")
     key = settings.signed_url_secret_key
     if key is not None and len(key.encode()) < _SHORTEST_KEY:
         raise ConfigurationError(

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
@@ -23,13 +23,21 @@ class Workers:
     """Processes that each run `work(*arguments)`, a function that answers an exit code.
 
     They are spawned, not forked, so function and arguments are pickled. A worker ends when the
-    process that started it does, even by SIGKILL: nobody else would ever end it.
+    process that started it does, even by SIGKILL: nobody else would ever end it. The signals
+    `passed_on` go to every worker.
     """
 
-    def __init__(self, count: int, work: Callable[..., int], *arguments: object) -> None:
+    def __init__(
+        self,
+        count: int,
+        work: Callable[..., int],
+        *arguments: object,
+        passed_on: Sequence[signal.Signals] = (),
+    ) -> None:
         self._count = count
         self._work = (work, arguments)
         self._running: dict[BaseProcess, float] = {}
+        self._passed_on = passed_on
         self._stopping = False
         self._exit_code = 0
 
@@ -40,6 +48,8 @@ class Workers:
         """
         for number in _SIGNALS:
             signal.signal(number, self._stop)
+        for number in self._passed_on:
+            signal.signal(number, self._pass_on)
         for _ in range(self._count):
             self._start()
         while self._running:
@@ -76,6 +86,11 @@ class Workers:
         time.sleep(max(0.0, _SHORT_LIFE - lived))
         if not self._stopping:
             self._start()
+
+    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        for process in list(self._running):
+            if process.pid is not None:
+                os.kill(process.pid, number)
 
     def _stop(self, _number: int = 0, _frame: FrameType | None = None) -> None:
         self._stopping = True

@@ -38,6 +38,9 @@ def add_command(subparsers: Leaves) -> None:
     )
     create.add_argument("--description", default="", help="for whoever looks at the list")
     create.add_argument(
+        "--only-key", action="store_true", help="print the key alone, for $(...) in a shell"
+    )
+    create.add_argument(
         "--operator", action="store_true", help="one that is bound to no project, instead"
     )
     add_leaf(verbs, "list", list_keys, "list the project's keys; they themselves are not shown")
@@ -66,6 +69,9 @@ def create_key(client: "Client", arguments: argparse.Namespace, output: Output) 
         expires=arguments.expires,
         description=arguments.description,
     )
+    if arguments.only_key:
+        print(made.key)
+        return
     output.record(as_row(made))
 
 

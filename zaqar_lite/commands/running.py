@@ -22,6 +22,8 @@ from zaqar_lite.commands.retrying import Retrying
 from zaqar_lite.environment import client_value
 
 if TYPE_CHECKING:
+    import ssl
+
     from zaqar_lite.client import AsyncClient, Auth, Client, ServerWarning
     from zaqar_lite.client.shell import Shell
 
@@ -114,6 +116,12 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         help="a key of the server (ZAQAR_LITE_KEY, which other users of this machine can't see)",
     )
     group.add_argument(
+        "--ca-file", metavar="FILE", help="who signed the server's certificate (ZAQAR_LITE_CA_FILE)"
+    )
+    group.add_argument(
+        "--client-cert", metavar="FILE", help="certificate and key to show the server, in one file"
+    )
+    group.add_argument(
         "--os-cloud",
         metavar="NAME",
         help="log in as clouds.yaml says (OS_CLOUD, where no URL is given)",
@@ -149,6 +157,7 @@ def connect(kind: type[S], arguments: argparse.Namespace) -> S:
         auth=_auth(cloud, arguments.signed, arguments.access_key or client_value("KEY")),
         retries=RetryPolicy(attempts=arguments.attempts, on_retry=Retrying()),
         timeout=arguments.timeout,
+        ssl_context=_tls(arguments),
         on_warning=Warnings(),
     )
 
@@ -227,6 +236,23 @@ def pairs(words: list[str], option: str) -> dict[str, str]:
             raise UsageError(message)
         found[key] = value
     return found
+
+
+def _tls(arguments: argparse.Namespace) -> "ssl.SSLContext | None":
+    """What checks the server's certificate, and what is shown to it; None for the system's own."""
+    ca_file = arguments.ca_file or client_value("CA_FILE")
+    if ca_file is None and arguments.client_cert is None:
+        return None
+    import ssl  # noqa: PLC0415 - few need it, and all would wait for it
+
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+        if arguments.client_cert is not None:
+            context.load_cert_chain(arguments.client_cert)
+    except OSError as error:
+        message = f"--ca-file, --client-cert: {error}"
+        raise UsageError(message) from error
+    return context
 
 
 def _auth(cloud: str | None, signed: str | None, key: str | None) -> "Auth | None":

@@ -1,0 +1,159 @@
+"""TLS: versions, certificates that are renewed, clients that must have one, early answers."""
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.server import ServerProcess
+from zaqar_lite.client import Client, RetryPolicy, Unreachable
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.settings import load
+from zaqar_lite.tls import Certificate
+
+ONCE = RetryPolicy(attempts=1)
+
+
+def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """A certificate of this machine that signs itself, and its key."""
+    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "2", "-subj", f"/CN={name}"),
+            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
+            *("-keyout", str(key), "-out", str(cert)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return cert, key
+
+
+def over_tls(cert: Path, key: Path, *options: str) -> ServerProcess:
+    """A server that speaks TLS; `start(ready=None)` does not wait for it."""
+    return ServerProcess("memory://", "--tls-cert", str(cert), "--tls-key", str(key), *options)
+
+
+def started(server: ServerProcess) -> ServerProcess:
+    """Start it; a ping in clear has no answer, so the log says when it listens."""
+    server.start(ready=None)
+    server.wait_for(lambda: "listening on https://" in server.log())
+    return server
+
+
+def subject(port: int) -> str:
+    """The name in the certificate that the server shows."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=20) as raw,
+        context.wrap_socket(raw, server_hostname="localhost") as secure,
+    ):
+        shown = secure.getpeercert(binary_form=True)
+        assert shown is not None
+        return "second" if b"second" in shown else "first"
+
+
+def test_a_client_with_the_authority_works_and_others_do_not(tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path, "first")
+    with started(over_tls(cert, key)) as server:
+        url = server.url.replace("http://", "https://")
+        trusting = ssl.create_default_context(cafile=cert)
+        with Client(url, ssl_context=trusting) as client:
+            client.post("orders", {"order": 1})
+            with client.claim("orders") as claim:
+                assert [message.body for message in claim] == [{"order": 1}]
+        with Client(url, retries=ONCE) as client, pytest.raises(Unreachable):
+            client.ping()
+        # An answer that comes before its request has ended: TLS can't close one direction alone.
+        context = ssl.create_default_context(cafile=cert)
+        with (
+            socket.create_connection(("127.0.0.1", server.port), timeout=20) as raw,
+            context.wrap_socket(raw, server_hostname="localhost") as secure,
+        ):
+            secure.sendall(
+                b"POST /v2/queues/q/claims HTTP/1.1\r\nHost: localhost\r\nX-Project-ID: p\r\n"
+                b"Client-ID: 3381af92-2b9e-11e3-b191-71861300734c\r\n"
+                b"Content-Length: 100000\r\n\r\n"
+            )
+            assert b" 413 " in secure.recv(4096)
+        assert "Traceback" not in server.log()
+        assert server.terminate() == 0
+
+
+def test_nothing_below_tls_1_2_is_spoken(tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path, "first")
+    context = Certificate.load(cert, key, None).context
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+def test_a_renewed_certificate_is_shown_and_a_broken_one_is_not(tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path, "first")
+    new_cert, new_key = make_certificate(tmp_path, "second")
+    good = (cert.read_bytes(), key.read_bytes())
+    with started(over_tls(cert, key)) as server:
+        assert subject(server.port) == "first"
+        key.write_bytes(new_key.read_bytes())  # not yet the certificate's: they do not fit
+        server.wait_for(lambda: "was not renewed" in server.log())
+        assert subject(server.port) == "first"
+        cert.write_bytes(new_cert.read_bytes())  # found without a signal
+        server.wait_for(lambda: subject(server.port) == "second")
+        cert.write_bytes(good[0])
+        key.write_bytes(good[1])
+        os.kill(server.pid, signal.SIGHUP)
+        server.wait_for(lambda: subject(server.port) == "first")
+
+
+def test_clients_must_have_a_certificate_where_an_authority_is_named(tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path, "first")
+    mine, my_key = make_certificate(tmp_path, "client")
+    server = over_tls(cert, key, "--tls-client-ca", str(mine))
+    with started(server):
+        url = server.url.replace("http://", "https://")
+        context = ssl.create_default_context(cafile=cert)
+        with (
+            Client(url, ssl_context=context, retries=ONCE) as client,
+            pytest.raises(Unreachable),
+        ):
+            client.ping()
+        context.load_cert_chain(mine, my_key)
+        with Client(url, ssl_context=context) as client:
+            client.ping()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"tls_cert": "a"}, "go together"),
+        ({"tls_key": "a"}, "go together"),
+        ({"tls_client_ca": "a"}, "needs TLS"),
+    ],
+)
+def test_half_a_certificate_is_refused(overrides: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        load(environment={}, overrides=overrides)
+
+
+def test_files_that_can_not_be_used_are_one_line(tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path, "first")
+    _, other = make_certificate(tmp_path, "second")
+    missing = tmp_path / "missing"
+    for words in ((missing, key), (cert, other), (key, key)):
+        command = ["zaqar_lite.cli", "serve", "--store", "memory://", "--tls-cert", str(words[0])]
+        done = subprocess.run(
+            [sys.executable, "-m", *command, "--tls-key", str(words[1]), "--port", "0"],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("zaqar-lite: tls_cert")

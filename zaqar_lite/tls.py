@@ -1,0 +1,90 @@
+"""TLS of the server: a context that follows its files while connections go on."""
+
+import asyncio
+import logging
+import ssl
+from pathlib import Path
+
+from zaqar_lite.domain.errors import ConfigurationError
+
+logger = logging.getLogger("zaqar_lite")
+LOOK_EVERY = 5.0
+"""Seconds between two looks whether a file has changed."""
+
+
+class Certificate:
+    """A certificate with its key, and the authority of the clients where they must have one too.
+
+    TLS 1.2 and later. New connections get what the files hold by now; a file that can't be used
+    is named in the log, and what was good before goes on being shown.
+    """
+
+    def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
+        self._files = tuple(path for path in (cert, key, client_ca) if path is not None)
+        self._cert, self._key, self._client_ca = cert, key, client_ca
+        self._seen: tuple[object, ...] = ()
+        self.context = self._make()
+
+    @classmethod
+    def load(cls, cert: Path, key: Path, client_ca: Path | None) -> "Certificate":
+        """Read the files.
+
+        Raises:
+            ConfigurationError: one is missing, or they do not fit together.
+        """
+        try:
+            return cls(cert, key, client_ca)
+        except (OSError, ssl.SSLError) as exc:
+            raise ConfigurationError(f"tls_cert, tls_key, tls_client_ca: {_why(exc)}.") from None
+
+    def reload(self) -> None:
+        """Show new clients what the files hold now, if it can be used."""
+        try:
+            made = self._make()
+        except (OSError, ssl.SSLError) as exc:
+            logger.error("the certificate was not renewed, the old one stays: %s", _why(exc))
+            return
+        self.context.load_cert_chain(self._cert, self._key)
+        if self._client_ca is not None:
+            self.context.load_verify_locations(cadata=_der(made))
+        logger.info("the certificate was read again from %s", self._cert)
+
+    async def follow(self) -> None:
+        """Read the files again whenever they have changed, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            if self._stamp() != self._seen:
+                self.reload()
+
+    def _make(self) -> ssl.SSLContext:
+        self._seen = self._stamp()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self._cert, self._key)
+        if self._client_ca is not None:
+            context.load_verify_locations(self._client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def _stamp(self) -> tuple[object, ...]:
+        """What changes when a file does."""
+        stamps: list[object] = []
+        for path in self._files:
+            try:
+                found = path.stat()
+            except OSError:
+                stamps.append(None)
+            else:
+                stamps.append((found.st_mtime_ns, found.st_ino, found.st_size))
+        return tuple(stamps)
+
+
+def _der(context: ssl.SSLContext) -> bytes:
+    return b"".join(context.get_ca_certs(binary_form=True))
+
+
+def _why(error: OSError) -> str:
+    """What was wrong; ssl's errors are OSErrors with words of their own."""
+    if isinstance(error, ssl.SSLError):
+        return f"the files do not fit together, or are no PEM ({error.reason or error})"
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
