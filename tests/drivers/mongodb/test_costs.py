@@ -25,7 +25,7 @@ from tests.services import MongoServer
 from zaqar_lite.domain.errors import LimitReached
 from zaqar_lite.domain.models import Claimed, DelayMode, Outcome, QueueRef, Retries
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.mongodb import claiming, posting
+from zaqar_lite.storage.mongodb import claiming, posting, readiness
 from zaqar_lite.storage.mongodb.indexes import MESSAGES
 
 pytestmark = pytest.mark.anyio
@@ -263,6 +263,21 @@ async def test_a_claim_that_meets_twenty_lapses_takes_five_commands(
     claimed = await queue.claim(20)
     assert len(commands.take()) == 5
     assert [message.failure_count for message in claimed.messages] == [1] * 20
+
+
+async def test_a_look_at_a_hundred_watched_queues_takes_two_commands(
+    stores: Stores, queue: QueueUnderTest, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where nobody waits nothing is asked."""
+    monkeypatch.setattr(readiness, "LOOK_MS", 3_600_000)  # only the looks of this test
+    news = stores.messages._readiness  # type: ignore[attr-defined]
+    await news.look_again()
+    assert commands.take() == []
+    for number in range(100):
+        await stores.messages.watch(queue.named(f"queue-{number}").ref)
+    commands.clear()
+    await news.look_again()
+    assert [name_of(command) for command in commands.take()] == ["aggregate"] * 2
 
 
 async def test_who_asks_for_no_attempts_reads_none(

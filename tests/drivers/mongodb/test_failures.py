@@ -26,7 +26,7 @@ from zaqar_lite.domain.models import (
     Selection,
     StoreOptions,
 )
-from zaqar_lite.storage.mongodb import create, transactions
+from zaqar_lite.storage.mongodb import create, readiness, transactions
 from zaqar_lite.storage.mongodb.grip import POP_TIME_MS, Grip
 
 pytestmark = [
@@ -207,6 +207,23 @@ async def test_what_was_taken_and_could_not_be_read_is_given_back(
     again = await second.claim()
     assert texts(again.messages) == ["a", "b"]
     assert [message.claim_count for message in again.messages] == [1, 1]
+
+
+async def test_news_of_other_servers_go_on_after_a_failure(
+    queue: QueueUnderTest, second: QueueUnderTest, fail: Fail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What became ready while this server could not look is told when it can again."""
+    monkeypatch.setattr(readiness, "LOOK_MS", 3_600_000)  # only the looks of this test
+    heard: list[QueueRef] = []
+    queue.stores.messages.listen(lambda ref, _: heard.append(ref))
+    await queue.stores.messages.watch(queue.ref)
+    news = queue.stores.messages._readiness  # type: ignore[attr-defined]
+    with fail("aggregate", mode="alwaysOn", errorCode=TIME_IS_UP):
+        await second.post("a")
+        await news.look_again()
+        assert heard == []
+    await news.look_again()
+    assert heard == [queue.ref]
 
 
 async def test_a_lost_cursor_does_not_end_a_listing(

@@ -69,11 +69,15 @@ class Readiness:
     async def _keep_looking(self) -> None:
         while self._watched:
             await asyncio.sleep(LOOK_MS / 1000)
-            queues = list(self._watched)
-            for first in range(0, len(queues), _QUEUES_A_LOOK):
-                some = queues[first : first + _QUEUES_A_LOOK]
-                with suppress(PyMongoError):
-                    self._compare(some, await self._look(some))
+            await self.look_again()
+
+    async def look_again(self) -> None:
+        """Look at all watched queues once, and tell what became ready since the last look."""
+        queues = list(self._watched)
+        for first in range(0, len(queues), _QUEUES_A_LOOK):
+            some = queues[first : first + _QUEUES_A_LOOK]
+            with suppress(PyMongoError):  # the next look tells it
+                self._compare(some, await self._look(some))
 
     def _compare(self, queues: Collection[QueueRef], found: dict[QueueRef, int]) -> None:
         for queue in queues:
