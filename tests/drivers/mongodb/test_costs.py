@@ -449,3 +449,18 @@ async def test_what_is_claimed_or_delayed_costs_a_page_and_a_claim_nothing(  # n
         if mongodb.real:
             assert plan.keys <= plan.returned + SLACK, plan
         assert plan.returned <= 25, plan
+
+
+async def test_twelve_claimers_that_meet_lapses_take_ten_commands_each(
+    queue: QueueUnderTest, commands: Commands
+) -> None:
+    """Whoever is first ends them all; each lapse is counted once."""
+    message_ids = await queue.post(*map(str, range(100)))
+    await queue.claim(100, ttl=MINUTE)
+    queue.advance(2 * MINUTE)
+    commands.clear()
+    answers = await asyncio.gather(*[queue.claim(4) for _ in range(12)])
+    assert len(commands.take()) <= 12 * 10
+    assert [len(answer.messages) for answer in answers] == [4] * 12
+    await queue.sweep()
+    assert [message.failure_count for message in await queue.get(*message_ids)] == [1] * 100

@@ -12,7 +12,7 @@ import pytest
 from pymongo.errors import ExecutionTimeout
 
 from tests.contract.stores import Stores
-from tests.contract.subject import MINUTE, QueueUnderTest, ids, texts
+from tests.contract.subject import MINUTE, QueueUnderTest, ack, ids, texts
 from tests.drivers.mongodb.commands import Commands, name_of
 from tests.drivers.mongodb.conftest import OpenStores
 from tests.drivers.mongodb.inspection import database_of
@@ -281,6 +281,8 @@ async def test_a_server_that_stays_away_is_unavailable_in_every_operation(
         "get_claim": lambda: queue.get_claim(claim_id),
         "renew": lambda: queue.renew(claim_id),
         "release": lambda: queue.release(claim_id),
+        "settle": lambda: queue.settle(claim_id, ack(message_id)),
+        "next_due": queue.next_due,
         "purge": queue.purge,
         "drop": queue.drop,
         "stats": queue.stats,
