@@ -1,0 +1,231 @@
+"""Every route with every kind of credential: what is asked of whom, generated from the table.
+
+A route that is new is in here by itself: who has not its verb must be denied.
+"""
+
+import logging
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from tests.api.conftest import Api, MakeApi
+from zaqar_lite.api.routes import Route
+from zaqar_lite.domain.identity import Verb
+from zaqar_lite.main import create_app
+from zaqar_lite.settings import load
+
+pytestmark = pytest.mark.anyio
+SETTINGS: dict[str, Any] = {
+    "auth": "keys",
+    "admin_mode": True,
+    "signed_url_secret_key": "not to be seen in any log, at all",
+    "max_failed_logins": 1_000_000,
+    "access_log": True,
+}
+VERBS = [verb.value for verb in Verb]
+GIVE_AWAY = {"create_subscription", "update_subscription", "share_queue"}
+"""They need, beside their verb, the rights that they give away: tests/api/test_keys.py."""
+OPERATORS_ONLY = {"health"}
+VALUES = {
+    "queue_name": "orders",
+    "message_id": "000660de486f45bea066b4b29e904223",
+    "claim_id": "5d81e6c6b0c14e6d9a3f2b7c8d9e0f1a",
+    "subscription_id": "000660de486f45bea066b4b29e904223",
+    "delivery_id": "000660de486f45bea066b4b29e904223",
+    "key_id": "0123456789abcdef",
+}
+DENIED = "Not authorized"
+
+
+class Shot(NamedTuple):
+    """A request of the matrix: its route, where it goes, and the verb that it needs."""
+
+    route: Route
+    path: str
+    verb: Verb | None
+
+
+def routes() -> tuple[Route, ...]:
+    return create_app(load(environment={}, overrides={"store": "memory://", **SETTINGS})).routes
+
+
+def shots() -> Iterator[Shot]:
+    """Each route, and once more with each parameter that makes it a consumer's."""
+    for route in routes():
+        path = re.sub(r"{(\w+)}", lambda found: VALUES.get(found[1], "x"), route.template)
+        yield Shot(route, path, route.access.verb)
+        for parameter in sorted(route.access.consuming):
+            yield Shot(route, f"{path}?{parameter}=1", Verb.RECEIVE)
+
+
+SHOTS = list(shots())
+GUARDED = [shot for shot in SHOTS if not shot.route.public]
+
+
+class Matrix:
+    """A server that knows keys, and the credentials to try."""
+
+    def __init__(self, api: Api, operator: str) -> None:
+        del api.http.headers["X-Project-ID"]
+        self._api = api
+        self.operator = operator
+        self.secrets = [operator.rpartition("_")[2]]
+        self.seen: list[str] = []
+
+    async def make(self, *grants: str, project: str = "p", **more: Any) -> str:
+        document = {"project": project, "grants": list(grants), **more}
+        answer = await self._send("POST", "/v2/keys", self.operator, document, {})
+        key: str = answer.json()["key"]
+        self.secrets.append(key.rpartition("_")[2])
+        return key
+
+    async def disable(self, key: str) -> None:
+        path = f"/v2/keys/{key.split('_')[1]}"
+        await self._send("PATCH", path, self.operator, {"disabled": True}, {})
+
+    def advance(self, seconds: float) -> None:
+        self._api.advance(seconds)
+
+    async def share(self, queue: str) -> dict[str, str]:
+        """The headers of a signed URL of a queue, with all that it can have."""
+        resources = ["messages", "claims", "subscriptions"]
+        document = {"paths": resources, "methods": ["GET", "POST", "PATCH", "DELETE", "PUT"]}
+        key = await self.make("*:*")
+        path = f"/v2/queues/{queue}/share"
+        given = (await self._send("POST", path, key, document, {})).json()
+        return {
+            "URL-Signature": given["signature"],
+            "URL-Expires": given["expires"],
+            "URL-Methods": ",".join(given["methods"]),
+            "URL-Paths": ",".join(given["paths"]),
+            "X-Project-ID": "p",
+        }
+
+    async def shoot(self, shot: Shot, key: str | None, **headers: str) -> httpx.Response:
+        document: Any = {} if shot.route.method in ("POST", "PUT", "PATCH") else None
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        answer = await self._send(shot.route.method, shot.path, key, document, named)
+        self.seen.append(f"{answer.headers} {answer.text}")
+        assert answer.status_code < 500, (shot.path, answer.text)
+        return answer
+
+    async def _send(
+        self, method: str, path: str, key: str | None, document: Any, headers: dict[str, str]
+    ) -> httpx.Response:
+        if key is not None:
+            headers = {**headers, "Authorization": f"Bearer {key}"}
+        return await self._api.http.request(method, path, json=document, headers=headers)
+
+
+@pytest.fixture
+async def matrix(
+    make_api: MakeApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> AsyncIterator[Matrix]:
+    file = tmp_path / "admin.key"
+    caplog.set_level(logging.DEBUG)
+    async with make_api(**SETTINGS, admin_key_file=file) as api:
+        made = Matrix(api, file.read_text().strip())
+        yield made
+    told = "\n".join([*made.seen, caplog.text, *(str(vars(one)) for one in caplog.records)])
+    for secret in (*made.secrets, SETTINGS["signed_url_secret_key"]):
+        assert secret not in told
+
+
+def is_denied(answer: httpx.Response) -> bool:
+    """Whether the policy refused; the answer to a HEAD has no body that says so."""
+    head = answer.request.method == "HEAD"
+    return answer.status_code == 403 and (head or answer.json()["title"] == DENIED)
+
+
+def is_hidden(answer: httpx.Response) -> bool:
+    """Whether there seems to be nothing: the answer to a signed URL that does not fit."""
+    head = answer.request.method == "HEAD"
+    return answer.status_code == 404 and (head or answer.json() == {"title": "404 Not Found"})
+
+
+def test_every_variable_of_a_path_has_a_value() -> None:
+    named = {name for route in routes() for name in re.findall(r"{(\w+)}", route.template)}
+    assert named <= set(VALUES), "say what stands in the path"
+
+
+@pytest.mark.parametrize("state", ["none", "wrong", "expired", "disabled", "forged headers"])
+async def test_who_is_not_known_is_told_nothing(matrix: Matrix, state: str) -> None:
+    key: str | None = await matrix.make("*:*", expires=60)
+    assert key is not None
+    headers: dict[str, str] = {"X_Project_ID": "p"}
+    if state == "wrong":
+        key = key[:-1] + ("0" if key[-1] != "0" else "1")
+    elif state == "expired":
+        matrix.advance(61)
+    elif state == "disabled":
+        await matrix.disable(key)
+    else:
+        key = None
+    if state == "forged headers":
+        headers |= {"X_Roles": "admin", "X_User_ID": "u", "X_Identity_Status": "Confirmed"}
+        headers |= {"X_Is_Admin_Project": "True", "EXTRA_SPEC": "messagecode:x"}
+    for shot in GUARDED:
+        answer = await matrix.shoot(shot, key, **headers)
+        assert answer.status_code == 401, (shot.route.name, answer.text)
+        if shot.route.method != "HEAD":
+            assert answer.json()["error"]["code"] == 401
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_verb_opens_its_routes_and_no_other(matrix: Matrix, verb: str) -> None:
+    key = await matrix.make(f"{verb}:*")
+    for shot in GUARDED:
+        answer = await matrix.shoot(shot, key)
+        may = shot.verb is None or shot.verb.value == verb
+        may = may and shot.route.name not in OPERATORS_ONLY
+        if not (may and shot.route.name in GIVE_AWAY):
+            assert is_denied(answer) != may, (shot.route.name, shot.path, answer.text)
+        assert answer.status_code != 401
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_denial_closes_what_everything_opens(matrix: Matrix, verb: str) -> None:
+    key = await matrix.make("*:*", f"!{verb}:*")
+    for shot in GUARDED:
+        answer = await matrix.shoot(shot, key)
+        may = shot.verb is None or shot.verb.value != verb
+        may = may and shot.route.name not in OPERATORS_ONLY
+        if not is_denied(answer):
+            assert may, (shot.route.name, shot.path, answer.text)
+        elif may:
+            assert shot.route.name in GIVE_AWAY, (shot.route.name, shot.path)
+
+
+async def test_grants_on_another_queue_open_nothing_here(matrix: Matrix) -> None:
+    key = await matrix.make("*:others*")
+    for shot in GUARDED:
+        answer = await matrix.shoot(shot, key)
+        assert is_denied(answer) == (shot.verb is not None), (shot.route.name, answer.text)
+
+
+async def test_a_key_of_another_project_is_denied_here(matrix: Matrix) -> None:
+    key = await matrix.make("*:*", project="other")
+    for shot in GUARDED:
+        assert is_denied(await matrix.shoot(shot, key, X_Project_ID="p")), shot.route.name
+
+
+async def test_an_operator_may_do_everything(matrix: Matrix) -> None:
+    for shot in SHOTS:
+        answer = await matrix.shoot(shot, matrix.operator, X_Project_ID="p")
+        assert answer.status_code != 401, shot.route.name
+        assert not is_denied(answer), (shot.route.name, answer.text)
+
+
+async def test_a_signed_url_opens_its_own_queue_alone(matrix: Matrix) -> None:
+    other, own = await matrix.share("elsewhere"), await matrix.share("orders")
+    for shot in GUARDED:
+        answer = await matrix.shoot(shot, None, **other)
+        assert is_hidden(answer), shot.path
+        below = re.match(r"/v2/queues/orders/(messages|claims|subscriptions)(?![a-z])", shot.path)
+        answer = await matrix.shoot(shot, None, **own)
+        assert is_hidden(answer) == (below is None), (shot.route.name, answer.text)
+        assert answer.status_code != 401
