@@ -46,6 +46,12 @@ def test_the_reference_has_every_route_with_every_status_it_can_give() -> None:
             assert f"   - {parameter.name}: " in text, (route.name, parameter.name)
 
 
+def test_every_page_is_in_the_contents() -> None:
+    contents = (SOURCE / "index.rst").read_text()
+    pages = {page.stem for page in SOURCE.glob("*.rst")} - {"index"}
+    assert {page for page in pages if f"\n   {page}\n" not in contents} == set()
+
+
 def test_every_sample_is_json_and_is_shown() -> None:
     shown = "\n".join(page.read_text() for page in SOURCE.glob("*.rst"))
     samples = sorted((SOURCE / "samples").glob("*.json"))

@@ -1,0 +1,54 @@
+"""The pytest plugin: the guide's example, run by pytest as its readers run it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.client.test_documentation import SDK, blocks
+from zaqar_lite.testing import ZaqarClock
+
+OTHERS = """
+def test_a_test_begins_without_queues(zaqar_server):
+    with zaqar_server.client() as client:
+        assert list(client.list_queues()) == []
+
+
+async def _count(server):
+    async with server.async_client() as client:
+        await client.post("q", 1)
+        return (await client.stats("q")).total
+
+
+def test_the_async_client_works_too(zaqar_server):
+    import asyncio
+    assert asyncio.run(_count(zaqar_server)) == 1
+"""
+
+
+def test_the_example_of_the_guide_passes_in_a_run_of_its_own(tmp_path: Path) -> None:
+    (example,) = (block for block in blocks(SDK) if "zaqar_clock" in block)
+    (tmp_path / "test_mails.py").write_text(example + OTHERS)
+    words = ["-m", "pytest", "-q", "-p", "zaqar_lite.testing", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTEST_ADDOPTS": "", "ZAQAR_LITE_PORT": "1"}
+    done = subprocess.run(
+        [sys.executable, *words, str(tmp_path)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_time_goes_forwards_only(tmp_path: Path) -> None:
+    clock = ZaqarClock(tmp_path / "offset")
+    clock.advance(1.5)
+    clock.advance(0.5)
+    assert (tmp_path / "offset").read_text() == "2000"
+    with pytest.raises(ValueError, match="forwards"):
+        clock.advance(-1)
