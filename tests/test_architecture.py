@@ -77,53 +77,6 @@ def test_no_layer_imports_a_composition_root() -> None:
     assert not guilty
 
 
-def dependencies() -> dict[str, set[str]]:
-    """Return what each module of the package imports of it, for types and inside functions too."""
-    paths = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in modules("zaqar_lite")
-    }
-    found: dict[str, set[str]] = {name: set() for name in paths}
-    for name, path in paths.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                found[name] |= {alias.name for alias in node.names} & paths.keys()
-            elif isinstance(node, ast.ImportFrom) and node.module in paths:
-                whole = {f"{node.module}.{alias.name}" for alias in node.names}
-                found[name] |= whole & paths.keys()
-                if not whole <= paths.keys():
-                    found[name].add(node.module)
-    return found
-
-
-def circles(graph: dict[str, set[str]]) -> set[str]:
-    """Return the modules that import themselves by way of others."""
-    reached = {name: set(near) for name, near in graph.items()}
-    for through in graph:
-        for near in reached.values():
-            if through in near:
-                near.update(reached[through])
-    return {name for name, near in reached.items() if name in near}
-
-
-# Modules that import each other in a circle: the list may shrink, and never grow.
-KNOWN_CIRCLES = {
-    "zaqar_lite.client.async_claims",
-    "zaqar_lite.client.asynchronous.claims",
-    "zaqar_lite.client.claims",
-    "zaqar_lite.client.errors",
-    "zaqar_lite.client.sync.claims",
-    "zaqar_lite.client.wire",
-    "zaqar_lite.commands.feed",
-    "zaqar_lite.commands.message",
-}
-
-
-def test_modules_import_each_other_in_no_circle() -> None:
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == {"b", "c"}
-    assert circles(dependencies()) <= KNOWN_CIRCLES
-
-
 def test_tempest_plugin_stands_alone() -> None:
     guilty = {
         f"{module.relative_to(ROOT)} imports {name}"

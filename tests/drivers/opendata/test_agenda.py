@@ -84,3 +84,25 @@ async def test_a_queue_that_a_refused_post_made_is_forgotten(store: Store) -> No
     store.db.queues.make(QUEUE)
     await settle(store)
     assert store.db.queues.get(QUEUE) is None
+
+
+async def test_a_queue_without_messages_rests(store: Store) -> None:
+    """Of it there is only the record, before and after a restart; asking for that wakes nobody."""
+    for name in ("one", "two"):
+        ref = QueueRef("project", name)
+        await store.management.create_queue(ref, {"kind": name}, max_queues=9)
+    await store.post("comes and goes", to=ref)
+    assert await store.acknowledge(ref)
+    await settle(store)
+    for _ in range(2):
+        assert not list(store.db.queues)
+        found = await store.management.list_queues("project", limit=9)
+        assert [record.metadata for record in found] == [{"kind": "one"}, {"kind": "two"}]
+        record = await store.management.get_queue(ref)
+        assert record is not None
+        assert record.metadata == {"kind": "two"}
+        assert not list(store.db.queues)
+        await store.restart()
+    await store.post("again", to=ref)
+    assert [queue.ref for queue in store.db.queues] == [ref]
+    assert await store.acknowledge(ref)

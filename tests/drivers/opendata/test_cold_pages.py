@@ -127,6 +127,28 @@ async def test_the_tail_of_a_long_queue_stays_on_disk(
     assert handed_out == numbers
 
 
+@pytest.mark.parametrize("state", ["delayed", "claimed", "parked"])
+async def test_what_waits_leaves_memory_too(state: str, store: OpenDataMessageStore) -> None:
+    numbers = [str(number) for number in range(60)]
+    await post(store, numbers, delay=60_000 if state == "delayed" else 0)
+    while state != "delayed" and (claim_id := (await claim(store, 6))[0]):
+        if state == "parked":
+            await store.release(QUEUE, claim_id, delay_ms=60_000)
+    await post(store, ["last"], delay=60_000)
+    await store.sweep(100)
+    assert in_memory(store) <= 8
+    stats = await store.stats(QUEUE)
+    waits = 1 if state == "claimed" else 61
+    assert (stats.ready, stats.delayed, stats.claimed) == (0, waits, 61 - waits)
+    store._db.clock.advance(60_000)
+    assert (await store.stats(QUEUE)).ready == 61
+    assert in_memory(store) <= 24  # the leases end when somebody claims, and their pages come in
+    handed_out: list[str] = []
+    for _ in range(40):
+        handed_out += texts((await claim(store, 6))[1])
+    assert handed_out == [*numbers, "last"]
+
+
 async def test_a_restart_loads_the_head_only(tmp_path: Path) -> None:
     clock = Clock()
     async with make(tmp_path, clock) as first:

@@ -81,11 +81,6 @@ class Committer:
             return True
         return False
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether a batch is on its way."""
-        return self._task is not None
-
     def durable(self) -> "asyncio.Future[None]":
         """Wait until everything applied so far is durable.
 

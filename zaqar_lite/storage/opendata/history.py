@@ -50,17 +50,6 @@ class History:
         if items:
             self.number, self.tail = number, items
 
-    def outdated(self, cutoff: int) -> int | None:
-        """How many full pages hold nothing that ended after `cutoff`; None if nothing is old."""
-        pages = 0
-        for extent in self.full:
-            if extent.last_ended_at > cutoff:
-                break
-            pages += 1
-        if pages == 0 and (self.full or not self.tail or self.tail[0].ended_at > cutoff):
-            return None
-        return pages
-
     def is_full(self, number: int | None) -> bool:
         """Whether a page became full since the last batch."""
         return number in self.filled
