@@ -11,7 +11,16 @@ from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.inspection import raw
 from tests.services import RedisServer
-from zaqar_lite.domain.models import DelayMode, NewMessage
+from zaqar_lite.domain.models import (
+    Act,
+    DeadLetter,
+    DelayMode,
+    NewMessage,
+    Outcome,
+    QueueRef,
+    Retries,
+    Settlement,
+)
 from zaqar_lite.storage.redis.claiming import MAX_CLAIMED
 from zaqar_lite.storage.redis.messages import RedisMessageStore
 from zaqar_lite.storage.redis.router import Router
@@ -52,6 +61,23 @@ async def test_bulk_operations_are_one_round_trip_each(queue: QueueUnderTest, cl
     await queue.stores.messages.delete(queue.ref, ids, claim_ids=[claimed.claim_id])
     assert (len(page.messages), len(ids)) == (20, 20)
     assert calls(client)["evalsha"] == 4
+
+
+async def test_a_dead_letter_takes_no_look_at_an_empty_outbox(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    """A settlement, registering it, the letter read, taken in and acknowledged: no more."""
+    letter = DeadLetter(QueueRef(queue.ref.project, f"{queue.ref.name}-letters"), 10, None)
+    counted = []
+    for _ in range(3):
+        await queue.post("bad")
+        (message,) = (await queue.claim(1)).messages
+        client.config_resetstat()
+        act = Settlement(message.id, Act.DEAD, reason="bad")
+        settled = await queue.settle(message.claim_id or "", act, retries=Retries(letter))
+        assert (settled.outcomes, settled.moved) == ([Outcome.DONE], 1)
+        counted.append(calls(client)["evalsha"])
+    assert counted[-1] <= 6, counted
 
 
 async def test_calls_of_one_turn_leave_in_one_write(

@@ -58,10 +58,12 @@ class Sweeper:
                 target = Keys(tag.decode())
                 await self._deliver(keys, target, list(group))
                 targets.add(ref_of(target.tag))
-            await self._router.run(
+            _, left = await self._router.run(
                 load("outbox_ack"), keys, letters[-1][:8], len(letters), repeatable=True
             )
             drained += len(letters)
+            if not left:
+                return drained, targets
 
     async def _deliver(self, source: Keys, target: Keys, letters: Sequence[bytes]) -> None:
         _, instant = await self._router.run(

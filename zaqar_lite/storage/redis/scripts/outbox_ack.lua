@@ -1,5 +1,6 @@
 -- Remove from the outbox the letters that have arrived.
 -- ARGV: 1 sequence number (8 bytes) of the last of them, 2 how many they were
+-- Answers: 'ok', how many are left
 -- key outbox: list, dead letters on their way; drained by outbox_ack, expires by `keep`
 local last, count = struct.unpack('>I8', ARGV[1]), tonumber(ARGV[2])
 -- Where another process has removed some of them already, the last one lies further ahead.
@@ -11,4 +12,4 @@ while count > 0 do
   end
   count = count - 1
 end
-return {'ok', count}
+return {'ok', redis.call('LLEN', outbox)}
