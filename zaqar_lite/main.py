@@ -8,6 +8,7 @@ from zaqar_lite.api.app import HttpOptions, Services, build_app
 from zaqar_lite.api.checks import ClientIds
 from zaqar_lite.api.dispatch import Dispatcher
 from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.domain.subscriptions import refused_schemes
 from zaqar_lite.push.guard import Guard, port_of
@@ -149,7 +150,7 @@ def _services(
         else None,
         limits=limits,
         clock=clock,
-        refused=refused_schemes(mail=False),
+        refused=refused_schemes(mail=settings.smtp_host is not None),
     )
     courier, log = Courier(_transports(settings), clock), DeliveryLog(management, clock)
     deliveries = Deliveries(
@@ -188,4 +189,26 @@ def _transports(settings: Settings) -> dict[str, Transport]:
     ports = [settings.port, *map(port_of, (settings.store, settings.management_store or ""))]
     guard = Guard(settings.delivery_allowed.split(","), own_ports=ports)
     webhooks = Webhooks(guard)
-    return {"http": webhooks, "https": webhooks}
+    transports: dict[str, Transport] = {"http": webhooks, "https": webhooks}
+    if settings.smtp_host is not None:
+        transports["mailto"] = _mail(settings, settings.smtp_host)
+    return transports
+
+
+def _mail(settings: Settings, host: str) -> Transport:
+    try:
+        from zaqar_lite.push.mail import Mail, Smtp  # noqa: PLC0415 - a library of its own
+    except ModuleNotFoundError as exc:
+        raise ConfigurationError(
+            f"smtp_host needs the Python package {exc.name!r}: pip install 'zaqar-lite[mail]'."
+        ) from exc
+    return Mail(
+        Smtp(
+            host,
+            settings.smtp_port,
+            settings.smtp_sender or "",
+            settings.smtp_tls,
+            settings.smtp_username,
+            settings.smtp_password,
+        )
+    )

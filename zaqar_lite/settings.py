@@ -122,6 +122,17 @@ class Settings(BaseModel):
         description="Networks (10.1.0.0/16, 10.1.2.3/32:8080) and host names that webhooks may "
         "reach though they are not public; comma list.",
     )
+    smtp_host: str | None = Field(
+        None,
+        description="Server that mails to mailto: subscribers go through; none are sent without.",
+    )
+    smtp_port: int = Field(587, ge=1, le=65_535, description="Port of the mail server.")
+    smtp_tls: Literal["starttls", "tls", "none"] = Field(
+        "starttls", description="How the mail server is spoken to."
+    )
+    smtp_sender: str | None = Field(None, description="Address that all mails come from.")
+    smtp_username: str | None = Field(None, description="Login at the mail server.")
+    smtp_password: str | None = Field(None, repr=False, description="Password at the mail server.")
     delivery_disable_after: int = Field(
         432_000,
         ge=60,
@@ -331,6 +342,8 @@ def _check_together(settings: Settings) -> None:
             f"signed_url_secret_key has {len(key.encode())} bytes; with fewer than {_SHORTEST_KEY} "
             "the signatures can be guessed. Make one: openssl rand -hex 32."
         )
+    if settings.smtp_host is not None and settings.smtp_sender is None:
+        raise ConfigurationError("smtp_host needs smtp_sender: the address that mails come from.")
     if settings.require_confirmation and key is None:
         raise ConfigurationError(
             "require_confirmation needs signed_url_secret_key: requests to confirm are signed."

@@ -27,7 +27,12 @@ def server(
         store = f"embedded://{tmp_path_factory.mktemp('store')}"
     elif store == "redis":
         store = request.getfixturevalue("redis_server").url
-    env = {"ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "secret" * 6}
+    env = {
+        "ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "secret" * 6,
+        # Tempest subscribes mail addresses; it posts nothing to their queues.
+        "ZAQAR_LITE_SMTP_HOST": "127.0.0.1",
+        "ZAQAR_LITE_SMTP_SENDER": "queue@example.org",
+    }
     with ServerProcess(store, "--admin-mode", env=env) as running:
         yield running
 

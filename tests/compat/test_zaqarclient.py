@@ -133,3 +133,19 @@ def test_purges(queue: Any) -> None:
     queue.post([{"body": n, "ttl": 300} for n in range(3)])
     queue.purge()
     assert queue.stats["messages"]["total"] == 0
+
+
+def test_subscribes_lists_changes_and_ends(client: Any, queue: Any) -> None:
+    options = {"colour": "red"}
+    made = client.subscription(
+        "compat", subscriber="http://receiver.example/hook", ttl=600, options=options
+    )
+    assert (made.ttl, made.options, made.confirmed) == (600, options, False)
+    made.update({"ttl": 1000, "subscriber": "http://receiver.example/other"})
+    (listed,) = list(client.subscriptions("compat"))
+    assert (listed.id, listed.ttl) == (made.id, 1000)
+    assert listed.subscriber == "http://receiver.example/other"
+    again = client.subscription("compat", subscriber=listed.subscriber)
+    assert again.id == made.id
+    made.delete()
+    assert list(client.subscriptions("compat")) == []
