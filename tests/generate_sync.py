@@ -17,6 +17,7 @@ BY_HAND = {"__init__", "runtime"}
 _RULES = [
     (re.compile(pattern, re.MULTILINE), replacement)
     for pattern, replacement in (
+        (r"\bAsyncSubscriptions\b", "SyncSubscriptions"),
         (r"\basync (def|with|for)\b", r"\1"),
         (r"\bawait ", ""),
         (r"\bAsync(Calls|Queues|Messages|DeadLetters|Claims|Claiming|Settling|Keys)\b", r"Sync\1"),

@@ -37,6 +37,8 @@ PARTS = (
             "claim": "take messages for a while",
             "dlq": "look at dead letters and move them back",
             "key": "make, list, disable and rotate keys",
+            "subscription": "send a queue's messages to a URL",
+            "listen": "receive webhooks, to try things",
             "share": "print a pre-signed permission for a queue",
             "health": "ask whether the server is up",
             "watch": "show a queue's counts live",

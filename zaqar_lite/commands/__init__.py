@@ -6,10 +6,34 @@ Nothing here imports the SDK, an HTTP library or rich before a command runs, so 
 
 import argparse
 
-from zaqar_lite.commands import claim, completion, dlq, health, key, message, queue, share, watch
+from zaqar_lite.commands import (
+    claim,
+    completion,
+    dlq,
+    health,
+    key,
+    listen,
+    message,
+    queue,
+    share,
+    subscription,
+    watch,
+)
 
 
 def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Declare the commands; each leaf sets `run`, which answers its exit code."""
-    for noun in (queue, message, claim, dlq, key, share, health, watch, completion):
+    for noun in (
+        queue,
+        message,
+        claim,
+        dlq,
+        key,
+        subscription,
+        listen,
+        share,
+        health,
+        watch,
+        completion,
+    ):
         noun.add_command(subparsers)

@@ -1,0 +1,83 @@
+"""Subscriptions in the SDK and on the command line, with the receiver of the command line."""
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.commands.running import ZAQAR, Run
+from tests.server import ServerProcess
+from tests.services.process import free_port, listens, wait_until
+from zaqar_lite.client import AsyncClient, Client
+from zaqar_lite.webhooks import signed_headers
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def delivering() -> Iterator[ServerProcess]:
+    """A server that may call this machine."""
+    with ServerProcess("memory://", env={"ZAQAR_LITE_DELIVERY_ALLOWED": "127.0.0.0/8"}) as running:
+        yield running
+
+
+def test_a_message_is_received_signed_and_its_delivery_is_shown(
+    run: Run, delivering: ServerProcess
+) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/hook"
+    code, (made,) = run(
+        "subscription", "create", "hooks", url, "--ttl", "1h", "--json", url=delivering.url
+    )
+    assert code == 0
+    words = ("listen", "--port", str(port), "--secret", made["secret"], "--count", "2", "--json")
+    with subprocess.Popen([*ZAQAR, *words], stdout=subprocess.PIPE) as receiver:
+        try:
+            wait_until(lambda: listens(port), [], timeout=60)
+            with Client(delivering.url, project="tests") as client:
+                posted = client.post("hooks", {"order": 7})
+                (answer,) = run(
+                    "subscription", "ping", "hooks", made["id"], "--json", url=delivering.url
+                )[1]
+                assert (answer["outcome"], answer["status"]) == ("delivered", 204)
+                shown, _ = receiver.communicate(timeout=60)
+                rows = [json.loads(line) for line in shown.splitlines()]
+                assert all(row["verified"] for row in rows)
+                (came,) = [row for row in rows if row["body"]["Message_Type"] == "Notification"]
+                assert came["body"]["body"] == {"order": 7}
+                assert came["id"] == f"msg_{posted}"
+                wait_until(lambda: len(client.deliveries("hooks", made["id"])) == 1, [], timeout=30)
+        finally:
+            receiver.kill()
+    _, log = run("subscription", "log", "hooks", made["id"], "--json", url=delivering.url)
+    assert [(row["outcome"], row["status"]) for row in log] == [("delivered", 204)]
+    _, listed = run("subscription", "list", "hooks", "--json", url=delivering.url)
+    assert [row["id"] for row in listed] == [made["id"]]
+    assert run("subscription", "delete", "hooks", made["id"], url=delivering.url)[0] == 0
+
+
+async def test_both_clients_have_the_same(delivering: ServerProcess) -> None:
+    async with AsyncClient(delivering.url, project="tests") as client:
+        made, secret = await client.subscribe("orders", "https://receiver.example/hook")
+        assert secret is not None
+        again, none = await client.subscribe("orders", "https://receiver.example/hook")
+        assert (again, none) == (made, None)
+        await client.update_subscription("orders", made, ttl=600)
+        shown = await client.get_subscription("orders", made)
+        assert (shown.ttl, shown.confirmed, shown.disabled) == (600, False, None)
+        assert [one.id async for one in client.list_subscriptions("orders")] == [made]
+        assert await client.rotate_secret("orders", made) != secret
+        assert [one async for one in client.failed_deliveries("orders", made)] == []
+        await client.unsubscribe("orders", made)
+        assert [one async for one in client.list_subscriptions("orders")] == []
+
+
+def test_a_request_is_verified_without_a_server(run: Run) -> None:
+    secret = "whsec_" + "QUJD" * 8
+
+    headers = signed_headers([secret], message_id="m", timestamp=int(time.time()), body=b"{}")
+    words = ("subscription", "verify", "-", "--headers", json.dumps(headers), "--secret", secret)
+    assert run(*words, "--json", stdin=b"{}") == (0, [{"id": "m"}])
+    assert run(*words, "--json", stdin=b"{ }")[0] == 1

@@ -1,0 +1,157 @@
+"""Subscriptions: who is sent a queue's messages."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from zaqar_lite.client import encoding
+from zaqar_lite.client.bodies import dumps
+from zaqar_lite.client.endpoints.paths import next_marker, queue_path, with_query
+from zaqar_lite.client.endpoints.queues import JSON_TYPE, nothing
+from zaqar_lite.client.models import (
+    Delivery,
+    FailedDelivery,
+    FailedPage,
+    Ping,
+    Subscription,
+    SubscriptionPage,
+)
+from zaqar_lite.client.wire import Call, Request, Response
+
+
+def subscribe(
+    queue: str, subscriber: str, *, ttl: int | None = None, options: Mapping[str, Any] | None = None
+) -> Call[tuple[str, str | None]]:
+    """Make a subscription; answer its id and, when it is new, its secret."""
+    wanted: dict[str, Any] = {"subscriber": subscriber, "options": dict(options or {})}
+    if ttl is not None:
+        wanted["ttl"] = ttl
+
+    def read(response: Response) -> tuple[str, str | None]:
+        document = encoding.document(response)
+        return document["subscription_id"], document.get("secret")
+
+    path = queue_path(queue, "subscriptions")
+    return Call(Request("POST", path, JSON_TYPE, dumps(wanted)), read)
+
+
+def list_subscriptions(
+    queue: str, *, marker: str | None = None, limit: int | None = None
+) -> Call[SubscriptionPage]:
+    """List subscriptions, after `marker`."""
+
+    def read(response: Response) -> SubscriptionPage:
+        document = encoding.document(response)
+        found = tuple(_subscription(entry) for entry in document["subscriptions"])
+        return SubscriptionPage(found, next_marker(document))
+
+    path = with_query(queue_path(queue, "subscriptions"), marker=marker, limit=limit, details=True)
+    return Call(Request("GET", path, {}), read)
+
+
+def get_subscription(queue: str, subscription_id: str) -> Call[Subscription]:
+    """Show a subscription."""
+    path = with_query(queue_path(queue, "subscriptions", subscription_id), details=True)
+    return Call(Request("GET", path, {}), lambda r: _subscription(encoding.document(r)))
+
+
+def update_subscription(queue: str, subscription_id: str, changes: Mapping[str, Any]) -> Call[None]:
+    """Change a subscription."""
+    path = queue_path(queue, "subscriptions", subscription_id)
+    return Call(Request("PATCH", path, JSON_TYPE, dumps(dict(changes))), nothing)
+
+
+def unsubscribe(queue: str, subscription_id: str) -> Call[None]:
+    """End a subscription."""
+    return Call(Request("DELETE", queue_path(queue, "subscriptions", subscription_id), {}), nothing)
+
+
+def rotate_secret(queue: str, subscription_id: str) -> Call[str]:
+    """Make another secret."""
+    path = queue_path(queue, "subscriptions", subscription_id, "secret")
+    # Sent twice it would make two, one of which nobody knows.
+    return Call(
+        Request("POST", path, {}), lambda r: str(encoding.document(r)["secret"]), resend=False
+    )
+
+
+def deliveries(queue: str, subscription_id: str) -> Call[tuple[Delivery, ...]]:
+    """List the last attempts to deliver."""
+
+    def read(response: Response) -> tuple[Delivery, ...]:
+        return tuple(
+            Delivery(
+                entry["id"],
+                encoding.instant(entry["at"]),
+                entry["attempt"],
+                entry["outcome"],
+                entry["status"],
+                entry["milliseconds"],
+                entry["answer"],
+                entry["error"],
+                encoding.instant(entry["next"]),
+            )
+            for entry in encoding.document(response)["deliveries"]
+        )
+
+    path = queue_path(queue, "subscriptions", subscription_id, "deliveries")
+    return Call(Request("GET", path, {}), read)
+
+
+def failed_deliveries(
+    queue: str, subscription_id: str, *, marker: str | None = None
+) -> Call[FailedPage]:
+    """List what could not be delivered, after `marker`."""
+
+    def read(response: Response) -> FailedPage:
+        document = encoding.document(response)
+        found = tuple(
+            FailedDelivery(
+                entry["id"],
+                entry["message_id"],
+                encoding.instant(entry["at"]),
+                entry["attempts"],
+                entry["reason"],
+                entry["message"],
+            )
+            for entry in document["deliveries"]
+        )
+        return FailedPage(found, next_marker(document))
+
+    path = queue_path(queue, "subscriptions", subscription_id, "deliveries")
+    return Call(Request("GET", with_query(path, state="failed", marker=marker), {}), read)
+
+
+def retry_delivery(queue: str, subscription_id: str, delivery_id: str) -> Call[None]:
+    """Deliver again."""
+    path = queue_path(queue, "subscriptions", subscription_id, "deliveries", delivery_id, "retry")
+    return Call(Request("POST", path, {}), nothing)
+
+
+def ping_subscription(queue: str, subscription_id: str) -> Call[Ping]:
+    """Send a test notification."""
+
+    def read(response: Response) -> Ping:
+        document = encoding.document(response)
+        return Ping(
+            document["outcome"],
+            document["status"],
+            document["milliseconds"],
+            document["answer"],
+            document["error"],
+        )
+
+    path = queue_path(queue, "subscriptions", subscription_id, "ping")
+    return Call(Request("POST", path, {}), read)
+
+
+def _subscription(entry: Any) -> Subscription:  # noqa: ANN401 - JSON is anything
+    return Subscription(
+        entry["id"],
+        entry["source"],
+        entry["subscriber"],
+        entry["ttl"],
+        entry["age"],
+        entry["options"],
+        entry["confirmed"],
+        (entry.get("disabled") or {}).get("reason"),
+    )
