@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.subject import QueueUnderTest, ids, new, texts
+from tests.contract.subject import QueueUnderTest, give_back, ids, new, texts
 from tests.drivers.swift.conftest import OpenSwift, a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
 from zaqar_lite.domain.errors import NotFound, Unavailable
@@ -197,6 +197,27 @@ async def test_a_pop_whose_answer_is_lost_loses_nothing(
     proxy.fault("DELETE", posted[0], times=20, cut="after")
     assert texts((await queue.pop()).messages) == ["a", "b"]
     assert await queue.bodies() == []
+
+
+@pytest.mark.parametrize("settles", [False, True])
+async def test_who_waits_looks_again_when_messages_were_given_back_in_part(
+    open_swift: OpenSwift, proxy: FaultyProxy, settles: bool
+) -> None:
+    """The caller is told 503; what is written by then is ready all the same."""
+    queue = a_queue(await open_swift(proxy.url, options=QUICK))
+    heard: list[int] = []
+    queue.stores.messages.listen(lambda _, count: heard.append(count))
+    posted = await queue.post("a", "b")
+    claim_id = await queue.claim_id()
+    await queue.stores.messages.watch(queue.ref)
+    proxy.fault("POST", posted[1], times=50, status=503)
+    with pytest.raises(Unavailable):
+        await (
+            queue.settle(claim_id, *map(give_back, posted)) if settles else queue.release(claim_id)
+        )
+    assert sum(heard) >= 1
+    proxy.heal()
+    assert texts((await queue.claim()).messages) == ["a"]
 
 
 async def test_a_claim_is_answered_though_letters_could_not_be_moved(

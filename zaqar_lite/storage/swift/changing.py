@@ -41,11 +41,14 @@ class Changing(Claiming):
                 raise NotFound(f"Message {message_id} does not exist.")
             state = _edited(message.state, edit, now)
             edited = message.with_state(state)
-            if edit.body is not None:
-                edited = edited._replace(content=edited.content._replace(body=edit.body))
-                await self._objects.put_message(container, edited, lease)
-            elif not await self._objects.mark_message(container, edited.listed.name, state, lease):
-                raise NotFound(f"Message {message_id} does not exist.")
+            with self._hints.changing(container):
+                if edit.body is not None:
+                    edited = edited._replace(content=edited.content._replace(body=edit.body))
+                    await self._objects.put_message(container, edited, lease)
+                elif not await self._objects.mark_message(
+                    container, edited.listed.name, state, lease
+                ):
+                    raise NotFound(f"Message {message_id} does not exist.")
             self._tell_back(container, 1, state.delay_expires_at)
             return edited.view(now)
 
@@ -136,7 +139,9 @@ class Changing(Claiming):
         return done
 
     async def _expose(self, container: str, listed: Sequence[Listed], lease: Lease) -> int:
-        done = sum(await together(*(self._expose_one(container, o.name, lease) for o in listed)))
+        steps = (self._expose_one(container, one.name, lease) for one in listed)
+        with self._hints.changing(container):
+            done = sum(await together(*steps))
         self._tell_back(container, done, 0)
         return done
 

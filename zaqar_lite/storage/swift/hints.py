@@ -3,6 +3,9 @@
 Other processes are not heard: who waits looks once a second where several share the store.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.base import Listener
 from zaqar_lite.storage.swift.tail import Tails
@@ -38,6 +41,18 @@ class Hints:
         if known.due_at is not None and until < known.due_at:
             known.due_at = until
         self._tell(container, 0)
+
+    @contextmanager
+    def changing(self, container: str) -> Iterator[None]:
+        """Write leases and delays; where that fails nobody knows which are written by now."""
+        known = self._tails.queue(container)
+        known.something_may_be_ready()
+        try:
+            yield
+        except BaseException:
+            known.due_at = None
+            self.ready(container, 1)
+            raise
 
     def _tell(self, container: str, count: int) -> None:
         if self.listener is not None and container in self._watched:

@@ -104,18 +104,14 @@ class Holding(Reading):
             renewed = Record(claim_id, now, ttl_ms, now + ttl_ms, record.names)
             if not held:
                 raise _no_claim(claim_id)
-            marked = await together(
-                self._mark_record(container, renewed, lease),
-                *(
-                    self._mark_held(
-                        container, one, one.state.held_until(now, ttl_ms, grace_ms), lease
-                    )
-                    for one in held
-                ),
-            )
+            changes = [(one, one.state.held_until(now, ttl_ms, grace_ms)) for one in held]
+            with self._hints.changing(container):
+                marked = await together(
+                    self._mark_record(container, renewed, lease),
+                    *(self._mark_held(container, *each, lease) for each in changes),
+                )
             if not marked[0]:
                 raise _no_claim(claim_id)
-            self._tails.queue(container).something_may_be_ready()
             self._hints.waits(container, now + ttl_ms)
 
         await self._backend.locked(queue, work)
@@ -132,7 +128,8 @@ class Holding(Reading):
             held = await self._held(container, record, lease)
             now = self._now()
             ending = Ending(Ended.RELEASED, now, delay_ms=delay_ms)
-            await together(*(self._give_back(container, one, ending, lease) for one in held))
+            with self._hints.changing(container):
+                await together(*(self._give_back(container, one, ending, lease) for one in held))
             await self._end(container, claim_id, lease)
             self._tell_back(container, len(held), now + delay_ms)
 
@@ -141,7 +138,6 @@ class Holding(Reading):
 
     def _tell_back(self, container: str, count: int, at: int) -> None:
         """Tell who waits that messages are ready from an instant on."""
-        self._tails.queue(container).something_may_be_ready()
         if at > self._now():
             self._hints.waits(container, at)
         else:

@@ -98,10 +98,11 @@ class Settling(Holding):
                 message.outcomes.append(message.decide(claim_id, said, retries, now))
             changed = [m for m in named.values() if m.found and (m.acked or m.ending)]
             extended = [m for m in named.values() if m.found and m not in changed]
-            await self._extend(container, claim_id, extended, lease)
-            letters = await together(*(self._write(container, m, lease) for m in changed))
-            dead = [letter for letter in letters if letter is not None]
-            moved = await self._dead_letters.bury(container, dead, retries.dead_letter, lease)
+            with self._hints.changing(container):
+                await self._extend(container, claim_id, extended, lease)
+                letters = await together(*(self._write(container, m, lease) for m in changed))
+                dead = [letter for letter in letters if letter is not None]
+                moved = await self._dead_letters.bury(container, dead, retries.dead_letter, lease)
             gone = [message.found for message in changed if message.found]
             await self._end_empty(container, [claim_id], gone, lease)
             self._tell_settled(container, changed)
@@ -123,7 +124,6 @@ class Settling(Holding):
             if record.ends_at < ends_at:
                 await self._mark_record(container, replace(record, ends_at=ends_at), lease)
         await together(*(self._mark_held(container, *each, lease) for each in changed))
-        self._tails.queue(container).something_may_be_ready()
         self._hints.waits(container, min(state.claim_expires_at for _, state in changed))
 
     async def _write(self, container: str, message: _Message, lease: Lease) -> Fetched | None:

@@ -131,12 +131,11 @@ class Sweeping(Holding):
         found = await self._fetch_all(container, names)
         live = [m for m in found if m.state.is_live(now) and m.state.has_lapsed(now)]
         meetings = (self._meet(container, m, retries, lease, marks=True) for m in live)
-        met = await together(*meetings)
-        letters = [message for message in met if message.state.move_reason]
-        moved = await self._dead_letters.bury(container, letters, letter, lease)
-        known = self._tails.queue(container)
-        known.something_may_be_ready()
-        known.due_at = None
+        with self._hints.changing(container):
+            met = await together(*meetings)
+            letters = [message for message in met if message.state.move_reason]
+            moved = await self._dead_letters.bury(container, letters, letter, lease)
+        self._tails.queue(container).due_at = None
         parked = [m.state.claim_expires_at for m in met if m.state.claim_expires_at]
         if parked:
             self._hints.waits(container, min(parked))
