@@ -42,6 +42,7 @@ PARTS = (
             "share": "print a pre-signed permission for a queue",
             "health": "ask whether the server is up",
             "watch": "show a queue's counts live",
+            "context": "give servers names, and choose between them",
             "completion": "print completion for a shell",
         },
         None,
@@ -94,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 WITH_A_VALUE = frozenset(
     {
         "--url",
+        "--context",
         "--project",
         "--client-id",
         "--access-key",
@@ -106,7 +108,7 @@ WITH_A_VALUE = frozenset(
     }
 )
 FLAGS = frozenset({"--json"})
-NOUNS = frozenset({"queue", "message", "claim", "dlq", "key"})
+NOUNS = frozenset({"queue", "message", "claim", "dlq", "key", "context"})
 
 
 def options_last(words: Sequence[str]) -> list[str]:

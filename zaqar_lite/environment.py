@@ -13,7 +13,9 @@ from typing import Any
 
 PREFIX = "ZAQAR_LITE_"
 CONFIG = "CONFIG"
-CLIENT_NAMES = frozenset({"URL", "PROJECT", "CLIENT_ID", "CONTEXT", "KEY", "CA_FILE"})
+CLIENT_NAMES = frozenset(
+    {"URL", "PROJECT", "CLIENT_ID", "CONTEXT", "KEY", "CA_FILE", "SIGNED", "OS_CLOUD"}
+)
 """What the clients read, which the server passes over."""
 
 _OLD_SERVER_PREFIX = "ZAQAR_"

@@ -9,6 +9,7 @@ import argparse
 from zaqar_lite.commands import (
     claim,
     completion,
+    context,
     dlq,
     health,
     key,
@@ -34,6 +35,7 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         share,
         health,
         watch,
+        context,
         completion,
     ):
         noun.add_command(subparsers)

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from zaqar_lite.commands import contexts
 from zaqar_lite.commands.durations import seconds_above_zero
 from zaqar_lite.commands.output import Output, printable
 from zaqar_lite.commands.retrying import Retrying
@@ -105,6 +106,9 @@ def add_leaf(subparsers: Leaves, name: str, handler: Handler, text: str) -> argp
 def add_connection(parser: argparse.ArgumentParser) -> None:
     """Declare the options of connection and output."""
     group = parser.add_argument_group("connection and output")
+    group.add_argument(
+        "--context", metavar="NAME", help="a server of `zaqar-lite context` (ZAQAR_LITE_CONTEXT)"
+    )
     group.add_argument("--url", help="the server (ZAQAR_LITE_URL, else http://127.0.0.1:8888)")
     group.add_argument("--project", help="the project (ZAQAR_LITE_PROJECT, else default)")
     group.add_argument(
@@ -148,13 +152,23 @@ def connect(kind: type[S], arguments: argparse.Namespace) -> S:
     """Make a client as the options and the environment say."""
     from zaqar_lite.client import RetryPolicy  # noqa: PLC0415 - only once a command runs
 
-    url = arguments.url or client_value("URL")
-    cloud = arguments.os_cloud or (os.environ.get("OS_CLOUD") if url is None else None)
+    asked_for = arguments.context or client_value("CONTEXT")
+    context = contexts.load().get(asked_for)
+
+    def value(name: str) -> str | None:
+        given: str | None = getattr(arguments, name)
+        from_context, from_environment = context.get(name), client_value(name.upper())
+        if asked_for is not None:
+            return given or from_context or from_environment
+        return given or from_environment or from_context
+
+    url = value("url")
+    cloud = value("os_cloud") or (os.environ.get("OS_CLOUD") if url is None else None)
     return kind(
         url,
-        project=arguments.project or client_value("PROJECT"),
-        client_id=arguments.client_id or client_value("CLIENT_ID"),
-        auth=_auth(cloud, arguments.signed, arguments.access_key or client_value("KEY")),
+        project=value("project"),
+        client_id=value("client_id"),
+        auth=_auth(cloud, value("signed"), arguments.access_key or client_value("KEY")),
         retries=RetryPolicy(attempts=arguments.attempts, on_retry=Retrying()),
         timeout=arguments.timeout,
         ssl_context=_tls(arguments),

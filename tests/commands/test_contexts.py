@@ -1,0 +1,62 @@
+"""Contexts: servers with names, and which of them a command talks to."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.commands.running import Run
+from tests.server import ServerProcess
+from zaqar_lite.client import Client
+from zaqar_lite.commands import contexts
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A configuration of the test's own."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path / "zaqar-lite" / "contexts.json"
+
+
+def test_contexts_are_added_listed_chosen_and_removed(run: Run, home: Path) -> None:
+    assert run("context", "list") == (0, [])
+    prod = ["--url", "http://prod:8888", "--project", "shop"]
+    assert run("context", "add", "prod", *prod)[0] == 0
+    assert run("context", "add", "test", "--url", "http://test:8888")[0] == 0
+    _, rows = run("context", "use", "test")
+    assert rows == [{"name": "test", "current": True, "url": "http://test:8888"}]
+    _, rows = run("context", "list")
+    assert [(row["name"], row["current"]) for row in rows] == [("prod", False), ("test", True)]
+    assert rows[0]["project"] == "shop"
+    assert stat.S_IMODE(home.stat().st_mode) == 0o600
+    assert run("context", "remove", "test")[0] == 0
+    assert contexts.load() == contexts.Contexts(
+        {"prod": {"url": "http://prod:8888", "project": "shop"}}
+    )
+    assert run("context", "use", "test")[0] == 3
+
+
+def test_a_command_goes_where_its_context_says(
+    run: Run, server: ServerProcess, client: Client, queue: str
+) -> None:
+    client.post(queue, 1)
+    run("context", "add", "away", "--url", "http://127.0.0.1:1")
+    run("context", "add", "here", "--url", server.url, "--project", "tests")
+    # The environment says where the server is, so only a context that is asked for counts.
+    away = "http://127.0.0.1:1"
+    words = ["queue", "stats", queue, "--attempts", "1"]
+    assert run(*words, url=away)[0] == 4
+    code, rows = run("--context", "here", *words, url=away)
+    assert (code, rows[0]["total"]) == (0, 1)
+    # Without the environment the current one does; an option goes before all of them.
+    assert run(*words, url="")[0] == 4
+    run("context", "use", "here")
+    assert run(*words, url="")[1][0]["total"] == 1
+    assert run(*words, "--url", away, url="")[0] == 4
+    assert run(*words, "--context", "nowhere")[0] == 2
+
+
+def test_a_broken_file_is_told_in_one_line(run: Run, home: Path) -> None:
+    home.parent.mkdir()
+    home.write_text("{")
+    assert run("context", "list")[0] == 2

@@ -1,0 +1,89 @@
+"""`zaqar-lite context`: give servers names, and choose between them."""
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from zaqar_lite.commands import contexts
+from zaqar_lite.commands.output import Output, printable
+from zaqar_lite.commands.running import NOT_FOUND, OK, USAGE, Leaves, add_noun
+
+Handler = Callable[[contexts.Contexts, argparse.Namespace, Output], None]
+
+
+def add_command(subparsers: Leaves) -> None:
+    """Declare the noun and its verbs."""
+    verbs = add_noun(subparsers, "context", "give servers names, and choose between them")
+    parser = _verb(verbs, "add", add, "name a server, or change what a name means")
+    parser.add_argument("name")
+    for field in contexts.FIELDS:
+        parser.add_argument(f"--{field.replace('_', '-')}", help=f"as the option of {field!r}")
+    for verb, handler, text in (
+        ("use", use, "use a context where none is asked for"),
+        ("remove", remove, "forget a context"),
+    ):
+        _verb(verbs, verb, handler, text).add_argument("name")
+    _verb(verbs, "list", list_, "list the contexts")
+
+
+def add(known: contexts.Contexts, arguments: argparse.Namespace, output: Output) -> None:
+    """Name a server; the first one is used from now on."""
+    given = {field: getattr(arguments, field) for field in contexts.FIELDS}
+    said = {field: value for field, value in given.items() if value is not None}
+    known.named[arguments.name] = known.named.get(arguments.name, {}) | said
+    known.current = known.current or arguments.name
+    contexts.save(known)
+    output.record(_row(known, arguments.name))
+
+
+def use(known: contexts.Contexts, arguments: argparse.Namespace, output: Output) -> None:
+    """Choose a context."""
+    known.get(arguments.name)
+    known.current = arguments.name
+    contexts.save(known)
+    output.record(_row(known, arguments.name))
+
+
+def remove(known: contexts.Contexts, arguments: argparse.Namespace, output: Output) -> None:
+    """Forget a context."""
+    known.get(arguments.name)
+    del known.named[arguments.name]
+    if known.current == arguments.name:
+        known.current = None
+    contexts.save(known)
+    output.record({"name": arguments.name, "removed": True})
+
+
+def list_(known: contexts.Contexts, arguments: argparse.Namespace, output: Output) -> None:  # noqa: ARG001 - as all verbs
+    """List contexts."""
+    output.rows(
+        (_row(known, name) for name in sorted(known.named)),
+        ("name", "current", *contexts.FIELDS),
+        empty="There are no contexts (zaqar-lite context add NAME --url URL).",
+    )
+
+
+def _row(known: contexts.Contexts, name: str) -> dict[str, object]:
+    return {"name": name, "current": name == known.current, **known.named[name]}
+
+
+def _verb(verbs: Leaves, name: str, handler: Handler, text: str) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(name, help=text, description=text)
+    parser.add_argument("--json", action="store_true", help="JSON lines, as in a pipe")
+    parser.set_defaults(run=lambda arguments: _run(handler, arguments))
+    return parser
+
+
+def _run(handler: Handler, arguments: argparse.Namespace) -> int:
+    try:
+        handler(contexts.load(), arguments, Output(as_json=arguments.json))
+    except contexts.UnknownContext as error:
+        return _explain(error, NOT_FOUND)
+    except (ValueError, OSError) as error:
+        return _explain(error, USAGE)
+    return OK
+
+
+def _explain(error: Exception, code: int) -> int:
+    print(f"zaqar-lite: {printable(error)}", file=sys.stderr)
+    return code
