@@ -46,6 +46,8 @@ _MOST_AT_ONCE = 200
 """Messages of a lane that one process works on."""
 _WAIT = 20.0
 _PAUSE = 1.0
+_GATHER = 0.01
+"""Seconds in which what is done is gathered, to be deleted in one step."""
 _SKEW_MS = 10_000
 """How far the clocks of servers may be apart."""
 _LEAST_LIFE_MS = 1_000
@@ -82,6 +84,7 @@ class Deliveries:
         self._disable_after_ms = disable_after * 1000
         self._tasks: list[asyncio.Task[None]] = []
         self._done: dict[QueueRef, list[str]] = {NOTES: [], RETRIES: []}
+        self._has_done = {NOTES: asyncio.Event(), RETRIES: asyncio.Event()}
 
     def start(self) -> None:
         """Begin to deliver in tasks of the running event loop."""
@@ -166,11 +169,14 @@ class Deliveries:
             logger.exception("a delivery failed; it comes again when its lease ends")
         else:
             self._done[lane].append(message.id)
+            self._has_done[lane].set()
 
     async def _settle(self, lane: QueueRef) -> None:
         """Delete what is done, many at a time."""
         while True:
-            await asyncio.sleep(0.01 if self._done[lane] else 0.05)
+            await self._has_done[lane].wait()
+            self._has_done[lane].clear()
+            await asyncio.sleep(_GATHER)
             try:
                 await self._settle_done(lane)
             except Unavailable as exc:
@@ -186,6 +192,7 @@ class Deliveries:
             await self._messages.delete(lane, done, claim_ids=None)
         except BaseException:
             self._done[lane] = [*done, *self._done[lane]]
+            self._has_done[lane].set()
             raise
 
     async def _deliver_note(self, message: Message) -> None:
