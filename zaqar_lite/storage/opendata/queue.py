@@ -31,7 +31,6 @@ from zaqar_lite.storage.opendata.entries import (
     Entry,
     Page,
     Summary,
-    is_damaged,
     is_ready,
     ready_key,
 )
@@ -243,7 +242,8 @@ class Queue:
     def index(self, entry: Entry) -> None:
         """Count an entry that is in its page, and let the bounds of the page include it."""
         self.total += 1
-        self._note_expiry(entry)
+        if entry.expires_at < entry.page.min_expires:
+            self._note_expiry(entry)
         if entry.delayed:
             self.delayed_count += 1
             self._index_wait(entry, entry.visible_at)
@@ -469,7 +469,7 @@ class Queue:
 
     def make_ready(self, entry: Entry) -> None:
         """Count an entry as ready, and let it be found, unless it is set aside."""
-        if is_damaged(entry):
+        if entry.past is not None and entry.past.damaged:
             return
         self.ready_count += 1
         key = entry.priority << POSITION_BITS | entry.position
