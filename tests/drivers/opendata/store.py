@@ -28,6 +28,7 @@ from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.management import OpenDataManagementStore
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.slatedb.engine import SlateDbEngine
+from zaqar_lite.storage.opendata.sqlite.file import table_of
 
 QUEUE, OTHER, THIRD = (QueueRef("project", name) for name in ("queue", "other", "third"))
 MINUTE, HOUR = 60_000, 3_600_000
@@ -159,12 +160,24 @@ async def listed(store: Store, queue: QueueRef = QUEUE) -> list[str]:
         marker = None if page.marker is None else Marker(page.marker)
 
 
+def place_of(key: bytes) -> tuple[str, bytes | int]:
+    """The table of SQLite that has a record, and how it is found there."""
+    table = table_of(key)
+    if table is None:
+        return "kv", key
+    number = table.number(key)
+    assert number is not None
+    return table.name, number
+
+
 def flip_in_row(directory: Path, key: bytes) -> None:
     """Flip a bit of a value in SQLite; its checksum stays."""
+    name, place = place_of(key)
     with sqlite3.connect(directory / "queue.sqlite3") as database:
-        ((value,),) = database.execute("SELECT v FROM kv WHERE k = ?", (key,)).fetchall()
+        rows = database.execute(f"SELECT v FROM {name} WHERE k = ?", (place,)).fetchall()  # noqa: S608 - a name of ours
+        ((value,),) = rows
         flipped = value[:-1] + bytes((value[-1] ^ 1,))
-        database.execute("UPDATE kv SET v = ? WHERE k = ?", (flipped, key))
+        database.execute(f"UPDATE {name} SET v = ? WHERE k = ?", (flipped, place))  # noqa: S608 - a name of ours
     database.close()
 
 

@@ -5,13 +5,13 @@ import uuid
 from pathlib import Path
 
 import pytest
+from zaqar_lite.storage.opendata.slatedb.table import read_layout
 
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import QUEUE, Store, texts
 from tests.services import S3Server
 from zaqar_lite.cli import main
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.storage.opendata.slatedb.table import read_layout
 
 
 @pytest.fixture

@@ -29,7 +29,6 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.registry import create_stores
 
 QUEUE, LETTERS = QueueRef("project", "orders"), QueueRef("project", "letters")
@@ -92,11 +91,10 @@ def test_a_good_store_has_no_problems(uri: str, capsys: pytest.CaptureFixture[st
 def test_problems_are_named(uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     database = sqlite3.connect(tmp_path / "data" / "queue.sqlite3")
     with database:
-        prefix = keys.prefix(RecordType.PAYLOAD)
-        rows = database.execute("SELECT k FROM kv WHERE k > ? ORDER BY k LIMIT 2", (prefix,))
+        rows = database.execute("SELECT k FROM payload ORDER BY k LIMIT 2")
         first, second = (row[0] for row in rows.fetchall())
-        database.execute("DELETE FROM kv WHERE k = ?", (first,))
-        database.execute("UPDATE kv SET v = x'00' WHERE k = ?", (second,))
+        database.execute("DELETE FROM payload WHERE k = ?", (first,))
+        database.execute("UPDATE payload SET v = x'00' WHERE k = ?", (second,))
     database.close()
     assert main(["store", "check", "--store", uri]) == 1
     out = capsys.readouterr().out

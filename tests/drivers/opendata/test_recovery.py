@@ -15,7 +15,7 @@ from zaqar_lite.domain.errors import NotFound, Unavailable
 from zaqar_lite.domain.models import Claimed, DelayMode, Edit, NewMessage, Take
 from zaqar_lite.storage.opendata import claiming
 from zaqar_lite.storage.opendata.engine import Batch, Stored
-from zaqar_lite.storage.opendata.sqlite import writer
+from zaqar_lite.storage.opendata.sqlite import file
 
 pytestmark = pytest.mark.anyio
 
@@ -245,7 +245,7 @@ def test_the_directories_above_a_new_store_are_synced(
 
 def test_the_database_is_synced_through_the_drive_s_cache(tmp_path: Path) -> None:
     """On macOS an fsync alone does not do that; elsewhere the pragma means nothing."""
-    connection = writer.open_file(tmp_path / "queue.sqlite3")
+    connection = file.open_file(tmp_path / "queue.sqlite3")
     for pragma in ("fullfsync", "checkpoint_fullfsync"):
         assert connection.execute(f"PRAGMA {pragma}").fetchone() == (1,)
     connection.close()

@@ -1,6 +1,5 @@
 """A start that can't go on: it says why, and a signal ends it."""
 
-import asyncio
 import fcntl
 import os
 import signal
@@ -17,11 +16,9 @@ import pytest
 
 from tests.server import ServerProcess
 from tests.services.process import free_port
-from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.storage.opendata.engine import Batch, DirectoryLock
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.storage.opendata.slatedb import opening
 from zaqar_lite.storage.opendata.slatedb.engine import SlateDbEngine
-from zaqar_lite.storage.opendata.sqlite.engine import SqliteEngine
 
 PING = {"Client-ID": "3381af92-2b9e-11e3-b191-71861300734c", "X-Project-Id": "ping"}
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
@@ -102,39 +99,3 @@ async def test_an_object_store_that_does_not_answer_is_told(
         await engine.open()
     await engine.close()
     silent.close()
-
-
-def exists(file: Path) -> bool:
-    return file.exists()
-
-
-def cut_short(file: Path) -> None:
-    os.truncate(file, file.stat().st_size - 40_960)
-
-
-@pytest.mark.anyio
-async def test_a_rebuild_keeps_others_away_until_it_is_done(tmp_path: Path) -> None:
-    engine = SqliteEngine(tmp_path)
-    await engine.open()
-    for number in range(20):
-        keys = (b"\x01%d-%d" % (number, row) for row in range(1_000))
-        await engine.commit(Batch({key: os.urandom(900) for key in keys}, ()))
-    await engine.close()
-    file, new = engine.path, engine.path.with_name(f"{engine.path.name}.new")
-    cut_short(file)
-    start = asyncio.create_task(SqliteEngine(tmp_path).open())
-    for _ in range(10_000):
-        if exists(new):
-            break
-        await asyncio.sleep(0.001)
-    start.cancel()
-    while exists(new):
-        with pytest.raises(ConfigurationError, match="Another server"):
-            DirectoryLock(tmp_path).acquire()
-        await asyncio.sleep(0.01)
-    with pytest.raises(asyncio.CancelledError):
-        await start
-    again = SqliteEngine(tmp_path)
-    await again.open()
-    assert again.was_rebuilt
-    await again.close()

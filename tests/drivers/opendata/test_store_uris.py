@@ -1,13 +1,11 @@
 """The URI of a store, as `zaqar-lite store` and `serve` read it: one line says what is wrong."""
 
-import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.drivers.opendata.store import Store
 from zaqar_lite.cli import main
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
@@ -70,17 +68,3 @@ def test_there_must_be_a_store(
     assert f"There is no store at {missing}." in shown.err
     assert not shown.out
     assert not missing.exists()
-
-
-def test_a_slatedb_store_whose_rebuild_was_interrupted_is_there(tmp_path: Path) -> None:
-    uri = f"opendata+slatedb://{tmp_path / 'data'}"
-
-    async def make() -> None:
-        store = Store(uri)
-        await store.messages.open()
-        await store.messages.close()
-
-    asyncio.run(make())
-    place = tmp_path / "data" / "slatedb"
-    place.rename(place.with_name("slatedb.rebuilt"))  # what a crash in between leaves
-    assert main(["store", "check", "--store", uri]) == 0

@@ -8,6 +8,13 @@ from uuid import UUID
 
 import pytest
 
+from tests.drivers.opendata.profiles import (
+    LogLayout,
+    Profile,
+    in_profile,
+    log_entry_key,
+    read_kind,
+)
 from zaqar_lite.domain.filters import compile_priority, parse
 from zaqar_lite.storage.opendata.format import (
     active,
@@ -18,7 +25,7 @@ from zaqar_lite.storage.opendata.format import (
     records,
 )
 from zaqar_lite.storage.opendata.format.filters import decode_filter, encode_filter
-from zaqar_lite.storage.opendata.format.keys import LogLayout, Profile, RecordType
+from zaqar_lite.storage.opendata.format.keys import RecordType
 
 DOCUMENT = json.loads((Path(__file__).parent / "vectors.json").read_text())
 VECTORS: list[dict[str, Any]] = DOCUMENT["vectors"]
@@ -34,13 +41,12 @@ KINDS = {
 }
 
 
-def encode_key(vector: dict[str, Any]) -> bytes:  # noqa: PLR0911 - one a record
+def encode_key(vector: dict[str, Any]) -> bytes:
     record, fields = vector["record"], vector["fields"]
     if record == "log entry":
         sequence = fields.get("relative_seq", fields.get("sequence"))
-        layout = LogLayout(fields["layout"])
-        return keys.log_entry_key(
-            fields.get("segment", 0), sequence, fields["key"].encode(), layout
+        return log_entry_key(
+            fields.get("segment", 0), sequence, fields["key"].encode(), LogLayout(fields["layout"])
         )
     if record == "log seqblock":
         return keys.LOG_BLOCK
@@ -48,21 +54,24 @@ def encode_key(vector: dict[str, Any]) -> bytes:  # noqa: PLR0911 - one a record
         return keys.log_segment_key(fields["segment"])
     if record == "log listing":
         return keys.log_listing_key(fields["segment"], fields["key"].encode())
-    profile = Profile(fields["profile"])
+    return in_profile(encode_queue_key(record, fields), Profile(fields["profile"]))
+
+
+def encode_queue_key(record: str, fields: dict[str, Any]) -> bytes:
     queue = (
         bytes.fromhex(fields["queue_id_hex"])
         if "queue_id_hex" in fields
         else (fields.get("queue_id", "").encode())
     )
     if record == "claim":
-        return keys.claim_key(queue, UUID(fields["claim_id"]).bytes, profile)
+        return keys.claim_key(queue, UUID(fields["claim_id"]).bytes)
     if record == "attempts" and queue:
         return keys.attempts_key(fields["message_id"], queue)
     if "message_id" in fields:
-        return keys.message_key(KINDS[record], fields["message_id"], profile)
+        return keys.message_key(KINDS[record], fields["message_id"])
     if queue:
-        return keys.queue_key(KINDS[record], queue, fields.get("page"), profile)
-    return keys.prefix(KINDS[record], profile)
+        return keys.queue_key(KINDS[record], queue, fields.get("page"))
+    return keys.prefix(KINDS[record])
 
 
 def encode_value(record: str, fields: dict[str, Any]) -> bytes:  # noqa: PLR0911 - one a record
@@ -156,8 +165,7 @@ def test_vector(vector: dict[str, Any]) -> None:
         assert encode_key(vector) == data
         if fields.get("profile") is not None:
             profile = Profile(fields["profile"])
-            kind, _ = keys.read_prefix(data, profile)
-            assert kind == (9 if record == "claim" else KINDS[record].value)
+            assert read_kind(data, profile) == (9 if record == "claim" else KINDS[record].value)
     else:
         assert encode_value(record, fields) == data
         assert reencode(record, data) == data

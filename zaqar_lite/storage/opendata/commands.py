@@ -6,8 +6,9 @@ Each takes the store's lock, so none runs beside a server on the same directory.
 import argparse
 import asyncio
 import io
+import sqlite3
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,9 @@ from zaqar_lite.storage.opendata import create_engine, transfer
 from zaqar_lite.storage.opendata.checking import check, dump
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.replacing import replacing
+from zaqar_lite.storage.opendata.salvaging import fill, rows_of_file, rows_of_store
+from zaqar_lite.storage.opendata.sqlite.compacting import is_sqlite
+from zaqar_lite.storage.opendata.sqlite.engine import SqliteEngine
 
 DEFAULT_STORE = "embedded:zaqar-lite-data"
 
@@ -38,7 +42,12 @@ def add_commands(
         ("check", run_check, "verify every record and how they fit together"),
         ("dump", run_dump, "print every record readably"),
         ("export", run_export, "write queues and their messages as JSON lines"),
-        ("import", partial(run_import, rehearsal=rehearsal), "read what export wrote into a store"),
+        (
+            "import",
+            partial(run_import, rehearsal=rehearsal),
+            "read into a store what export wrote, or what is intact of a damaged store",
+        ),
+        ("compact", run_compact, "write a store's file anew, as small as it gets"),
     ):
         command = commands.add_parser(name, help=text, description=text.capitalize() + ".")
         command.add_argument(
@@ -46,7 +55,10 @@ def add_commands(
         )
         command.set_defaults(run=run)
         if name in ("export", "import"):
-            command.add_argument("file", nargs="?", default="-", help="a file; - is the terminal")
+            what = "a file; - is the terminal"
+            if name == "import":
+                what += "; a SQLite file, or the URI of a store, is read as a damaged one"
+            command.add_argument("file", nargs="?", default="-", help=what)
         if name == "export":
             command.add_argument("--project", help="only this project's queues")
             command.add_argument("--queue", help="only queues of this name")
@@ -108,7 +120,9 @@ def _output(file: str) -> AbstractContextManager[BinaryIO]:
 
 
 def run_import(arguments: argparse.Namespace, rehearsal: Rehearsal) -> int:
-    """Read JSON lines into a store, which is made where there is none."""
+    """Read JSON lines, or a damaged store, into a store, which is made where there is none."""
+    if "://" in arguments.file or _is_database(arguments.file):
+        return _guarded(_salvage(arguments.file, arguments.store))
     try:
         rehearse = rehearsal(arguments.config)
         source: int | str = 0 if arguments.file == "-" else arguments.file
@@ -125,17 +139,65 @@ def run_import(arguments: argparse.Namespace, rehearsal: Rehearsal) -> int:
     return _with_database(arguments.store, work, must_exist=False)
 
 
+def run_compact(arguments: argparse.Namespace) -> int:
+    """Write the file of a SQLite store anew; the server must not run."""
+
+    async def work() -> int:
+        engine = create_engine(arguments.store, must_exist=True)
+        if not isinstance(engine, SqliteEngine):
+            raise ConfigurationError("Only a SQLite store has a file to compact.")
+        before, after = await engine.compact()
+        print(f"{before} bytes are {after} now")
+        return 0
+
+    return _guarded(work())
+
+
+def _is_database(file: str) -> bool:
+    return file != "-" and Path(file).is_file() and is_sqlite(Path(file))
+
+
+async def _salvage(source: str, uri: str) -> int:
+    """Put what is intact of a damaged store into a new one, and open that."""
+    target = create_engine(uri)
+    await target.open()
+    try:
+        if "://" in source:
+            damaged = create_engine(source, must_exist=True)
+            await damaged.open()
+            try:
+                count = await fill(target, rows_of_store(damaged))
+            finally:
+                await damaged.close()
+        else:
+            count = await fill(target, rows_of_file(Path(source)))
+    finally:
+        await target.close()
+    print(f"{count} records are intact; opening the store, which puts back what it can")
+
+    async def work(db: Database) -> int:
+        messages = sum(queue.total for queue in db.queues)
+        print(f"{messages} messages are in {len(list(db.queues))} queues")
+        return 0
+
+    return await _work(uri, work, must_exist=True)
+
+
 def _with_database(
     uri: str, work: Callable[[Database], Awaitable[int]], *, must_exist: bool = True
 ) -> int:
     """Open a store, work on it, close it; say in one line what went wrong."""
+    return _guarded(_work(uri, work, must_exist=must_exist))
+
+
+def _guarded(work: Coroutine[object, object, int]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may know few letters
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return asyncio.run(_work(uri, work, must_exist=must_exist))
+        return asyncio.run(work)
     except BrokenPipeError:
         raise
-    except (ZaqarLiteError, OSError) as exc:
+    except (ZaqarLiteError, OSError, sqlite3.Error) as exc:
         return _fail(exc)
 
 

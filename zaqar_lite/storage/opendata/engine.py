@@ -16,6 +16,11 @@ from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.storage.opendata.disk import make_directory
 from zaqar_lite.storage.opendata.format.keys import describe
 
+REBUILT = b"\x00rebuilt"
+"""The key that marks a store filled from a damaged one, until that has been dealt with."""
+FIRST = b"\x01"
+"""Below every record; what is below this is the engine's own."""
+
 
 class Damage(NamedTuple):
     """A record, or with `until` a range of them, that the engine cannot read any more."""
@@ -49,7 +54,7 @@ class Engine(ABC):
     """What was found broken at opening, outside of any record."""
 
     was_rebuilt = False
-    """Whether what is intact of a damaged place was put into a new one: any may be missing."""
+    """Whether the store holds what was intact of a damaged one: any record may be missing."""
 
     patience = 10.0
     """Seconds after which a commit is not waited for any more; it may still be stored."""
@@ -90,11 +95,16 @@ class Engine(ABC):
         self.is_in_doubt = False
 
     def may_miss(self, start: bytes, end: bytes) -> bool:
-        """Whether a rebuild may have lost records from `start` up to `end`."""
+        """Whether records from `start` up to `end` may have been lost, unnamed."""
         return self.was_rebuilt and start < end
 
+    async def recall_rebuild(self) -> None:
+        """Find out whether this store was filled from a damaged one; part of opening."""
+        self.was_rebuilt = REBUILT in await self.get([REBUILT])
+
     async def forget_rebuild(self) -> None:
-        """Note that what was missing after a rebuild has been dealt with, durably."""
+        """Note that what was missing in a damaged store has been dealt with, durably."""
+        await self.commit(Batch({}, (REBUILT,)))
         self.was_rebuilt = False
 
     @abstractmethod

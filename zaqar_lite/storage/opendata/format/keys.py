@@ -39,7 +39,6 @@ from zaqar_lite.storage.opendata.format.encoding import (
 )
 
 LOG_KEY = b"opendata-queue/messages/metadata"
-SUBSYSTEM = 0x05
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _HISTORY = struct.Struct(">QH")
@@ -64,56 +63,27 @@ class RecordType(Enum):
     RECORD = 0x0F
 
 
-class Profile(Enum):
-    """How the two bytes before a key are laid out; the store writes SEED.
-
-    SEED        version 01 and the type as it is: the RFC's literal bytes.
-    TAG_2026_01 the type in the high nibble: the key-prefix RFC of January 2026.
-    SUBSYSTEM   a subsystem byte (05) before SEED: the key-prefix RFC's later form.
-    """
-
-    SEED = "seed"
-    TAG_2026_01 = "tag2026_01"
-    SUBSYSTEM = "subsystem"
-
-
-class LogLayout(Enum):
-    """How an entry of the log is keyed; the store writes HEAD, importers meet the others."""
-
-    HEAD = "head"
-    TEXT = "text"
-    SOURCE_2026_01 = "2026_01"
-
-
-def prefix(kind: RecordType, profile: Profile = Profile.SEED) -> bytes:
+def prefix(kind: RecordType) -> bytes:
     """The bytes before every key of a type."""
-    if profile is Profile.TAG_2026_01:
-        return bytes((1, kind.value << 4))
-    literal = bytes((1, kind.value))
-    return bytes((SUBSYSTEM,)) + literal if profile is Profile.SUBSYSTEM else literal
+    return bytes((1, kind.value))
 
 
 PAYLOAD_PREFIX = prefix(RecordType.PAYLOAD)
 ATTEMPT_PREFIX = prefix(RecordType.ATTEMPT)
 
 
-def read_prefix(key: bytes, profile: Profile = Profile.SEED) -> tuple[int, int]:
+def read_prefix(key: bytes) -> tuple[int, int]:
     """Read version and type; answer the raw type and the offset after it.
 
     Raises:
-        CodecError: too short, another subsystem, or a version that is not 1.
+        CodecError: too short, or a version that is not 1.
     """
-    start = 0
-    if profile is Profile.SUBSYSTEM:
-        if key[:1] != bytes((SUBSYSTEM,)):
-            raise CodecError(f"key of another subsystem: {key.hex()}")
-        start = 1
-    if len(key) < start + 2:
+    if len(key) < 2:
         raise CodecError(f"key too short: {key.hex()}")
-    version, kind = key[start], key[start + 1]
+    version, kind = key[:2]
     if version != 1:
         raise CodecError(f"key of version {version}; this reads version 1")
-    return (kind >> 4 if profile is Profile.TAG_2026_01 else kind), start + 2
+    return kind, 2
 
 
 def queue_id(ref: QueueRef) -> bytes:
@@ -136,16 +106,14 @@ def read_queue_id(raw: bytes) -> QueueRef:
     return QueueRef(project, name)
 
 
-def message_key(kind: RecordType, message_id: int, profile: Profile = Profile.SEED) -> bytes:
+def message_key(kind: RecordType, message_id: int) -> bytes:
     """Key of a payload, or of a message's attempts as the RFC has it."""
-    return prefix(kind, profile) + _U64.pack(message_id)
+    return prefix(kind) + _U64.pack(message_id)
 
 
-def queue_key(
-    kind: RecordType, queue: bytes, page: int | None = None, profile: Profile = Profile.SEED
-) -> bytes:
+def queue_key(kind: RecordType, queue: bytes, page: int | None = None) -> bytes:
     """Key of a record of a queue: active, done, failed, configuration; None is the root page."""
-    key = prefix(kind, profile) + terminated(queue)
+    key = prefix(kind) + terminated(queue)
     return key if page is None else key + _U64.pack(page)
 
 
@@ -194,9 +162,9 @@ def read_record_key(key: bytes) -> tuple[str, str, str]:
         raise CodecError(f"key of a record that is no UTF-8: {key.hex()}") from exc
 
 
-def claim_key(queue: bytes, claim: bytes, profile: Profile = Profile.SEED) -> bytes:
+def claim_key(queue: bytes, claim: bytes) -> bytes:
     """Key of a claim; `claim` is the 16 bytes of its UUID."""
-    return queue_key(RecordType.CLAIM, queue, profile=profile) + claim
+    return queue_key(RecordType.CLAIM, queue) + claim
 
 
 def idempotency_key(queue: bytes, kind: bytes, digest: bytes) -> bytes:
@@ -250,14 +218,8 @@ def log_prefix(segment: int, log: bytes = LOG_KEY) -> bytes:
     return b"\x03\x01" + _U32.pack(segment) + b"\x10" + terminated(log)
 
 
-def log_entry_key(
-    segment: int, sequence: int, log: bytes = LOG_KEY, layout: LogLayout = LogLayout.HEAD
-) -> bytes:
-    """Key of a log entry; `sequence` counts from the segment's start (TEXT: from zero)."""
-    if layout is LogLayout.TEXT:
-        return b"\x01\x01" + terminated(log) + _U64.pack(sequence)
-    if layout is LogLayout.SOURCE_2026_01:
-        return b"\x01\x10" + _U32.pack(segment) + terminated(log) + var_u64(sequence)
+def log_entry_key(segment: int, sequence: int, log: bytes = LOG_KEY) -> bytes:
+    """Key of a log entry; `sequence` counts from the segment's start."""
     return log_prefix(segment, log) + var_u64(sequence)
 
 

@@ -8,15 +8,16 @@ import os
 import zlib
 from pathlib import Path
 
+from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.storage.opendata.disk import try_to_write
 from zaqar_lite.storage.opendata.engine import DirectoryLock
 
 logger = logging.getLogger(__name__)
 FOLDER = "slatedb"
 _CLEAN = "clean-shutdown"
-_DAMAGED = "found-damaged"
 _COMMIT = "last-commit"
-_REBUILT = FOLDER + ".rebuilt"
+_NEWEST = "newest-files"
+_UNCHECKED = ("manifest", "compactions")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -59,15 +60,58 @@ class LocalDirectory:
         """Note that it is not closed any more."""
         self._clean.unlink(missing_ok=True)
 
-    @property
-    def was_found_damaged(self) -> bool:
-        """Whether the store was found damaged when it was opened or read."""
-        return (self.place / _DAMAGED).exists()
+    def note_newest(self) -> None:
+        """Note the crc32 of the newest manifest and of the compaction's newest file.
 
-    def note_damage(self) -> None:
-        """Note that the store was found damaged: the next start rebuilds it."""
-        with contextlib.suppress(OSError):  # it will be found again
-            (self.place / _DAMAGED).touch()
+        SlateDB gives them no checksum.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        newest = [found for folder in _UNCHECKED if (found := _newest(self.place / folder))]
+        lines = [f"{file.name} {zlib.crc32(file.read_bytes())}\n" for file in newest]
+        written = self.place / f"{_NEWEST}.new"
+        written.write_text("".join(lines))
+        written.replace(self.place / _NEWEST)
+
+    def check_newest(self) -> None:
+        """Compare these files with what was noted.
+
+        Raises:
+            ConfigurationError: one is not what was written.
+            OSError: one can't be read.
+        """
+        try:
+            noted = dict(line.split() for line in (self.place / _NEWEST).read_text().splitlines())
+        except (FileNotFoundError, ValueError):
+            return
+        for name, checksum in noted.items():
+            file = self.place / name.rpartition(".")[2] / name
+            newest = _newest(file.parent)
+            if newest is None or newest < file:
+                problem = "is missing"
+            elif newest == file and checksum != str(zlib.crc32(file.read_bytes())):
+                problem = "is not what was written"
+            else:
+                continue
+            raise ConfigurationError(
+                f"The SlateDB store at {self.place} can't be opened: {file} {problem}. It is kept "
+                "as it is: restore it from a backup, or give the server another place."
+            )
+
+    @property
+    def noted_commit(self) -> int:
+        """The number of a commit that is durable, and mostly is the last one; 0 for none noted.
+
+        Raises:
+            OSError: the note can't be read.
+        """
+        try:
+            note = (self.place / _COMMIT).read_bytes()
+        except FileNotFoundError:
+            return 0
+        number = note[:8]
+        return int.from_bytes(number, "big") if note[8:] == _checksum(number) else 0
 
     async def try_to_write(self) -> None:
         """Try whether the disk takes a file of 64 KiB.
@@ -99,7 +143,7 @@ class LocalDirectory:
 
 
 def _sync(descriptor: int, place: Path, commit: int) -> None:
-    syncfs(descriptor)
+    _syncfs(descriptor)
     if commit:
         with contextlib.suppress(OSError):
             _note(place / _COMMIT, commit)
@@ -114,36 +158,20 @@ def _note(file: Path, commit: int) -> None:
         os.close(descriptor)
 
 
-def noted_commit(place: Path) -> int:
-    """The sequence of a commit that is durable, and mostly is the last one; 0 if none is noted.
-
-    Raises:
-        OSError: the note can't be read.
-    """
-    try:
-        note = (place / _COMMIT).read_bytes()
-    except FileNotFoundError:
-        return 0
-    number = note[:8]
-    return int.from_bytes(number, "big") if note[8:] == _checksum(number) else 0
+def _newest(folder: Path) -> Path | None:
+    return max(folder.glob(f"*.{folder.name}"), default=None)
 
 
 def _checksum(number: bytes) -> bytes:
     return zlib.crc32(number).to_bytes(4, "big")
 
 
-def complete_place(place: Path) -> Path:
-    """Where a rebuilt store lies until it takes the place of the damaged one."""
-    return place.with_name(_REBUILT)
-
-
 def holds_store(directory: Path) -> bool:
-    """Whether there is a store, or one that a crash has kept from taking its place."""
-    place = directory / FOLDER
-    return place.exists() or complete_place(place).exists()
+    """Whether there is a store."""
+    return (directory / FOLDER).exists()
 
 
-def syncfs(descriptor: int) -> None:
+def _syncfs(descriptor: int) -> None:
     """Sync the file system of an open directory.
 
     Raises:

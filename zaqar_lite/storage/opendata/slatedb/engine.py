@@ -1,10 +1,10 @@
 """The SlateDB engine: the same keys and values in an object store, or in a local directory.
 
 Locally SlateDB never calls fsync, so this engine does (`syncfs` on the directory, in a thread,
-before a commit returns), and takes a lock that SlateDB has no notion of. Damaged blocks of tables
-are read around (`salvage.py`). No scan comes to what is written into such a gap afterwards,
-but single reads do, so the keys are noted beside the records. The next start puts what is intact
-into a new directory (`rebuild.py`), as does a start that finds damage elsewhere.
+before a commit returns), and takes a lock that SlateDB has no notion of. SlateDB's blocks have
+checksums: a damaged one is named and read around (`skipping.py`). No scan comes to what is written
+into such a gap afterwards, but single reads do, so the keys are noted beside the records. A store
+that SlateDB can't open is refused and left as it is.
 
 A commit is one WriteBatch, an explicit flush of the log, and the wait for it; SlateDB's timer would
 be a floor under every answer. In an object store the flush is a paid request, so that commits wait
@@ -13,16 +13,16 @@ cut; it is handed to the binding in parts, and others act in between.
 """
 
 import asyncio
-import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata.disk import is_full
-from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Row, Stored
+from zaqar_lite.storage.opendata.engine import FIRST, Batch, Damage, Engine, Row, Stored
 from zaqar_lite.storage.opendata.slatedb.binding import (
     DURABLE,
     DURABLE_SCAN,
@@ -32,11 +32,8 @@ from zaqar_lite.storage.opendata.slatedb.binding import (
     slatedb,
 )
 from zaqar_lite.storage.opendata.slatedb.directory import LocalDirectory
-from zaqar_lite.storage.opendata.slatedb.manifest import note_newest
 from zaqar_lite.storage.opendata.slatedb.opening import cannot_open, in_time, open_directory
-from zaqar_lite.storage.opendata.slatedb.rebuild import FIRST, LOSSES, writing_place
-from zaqar_lite.storage.opendata.slatedb.salvage import Pair, Salvage
-from zaqar_lite.storage.opendata.slatedb.table import UnknownVersion
+from zaqar_lite.storage.opendata.slatedb.skipping import find_behind
 
 logger = logging.getLogger(__name__)
 _CHUNK = 1_000
@@ -69,7 +66,7 @@ class SlateDbEngine(Engine):
         self.damages: list[str] = []
         self._flushed = 0.0
         self._flushing: asyncio.Task[None] | None = None
-        self._doubtful: asyncio.Task[None] | None = None
+        self._doubtful: asyncio.Task[int] | None = None
         self._gaps: set[tuple[bytes, bytes]] = set()  # between keys, that no scan can read
         self._why_in_doubt = ""
 
@@ -91,8 +88,8 @@ class SlateDbEngine(Engine):
         try:
             self._db = await self._build()
             await in_time(self._check_round_trip(), self._local)
-            await in_time(self._recall_losses(), self._local)
-        except (*_ERRORS, UnknownVersion, Unavailable, OSError) as exc:
+            await in_time(self.recall_rebuild(), self._local)
+        except (*_ERRORS, Unavailable, OSError) as exc:
             self._let_go()
             raise cannot_open(f"{self._url}{self._path}", exc) from exc
         except BaseException:
@@ -103,9 +100,7 @@ class SlateDbEngine(Engine):
     async def _build(self) -> slatedb.Db:
         if self._local is None:
             return await self._build_once()
-        admin = slatedb.AdminBuilder(self._path, slatedb.ObjectStore.resolve(self._url)).build()
-        target = type(self)(None, self._url, str(writing_place(Path(self._path))))
-        return await open_directory(self._local, admin, self._build_once, target)
+        return await open_directory(self._local, self._build_once)
 
     async def _build_once(self) -> slatedb.Db:
         builder = slatedb.DbBuilder(self._path, slatedb.ObjectStore.resolve(self._url))
@@ -115,21 +110,21 @@ class SlateDbEngine(Engine):
     async def _check_round_trip(self) -> None:
         """Prove that bytes go through the binding unchanged."""
         key, value = b"\x00self-check", bytes(range(256)) * 3
-        await self._write({key: value}, ())
+        sequence = await self._write({key: value}, ())
         found = await self._opened().get(key)
         if found != value:
             raise ConfigurationError(
                 "The installed slatedb does not store bytes as they are given; this server needs "
                 "the pinned release: pip install 'zaqar-lite[slatedb]'."
             )
+        noted = 0 if self._local is None else self._local.noted_commit
+        if sequence <= noted:
+            self.damages.append(
+                f"commits of {self._path} up to number {noted} are lost, the last that it has is "
+                f"{sequence - 1}: a file of its log is missing or damaged, or they are older ones"
+            )
+            logger.error("damaged: %s", self.damages[-1])
         await self._write({}, (key,))
-
-    async def _recall_losses(self) -> None:
-        """Name what was lost in a rebuilt store until that has been dealt with."""
-        named = None if self._local is None else await self._get(LOSSES)
-        if isinstance(named, bytes):
-            self.was_rebuilt = True
-            self.damages += json.loads(named)
 
     async def get(self, keys: Sequence[bytes]) -> dict[bytes, Stored]:
         """Read records by key; see the interface."""
@@ -141,20 +136,17 @@ class SlateDbEngine(Engine):
             value: bytes | None = await self._opened().get_with_options(key, DURABLE)
             return value
         except slatedb.Error.Data as exc:
-            self._note_damage()
             return Damage(key, str(exc.message))
 
     async def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
         """Read a range in chunks; see the interface.
 
-        Where blocks are damaged, what lies before, between and behind them is still read
-        (`salvage.py`), in at most MOST_PROBES reads and MOST_SECONDS seconds.
+        Where blocks are damaged, what lies before, between and behind them is still read.
         """
         async for rows in self._scan(max(start, FIRST), end or _LAST):
             yield rows
 
     async def _scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
-        salvage = Salvage(self._read, end)
         last = start
         while True:
             rows, why = await self._read_chunk(start, end)
@@ -166,17 +158,13 @@ class SlateDbEngine(Engine):
                 if len(rows) < _CHUNK:
                     return
                 continue
-            gap = await salvage.find(start)
-            if gap.before:
-                yield gap.before
-                last = gap.before[-1][0]
-                start = last + b"\x00"
-            self._gaps.add((start, gap.behind))
-            yield [(last, Damage(last, why, gap.row or b""))]
-            yield await self._written_in(start, gap.behind)
-            if not gap.row:
+            behind, row = await find_behind(start, end, partial(self._first, end=end))
+            self._gaps.add((start, behind))
+            yield [(last, Damage(last, why, row))]
+            yield await self._written_in(start, behind)
+            if not row:
                 return
-            start = gap.behind
+            start = behind
 
     async def _written_in(self, start: bytes, end: bytes) -> Sequence[Row]:
         """Read what was written into a gap since it was found: single reads still find it."""
@@ -211,20 +199,17 @@ class SlateDbEngine(Engine):
                 if len(rows) == _CHUNK:
                     break
         except slatedb.Error.Data as exc:
-            self._note_damage()
             return rows, str(exc.message)
         return rows, None
 
-    def _note_damage(self) -> None:
-        if self._local is not None:
-            self._local.note_damage()
-
-    async def _read(self, start: bytes, end: bytes, limit: int) -> Sequence[Pair] | None:
+    async def _first(self, start: bytes, end: bytes) -> bytes | None:
+        """The key of the first row of a range, b"" if there is none; None if it is damaged."""
         try:
             iterator = await self._iterate(start, end, ONE_BLOCK)
-            return pairs(await self._translated(iterator.next_batch(limit)))
+            row = await self._translated(iterator.next())
         except slatedb.Error.Data:
             return None
+        return b"" if row is None else row.key
 
     async def _iterate(
         self, start: bytes, end: bytes, options: slatedb.ScanOptions
@@ -258,7 +243,7 @@ class SlateDbEngine(Engine):
             self._flushed = time.monotonic()
             self._flushing = asyncio.create_task(self._flush_memtable())
 
-    async def _doubt(self, write: "asyncio.Task[None]", waited: float) -> None:
+    async def _doubt(self, write: "asyncio.Task[int]", waited: float) -> None:
         """Find out why a write takes long; give it up, or leave it in doubt, where that is due."""
         try:
             if self._local is not None:
@@ -276,7 +261,7 @@ class SlateDbEngine(Engine):
         self._doubtful, self._why_in_doubt, self.is_in_doubt = write, why, True
         raise Unavailable(why, retry_after=5, detail=str(self._path))
 
-    def _check(self, write: "asyncio.Task[None]") -> None:
+    def _check(self, write: "asyncio.Task[int]") -> None:
         try:
             write.result()
         except (slatedb.Error, OSError) as exc:
@@ -302,11 +287,6 @@ class SlateDbEngine(Engine):
         self._doubtful = None
         super().resume()
 
-    async def forget_rebuild(self) -> None:
-        """Note that the losses were dealt with; see the interface."""
-        await self.commit(Batch({}, (LOSSES,)))
-        self.was_rebuilt = False
-
     async def close(self) -> None:
         """Shut SlateDB down, note that it was clean, let the directory go; idempotent."""
         db, self._db = self._db, None
@@ -329,7 +309,8 @@ class SlateDbEngine(Engine):
         finally:
             self._let_go()
 
-    async def _write(self, puts: Any, deletes: Sequence[bytes]) -> None:  # noqa: ANN401 - a mapping
+    async def _write(self, puts: Mapping[bytes, bytes], deletes: Sequence[bytes]) -> int:
+        """Write a batch and make it durable; answer its number, which grows."""
         batch = slatedb.WriteBatch()
         put, delete = batch.put, batch.delete
         size = 0
@@ -351,6 +332,7 @@ class SlateDbEngine(Engine):
         await handle.await_durable()
         if self._local is not None:
             await self._local.sync(commit=handle.seqnum())
+        return int(handle.seqnum())
 
     async def _flush_memtable(self) -> None:
         """Let the write-ahead log be collected: one file a commit would pile up."""
@@ -366,7 +348,7 @@ class SlateDbEngine(Engine):
 
     async def _sync_tables(self) -> None:
         if self._local is not None:
-            note_newest(self._local.place)
+            self._local.note_newest()
             await self._local.sync()
 
     async def _translated(self, call: Awaitable[T]) -> T:

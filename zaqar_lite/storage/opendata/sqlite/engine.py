@@ -1,42 +1,33 @@
-"""The SQLite engine: one table of key, value and checksum, one process that writes.
+"""The SQLite engine: one file in a directory, one process that writes, one thread that reads.
 
-    kv(k BLOB PRIMARY KEY, v BLOB, c INTEGER) WITHOUT ROWID     in DIRECTORY/queue.sqlite3
-
-Keys compare as bytes, so their order is that of every other engine. `c` is the crc32 of key and
-value: SQLite itself does not notice a flipped bit inside a value. WAL mode with synchronous=FULL:
-a commit returns after its fsync. A thread reads, through a connection of its own, what is not in
-memory; batches are written by a process of their own (`writer.py`).
-
-A file whose tree is broken is rebuilt at opening (`rebuild.py`): if SQLite refuses it, or
-what every opening reads, or if a read or a write of the server before met a broken page.
+Keys compare as bytes, so their order is that of every other engine. WAL mode with synchronous=FULL:
+a commit returns after its fsync. Batches are written by a process of their own (`writer.py`); what
+is not in memory is read by a thread, through a connection of its own. Every row has a checksum: a
+damaged one is named, the others are read. A file that SQLite can't read, or in which the tree of
+the records that every opening reads is broken, is refused and left as it is.
 """
 
 import asyncio
 import errno
 import logging
 import queue
+import shutil
 import sqlite3
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata.disk import FULL, is_full, refuses_for_room
-from zaqar_lite.storage.opendata.engine import Batch, Damage, DirectoryLock, Engine, Row, Stored
+from zaqar_lite.storage.opendata.engine import Batch, DirectoryLock, Engine, Row, Stored
 from zaqar_lite.storage.opendata.sqlite import reading
+from zaqar_lite.storage.opendata.sqlite.compacting import compact, convert_old
+from zaqar_lite.storage.opendata.sqlite.file import commits, read_note
 from zaqar_lite.storage.opendata.sqlite.link import WriterEnded, WriterLink
-from zaqar_lite.storage.opendata.sqlite.reading import (
-    BROKEN_FILE,
-    Connection,
-    ask_for_rebuild,
-    connect,
-    error_code,
-)
-from zaqar_lite.storage.opendata.sqlite.rebuild import REBUILT, Range, read_ranges, rebuild
-from zaqar_lite.storage.opendata.sqlite.wal import find_damage
+from zaqar_lite.storage.opendata.sqlite.reading import BROKEN_FILE, connect, error_code
 
 logger = logging.getLogger(__name__)
 FILE_NAME = "queue.sqlite3"
@@ -57,13 +48,11 @@ class SqliteEngine(Engine):
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
-        self._mark = directory / REBUILT
         self._lock = DirectoryLock(directory)
         self._writer: WriterLink | None = None
         self._reader = _Reader(self.path)
         self._broken: str | None = None
         self.damages: list[str] = []
-        self._missing: list[Range] = []
         self._opened = False
 
     async def open(self) -> None:
@@ -81,77 +70,62 @@ class SqliteEngine(Engine):
         self._opened = True
 
     async def _open(self) -> None:
+        work = asyncio.get_running_loop().run_in_executor(None, convert_old, self.path)
         try:
-            await self._start()
-        except sqlite3.Error as exc:
-            if error_code(exc) not in BROKEN_FILE:
-                raise
-            await self._stop()
-            if not await self._rebuild():
-                raise
-            await self._start()
-        self.was_rebuilt = self._mark.exists()
-        self._missing = read_ranges(self._mark)
-
-    async def _start(self) -> None:
-        self._writer = await WriterLink.start(self.path)
-        await self._reader.start()
-        damage = await self._reader.run(lambda _: find_damage(self.path))
-        if damage is not None:
-            self._name((damage,))
-        await self._reader.run(reading.check)
-
-    async def _rebuild(self) -> bool:
-        """Put what is intact into a new file; answer whether there was anything."""
-        logger.error("the database %s is damaged: what is intact goes into a new one", self.path)
-        work = asyncio.get_running_loop().run_in_executor(None, rebuild, self.path)
-        try:
-            lost = await asyncio.shield(work)
+            await asyncio.shield(work)
         except asyncio.CancelledError:
             await asyncio.wait({work})  # no other server may come while the thread is at it
             raise
-        self._name(lost or ())
-        return lost is not None
+        self._writer = await WriterLink.start(self.path)
+        await self._reader.start()
+        await self._reader.run(reading.check)
+        await self._find_lost_commits()
+        await self.recall_rebuild()
 
-    def _name(self, damages: Sequence[str]) -> None:
-        for damage in damages:
-            logger.error("damaged: %s", damage)
-        self.damages += damages
+    async def compact(self) -> tuple[int, int]:
+        """Write the file anew, instead of opening it; answer the bytes before and after.
 
-    def may_miss(self, start: bytes, end: bytes) -> bool:
-        """Whether a rebuild may have lost records of a range; see the interface."""
-        return any(low < end and (not high or start < high) for low, high in self._missing)
+        Raises:
+            ConfigurationError: another server has it, it can't be read, or there is no room.
+        """
+        self._lock.acquire()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, compact, self.path)
+        except (sqlite3.Error, OSError) as exc:
+            raise self._cannot_open(exc) from exc
+        finally:
+            self._lock.release()
 
-    async def forget_rebuild(self) -> None:
-        """Remove the mark of a rebuild; see the interface."""
-        self._mark.unlink(missing_ok=True)
-        self._missing.clear()
-        await super().forget_rebuild()
+    async def _find_lost_commits(self) -> None:
+        """Name commits that were durable and are not there.
+
+        SQLite reads its log up to the first frame that is not valid, and takes that for the end:
+        right for the unfinished last one of a crash, wrong for a flipped bit before others.
+        """
+        stored, noted = await self._reader.run(commits), read_note(self.path.parent)
+        if noted <= stored:
+            return
+        wal = self.path.with_name(f"{self.path.name}-wal")
+        copy = wal.with_name(f"{wal.name}.damaged-{time.time_ns() // 1_000_000}")
+        shutil.copy(wal, copy)  # with its mode: there are bodies in it
+        self.damages.append(
+            f"{noted - stored} commits of {self.path} are lost, the last that it has is {stored}: "
+            f"its write-ahead log is damaged, or the file is an older one; the log was copied to "
+            f"{copy}"
+        )
+        logger.error("damaged: %s", self.damages[-1])
 
     async def get(self, keys: Sequence[bytes]) -> dict[bytes, Stored]:
         """Read records by key; see the interface."""
         return await self._reader.run(lambda connection: reading.get(connection, keys))
 
     async def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
-        """Read a range in chunks; see the interface.
-
-        Where the database itself is damaged, what lies before and behind is still read.
-        """
+        """Read a range in chunks; see the interface."""
         after: bytes | None = start
         while after is not None:
-            read = partial(reading.scan, start=after, end=end)
-            chunk = await self._reader.run(read)
-            if isinstance(chunk, Damage):
-                before, damage, behind = await self._reader.run(
-                    partial(reading.salvage, start=after, end=end)
-                )
-                yield before
-                yield [(damage.key, damage)]
-                yield behind
-                return
-            if chunk.rows:
-                yield chunk.rows
-            after = chunk.next
+            rows, after = await self._reader.run(_scanned(after, end))
+            if rows:
+                yield rows
 
     async def commit(self, batch: Batch) -> None:
         """Write a batch in one transaction; see the interface.
@@ -213,7 +187,12 @@ class SqliteEngine(Engine):
             return ConfigurationError(f"The database {self.path} can't be opened: {FULL}.")
         why = "its writer ended" if isinstance(exc, WriterEnded) else exc
         if isinstance(exc, sqlite3.Error) and error_code(exc) in BROKEN_FILE:
-            way_out = "Restore it from a backup, or move it away to begin with an empty store."
+            way_out = (
+                "It is kept as it is. To put what is intact of it into a new store: zaqar-lite "
+                f"store import --store embedded:///new/directory {self.path}; if that finds too "
+                f"little, sqlite3 {self.path} '.recover --ignore-freelist' | sqlite3 "
+                "recovered.sqlite3, and import recovered.sqlite3 instead."
+            )
         else:
             way_out = "See to its disk, its owner and the limits of this process; keep the file."
         return ConfigurationError(f"The database {self.path} can't be opened: {why}. {way_out}")
@@ -227,9 +206,11 @@ class SqliteEngine(Engine):
         if code == _SQLITE_IOERR:
             self._broken = f"writing to {self.path}: {exc}"
             return Unavailable(_BROKEN, retry_after=60, detail=self._broken)
-        if code in BROKEN_FILE:
-            ask_for_rebuild(self.path)
         return Unavailable("The store can't write now.", detail=str(exc))
+
+
+def _scanned(start: bytes, end: bytes) -> Callable[[sqlite3.Connection], reading.Chunk]:
+    return lambda connection: reading.scan(connection, start, end)
 
 
 class _Reader:
@@ -239,7 +220,7 @@ class _Reader:
         self._path = path
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._connection: Connection | None = None
+        self._connection: sqlite3.Connection | None = None
 
     async def start(self) -> None:
         thread = threading.Thread(target=self._serve, name="opendata-reader", daemon=True)
@@ -260,7 +241,7 @@ class _Reader:
         self._calls.put(None)
         await asyncio.get_running_loop().run_in_executor(None, thread.join)
 
-    def run(self, call: Callable[[Connection], T]) -> "asyncio.Future[T]":
+    def run(self, call: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
         connection = self._connection
         if connection is None:
             raise Unavailable("The store is closed.")

@@ -131,7 +131,7 @@ class WriterLink(asyncio.Protocol):
 
 def _spawn(path: Path) -> "tuple[subprocess.Popen[bytes], socket.socket]":
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-I", "-S", writer.__file__, str(path)]
+    command = [sys.executable, "-I", "-S", "-c", writer.START, writer.__file__, str(path)]
     with theirs:
         try:
             return subprocess.Popen(command, stdin=theirs.fileno()), ours  # noqa: S603 - ours

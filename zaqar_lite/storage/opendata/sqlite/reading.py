@@ -1,22 +1,20 @@
-"""Reading rows of the SQLite file, checking each, and telling a broken file from a broken row."""
+"""Reading rows of the SQLite file, checking each, and reading on behind what is broken."""
 
-import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from functools import lru_cache
+from itertools import pairwise
 from operator import lt
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.storage.opendata.engine import Damage, Row, Stored
-from zaqar_lite.storage.opendata.format import keys as layout
+from zaqar_lite.storage.opendata.engine import FIRST, Damage, Row, Stored
 from zaqar_lite.storage.opendata.format.encoding import after_prefix
-from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.sqlite.rebuild import DAMAGED
+from zaqar_lite.storage.opendata.sqlite.file import LOG, PAYLOAD, Table, table_of
 
-logger = logging.getLogger(__name__)
 CHUNK = 1_000
 """Rows of a scan that are read at once."""
 _MOST_ROWS = 1_024
@@ -26,42 +24,48 @@ BROKEN_FILE = frozenset({11, 26})
 _PASSING = frozenset({5, 6, 7, 9, 14, 15})
 """SQLite's codes that say nothing of the records: BUSY, LOCKED, NOMEM, INTERRUPT, CANTOPEN and
 PROTOCOL, which is the end of ten seconds of waiting for a stopped process that holds a lock."""
-_READ_AT_OPENING = (
-    (layout.prefix(RecordType.ACTIVE), layout.prefix(RecordType.ATTEMPTS)),
-    (layout.prefix(RecordType.CONFIG), b"\x02"),
-    (layout.LOG_BLOCK, after_prefix(layout.LOG_SEGMENTS)),
-)
+_DISORDER = "records are out of order"
 
 
-class Connection(sqlite3.Connection):
-    """A connection that knows its file."""
-
-    path: Path
-
-
-def connect(path: Path) -> Connection:
+def connect(path: Path) -> sqlite3.Connection:
     """Connect to a database to read it; the caller's thread need not be the one that reads.
 
     Raises:
         sqlite3.Error: it can't be opened.
     """
     connection = sqlite3.connect(
-        path,
-        isolation_level=None,
-        check_same_thread=False,
-        cached_statements=_PREPARED,
-        factory=Connection,
+        path, isolation_level=None, check_same_thread=False, cached_statements=_PREPARED
     )
-    connection.path = path
     connection.execute("PRAGMA query_only = ON")
     connection.execute("PRAGMA cache_size = -32768")
     return connection
 
 
-@lru_cache(_PREPARED)
-def _select(rows: int) -> str:
-    marks = ",".join("?" * rows)
-    return f"SELECT k, v, c FROM kv WHERE k IN ({marks})"  # noqa: S608 - only marks
+def check(connection: sqlite3.Connection) -> None:
+    """Verify the tree and the index of the records that every opening reads.
+
+    The others are read one by one: who misses one names it.
+
+    Raises:
+        sqlite3.Error: a page of them is broken or out of place.
+    """
+    found = connection.execute("PRAGMA integrity_check('kv')").fetchall()
+    if found != [("ok",)]:
+        error = sqlite3.DatabaseError(str(found[0][0]).strip().replace("\n", " "))
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
+
+
+def error_code(exc: sqlite3.Error) -> int:
+    """SQLite's primary result code."""
+    return int(getattr(exc, "sqlite_errorcode", 0)) & 0xFF
+
+
+def _why(exc: sqlite3.Error) -> str:
+    """What is damaged; raises Unavailable where only the reading failed."""
+    if error_code(exc) in _PASSING:
+        raise Unavailable("The store can't read now.", detail=str(exc)) from exc
+    return str(exc)
 
 
 def _checked(key: bytes, value: object, checksum: object) -> Stored:
@@ -71,60 +75,58 @@ def _checked(key: bytes, value: object, checksum: object) -> Stored:
     return Damage(key, "its checksum does not match")
 
 
-def error_code(exc: sqlite3.Error) -> int:
-    """SQLite's primary result code."""
-    return int(getattr(exc, "sqlite_errorcode", 0)) & 0xFF
+# -- by key --
 
 
-def _why(connection: Connection, exc: sqlite3.Error) -> str:
-    """What is damaged; raises Unavailable where only the reading failed."""
-    if error_code(exc) in _PASSING:
-        raise Unavailable("The store can't read now.", detail=str(exc)) from exc
-    if error_code(exc) in BROKEN_FILE:
-        ask_for_rebuild(connection.path)
-    return str(exc)
+@lru_cache(_PREPARED)
+def _select(name: str, rows: int) -> str:
+    marks = ",".join("?" * rows)
+    return f"SELECT k, v, c FROM {name} WHERE k IN ({marks})"  # noqa: S608 - only marks
 
 
-def ask_for_rebuild(path: Path) -> None:
-    """Have the database rebuilt at the next start: pages that nothing leads to may hold more."""
-    request = path.with_name(DAMAGED)
-    if request.exists():
-        return
-    logger.error("the database %s is damaged: start the server again to have it rebuilt", path)
-    try:
-        request.touch()
-    except OSError as exc:
-        logger.error("%s can't be written: %s", request, exc)
-
-
-def get(connection: Connection, keys: Sequence[bytes]) -> dict[bytes, Stored]:
+def get(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, Stored]:
     """Read records by key; absent ones are left out, damaged ones named.
 
     Raises:
         Unavailable: only the reading failed.
     """
     found: dict[bytes, Stored] = {}
-    for offset in range(0, len(keys), _MOST_ROWS):
-        chunk = keys[offset : offset + _MOST_ROWS]
-        try:
-            rows = connection.execute(_select(len(chunk)), chunk).fetchall()
-        except sqlite3.Error as exc:
-            why = _why(connection, exc)
-            if len(chunk) == 1:
-                found[chunk[0]] = Damage(chunk[0], why)
-            else:
-                for key in chunk:
-                    found.update(get(connection, (key,)))
-            continue
-        for key, value, checksum in rows:
-            found[key] = _checked(key, value, checksum)
+    of_table: dict[str, dict[bytes | int, bytes]] = {}
+    for key in keys:
+        table = table_of(key)
+        if table is None:
+            of_table.setdefault("kv", {})[key] = key
+        elif (number := table.number(key)) is not None:
+            of_table.setdefault(table.name, {})[number] = key
+    for name, places in of_table.items():
+        wanted = list(places.items())
+        for start in range(0, len(wanted), _MOST_ROWS):
+            _get(connection, name, dict(wanted[start : start + _MOST_ROWS]), found)
     return found
 
 
-_KEYS = "SELECT k FROM kv WHERE k >= ? AND k < ? ORDER BY k"
-_DISORDER = "records are out of order"
-_FORWARD = "SELECT k, v, c FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"
-_BACKWARD = "SELECT k, v, c FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT ?"
+def _get(
+    connection: sqlite3.Connection,
+    name: str,
+    places: dict[bytes | int, bytes],
+    found: dict[bytes, Stored],
+) -> None:
+    try:
+        rows = connection.execute(_select(name, len(places)), list(places)).fetchall()
+    except sqlite3.Error as exc:
+        why = _why(exc)
+        if len(places) == 1:
+            found.update((key, Damage(key, why)) for key in places.values())
+        else:
+            for place, key in places.items():
+                _get(connection, name, {place: key}, found)
+        return
+    for place, value, checksum in rows:
+        key = places[place]
+        found[key] = _checked(key, value, checksum)
+
+
+# -- by range --
 
 
 class Chunk(NamedTuple):
@@ -134,8 +136,60 @@ class Chunk(NamedTuple):
     next: bytes | None
 
 
-def scan(connection: Connection, start: bytes, end: bytes) -> Chunk | Damage:
-    """Read the first rows of a range, CHUNK at most, or tell that a page there is broken.
+class _Part(NamedTuple):
+    """A part of a range of keys that is in one table; all keys lie from `start` up to `end`."""
+
+    table: Table | None
+    start: bytes
+    end: bytes
+
+    def statement(self, *, backward: bool = False) -> str:
+        name = "kv" if self.table is None else self.table.name
+        order = "DESC" if backward else "ASC"
+        return (
+            f"SELECT k, v, c FROM {name} "  # noqa: S608 - a name of ours
+            f"WHERE k >= ? AND k < ? ORDER BY k {order} LIMIT ?"
+        )
+
+    def bounds(self) -> tuple[bytes | int, bytes | int]:
+        if self.table is None:
+            return self.start, self.end
+        return _first_number(self.table, self.start), _first_number(self.table, self.end)
+
+    def key(self, place: object) -> bytes | None:
+        """The key of a row; None where a flipped bit has made something else of it."""
+        if self.table is None:
+            return place if isinstance(place, bytes) else None
+        return self.table.key(place) if isinstance(place, int) and place >= 0 else None
+
+
+def _first_number(table: Table, key: bytes) -> int:
+    """The first number whose key is not below a key; that may lie outside of the table."""
+    if key <= table.prefix:
+        return 0
+    if not key.startswith(table.prefix):
+        return (1 << 63) - 1
+    tail = key[len(table.prefix) :]
+    width = table.width or (tail[0] >> 4) + 1
+    number = int.from_bytes(tail[:width].ljust(width, b"\x00"), "big") + (len(tail) > width)
+    return min(number, (1 << 63) - 1)
+
+
+def _part(start: bytes, end: bytes) -> _Part | None:
+    """The first part of a range; None where the range is empty."""
+    if start >= end:
+        return None
+    edges = [FIRST, *(e for t in (PAYLOAD, LOG) for e in (t.prefix, after_prefix(t.prefix)))]
+    for (low, high), table in zip(
+        pairwise([*edges, end]), (None, PAYLOAD, None, LOG, None), strict=True
+    ):
+        if start < high:
+            return _Part(table, max(start, low), min(high, end))
+    return _Part(None, start, end)
+
+
+def scan(connection: sqlite3.Connection, start: bytes, end: bytes) -> Chunk:
+    """Read the first rows of a range, CHUNK at most; what can't be read is named.
 
     A flipped bit in a key leaves its row out of order, and SQLite passes over what it hides: so
     reading goes on behind an intact row, and where nothing is left the other end must agree.
@@ -143,79 +197,75 @@ def scan(connection: Connection, start: bytes, end: bytes) -> Chunk | Damage:
     Raises:
         Unavailable: only the reading failed.
     """
+    part = _part(max(start, FIRST), end)
+    if part is None:
+        return Chunk([], None)
+    low, high = part.bounds()
     try:
         connection.execute("BEGIN")  # one state of the store for both ends
         try:
-            found = connection.execute(_FORWARD, (start, end, CHUNK)).fetchall()
-            last = connection.execute(_BACKWARD, (start, end, 1)).fetchall()
+            found = connection.execute(part.statement(), (low, high, CHUNK)).fetchall()
+            backward = part.statement(backward=True)
+            last = connection.execute(backward, (low, high, 1)).fetchall()
         finally:
             connection.execute("COMMIT")
     except sqlite3.Error as exc:
-        return Damage(start, _why(connection, exc), end)
-    rows = [(key, _checked(key, value, checksum)) for key, value, checksum in found]
+        return _around(connection, part, end, _why(exc))
+    rows = [
+        (key, _checked(key, value, checksum))
+        for place, value, checksum in found
+        if (key := part.key(place)) is not None
+    ]
     is_last = len(found) < CHUNK
     while not is_last and rows and isinstance(rows[-1][1], Damage):
         rows.pop()  # the next chunk has it
-    if (
-        not _are_ordered([key for key, _, _ in found])
-        or (is_last and found[-1:] != last)
-        or not (is_last or rows)
-    ):
-        ask_for_rebuild(connection.path)
-        return Damage(start, _DISORDER, end)
-    return Chunk(rows, None if is_last else rows[-1][0] + b"\x00")
+    keys = [key for key, _ in rows]
+    is_ordered = all(map(lt, keys, keys[1:])) and (not is_last or len(rows) == len(found))
+    if not is_ordered or (is_last and found[-1:] != last) or not (is_last or rows):
+        return _around(connection, part, end, _DISORDER)
+    if not is_last:
+        return Chunk(rows, rows[-1][0] + b"\x00")
+    return Chunk(rows, part.end if part.end < end else None)
 
 
-def _are_ordered(keys: Sequence[object]) -> bool:
-    known = [key for key in keys if isinstance(key, bytes)]
-    return len(known) == len(keys) and all(map(lt, known, known[1:]))
-
-
-def check(connection: Connection) -> None:
-    """Walk the part of the tree that every opening reads: all but payloads, attempts and the log.
-
-    Raises:
-        sqlite3.Error: a page of it is broken or out of place, or another one was found so before.
-    """
-    is_sound = not connection.path.with_name(DAMAGED).exists()
-    for bounds in _READ_AT_OPENING:
-        found = connection.execute(_KEYS, bounds).fetchall()
-        is_sound = is_sound and _are_ordered([key for (key,) in found])
-    if not is_sound:
-        error = sqlite3.DatabaseError("pages are broken or out of place")
-        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-        raise error
-
-
-def salvage(
-    connection: Connection, start: bytes, end: bytes
-) -> tuple[list[Row], Damage, list[Row]]:
-    """Read a damaged range from both ends, row by row, up to where nothing can be read.
-
-    No key comes twice, whatever the tree leads to.
-    """
-    before, why = _read_until_error(connection, _FORWARD, start, end)
-    first = before[-1][0] + b"\x00" if before else start
-    behind, _ = _read_until_error(connection, _BACKWARD, first, end)
-    until = behind[-1][0] if behind else b""
-    key = before[-1][0] if before else start
-    unique = dict(before)
-    others = {row[0]: row[1] for row in reversed(behind) if row[0] not in unique}
-    return list(unique.items()), Damage(key, why, until), list(others.items())
-
-
-def _read_until_error(
-    connection: Connection, statement: str, start: bytes, end: bytes
-) -> tuple[list[Row], str]:
+def _around(connection: sqlite3.Connection, part: _Part, end: bytes, why: str) -> Chunk:
+    """Read a part up to what can't be read, name that, and find where reading goes on."""
     rows: list[Row] = []
+    last = part.start
+    with closing(_until_error(connection, part)) as found:
+        for key, value in found:
+            if isinstance(value, bytes):
+                if rows and key <= last:
+                    break
+                last = key
+            rows.append((key, value))
+            if len(rows) >= CHUNK and key == last:
+                return Chunk(rows, last + b"\x00")
+    behind = part.end
+    with closing(_until_error(connection, part, backward=True)) as found:
+        for key, value in found:
+            if isinstance(value, bytes):
+                if not last < key < behind:
+                    break
+                behind = key
+    if behind == part.start:  # no way leads on
+        behind = part.end
+    is_all = behind == part.end == end
+    rows.append((last, Damage(last, why, b"" if is_all else behind)))
+    return Chunk(rows, None if is_all else behind)
+
+
+def _until_error(
+    connection: sqlite3.Connection, part: _Part, *, backward: bool = False
+) -> Generator[Row, None, None]:
     cursor = connection.execute("SELECT 1 WHERE 0")
     try:
-        cursor = connection.execute(statement, (start, end, -1))
-        for key, value, checksum in cursor:
-            if isinstance(key, bytes):  # or a flipped bit has made something else of it
-                rows.append((key, _checked(key, value, checksum)))
+        cursor = connection.execute(part.statement(backward=backward), (*part.bounds(), -1))
+        for place, value, checksum in cursor:
+            key = part.key(place)
+            if key is not None:
+                yield key, _checked(key, value, checksum)
     except sqlite3.Error as exc:
-        return rows, _why(connection, exc)
+        _why(exc)
     finally:
         cursor.close()
-    return rows, _DISORDER

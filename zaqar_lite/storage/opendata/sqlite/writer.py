@@ -5,16 +5,18 @@
     answer   i32 SQLite's error code, 0 for done; u32 bytes that follow: the error's text
 
 As a thread it would share the interpreter with the event loop and take it anew four times a
-statement, the loop waiting for the writer and the writer for the loop. The server starts it by its
-path, so it imports nothing but the standard library.
+statement, the loop waiting for the writer and the writer for the loop. It is started without the
+rest of the package, so it imports nothing of it but `file.py`.
 
 Its first answer says that the file is open. It ends when its standard input does, as by the death
 of its server; until then it holds `writer.lock`, so the next server reads the file only once the
-last batch of the one before is stored or never will be.
+last batch of the one before is stored or never will be. While no batch comes it gives free pages
+back to the file system, a few at a time.
 """
 
 import fcntl
 import os
+import select
 import signal
 import sqlite3
 import struct
@@ -23,19 +25,21 @@ from array import array
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
-from zlib import crc32
+from typing import BinaryIO
+
+from .file import Database
 
 ANSWER = struct.Struct("<iI")
+LOCK = "writer.lock"
+START = (
+    "import os, sys; sys.path.append(os.path.dirname(os.path.dirname(sys.argv[1]))); "
+    "from sqlite.writer import main; main(sys.argv[2])"
+)
+"""The program of the process; its arguments are this file and the database."""
 _BATCH = struct.Struct("<IIQ")
 _BUFFER = 1 << 20
-_INSERT = "INSERT OR REPLACE INTO kv(k, v, c) VALUES (?, ?, ?)"
-_DELETE = "DELETE FROM kv WHERE k = ?"
-
-
-class _Rows(NamedTuple):
-    puts: list[tuple[bytes, bytes, int]]
-    deletes: list[tuple[bytes]]
+_IDLE = 0.05
+"""Seconds without a batch after which free pages are given back."""
 
 
 def encode_batch(puts: Mapping[bytes, bytes], deletes: Sequence[bytes]) -> bytes:
@@ -47,94 +51,44 @@ def encode_batch(puts: Mapping[bytes, bytes], deletes: Sequence[bytes]) -> bytes
     return b"".join((head, lengths, content))
 
 
-def main(path: Path) -> None:
-    """Write every batch that comes on standard input to the database at `path`."""
+def main(place: str) -> None:
+    """Write every batch that comes on standard input to the database at `place`."""
+    path = Path(place)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # sent to a whole group: its server ends it
     try:
-        lock = os.open(path.with_name("writer.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(path.with_name(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        connection = _open(path)
+        database = Database(path)
     except (OSError, sqlite3.Error) as exc:
         _answer(exc)
         return
     _answer(None)
     with open(0, "rb", buffering=_BUFFER, closefd=False) as wire:
-        while _serve(wire, connection):
+        while _serve(wire, database):
             pass
-    connection.close()
+    database.close()
 
 
-def _serve(wire: BinaryIO, connection: sqlite3.Connection) -> bool:
-    """Write one batch and answer; False where the wire ends."""
+def _serve(wire: BinaryIO, database: "Database") -> bool:
+    """Write one batch and answer, then tidy up till the next; False where the wire ends."""
     rows = _read(wire)
     if rows is None:
         return False
     try:
-        _write(connection, rows)
+        database.write(*rows)
     except sqlite3.Error as exc:
         _answer(exc)
     else:
         _answer(None)
+    database.tidy_a_little()
+    while not select.select([wire], (), (), _IDLE)[0]:
+        if not database.tidy():
+            break
     return True
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    """Open the database; a new one comes in whole, so that an empty file is one cut short.
-
-    SQLite would take that for a new database, and delete the log that belongs to it.
-    """
-    if not path.exists():
-        new = path.with_name(f"{path.name}.new")
-        new.unlink(missing_ok=True)
-        open_file(new).close()
-        new.replace(path)
-    elif not path.stat().st_size:
-        error = sqlite3.DatabaseError("the file is empty")
-        error.sqlite_errorcode = sqlite3.SQLITE_NOTADB
-        raise error
-    return open_file(path)
-
-
-def open_file(path: Path) -> sqlite3.Connection:
-    """Open the database, or make it, to be written durably and read by nobody else.
-
-    Raises:
-        OSError: its place can't be used.
-        sqlite3.Error: it can't be opened.
-    """
-    _hide(path)
-    connection = sqlite3.connect(path, isolation_level=None)
-    try:
-        for pragma in (
-            "busy_timeout = 5000",
-            "journal_mode = WAL",
-            "synchronous = FULL",
-            "fullfsync = ON",
-            "checkpoint_fullfsync = ON",
-            "wal_autocheckpoint = 4000",
-            "cache_size = -32768",
-            "temp_store = MEMORY",
-        ):
-            connection.execute(f"PRAGMA {pragma}")
-        connection.execute(
-            "CREATE TABLE IF NOT EXISTS kv"
-            "(k BLOB PRIMARY KEY, v BLOB NOT NULL, c INTEGER NOT NULL) WITHOUT ROWID"
-        )
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _hide(path: Path) -> None:
-    """Let nobody else read the database; SQLite makes its log, with bodies in it, in its mode."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    for file in (path, *path.parent.glob(f"{path.name}-*")):
-        file.chmod(0o600)
-
-
-def _read(wire: BinaryIO) -> _Rows | None:
+def _read(wire: BinaryIO) -> tuple[Mapping[bytes, bytes], Sequence[bytes]] | None:
     """The next batch; None where the wire ends, also inside of one."""
     try:
         head = wire.read(_BATCH.size)
@@ -149,22 +103,7 @@ def _read(wire: BinaryIO) -> _Rows | None:
     start = 4 * (2 * puts + deletes)
     ends = accumulate(array("I", data[:start]), initial=start)
     fields = [data[begin:end] for begin, end in pairwise(ends)]
-    keys, values, gone = fields[:puts], fields[puts : 2 * puts], fields[2 * puts :]
-    return _Rows(
-        [(key, value, crc32(value, crc32(key))) for key, value in zip(keys, values, strict=True)],
-        [(key,) for key in gone],
-    )
-
-
-def _write(connection: sqlite3.Connection, rows: _Rows) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        connection.executemany(_INSERT, rows.puts)
-        connection.executemany(_DELETE, rows.deletes)
-        connection.commit()
-    except BaseException:
-        connection.rollback()
-        raise
+    return dict(zip(fields[:puts], fields[puts : 2 * puts], strict=True)), fields[2 * puts :]
 
 
 def _answer(exc: Exception | None) -> None:
@@ -174,7 +113,3 @@ def _answer(exc: Exception | None) -> None:
         os.write(0, ANSWER.pack(code, len(text)) + text)
     except OSError:
         sys.exit()  # the server is gone, nobody waits
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
