@@ -33,11 +33,12 @@ from zaqar_lite.storage.opendata.slatedb.binding import (
 )
 from zaqar_lite.storage.opendata.slatedb.directory import LocalDirectory
 from zaqar_lite.storage.opendata.slatedb.opening import cannot_open, in_time, open_directory
-from zaqar_lite.storage.opendata.slatedb.skipping import find_behind
+from zaqar_lite.storage.opendata.slatedb.skipping import find_behind, lost
 
 logger = logging.getLogger(__name__)
 _CHUNK = 1_000
 _LAST = b"\xff\xff"  # above every record
+_GAPS = b"\x00lost"  # and the key where a gap begins; the value is the key behind it
 _NOTES = b"\x00gap"  # and a key that was written although it lies in a gap
 _PATIENCE_LOCAL = 10.0
 _PATIENCE_REMOTE = 60.0
@@ -89,6 +90,7 @@ class SlateDbEngine(Engine):
             self._db = await self._build()
             await in_time(self._check_round_trip(), self._local)
             await in_time(self.recall_rebuild(), self._local)
+            await in_time(self._recall_gaps(), self._local)
         except (*_ERRORS, Unavailable, OSError) as exc:
             self._let_go()
             raise cannot_open(f"{self._url}{self._path}", exc) from exc
@@ -110,6 +112,7 @@ class SlateDbEngine(Engine):
     async def _check_round_trip(self) -> None:
         """Prove that bytes go through the binding unchanged."""
         key, value = b"\x00self-check", bytes(range(256)) * 3
+        noted = 0 if self._local is None else self._local.noted_commit
         sequence = await self._write({key: value}, ())
         found = await self._opened().get(key)
         if found != value:
@@ -117,7 +120,6 @@ class SlateDbEngine(Engine):
                 "The installed slatedb does not store bytes as they are given; this server needs "
                 "the pinned release: pip install 'zaqar-lite[slatedb]'."
             )
-        noted = 0 if self._local is None else self._local.noted_commit
         if sequence <= noted:
             self.damages.append(
                 f"commits of {self._path} up to number {noted} are lost, the last that it has is "
@@ -125,6 +127,12 @@ class SlateDbEngine(Engine):
             )
             logger.error("damaged: %s", self.damages[-1])
         await self._write({}, (key,))
+
+    async def _recall_gaps(self) -> None:
+        async for rows in self._scan_open(_GAPS, _GAPS + _LAST):
+            for key, value in rows:
+                if isinstance(value, bytes):
+                    self._gaps.add((key[len(_GAPS) :], value))
 
     async def get(self, keys: Sequence[bytes]) -> dict[bytes, Stored]:
         """Read records by key; see the interface."""
@@ -147,29 +155,43 @@ class SlateDbEngine(Engine):
             yield rows
 
     async def _scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
-        last = start
-        while True:
+        """Read a range around its gaps.
+
+        What lies in a gap stays lost, also where a later read would get nearer to the damage: it
+        must not come back beside what has replaced it.
+        """
+        for low, behind in sorted(self._gaps):
+            if low < end and behind > start:
+                async for rows in self._scan_open(start, low):
+                    yield rows
+                until = behind if behind < end else b""
+                yield [lost(max(start, low), until, "a block is damaged")]
+                yield await self._written_in(max(start, low), min(end, behind))
+                start = behind
+        async for rows in self._scan_open(start, end):
+            yield rows
+
+    async def _scan_open(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
+        """Read a range in which no gap is known."""
+        while start < end:
             rows, why = await self._read_chunk(start, end)
             if rows:
                 yield rows
-                last = rows[-1][0]
-                start = last + b"\x00"
+                start = rows[-1][0] + b"\x00"
             if why is None:
                 if len(rows) < _CHUNK:
                     return
                 continue
             behind, row = await find_behind(start, end, partial(self._first, end=end))
+            await self._write({_GAPS + start: behind}, ())
             self._gaps.add((start, behind))
-            yield [(last, Damage(last, why, row))]
-            yield await self._written_in(start, behind)
-            if not row:
-                return
+            yield [lost(start, row, why)]
             start = behind
 
     async def _written_in(self, start: bytes, end: bytes) -> Sequence[Row]:
         """Read what was written into a gap since it was found: single reads still find it."""
         noted: list[bytes] = []
-        async for rows in self._scan(_NOTES + start, _NOTES + end):
+        async for rows in self._scan_open(_NOTES + start, _NOTES + end):
             noted += [key[len(_NOTES) :] for key, value in rows if isinstance(value, bytes)]
         found = await self.get(noted)
         return [(key, found[key]) for key in noted if isinstance(found.get(key), bytes)]

@@ -2,13 +2,15 @@
 
 A read that meets a damaged block fails as a whole, and nothing tells where the block ends. But it
 is a range of keys, so its end is found by trying: keys are taken as numbers of one width, the steps
-grow until a read succeeds, and are halved then, for keys that get longer. Damaged blocks that lie close together may be taken
-as one, with what is intact between them: all of that is named as damaged.
+grow until a read succeeds, and are halved then, for keys that get longer. Damaged blocks that lie
+close together may be taken as one, with what is intact between them: all of that is named.
 """
 
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
+
+from zaqar_lite.storage.opendata.engine import Damage, Row
 
 First: TypeAlias = Callable[[bytes], Awaitable[bytes | None]]
 """The key of the first row from a key on, b"" if there is none, None if it can't be read."""
@@ -50,6 +52,15 @@ async def find_behind(start: bytes, end: bytes, first: First) -> tuple[bytes, by
             if row is not None:
                 return behind[:length], row
     return behind, (await first(behind) or b"") if behind < end else b""
+
+
+def lost(start: bytes, until: bytes, why: str) -> Row:
+    """What can't be read of a range, named by the row before it: such a range begins with a zero.
+
+    It ends before the key `until`, or with the last record if that is empty.
+    """
+    last = start.removesuffix(b"\x00")
+    return last, Damage(last, why, until)
 
 
 def _number(key: bytes, width: int) -> int:

@@ -70,7 +70,10 @@ class SqliteEngine(Engine):
         self._opened = True
 
     async def _open(self) -> None:
-        work = asyncio.get_running_loop().run_in_executor(None, convert_old, self.path)
+        try:
+            work = asyncio.get_running_loop().run_in_executor(None, convert_old, self.path)
+        except RuntimeError as exc:
+            raise OSError(errno.EAGAIN, str(exc)) from exc
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:

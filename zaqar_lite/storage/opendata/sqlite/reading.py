@@ -36,8 +36,12 @@ def connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, isolation_level=None, check_same_thread=False, cached_statements=_PREPARED
     )
-    connection.execute("PRAGMA query_only = ON")
-    connection.execute("PRAGMA cache_size = -32768")
+    try:
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("PRAGMA cache_size = -32768")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
