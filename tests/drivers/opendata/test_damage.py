@@ -107,7 +107,9 @@ async def opened(store: Store) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("seed", range(36))
+@pytest.mark.parametrize(
+    "seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 60))]
+)
 async def test_every_message_is_served_as_it_was_or_named(
     seed: int, sample: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
