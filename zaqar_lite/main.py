@@ -11,6 +11,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.domain.subscriptions import refused_schemes
+from zaqar_lite.published import KeySet
 from zaqar_lite.push.guard import Guard, port_of
 from zaqar_lite.push.webhook import Webhooks
 from zaqar_lite.service.claims import Claims
@@ -21,7 +22,7 @@ from zaqar_lite.service.delivery_log import DeliveryLog
 from zaqar_lite.service.delivery_reports import DeliveryReports
 from zaqar_lite.service.health import Health
 from zaqar_lite.service.identity.admin_key import AdminKey
-from zaqar_lite.service.identity.authority import Authority
+from zaqar_lite.service.identity.authority import Authority, Defaults
 from zaqar_lite.service.identity.failures import Failures
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keys import Keys
@@ -86,18 +87,45 @@ def _prepare(settings: Settings, keys: Keys | None) -> Callable[[], Awaitable[ob
 
 def _identity(settings: Settings, keys: Keys | None, clock: Clock) -> Identity | None:
     """Who finds out who is asking; None where headers are trusted."""
-    known: dict[str, Provider | None] = {"keys": keys}
-    providers = [known[name] for name in settings.providers]
+    providers: list[Provider] = []
+    for name in settings.providers:
+        if name == "jwt":
+            providers.append(_tokens(settings))
+        elif keys is not None:
+            providers.append(keys)
     if not providers:
         return None
-    identity = Identity(
-        [provider for provider in providers if provider is not None],
-        Failures(settings.max_failed_logins),
-        clock,
-    )
+    identity = Identity(providers, Failures(settings.max_failed_logins), clock)
     if keys is not None:
         keys.changed = identity.forget
     return identity
+
+
+def _tokens(settings: Settings) -> Provider:
+    """The provider of tokens, whose library only those need who use it.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    try:
+        from zaqar_lite.service.identity.tokens import Issuer, Tokens  # noqa: PLC0415
+    except ModuleNotFoundError as exc:
+        if exc.name != "jwt":
+            raise
+        raise ConfigurationError(
+            "auth jwt needs the Python package 'jwt': pip install 'zaqar-lite[jwt]'."
+        ) from None
+    return Tokens(
+        Issuer(
+            settings.jwt_issuer or "",
+            settings.jwt_audience or "",
+            project_claim=settings.jwt_project_claim,
+            roles_claim=settings.jwt_roles_claim,
+            grants_claim=settings.jwt_grants_claim,
+            longest=settings.jwt_longest_life,
+        ),
+        KeySet(settings.jwt_keys or "").fetch,
+    )
 
 
 def _stores(settings: Settings, clock: Clock) -> tuple[MessageStore, ManagementStore, bool]:
@@ -178,7 +206,7 @@ def _services(
         subscriptions=subscriptions,
         deliveries=deliveries,
         reports=DeliveryReports(messages, subscriptions, courier, log, limits=limits, clock=clock),
-        authority=Authority(),
+        authority=Authority(Defaults(settings.role_defaults)),
         identity=_identity(settings, keys, clock),
         keys=keys,
     )

@@ -286,7 +286,9 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     parser.add_argument("--workers", type=int, metavar="N", help="server processes (1)")
     parser.add_argument("--admin-mode", action="store_true", default=None)
     parser.add_argument("--trust-headers", action="store_true", default=None)
-    parser.add_argument("--auth", metavar="HOW", help="who may use it: none, keys (none)")
+    parser.add_argument(
+        "--auth", metavar="HOW", help="who may use it: none, keys, jwt; comma list (none)"
+    )
     parser.add_argument(
         "--admin-key-file", type=Path, metavar="FILE", help="the first key; made where it is not"
     )

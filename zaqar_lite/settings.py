@@ -20,7 +20,7 @@ from zaqar_lite import environment as environment_names
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
 
-PROVIDERS = ("keys",)
+PROVIDERS = ("keys", "jwt")
 _SHORTEST_KEY = 32
 _TEN_YEARS = 315_360_000
 
@@ -51,7 +51,19 @@ class Settings(BaseModel):
     )
     auth: str = Field(
         "none",
-        description="Who may use the server: none (trusts headers) or keys.",
+        description="Who may use the server: none (trusts headers), or of keys and jwt a list.",
+    )
+    role_defaults: Literal["zaqar", "secure"] = Field(
+        "zaqar", description="Which roles may what: Zaqar's rules, or reader, member, manager."
+    )
+    jwt_issuer: str | None = Field(None, description="Issuer whose tokens count (claim iss).")
+    jwt_audience: str | None = Field(None, description="What its tokens are for (claim aud).")
+    jwt_keys: str | None = Field(None, description="URL or file of the issuer's JWKS.")
+    jwt_project_claim: str = Field("project_id", description="Claim that holds the project.")
+    jwt_roles_claim: str = Field("roles", description="Claim that holds the roles.")
+    jwt_grants_claim: str = Field("grants", description="Claim that holds grants, if any.")
+    jwt_longest_life: int = Field(
+        86_400, ge=60, le=_TEN_YEARS, description="Longest life of a token; 401 above."
     )
     admin_key_file: Path | None = Field(
         None,
@@ -327,15 +339,7 @@ def _check_together(settings: Settings) -> None:
             raise ConfigurationError(
                 f"{smaller} ({low}) must not be above {larger} ({high}): change one of them."
             )
-    for name in settings.providers:
-        if name not in PROVIDERS:
-            raise ConfigurationError(
-                f"The setting auth is wrong: {name!r} is none of {', '.join(PROVIDERS)}, or 'none'."
-            )
-    if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise ConfigurationError("tls_cert and tls_key go together: set both, or none.")
-    if settings.tls_client_ca is not None and settings.tls_cert is None:
-        raise ConfigurationError("tls_client_ca needs TLS: set tls_cert and tls_key too.")
+    _check_identity(settings)
     key = settings.signed_url_secret_key
     if key is not None and len(key.encode()) < _SHORTEST_KEY:
         raise ConfigurationError(
@@ -360,3 +364,19 @@ def _check_together(settings: Settings) -> None:
         raise ConfigurationError(
             "clock_offset_file is for tests: it is refused on an address that is not loopback."
         )
+
+
+def _check_identity(settings: Settings) -> None:
+    for name in settings.providers:
+        if name not in PROVIDERS:
+            raise ConfigurationError(
+                f"The setting auth is wrong: {name!r} is none of {', '.join(PROVIDERS)}, or 'none'."
+            )
+    if "jwt" in settings.providers:
+        for name in ("jwt_issuer", "jwt_audience", "jwt_keys"):
+            if not getattr(settings, name):
+                raise ConfigurationError(f"auth is jwt, so {name} must be set.")
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise ConfigurationError("tls_cert and tls_key go together: set both, or none.")
+    if settings.tls_client_ca is not None and settings.tls_cert is None:
+        raise ConfigurationError("tls_client_ca needs TLS: set tls_cert and tls_key too.")

@@ -92,7 +92,7 @@ class Gate:
         error = ', error="invalid_token"' if wrong else ""
         headers = [
             (b"www-authenticate", (text + error if text.startswith("Bearer") else text).encode())
-            for text in self._identity.challenges
+            for text in dict.fromkeys(self._identity.challenges)
         ]
         return HttpError(401, "Unauthorized", headers=headers, document=_UNAUTHORIZED)
 

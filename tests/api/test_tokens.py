@@ -1,0 +1,282 @@
+"""Tokens of an issuer (JWT): which count, by whose keys, and what their claims mean."""
+
+import asyncio
+import json
+import time
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import httpx
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from tests.api.conftest import Api, MakeApi
+from zaqar_lite.domain.errors import ConfigurationError, Unauthenticated, Unavailable
+from zaqar_lite.published import KeySet
+from zaqar_lite.service.identity.tokens import PublishedKeys
+from zaqar_lite.settings import load
+
+pytestmark = pytest.mark.anyio
+ISSUER = "https://issuer.example.org"
+RSA_KEY = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+EC_KEY = ec.generate_private_key(ec.SECP256R1())
+OTHER = ec.generate_private_key(ec.SECP256R1())
+SHORT = rsa.generate_private_key(public_exponent=65_537, key_size=1_024)  # noqa: S505 - it must be refused
+
+
+def published(**keys: Any) -> dict[str, Any]:
+    """A JWKS of public keys by their ids."""
+    documents = []
+    for kid, key in keys.items():
+        is_rsa = isinstance(key, rsa.RSAPrivateKey)
+        algorithm: Any = jwt.algorithms.RSAAlgorithm if is_rsa else jwt.algorithms.ECAlgorithm
+        document = algorithm.to_jwk(key.public_key(), as_dict=True)
+        documents.append({**document, "kid": kid, "alg": "RS256" if is_rsa else "ES256"})
+    return {"keys": documents}
+
+
+def token(
+    key: Any = EC_KEY, kid: str | None = "ec", algorithm: str = "ES256", **claims: Any
+) -> str:
+    now = int(time.time())
+    content = {
+        "iss": ISSUER,
+        "aud": "zaqar-lite",
+        "sub": "alice",
+        "iat": now,
+        "exp": now + 600,
+        "project_id": "p",
+        **claims,
+    }
+    content = {name: value for name, value in content.items() if value is not None}
+    headers = {} if kid is None else {"kid": kid}
+    with warnings.catch_warnings(category=jwt.warnings.InsecureKeyLengthWarning, action="ignore"):
+        return jwt.encode(content, key, algorithm=algorithm, headers=headers)
+
+
+@pytest.fixture
+async def guarded(make_api: MakeApi, tmp_path: Path) -> AsyncIterator[Api]:
+    keys = tmp_path / "jwks.json"
+    keys.write_text(json.dumps(published(ec=EC_KEY, rsa=RSA_KEY, short=SHORT)))
+    async with make_api(**settings(keys), signed_url_secret_key="k" * 32) as api:
+        del api.http.headers["X-Project-ID"]
+        yield api
+
+
+def settings(keys: object, **more: Any) -> dict[str, Any]:
+    return {
+        "auth": "jwt",
+        "jwt_issuer": ISSUER,
+        "jwt_audience": "zaqar-lite",
+        "jwt_keys": str(keys),
+        "max_failed_logins": 1_000,
+        **more,
+    }
+
+
+async def ask(api: Api, text: str, method: str = "GET", path: str = "/v2/queues") -> httpx.Response:
+    return await api.call(method, path, Authorization=f"Bearer {text}")
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        token(),
+        token(RSA_KEY, "rsa", "RS256"),
+        token(aud=["others", "zaqar-lite"]),
+        token(roles="member reader", nbf=int(time.time())),
+    ],
+)
+async def test_a_token_of_the_issuer_is_let_in(guarded: Api, good: str) -> None:
+    assert (await ask(guarded, good)).status_code == 200
+
+
+NOW = int(time.time())
+WRONG = {
+    "another key": token(OTHER),
+    "an unknown key": token(kid="none"),
+    "no key id": token(kid=None),
+    "a key of another algorithm": token(RSA_KEY, "ec", "RS256"),
+    "a short key": token(SHORT, "short", "RS256"),
+    "a shared secret": token("k" * 32, "ec", "HS256"),
+    "no signature": token(None, "ec", "none"),
+    "another issuer": token(iss="https://other.example.org"),
+    "another audience": token(aud="other"),
+    "expired": token(exp=NOW - 60, iat=NOW - 600),
+    "not yet": token(nbf=NOW + 600),
+    "without an end": token(exp=None),
+    "without a beginning": token(iat=None),
+    "without a subject": token(sub=None),
+    "without a project": token(project_id=None),
+    "an empty project": token(project_id=""),
+    "a project that is no text": token(project_id=["p"]),
+    "a long life": token(exp=NOW + 90_000),
+    "roles that are no texts": token(roles=[1]),
+    "grants that are none": token(grants=["do:everything"]),
+    "grants that allow nothing": token(grants=[]),
+    "no token": "a.b.c",
+}
+
+
+@pytest.mark.parametrize("wrong", list(WRONG.values()), ids=list(WRONG))
+async def test_any_other_token_is_401(guarded: Api, wrong: str) -> None:
+    answer = await ask(guarded, wrong)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, 401)
+
+
+async def test_a_token_is_good_until_its_end(guarded: Api) -> None:
+    text = token()
+    assert (await ask(guarded, text)).status_code == 200
+    guarded.advance(50)  # it is believed for a minute
+    assert (await ask(guarded, text)).status_code == 200
+    short = token(exp=int(time.time()) + 90)
+    assert (await ask(guarded, short)).status_code == 200
+    guarded.advance(59)  # and not beyond its end, although that minute is not over
+    assert (await ask(guarded, token(iat=NOW, exp=int(time.time()) + 80))).status_code == 200
+
+
+async def test_grants_decide_where_there_are_some_and_roles_elsewhere(guarded: Api) -> None:
+    sender = token(grants=["send:orders"])
+    path = "/v2/queues/orders/messages"
+    document = {"messages": [{"body": 1}]}
+    posted = await guarded.call("POST", path, document, Authorization=f"Bearer {sender}")
+    assert posted.status_code == 201
+    assert (await ask(guarded, sender, path=path)).status_code == 403
+    assert (await ask(guarded, token(), path=path)).status_code == 200
+    other = await guarded.call(
+        "GET", path, Authorization=f"Bearer {token()}", X_Project_ID="another"
+    )
+    assert other.status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("roles", "statuses"),
+    [
+        (["reader"], (200, 403, 403)),
+        (["member"], (200, 201, 403)),
+        (["manager"], (200, 201, 201)),
+        (["admin"], (200, 201, 201)),
+        (["other"], (403, 403, 403)),
+        ([], (403, 403, 403)),
+    ],
+)
+async def test_the_second_defaults_ask_for_a_role(
+    make_api: MakeApi, tmp_path: Path, roles: list[str], statuses: tuple[int, int, int]
+) -> None:
+    keys = tmp_path / "jwks.json"
+    keys.write_text(json.dumps(published(ec=EC_KEY)))
+    async with make_api(**settings(keys, role_defaults="secure")) as api:
+        del api.http.headers["X-Project-ID"]
+        credential = {"Authorization": f"Bearer {token(roles=roles)}"}
+        found = [
+            (await api.call("GET", "/v2/queues", **credential)).status_code,
+            (
+                await api.call("POST", "messages", {"messages": [{"body": 1}]}, **credential)
+            ).status_code,
+            (await api.call("PUT", "/v2/queues/new", {}, **credential)).status_code,
+        ]
+        assert tuple(found) == statuses
+
+
+# The issuer's keys over HTTP.
+
+
+class IssuerServer:
+    """An issuer that publishes its keys and counts who asks for them."""
+
+    def __init__(self) -> None:
+        self.document: Any = published(ec=EC_KEY)
+        self.status = 200
+        self.asked = 0
+        ours = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                ours.asked += 1
+                self.send_response(ours.status)
+                self.send_header("Location", "/elsewhere")
+                self.end_headers()
+                self.wfile.write(json.dumps(ours.document).encode())
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/jwks"
+        Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def issuer() -> Iterator[IssuerServer]:
+    made = IssuerServer()
+    yield made
+    made.close()
+
+
+class Time:
+    """A monotonic clock that the test moves."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_keys_are_read_once_for_many_and_again_when_one_is_new(
+    issuer: IssuerServer,
+) -> None:
+    clock = Time()
+    keys = PublishedKeys(KeySet(issuer.url).fetch, monotonic=clock)
+    await asyncio.gather(*(keys.find("ec", "ES256") for _ in range(20)))
+    assert issuer.asked == 1
+    clock.now = 40
+    issuer.document = published(ec=EC_KEY, new=OTHER)
+    await keys.find("new", "ES256")
+    assert issuer.asked == 2
+    for number in range(100):  # who guesses ids makes no request
+        with pytest.raises(Unauthenticated):
+            await keys.find(f"guess-{number}", "ES256")
+    assert issuer.asked == 2
+    clock.now = 400
+    await keys.find("ec", "ES256")
+    assert issuer.asked == 3
+
+
+@pytest.mark.parametrize("trouble", [500, 302, "no keys", {"keys": 1}, {"keys": ["a"]}])
+async def test_an_issuer_that_is_away_is_forgiven_for_hours(
+    issuer: IssuerServer, trouble: object
+) -> None:
+    clock = Time()
+    keys = PublishedKeys(KeySet(issuer.url).fetch, monotonic=clock)
+    await keys.find("ec", "ES256")
+    if isinstance(trouble, int):
+        issuer.status, issuer.document = trouble, {}
+    else:
+        issuer.document = trouble
+    clock.now = 5 * 3600
+    await keys.find("ec", "ES256")
+    clock.now = 7 * 3600
+    with pytest.raises(Unavailable):
+        await keys.find("ec", "ES256")
+
+
+async def test_an_issuer_that_never_answered_is_503(make_api: MakeApi, tmp_path: Path) -> None:
+    async with make_api(**settings(tmp_path / "missing")) as api:
+        answer = await ask(api, token())
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
+@pytest.mark.parametrize("missing", ["jwt_issuer", "jwt_audience", "jwt_keys"])
+def test_half_an_issuer_is_refused(missing: str) -> None:
+    overrides = {**settings("file"), missing: None}
+    with pytest.raises(ConfigurationError, match=missing):
+        load(environment={}, overrides=overrides)
