@@ -32,6 +32,7 @@ class Readiness:
         self._listener: Listener | None = None
         self._watched: Counter[QueueRef] = Counter()
         self._last: dict[QueueRef, int] = {}  # the last ready message of each, where there was one
+        self._told: set[QueueRef] = set()  # what this process told since the last look
         self._looking: asyncio.Task[None] | None = None
 
     def listen(self, listener: Listener) -> None:
@@ -41,6 +42,8 @@ class Readiness:
     def announce(self, queue: QueueRef, count: int) -> None:
         """Tell that so many messages became ready; 0: something may be due earlier."""
         if self._listener is not None and queue in self._watched:
+            if count:
+                self._told.add(queue)
             self._listener(queue, count)
 
     async def watch(self, queue: QueueRef) -> None:
@@ -73,20 +76,27 @@ class Readiness:
 
     async def look_again(self) -> None:
         """Look at all watched queues once, and tell what became ready since the last look."""
-        queues = list(self._watched)
+        queues, told = list(self._watched), set(self._told)
         for first in range(0, len(queues), _QUEUES_A_LOOK):
             some = queues[first : first + _QUEUES_A_LOOK]
             with suppress(PyMongoError):  # the next look tells it
-                self._compare(some, await self._look(some))
+                self._compare(some, await self._look(some), told)
+        self._told -= told
 
-    def _compare(self, queues: Collection[QueueRef], found: dict[QueueRef, int]) -> None:
+    def _compare(
+        self, queues: Collection[QueueRef], found: dict[QueueRef, int], told: Collection[QueueRef]
+    ) -> None:
+        """Tell of the queues that are otherwise than at the last look, but not twice."""
         for queue in queues:
+            if queue in self._told and queue not in told:
+                continue  # told while it was looked at: the next look takes that in
             last = found.get(queue)
             if queue in self._watched and last != self._last.get(queue):
                 self._last.pop(queue, None)
                 if last is not None:
                     self._last[queue] = last
-                    self.announce(queue, 1)
+                    if queue not in told and self._listener is not None:
+                        self._listener(queue, 1)
 
     async def _look(self, queues: Collection[QueueRef]) -> dict[QueueRef, int]:
         """The position of the last ready message of each queue that has one."""
