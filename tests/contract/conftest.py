@@ -1,6 +1,8 @@
 """Fixtures of the contract suite: every test runs once for each driver."""
 
 from collections.abc import AsyncIterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
@@ -12,6 +14,7 @@ from tests.contract.subject import QueueUnderTest
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.storage.base import Listener
+from zaqar_lite.storage.opendata.engine import Engine
 
 
 class OpenStores(Protocol):
@@ -39,6 +42,15 @@ def case(request: pytest.FixtureRequest) -> DriverCase:
 def store_uri(request: pytest.FixtureRequest, case: DriverCase, tmp_path: Path) -> str:
     """The URI of the test's store; starts the driver's server when it is the first to ask."""
     return case.make_uri(request, tmp_path / "data")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a busy machine be slow: the embedded store gives up what hangs for ten seconds."""
+    monkeypatch.setattr(Engine, "patience", 120.0)
+    if find_spec("slatedb"):
+        engine = import_module("zaqar_lite.storage.opendata.slatedb.engine")
+        monkeypatch.setattr(engine, "_PATIENCE_LOCAL", 120.0)
 
 
 @pytest.fixture
