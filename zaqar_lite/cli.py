@@ -108,7 +108,7 @@ WITH_A_VALUE = frozenset(
     }
 )
 FLAGS = frozenset({"--json"})
-NOUNS = frozenset({"queue", "message", "claim", "dlq", "key", "context"})
+NOUNS = frozenset({"queue", "message", "claim", "dlq", "key", "context", "subscription"})
 
 
 def options_last(words: Sequence[str]) -> list[str]:
