@@ -3,6 +3,7 @@
 import pickle
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.spark.losing_proxy import LosingProxy
 from zaqar_lite.client import Client
 from zaqar_lite.spark.browse_stream import BrowseStream, DataLoss
 from zaqar_lite.spark.claim_stream import ClaimStream
+from zaqar_lite.spark.claiming import claim
 from zaqar_lite.spark.ledger import Ledger
 from zaqar_lite.spark.messages import InvalidRow, Messages
 from zaqar_lite.spark.options import OptionError, Options, parse
@@ -183,6 +185,19 @@ def test_what_was_claimed_before_spark_knew_is_handed_out_unless_it_lapsed(
     reader.commit(after)
     assert client.stats(queue).total == 0
     reader.stop()
+
+
+def test_a_batch_is_planned_as_soon_as_a_message_comes(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    client.create_queue(queue)
+    given = options(server.url, queue, pageSize=4)
+    assert claim(client, given, 8) == []
+    with Client(server.url) as waiting, ThreadPoolExecutor(1) as thread:
+        held = thread.submit(claim, waiting, given, 8, wait=60)
+        time.sleep(0.5)  # long enough for an answer that does not wait
+        posted = client.post(queue, "late")
+        assert [message.id for one in held.result(30) for message in one.messages] == [posted]
 
 
 def test_a_ledger_of_another_queue_checkpoint_or_running_query_is_refused(

@@ -22,6 +22,7 @@ KEYS: Mapping[str, str] = {
     "failed_retention": "_failed_retention",
     "filter": "_filter",
     "priority": "_priority",
+    "notify_on_post": "_notify_on_post",
 }
 RESERVED = frozenset({*KEYS.values(), "_enable_encrypt_messages", "_flavor", "_retry_policy"})
 
@@ -45,6 +46,8 @@ class QueueOptions:
         failed_retention: seconds that failed messages stay in the queue's history.
         filter: which messages of the project's other queues this queue gets copies of.
         priority: rules that give messages a priority by their headers.
+        notify_on_post: whether subscribers hear of a delayed message when it is posted, instead of
+            when it is due.
         metadata: keys of one's own.
     """
 
@@ -60,6 +63,7 @@ class QueueOptions:
     failed_retention: int | None = None
     filter: str | None = None
     priority: str | None = None
+    notify_on_post: bool | None = None
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def as_metadata(self) -> dict[str, Any]:

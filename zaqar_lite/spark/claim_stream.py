@@ -31,6 +31,8 @@ from zaqar_lite.spark.renewal import Renewal, renew
 from zaqar_lite.spark.rows import COLUMNS, columns_of, to_batch
 
 logger = logging.getLogger(__name__)
+_WAIT = 1.0
+"""Seconds that planning a batch waits for a first message; stopping a query takes as long."""
 
 
 @dataclass
@@ -84,7 +86,9 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._left is not None:
             most = min(most, self._left)
         with self._options.client() as client:
-            held = claiming.claim(client, self._options, most)
+            # What is frozen is there already; a query that goes on lets the server wait for it.
+            wait = _WAIT if self._left is None else 0
+            held = claiming.claim(client, self._options, most, wait=wait)
         if not held:
             return start
         rows = pa.Table.from_batches([to_batch(one.messages, COLUMNS) for one in held])

@@ -24,14 +24,15 @@ class Deleted:
     lost: int = 0
 
 
-def claim(client: Client, options: Options, most: int) -> list[Held]:
+def claim(client: Client, options: Options, most: int, *, wait: float = 0) -> list[Held]:
     """Claim up to `most` messages, as many as there are; in the order of their first messages.
 
-    Claims that were made before an error stay, and lapse.
+    Where there are none, wait up to `wait` seconds for the first; one request does that, and the
+    others begin when it has some. Claims that were made before an error stay, and lapse.
     """
     ended = threading.Event()
 
-    def one(limit: int) -> Held | None:
+    def one(limit: int, wait: float = 0) -> Held | None:
         if ended.is_set():
             return None
         held = client.create_claim(
@@ -41,6 +42,7 @@ def claim(client: Client, options: Options, most: int) -> list[Held]:
             grace=options.claim_grace,
             details=True,
             raw=True,
+            wait=wait,
         )
         if held is None:
             ended.set()
@@ -48,6 +50,9 @@ def claim(client: Client, options: Options, most: int) -> list[Held]:
 
     claims: list[Held] = []
     left = most
+    if wait and most > 0 and (first := one(min(options.page_size, most), wait)) is not None:
+        claims.append(first)
+        left -= len(first.messages)
     with ThreadPoolExecutor(options.concurrency, "zaqar-claim") as threads:
         while left > 0 and not ended.is_set():
             firsts = range(0, left, options.page_size)[:_ROUND]
