@@ -5,9 +5,14 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Protocol, TypeVar
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import services
 from tests.server import ServerProcess
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 S = TypeVar("S", bound=services.Service)
 
