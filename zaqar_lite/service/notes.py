@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import LimitReached, Unavailable
 from zaqar_lite.domain.models import IdempotencyKey, NewMessage, Posted, QueueRef
 from zaqar_lite.storage.base import MessageStore
 
@@ -23,6 +24,7 @@ NOTES = QueueRef("~deliveries", "~new")
 RETRIES = QueueRef("~deliveries", "~again")
 LEAD_MS = 500
 """So long before it is due a delayed message is looked at: was it deleted, or edited?"""
+_RETRY_AFTER = 30
 _SAME = bytes(16)
 
 
@@ -87,6 +89,9 @@ class Notes:
         """Note what was posted, for the queue and for those that got copies.
 
         `keyed` is whether the post can be repeated: then its notes can, too.
+
+        Raises:
+            Unavailable: the notes can't be stored now; the messages are.
         """
         notes: list[NewMessage] = []
         copied = {copy.queue for message in new for copy in message.copies}
@@ -127,7 +132,14 @@ class Notes:
                     )
                 )
         if notes:
-            await self._messages.post(NOTES, notes, client_id=CLIENT_ID, version=None)
+            try:
+                await self._messages.post(NOTES, notes, client_id=CLIENT_ID, version=None)
+            except LimitReached:
+                # The limit of our own queue; told as it is, it would say that nothing was stored.
+                raise Unavailable(
+                    "The messages are stored, but too many wait for subscribers to note these.",
+                    retry_after=_RETRY_AFTER,
+                ) from None
 
     @staticmethod
     def _note(
