@@ -117,9 +117,8 @@ class Deliveries:
             while True:
                 room = _MOST_AT_ONCE - len(under_way)
                 if room <= 0:
-                    _, under_way = await asyncio.wait(
-                        under_way, return_when=asyncio.FIRST_COMPLETED
-                    )
+                    # Those that end leave the set themselves, so it stays the same set.
+                    await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
                     continue
                 for message in await self._claim(lane, min(room, _BATCH)):
                     task = asyncio.create_task(self._act(lane, act, message))
