@@ -9,6 +9,7 @@ from zaqar_lite.api.checks import ClientIds
 from zaqar_lite.api.dispatch import Dispatcher
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.domain.subscriptions import refused_schemes
 from zaqar_lite.published import KeySet
@@ -32,6 +33,7 @@ from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.readiness import Readiness
 from zaqar_lite.service.routing import Router
 from zaqar_lite.service.settling import Settling
 from zaqar_lite.service.sharing import Sharing
@@ -54,7 +56,10 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
     clock = Clock(offset_file=settings.clock_offset_file)
     messages, management, one_store = _stores(settings, clock)
     keys = Keys(management, clock) if "keys" in settings.providers else None
-    services = _services(settings, messages, management, keys, clock, one_store=one_store)
+    limits = settings.limits()
+    services = _services(
+        settings, messages, management, keys, clock, one_store=one_store, limits=limits
+    )
     janitor = Janitor(
         messages, management, services.queues, services.policies, interval=settings.sweep_interval
     )
@@ -63,7 +68,7 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
     )
     options = HttpOptions(
         version=__version__,
-        limits=settings.limits(),
+        limits=limits,
         client_ids=ClientIds(
             strict=settings.client_id_uuid_safe == "strict",
             shortest=settings.min_length_client_id,
@@ -74,7 +79,10 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
         checksum=settings.enable_checksum,
         access_log=settings.access_log,
     )
-    return build_app(services, options, startup.running, startup.check)
+    readiness = Readiness(
+        messages, startup.check, settings.data_directory if settings.keeps_files else None
+    )
+    return build_app(services, options, startup.running, startup.check, readiness)
 
 
 def _prepare(settings: Settings, keys: Keys | None) -> Callable[[], Awaitable[object]] | None:
@@ -155,8 +163,8 @@ def _services(
     clock: Clock,
     *,
     one_store: bool,
+    limits: Limits,
 ) -> Services:
-    limits = settings.limits()
     policies = Policies(management, limits, checked=one_store)
     queues = Queues(management, messages, policies, limits)
     router = Router(messages, management, limits)

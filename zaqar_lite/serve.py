@@ -19,18 +19,20 @@ from types import FrameType
 
 import uvicorn
 
-from zaqar_lite import environment, logs
+from zaqar_lite import environment, logs, systemd
 from zaqar_lite.api.dispatch import Dispatcher
 from zaqar_lite.connections import BoundedProtocol, bound
 from zaqar_lite.domain.addresses import shown
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.main import create_app
-from zaqar_lite.settings import Settings, load
+from zaqar_lite.reloading import Reloading, Source
+from zaqar_lite.settings import Settings
 from zaqar_lite.tls import Certificate
 from zaqar_lite.workers import NEVER_WORKS, Workers
 
 logger = logging.getLogger("zaqar_lite")
 _BACKLOG = 2_048
+_LOOK = 0.1
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -39,10 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     So does a start that a signal ends. Wrong settings are one line on standard error and exit
     code 2; a store that can never work as configured is one line in the log and exit code 1.
     """
+    source = Source(arguments.config, _overrides(arguments))
     try:
-        settings = load(
-            environment=os.environ, config=arguments.config, overrides=_overrides(arguments)
-        )
+        settings = source.read()
         logs.configure(settings.log_level)
         _certificate(settings)  # one that can't be used is told now, once
         app = create_app(settings)
@@ -66,21 +67,32 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     announce = _announce(settings, listener)
     if settings.workers == 1:
-        return _serve(settings, app, listener, announce)
+        return _serve(settings, source, app, listener, announce)
     address = listener.getsockname()[:2]
     waiting = (address, settings.tls_cert is not None, announce)
     threading.Thread(target=_wait_for_a_worker, args=waiting, daemon=True).start()
-    passed_on = () if settings.tls_cert is None else (signal.SIGHUP,)
-    return Workers(settings.workers, _work, settings, listener, passed_on=passed_on).run()
+    return Workers(settings.workers, _work, settings, source, listener).run()
 
 
 def _serve(
-    settings: Settings, app: Dispatcher, listener: socket.socket, announce: Callable[[], None]
+    settings: Settings,
+    source: Source,
+    app: Dispatcher,
+    listener: socket.socket,
+    announce: Callable[[], None],
 ) -> int:
     """Run the server in this process; answer its exit code."""
     certificate = _certificate(settings)
     config = _config(settings, app, certificate)
-    server = _Server(config, announce, app.stop, certificate)
+    reloading = Reloading(settings, source, certificate, app.adopt)
+    server = _Server(
+        config,
+        announce,
+        app,
+        reloading=reloading,
+        certificate=certificate,
+        drain_delay=settings.drain_delay,
+    )
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises the signal again once it has drained; without this the exit code is not 0.
         signal.signal(number, server.handle_exit)
@@ -90,10 +102,11 @@ def _serve(
     return NEVER_WORKS if server.has_failed else 0
 
 
-def _work(settings: Settings, listener: socket.socket) -> int:
-    """Run one of several server processes."""
+def _work(settings: Settings, source: Source, listener: socket.socket) -> int:
+    """Run one of several server processes; systemd hears of them by their parent."""
+    os.environ.pop("NOTIFY_SOCKET", None)
     logs.configure(settings.log_level)
-    return _serve(settings, create_app(settings), listener, lambda: None)
+    return _serve(settings, source, create_app(settings), listener, lambda: None)
 
 
 class _Server(uvicorn.Server):
@@ -103,13 +116,18 @@ class _Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         announce: Callable[[], None],
-        stop: Callable[[], None],
+        app: Dispatcher,
+        *,
+        reloading: Reloading,
         certificate: Certificate | None,
+        drain_delay: float,
     ) -> None:
         super().__init__(config)
         self._certificate = certificate
-        self._following: asyncio.Task[None] | None = None
-        self._stop = stop
+        self._reloading = reloading
+        self._drain_delay = drain_delay
+        self._background: list[asyncio.Task[None]] = []
+        self._app = app
         self._announce = announce
         self._interrupt: Callable[[], object] | None = None
 
@@ -122,9 +140,12 @@ class _Server(uvicorn.Server):
         starting = asyncio.current_task()
         assert starting is not None  # noqa: S101 - this is a coroutine, so a task runs it
         loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._reloading.reload)
         if self._certificate is not None:
-            self._following = asyncio.create_task(self._certificate.follow())
-            loop.add_signal_handler(signal.SIGHUP, self._certificate.reload)
+            self._background.append(asyncio.create_task(self._certificate.follow()))
+        interval = systemd.watchdog_interval()
+        if interval is not None:
+            self._background.append(asyncio.create_task(_show_life(interval)))
         self._interrupt = partial(loop.call_soon_threadsafe, starting.cancel)
         if self.should_exit:
             starting.cancel()
@@ -143,10 +164,14 @@ class _Server(uvicorn.Server):
             self._announce()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer the requests that wait, then stop as ever: it waits for all requests."""
-        if self._following is not None:
-            self._following.cancel()
-        self._stop()
+        """Serve for `drain_delay`, answer the requests that wait, then wait for the others."""
+        systemd.notify("STOPPING=1")
+        deadline = time.monotonic() + self._drain_delay
+        while time.monotonic() < deadline and not self.force_exit and not self.has_failed:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK)  # what is looked at are flags of uvicorn's
+        for task in self._background:
+            task.cancel()
+        self._app.stop()
         await super().shutdown(sockets)
 
     @property
@@ -157,6 +182,7 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal; one that comes during the start ends that."""
         super().handle_exit(sig, frame)
+        self._app.drain()
         if self._interrupt is not None:
             self._interrupt()
 
@@ -170,6 +196,13 @@ class _Config(uvicorn.Config):
         """Load; uvicorn's own context could neither be bounded to TLS 1.2 nor renewed."""
         super().load()
         self.ssl = None if self.certificate is None else self.certificate.context
+
+
+async def _show_life(interval: float) -> None:
+    """Tell systemd, for ever, that the event loop turns."""
+    while True:
+        systemd.notify("WATCHDOG=1")
+        await asyncio.sleep(interval)
 
 
 def _certificate(settings: Settings) -> Certificate | None:
@@ -250,6 +283,7 @@ def _announce(settings: Settings, listener: socket.socket) -> Callable[[], None]
     def announce() -> None:
         scheme = "http" if settings.tls_cert is None else "https"
         logger.info("listening on %s://%s:%s (store %s)", scheme, host, port, shown(settings.store))
+        systemd.notify("READY=1")
 
     return announce
 

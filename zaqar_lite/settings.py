@@ -111,6 +111,9 @@ class Settings(BaseModel):
     shutdown_timeout: int = Field(
         25, ge=1, le=3_600, description="How long a stop waits for requests."
     )
+    drain_delay: float = Field(
+        0.0, ge=0, le=300, description="How long a stop still serves, with /readyz at 503 already."
+    )
     request_timeout: float = Field(
         60.0, gt=0, le=3_600, description="Silence after which a request, or a reader, is given up."
     )
@@ -261,10 +264,15 @@ class Settings(BaseModel):
     @property
     def data_directory(self) -> Path:
         """Where the server keeps what is no queue: with the embedded store, or beside the work."""
-        scheme, _, rest = self.store.partition(":")
-        is_directory = scheme in ("embedded", "opendata+sqlite", "opendata+slatedb")
-        path = urlsplit(f"file:{rest}").path if is_directory else ""
+        _, _, rest = self.store.partition(":")
+        path = urlsplit(f"file:{rest}").path if self.keeps_files else ""
         return Path(unquote(path) or "zaqar-lite-data")
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether the store's files lie on a disk of this machine, in `data_directory`."""
+        scheme = self.store.partition(":")[0]
+        return scheme in ("embedded", "opendata+sqlite", "opendata+slatedb")
 
     @property
     def is_loopback(self) -> bool:

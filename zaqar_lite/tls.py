@@ -37,17 +37,18 @@ class Certificate:
         except (OSError, ssl.SSLError) as exc:
             raise ConfigurationError(f"tls_cert, tls_key, tls_client_ca: {_why(exc)}.") from None
 
-    def reload(self) -> None:
-        """Show new clients what the files hold now, if it can be used."""
+    def reload(self) -> bool:
+        """Show new clients what the files hold now, if it can be used; answer whether it can."""
         try:
             made = self._make()
         except (OSError, ssl.SSLError) as exc:
             logger.error("the certificate was not renewed, the old one stays: %s", _why(exc))
-            return
+            return False
         self.context.load_cert_chain(self._cert, self._key)
         if self._client_ca is not None:
             self.context.load_verify_locations(cadata=_der(made))
         logger.info("the certificate was read again from %s", self._cert)
+        return True
 
     async def follow(self) -> None:
         """Read the files again whenever they have changed, for ever."""

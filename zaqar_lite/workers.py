@@ -6,10 +6,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
+
+from zaqar_lite import systemd
 
 logger = logging.getLogger("zaqar_lite")
 NEVER_WORKS = 1
@@ -23,21 +25,14 @@ class Workers:
     """Processes that each run `work(*arguments)`, a function that answers an exit code.
 
     They are spawned, not forked, so function and arguments are pickled. A worker ends when the
-    process that started it does, even by SIGKILL: nobody else would ever end it. The signals
-    `passed_on` go to every worker.
+    process that started it does, even by SIGKILL: nobody else would ever end it. SIGHUP goes to
+    every worker; systemd's watchdog hears of the parent.
     """
 
-    def __init__(
-        self,
-        count: int,
-        work: Callable[..., int],
-        *arguments: object,
-        passed_on: Sequence[signal.Signals] = (),
-    ) -> None:
+    def __init__(self, count: int, work: Callable[..., int], *arguments: object) -> None:
         self._count = count
         self._work = (work, arguments)
         self._running: dict[BaseProcess, float] = {}
-        self._passed_on = passed_on
         self._stopping = False
         self._exit_code = 0
 
@@ -48,12 +43,15 @@ class Workers:
         """
         for number in _SIGNALS:
             signal.signal(number, self._stop)
-        for number in self._passed_on:
-            signal.signal(number, self._pass_on)
+        signal.signal(signal.SIGHUP, self._pass_on)
+        life = systemd.watchdog_interval()
         for _ in range(self._count):
             self._start()
         while self._running:
-            ended = wait([process.sentinel for process in self._running], timeout=_LOOK)
+            if life is not None:
+                systemd.notify("WATCHDOG=1")
+            pause = _LOOK if life is None else min(life, _LOOK)
+            ended = wait([process.sentinel for process in self._running], timeout=pause)
             for process in [one for one in self._running if one.sentinel in ended]:
                 self._take_end(process, lived=time.monotonic() - self._running.pop(process))
         return self._exit_code
@@ -94,6 +92,7 @@ class Workers:
 
     def _stop(self, _number: int = 0, _frame: FrameType | None = None) -> None:
         self._stopping = True
+        systemd.notify("STOPPING=1")
         for process in list(self._running):
             process.terminate()
 

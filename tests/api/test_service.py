@@ -1,8 +1,11 @@
 """Versions, home document, ping and health (zaqar-behaviour 11)."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.api.conftest import Api, MakeApi
+from zaqar_lite.service import readiness
 
 pytestmark = pytest.mark.anyio
 
@@ -27,6 +30,27 @@ async def test_shows_the_versions_to_anybody(api: Api) -> None:
             }
         ]
     }
+
+
+async def test_tells_anybody_that_it_lives_and_is_ready(
+    api: Api, make_api: MakeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    api.http.headers.clear()
+    for path in ("/livez", "/readyz"):
+        answer = await api.call("GET", path)
+        assert (answer.status_code, answer.text) == (200, "ok\n")
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    verbose = await api.call("GET", "/readyz?verbose")
+    assert verbose.text == "store: ok\ndisk: ok\ndraining: ok\nok\n"
+    async with make_api(store=f"embedded:{tmp_path}", auth="keys") as files:
+        files.http.headers.clear()
+        assert (await files.call("GET", "/readyz")).status_code == 200
+        monkeypatch.setattr(readiness, "MIN_FREE", 1 << 60)
+        full = await files.call("GET", "/readyz")
+        assert full.status_code == 503
+        assert "MiB are free; " in full.text
+        assert full.text.startswith("store: ok\ndisk: ")
+        assert (await files.call("GET", "/livez")).status_code == 200
 
 
 async def test_shows_the_home_document(api: Api) -> None:

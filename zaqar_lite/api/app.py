@@ -9,6 +9,7 @@ from zaqar_lite.api.framework import OPENAPI_PATH, build_framework
 from zaqar_lite.api.gate import Gate
 from zaqar_lite.api.home import home_document
 from zaqar_lite.api.lifespan import Lifespan
+from zaqar_lite.api.operating import ProbeHandlers, probe_routes
 from zaqar_lite.api.patience import Patience
 from zaqar_lite.api.render import Renderer
 from zaqar_lite.api.routes import RouteTree
@@ -39,6 +40,7 @@ from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.readiness import Readiness
 from zaqar_lite.service.settling import Settling
 from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.service.subscriptions import Subscriptions
@@ -83,6 +85,7 @@ def build_app(
     options: HttpOptions,
     lifespan: Lifespan,
     check_store: Callable[[], None],
+    readiness: Readiness,
 ) -> Dispatcher:
     """Make the ASGI application; `check_store` raises Unavailable until the stores are open."""
     renderer = Renderer(checksum=options.checksum)
@@ -94,6 +97,7 @@ def build_app(
             *service_routes(
                 ServiceHandlers(services.health, home_document=home), admin=options.admin_mode
             ),
+            *probe_routes(ProbeHandlers(readiness)),
             *queue_routes(
                 QueueHandlers(
                     services.queues, services.subscriptions, services.sharing, services.authority
@@ -113,6 +117,15 @@ def build_app(
             *(key_routes(KeyHandlers(services.keys)) if services.keys is not None else ()),
         )
     )
+    framework = build_framework(
+        tree, options.limits, version=options.version, authenticates=services.identity is not None
+    )
+
+    def adopt(limits: Limits) -> None:
+        options.limits.adopt(limits)
+        services.policies.forget_all()
+        framework.openapi_schema = None
+
     gate = None
     if services.identity is not None:
         gate = Gate(services.identity, services.authority, check_store)
@@ -120,12 +133,12 @@ def build_app(
         tree,
         Checks(client_ids=options.client_ids, sharing=services.sharing, hosts=options.hosts),
         gate=gate,
-        framework=build_framework(
-            tree, options.limits, version=options.version, authenticates=gate is not None
-        ),
+        framework=framework,
         framework_paths=frozenset((OPENAPI_PATH,)),
         lifespan=lifespan,
         check_store=check_store,
         stop=services.waiting.close,
+        drain=readiness.drain,
+        adopt=adopt,
         access_log=options.access_log,
     )

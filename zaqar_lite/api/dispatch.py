@@ -26,8 +26,9 @@ from zaqar_lite.api.http import (
     Send,
 )
 from zaqar_lite.api.lifespan import Lifespan, serve_lifespan
-from zaqar_lite.api.routes import INVALID_REQUEST, Node, Route, RouteTree
+from zaqar_lite.api.routes import INVALID_REQUEST, OPEN_PATHS, Node, Route, RouteTree
 from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.limits import Limits
 
 logger = logging.getLogger("zaqar_lite.access")
 Framework = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -49,6 +50,8 @@ class Dispatcher:
         lifespan: Lifespan,
         check_store: Callable[[], None],
         stop: Callable[[], None],
+        drain: Callable[[], None],
+        adopt: Callable[[Limits], None],
         access_log: bool,
     ) -> None:
         self._tree = tree
@@ -60,6 +63,10 @@ class Dispatcher:
         self._check_store = check_store
         self.stop = stop
         """Answer the requests that wait: the server is about to stop."""
+        self.drain = drain
+        """Tell who asks that this process is not ready: it stops soon, and serves till then."""
+        self.adopt = adopt
+        """Let other limits hold from now on."""
         self._access_log = access_log
 
     @property
@@ -135,7 +142,7 @@ class Dispatcher:
         route = node.routes.get(request.method)
         if request.method == "OPTIONS":
             return Response(200, b"", ((b"allow", node.allow()),))
-        if request.path != "/":
+        if request.path not in OPEN_PATHS:
             self._checks.run(request, names_queue=request.path.startswith("/v2/queues/"))
         if route is None:
             raise HttpError(405, "405 Method Not Allowed", headers=((b"allow", node.allow()),))

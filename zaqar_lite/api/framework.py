@@ -150,7 +150,7 @@ def _responses(route: Route, authenticates: bool) -> Schema:
         schema = None
         if status in (200, 201) and route.answer:
             schema = route.answer
-        elif status >= 400 and route.name != "ping":
+        elif status >= 400 and route.name not in ("ping", "readyz"):
             schema = "Error"
         if schema:
             response["content"] = {"application/json": {"schema": _reference(schema)}}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from zaqar_lite.api import query
 from zaqar_lite.api.http import HttpError, Request
-from zaqar_lite.api.routes import Route
+from zaqar_lite.api.routes import OPEN_PATHS, Route
 from zaqar_lite.domain.errors import Denied, Unauthenticated
 from zaqar_lite.domain.identity import Access, How, Principal, Verb
 from zaqar_lite.service.identity.authority import Authority
@@ -50,7 +50,7 @@ class Gate:
             TooMany: too many logins from this address failed.
             Unavailable: that can't be found out now.
         """
-        if request.path == "/":
+        if request.path in OPEN_PATHS:
             return
         headers = request.headers
         project = headers.get(_PROJECT)

@@ -16,6 +16,8 @@ Handler = Callable[[Request], Awaitable[Response]]
 INVALID_REQUEST = "Invalid API request"
 INVALID_BODY = "Invalid request body"
 UNABLE_TO_DELETE = "Unable to delete"
+OPEN_PATHS = frozenset(("/", "/livez", "/readyz"))
+"""The paths of the public routes: no header is asked for, nobody is asked who they are."""
 SMALL_BODY = 4_096
 """Bytes: what a document that is neither messages nor metadata may have."""
 

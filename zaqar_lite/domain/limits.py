@@ -1,6 +1,6 @@
 """Every limit of the API as one value: upstream's names and defaults, then ours."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 MIN_MESSAGE_TTL = 60
 MIN_CLAIM_TTL = 60
@@ -15,9 +15,12 @@ INT64_MIN = -(1 << 63)
 INT64_MAX = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Limits:
-    """Limits and defaults of the transport (zaqar-behaviour, section 0); seconds and bytes."""
+    """Limits and defaults of the transport (zaqar-behaviour, section 0); seconds and bytes.
+
+    A running server has one, which changes only by `adopt`: nobody keeps what it says.
+    """
 
     default_message_ttl: int = 3600
     default_message_delay: int = 0
@@ -48,3 +51,8 @@ class Limits:
     max_waiters: int = 10_000
     max_waiters_per_project: int = 1_000
     signed_url_max_expires: int = 604_800
+
+    def adopt(self, new: "Limits") -> None:
+        """Say from now on what `new` says."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(new, field.name))

@@ -69,8 +69,6 @@ class Messages:
         self._limits = limits
         self.turns = Turns()
         """In which large posts are read, checked and prepared."""
-        self._ttl_range = range(MIN_MESSAGE_TTL, limits.max_message_ttl + 1)
-        self._delay_range = range(limits.max_message_delay + 1)
 
     async def admit(self, queue: QueueRef, size: int) -> Policy:
         """Refuse a body of `size` bytes before it is read; answer the policy it comes under.
@@ -376,7 +374,7 @@ class Messages:
 
     def _check_drafts(self, first: int, drafts: Sequence[Draft]) -> None:
         """Check a part of a post, from message `first` on."""
-        ttls = self._ttl_range
+        ttls = range(MIN_MESSAGE_TTL, self._limits.max_message_ttl + 1)
         for index, draft in enumerate(drafts, first):
             if draft.ttl is not None and draft.ttl not in ttls:
                 self._check_times(f"Message {index}", draft.ttl, None)
@@ -386,12 +384,12 @@ class Messages:
                 self._check_headers(index, draft.headers)
 
     def _check_times(self, what: str, ttl: int | None, delay: int | None) -> None:
-        if ttl is not None and ttl not in self._ttl_range:
+        if ttl is not None and not MIN_MESSAGE_TTL <= ttl <= self._limits.max_message_ttl:
             raise Invalid(
                 f"{what}: the ttl must be between {MIN_MESSAGE_TTL} and "
                 f"{self._limits.max_message_ttl} seconds; it is {ttl}."
             )
-        if delay is not None and delay not in self._delay_range:
+        if delay is not None and not 0 <= delay <= self._limits.max_message_delay:
             raise Invalid(
                 f"{what}: the delay must be between 0 and {self._limits.max_message_delay} "
                 f"seconds; it is {delay}."

@@ -102,6 +102,10 @@ class Policies:
         """The policy that is kept of a queue, if any."""
         return self._cache.get(queue)
 
+    def forget_all(self) -> None:
+        """Compile every policy anew: the server's limits have changed."""
+        self._cache.clear()
+
     def forget(self, queue: QueueRef) -> None:
         """Read the queue's record again at the next call."""
         self._cache.pop(queue, None)

@@ -22,7 +22,6 @@ class Settling:
         self._queues = queues
         self._policies = policies
         self._limits = limits
-        self._shortest_ms, self._longest_ms = MIN_CLAIM_TTL * 1000, limits.max_claim_ttl * 1000
 
     @property
     def works(self) -> bool:
@@ -88,16 +87,17 @@ class Settling:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise Invalid(f"Message {twice!r} is named twice.")
+        longest_ms = self._limits.max_claim_ttl * 1000
         for one in settlements:
             if one.act is Act.EXTEND:
-                if not self._shortest_ms <= one.ttl_ms <= self._longest_ms:
+                if not MIN_CLAIM_TTL * 1000 <= one.ttl_ms <= longest_ms:
                     raise _wrong(
                         one,
                         f"the ttl must be between {MIN_CLAIM_TTL} and "
                         f"{self._limits.max_claim_ttl} seconds",
                     )
                 continue
-            if one.delay_ms is not None and not 0 <= one.delay_ms <= self._longest_ms:
+            if one.delay_ms is not None and not 0 <= one.delay_ms <= longest_ms:
                 longest = self._limits.max_claim_ttl
                 raise _wrong(one, f"the delay must be between 0 and {longest} seconds")
             if one.reason is not None and len(one.reason.encode()) > MAX_REASON:

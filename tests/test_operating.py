@@ -1,0 +1,90 @@
+"""A server under an orchestrator: probes, the drain, systemd's datagrams, a reload by SIGHUP."""
+
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import httpx
+
+from tests.server import PING_HEADERS, ServerProcess
+
+
+def heard(notified: socket.socket, state: bytes) -> None:
+    """Wait until systemd's socket was told a state."""
+    notified.settimeout(30)
+    while notified.recv(1_024) != state:
+        pass
+
+
+def test_a_stop_is_unready_first_and_serves_on_for_the_drain_delay(tmp_path: Path) -> None:
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        notified.bind(address)
+        env = {
+            "ZAQAR_LITE_DRAIN_DELAY": "60",
+            "NOTIFY_SOCKET": address,
+            "WATCHDOG_USEC": "100000",
+        }
+        with ServerProcess("memory://", env=env) as server:
+            heard(notified, b"READY=1")
+            heard(notified, b"WATCHDOG=1")
+            assert httpx.get(f"{server.url}/readyz").text == "ok\n"
+            os.kill(server.pid, signal.SIGTERM)
+            heard(notified, b"STOPPING=1")
+            draining = httpx.get(f"{server.url}/readyz")
+            assert draining.status_code == 503
+            assert "draining: the server is stopping" in draining.text
+            assert httpx.get(f"{server.url}/livez").status_code == 200
+            assert httpx.put(f"{server.url}/v2/queues/q", headers=PING_HEADERS).status_code == 201
+            # A second and a third signal are in a hurry.
+            os.kill(server.pid, signal.SIGINT)
+            assert server.terminate() == 0
+
+
+def refused_ttl(server: ServerProcess) -> bool:
+    """Whether a message that lives for 1,000 seconds is too much."""
+    body = {"messages": [{"body": 1, "ttl": 1_000}]}
+    posted = httpx.post(f"{server.url}/v2/queues/q/messages", json=body, headers=PING_HEADERS)
+    assert posted.status_code in (201, 400)
+    return posted.status_code == 400
+
+
+def reload(server: ServerProcess, *, until: str) -> None:
+    """Ask for a reload, and wait for what the log says of it."""
+    said = server.log().count(until)
+    os.kill(server.pid, signal.SIGHUP)
+    server.wait_for(lambda: server.log().count(until) > said)
+
+
+def test_sighup_takes_limits_and_log_level_over_or_changes_nothing(tmp_path: Path) -> None:
+    config = tmp_path / "zaqar.toml"
+    config.write_text("max_message_ttl = 2000\ndefault_message_ttl = 400\n")
+    with ServerProcess("memory://", "--config", str(config)) as server:
+        assert not refused_ttl(server)
+        openapi = f"{server.url}/openapi.json"
+        assert '"maximum":2000' in httpx.get(openapi).text
+        config.write_text(
+            "max_message_ttl = 950\ndefault_message_ttl = 400\nsweep_interval = 2.0\n"
+        )
+        reload(server, until="only a restart changes sweep_interval")
+        assert refused_ttl(server)
+        assert '"maximum":2000' not in httpx.get(openapi).text
+        config.write_text("default_message_ttl = 400\nmax_message_ttl = 3000\nlog_level = 'loud'\n")
+        reload(server, until="nothing was reloaded")
+        assert refused_ttl(server)
+        config.write_text(
+            "default_message_ttl = 400\nmax_message_ttl = 3000\nlog_level = 'debug'\n"
+        )
+        reload(server, until="reloaded: ")
+        assert not refused_ttl(server)
+        assert httpx.get(f"{server.url}/v2/none", headers=PING_HEADERS).status_code == 404
+        server.wait_for(lambda: '"status": 404' in server.log())
+        told = [json.loads(line) for line in server.log().splitlines()]
+        (wrong,) = [line for line in told if line["level"] == "error"]
+        assert "log_level" in wrong["message"]
+        started = time.monotonic()
+        assert server.terminate() == 0
+        assert time.monotonic() - started < 20

@@ -1,0 +1,91 @@
+"""Settings that change while the server runs: read again at SIGHUP, taken over whole or not."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zaqar_lite import logs
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.settings import Settings, load
+from zaqar_lite.tls import Certificate
+
+logger = logging.getLogger("zaqar_lite")
+_AT_START = {
+    "max_queue_metadata",
+    "max_messages_post_size",
+    "max_messages_per_claim_or_pop",
+    "max_wait",
+    "max_waiters",
+    "max_waiters_per_project",
+    "signed_url_max_expires",
+}
+"""Limits that the table of routes and the waiting requests were made with."""
+RELOADED = frozenset({field.name for field in fields(Limits)} - _AT_START | {"log_level"})
+"""The settings that SIGHUP changes."""
+
+
+class Source(NamedTuple):
+    """Where settings come from: a file, the environment of the process, the command line."""
+
+    config: Path | None
+    overrides: Mapping[str, Any]
+
+    def read(self) -> Settings:
+        """Read the settings.
+
+        Raises:
+            ConfigurationError: they are wrong.
+        """
+        return load(environment=os.environ, config=self.config, overrides=self.overrides)
+
+
+class Reloading:
+    """Take over what may change while the server runs.
+
+    A file that is wrong changes nothing: settings and certificate are both read before either is
+    taken over. `adopt` is called with the limits that hold from then on.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        source: Source,
+        certificate: Certificate | None,
+        adopt: Callable[[Limits], None],
+    ) -> None:
+        self._settings = settings
+        self._source = source
+        self._certificate = certificate
+        self._adopt = adopt
+        self.succeeded = True
+        """Whether the last reload was taken over; the start counts as one."""
+        self.at = time.time()
+        """When that last succeeded, in seconds since 1970."""
+
+    def reload(self) -> None:
+        """Read everything again; what is wrong is one line in the log."""
+        try:
+            found = self._source.read()
+        except ConfigurationError as exc:
+            logger.error("nothing was reloaded, the old settings stay: %s", exc)
+            self.succeeded = False
+            return
+        self.succeeded = self._certificate is None or self._certificate.reload()
+        if not self.succeeded:
+            return
+        self.at = time.time()
+        new, old = found.model_dump(), self._settings.model_dump()
+        changed = {name for name in new if new[name] != old[name]}
+        taken, left = sorted(changed & RELOADED), sorted(changed - RELOADED)
+        values = {name: new[name] if name in RELOADED else old[name] for name in new}
+        self._settings = Settings.model_validate(values)
+        logs.configure(self._settings.log_level)
+        self._adopt(self._settings.limits())
+        logger.info("reloaded: %s changed", ", ".join(taken) or "nothing")
+        if left:
+            logger.warning("only a restart changes %s", ", ".join(left))
