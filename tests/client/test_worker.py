@@ -1,6 +1,7 @@
 """The worker, against a real server."""
 
 import asyncio
+import dataclasses
 import os
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from zaqar_lite.client import (
     worker,
 )
 from zaqar_lite.client.time_limit import limited
-from zaqar_lite.client.worker_options import WorkerOptions
+from zaqar_lite.client.worker_options import Handler, WorkerOptions
 
 pytestmark = pytest.mark.anyio
 
@@ -59,6 +60,71 @@ def test_the_handler_can_be_called_by_itself(client: Client, queue: str) -> None
         return int(message.body) * 2
 
     assert double(posted) == 42
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    number: int
+
+
+def test_bodies_are_decoded_and_one_that_cannot_be_fails_alone(client: Client, queue: str) -> None:
+    dead = with_dead_letters(client, queue, attempts=1)
+    orders: list[Order] = []
+
+    @worker(queue, decoder=lambda body: Order(**body), longest_pause=0.01, batch=4)
+    def handle(message: Message[Order]) -> None:
+        orders.append(message.body)
+
+    client.post_batch(queue, [{"number": 1}, {"nonsense": 2}, {"number": 3}])
+    handle.run(client, until_empty=True)
+    assert orders == [Order(1), Order(3)]
+    (letter,) = client.list_dead_letters(dead)
+    assert letter.body == {"nonsense": 2}
+    assert letter.attempts is not None
+    assert letter.attempts[0].reason == "TypeError"
+
+
+def test_middleware_goes_around_the_handler_in_order(client: Client, queue: str) -> None:
+    calls: list[str] = []
+
+    def outer(message: Message, call_next: Handler) -> object:
+        calls.append("outer begins")
+        try:
+            return call_next(message)
+        finally:
+            calls.append("outer ends")
+
+    def inner(message: Message, call_next: Handler) -> object:
+        calls.append("inner")
+        return call_next(message)
+
+    @worker(queue, middleware=[outer, inner])
+    def handle(message: Message) -> None:
+        calls.append(message.body)
+
+    client.post(queue, "handler")
+    handle.run(client, until_empty=True)
+    assert calls == ["outer begins", "inner", "handler", "outer ends"]
+
+
+async def test_middleware_goes_around_an_async_handler(
+    async_client: AsyncClient, queue: str
+) -> None:
+    calls: list[str] = []
+
+    async def around(message: Message, call_next: Handler) -> None:
+        calls.append("begins")
+        await call_next(message)
+        calls.append("ends")
+
+    @worker(queue, middleware=[around])
+    async def handle(message: Message) -> None:
+        await asyncio.sleep(0)
+        calls.append(message.body)
+
+    await async_client.post(queue, "handler")
+    await handle.serve(async_client, until_empty=True)
+    assert calls == ["begins", "handler", "ends"]
 
 
 def test_a_poison_message_ends_in_the_dead_letter_queue(client: Client, queue: str) -> None:

@@ -2,8 +2,16 @@
 
 import dataclasses
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import typing_extensions
+
+    B = typing_extensions.TypeVar("B", default=Any)
+else:
+    B = TypeVar("B")
+D = TypeVar("D")
 
 
 class RawBody(bytes):
@@ -88,8 +96,8 @@ class DeadLetter:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Message:
-    """A message as the server shows it.
+class Message(Generic[B]):
+    """A message as the server shows it; `Message[Order]` is one whose body is an Order.
 
     All from `claim_count` on is there only when details were asked for. `failure_count` counts
     what was released as failed or lapsed; `parked_until` is when a message that was given back
@@ -99,7 +107,7 @@ class Message:
 
     queue: str
     id: str
-    body: Any
+    body: B
     ttl: int
     age: float
     href: str
@@ -113,6 +121,11 @@ class Message:
     failure_count: int | None = None
     parked_until: dt.datetime | None = None
     attempts: Sequence[Attempt] | None = None
+
+    def decoded(self, decoder: Callable[[Any], D]) -> "Message[D]":
+        """Return the message with the body that `decoder` makes of it; what it raises is raised."""
+        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
+        return Message(**{**fields, "body": decoder(self.body)})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 
 import asyncio
 import ctypes
+import sys
 import threading
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -76,6 +78,12 @@ async def limited_async(call: Awaitable[T], seconds: float) -> T:
             raise  # the handler's own
         message = f"the handler was cancelled after {seconds:g} s"
         raise TimeLimitExceeded(message) from error
+
+
+def stack_of(thread: int) -> str:
+    """Return where a thread is, as a traceback shows it."""
+    frame = sys._current_frames().get(thread)
+    return "".join(traceback.format_stack(frame)) if frame is not None else "(it has ended)"
 
 
 def _raise_in(thread: int, kind: type[Exception] | None) -> None:

@@ -21,12 +21,10 @@ import contextlib
 import inspect
 import logging
 import math
-import sys
 import threading
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zaqar_lite.client.errors import (
     BadRequest,
@@ -40,9 +38,9 @@ from zaqar_lite.client.ledger import Ledger
 from zaqar_lite.client.models import Message
 from zaqar_lite.client.settlements import NO_TARGET
 from zaqar_lite.client.termination import stopping_on_loop_signals, stopping_on_signals
-from zaqar_lite.client.time_limit import limited, limited_async
+from zaqar_lite.client.time_limit import limited, limited_async, stack_of
 from zaqar_lite.client.verdicts import Reject, Retry, instead_of_dead, verdict
-from zaqar_lite.client.worker_options import WorkerOptions, WorkerStats
+from zaqar_lite.client.worker_options import Handler, Middleware, WorkerOptions, WorkerStats
 
 if TYPE_CHECKING:
     from zaqar_lite.client.async_claims import AsyncClaim
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
     from zaqar_lite.client.sync_client import Client
 
 LOG = logging.getLogger(__name__)
-Handler = Callable[[Message], Any]
+T = TypeVar("T")
 
 
 class Worker:
@@ -61,6 +59,7 @@ class Worker:
         self.handler = handler
         self.queue = queue
         self.options = options
+        self._handle = options.wrapped(handler)
         self.stats = WorkerStats()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -152,15 +151,16 @@ class Worker:
         if waiting is not None:
             waiting.hang_up()
 
-    # One slot at a time waits at the server, and is followed by the next when it has found
-    # something. A slot that has found something looks again at once, without waiting.
+    # One slot at a time waits at the server; a slot that has found something looks again at once.
 
     def _slot(self, client: "Client", turn: threading.Lock, *, until_empty: bool) -> None:
         found, failures = until_empty, 0
         while not self._stopping.is_set():
             try:
                 with contextlib.ExitStack() as block:
-                    claim = client.claim(self.queue, **self.options.claiming(), wait=_wait(found))
+                    claim = client.claim(
+                        self.queue, **self.options.claiming(), wait=0 if found else math.inf
+                    )
                     if found:
                         block.enter_context(claim)
                     else:
@@ -201,7 +201,9 @@ class Worker:
         while not self._stopping.is_set():
             try:
                 async with contextlib.AsyncExitStack() as block:
-                    claim = client.claim(self.queue, **self.options.claiming(), wait=_wait(found))
+                    claim = client.claim(
+                        self.queue, **self.options.claiming(), wait=0 if found else math.inf
+                    )
                     if found:
                         await block.enter_async_context(claim)
                     else:
@@ -271,33 +273,31 @@ class Worker:
             claim.skip(message)
 
     def _call(self, claim: Ledger, message: Message) -> None:
-        limit = self.options.time_limit
-        if limit is None:
-            self.handler(message)
+        if (limit := self.options.time_limit) is None:
+            self._handle(message)
             return
         try:
-            limited(lambda: self.handler(message), limit, partial(self._late, claim, message))
+            limited(lambda: self._handle(message), limit, partial(self._late, claim, message))
         finally:
             claim.keep(renewing=True)
 
     async def _call_async(self, claim: Ledger, message: Message) -> None:
         if not inspect.iscoroutinefunction(self.handler):
             await asyncio.to_thread(self._call, claim, message)
-        elif self.options.time_limit is None:
-            await self.handler(message)
+        elif (limit := self.options.time_limit) is None:
+            await self._handle(message)
         else:
-            await limited_async(self.handler(message), self.options.time_limit)
+            await limited_async(self._handle(message), limit)
 
     def _late(self, claim: Ledger, message: Message, thread: int) -> None:
         """Let the claim of a handler that may never return lapse, and log where it is."""
         claim.keep(renewing=False)
-        frame = sys._current_frames().get(thread)
         LOG.warning(
             "handler of %s takes longer than %g s for %s; it is at\n%s",
             self.queue,
             self.options.time_limit,
             message.id,
-            "".join(traceback.format_stack(frame)) if frame is not None else "(it has ended)",
+            stack_of(thread),
         )
 
     def _pause(self, error: Exception, failures: int) -> float:
@@ -323,12 +323,14 @@ class Worker:
 
     def _failed(self, message: Message, error: Exception) -> None:
         self._count(failed=1)
-        words = "handler of %s failed on %s: %s"
-        facts = (self.queue, message.id, type(error).__name__)
-        if isinstance(error, Retry | Reject):
-            LOG.warning(words, self.queue, message.id, error)
-        else:
-            LOG.warning(words, *facts, exc_info=None if self.options.on_failure else error)
+        told = isinstance(error, Retry | Reject)
+        LOG.warning(
+            "handler of %s failed on %s: %s",
+            self.queue,
+            message.id,
+            error if told else type(error).__name__,
+            exc_info=None if told or self.options.on_failure else error,
+        )
         if self.options.on_failure is None:
             return
         try:
@@ -365,7 +367,9 @@ def worker(
     report_errors: bool = False,
     time_limit: float | None = None,
     on_failure: Callable[[Message, Exception], None] | None = None,
-) -> Callable[[Handler], Worker]:
+    decoder: Callable[[Any], T] | None = None,
+    middleware: Sequence[Middleware] = (),
+) -> Callable[[Callable[[Message[T]], Any]], Worker]:
     """Make a worker of a handler; the arguments are `WorkerOptions`'."""
     options = WorkerOptions(
         concurrency=concurrency,
@@ -379,16 +383,14 @@ def worker(
         report_errors=report_errors,
         time_limit=time_limit,
         on_failure=on_failure,
+        decoder=decoder,
+        middleware=middleware,
     )
     return lambda handler: Worker(handler, queue, options)
 
 
 def _absent(queue: str) -> QueueNotFound:
     return QueueNotFound("No such queue", f"{queue} does not exist, and the worker wants it to")
-
-
-def _wait(found: bool) -> float:
-    return 0 if found else math.inf
 
 
 async def _sleep(seconds: float, stopped: asyncio.Event) -> None:

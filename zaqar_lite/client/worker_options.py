@@ -2,10 +2,14 @@
 
 import dataclasses
 import random
-from collections.abc import Callable
-from typing import TypedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypedDict
 
 from zaqar_lite.client.models import Message
+
+Handler = Callable[[Message], Any]
+Middleware = Callable[[Message, Handler], Any]
 
 
 class Claiming(TypedDict):
@@ -53,6 +57,10 @@ class WorkerOptions:
             that waits inside of a library is interrupted when that returns; until then its claim
             is not renewed, so that its messages come again after `ttl`.
         on_failure: is told about each handler that raised, instead of a traceback in the log.
+        decoder: makes of each body what the handler gets as `message.body`; a body that it refuses
+            is a failure of the message, with the exception's type as the reason.
+        middleware: functions `(message, call_next)` around the handler, the outermost first; each
+            returns what `call_next(message)` returned (awaits it, around an async handler).
     """
 
     concurrency: int = 1
@@ -66,6 +74,8 @@ class WorkerOptions:
     report_errors: bool = False
     time_limit: float | None = None
     on_failure: Callable[[Message, Exception], None] | None = None
+    decoder: Callable[[Any], Any] | None = None
+    middleware: Sequence[Middleware] = ()
 
     def __post_init__(self) -> None:
         """Refuse numbers with which nothing would be done.
@@ -81,6 +91,13 @@ class WorkerOptions:
             message = "time_limit must be above 0"
             raise ValueError(message)
 
+    def wrapped(self, handler: Handler) -> Handler:
+        """Return the handler inside of the decoder and the middleware."""
+        for layer in reversed(self.middleware):
+            handler = partial(_through, layer, handler)
+        decoder = self.decoder
+        return handler if decoder is None else lambda one: handler(one.decoded(decoder))
+
     def claiming(self) -> Claiming:
         """Return the arguments of a claim."""
         return {
@@ -95,3 +112,7 @@ class WorkerOptions:
         """Return the seconds to wait after so many failures in a row."""
         longest: float = min(self.longest_pause, 0.5 * 2 ** min(failures, 16))
         return random.uniform(0, longest)  # noqa: S311 - jitter, not a secret
+
+
+def _through(layer: Middleware, handler: Handler, message: Message) -> Any:  # noqa: ANN401
+    return layer(message, handler)
