@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from zaqar_lite.commands import declared
 from zaqar_lite.commands.durations import whole_seconds
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import Leaves, UsageError, add_leaf, add_noun, confirm, pairs
@@ -61,6 +62,7 @@ def add_command(subparsers: Leaves) -> None:
     parser = add_leaf(verbs, "unset", unset, "remove metadata of a queue")
     parser.add_argument("queue")
     parser.add_argument("key", nargs="+")
+    declared.add_verb(verbs)
     add_leaf(verbs, "show", show, "show a queue's metadata").add_argument("queue")
     add_leaf(verbs, "stats", stats, "count messages").add_argument("queue", nargs="+")
     parser = add_leaf(verbs, "ranges", ranges, "split a queue into parts to read in parallel")
