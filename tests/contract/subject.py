@@ -22,6 +22,7 @@ from zaqar_lite.domain.models import (
     Edit,
     IdempotencyKey,
     Message,
+    Move,
     NewMessage,
     Outcome,
     Page,
@@ -348,6 +349,18 @@ class QueueUnderTest:
         """Settle messages of a claim; answer what became of each settlement."""
         settled = await self.settle(claim_id, *settlements, retries=retries)
         return list(settled.outcomes)
+
+    async def move(
+        self,
+        target: "QueueUnderTest",
+        *message_ids: str,
+        ttl: int = HOUR,
+        delay: int = 0,
+        reset: bool = True,
+    ) -> list[Outcome]:
+        """Move messages to another queue; answer what became of each."""
+        how = Move(target.ref, ttl, delay, reset)
+        return list(await self.stores.messages.move(self.ref, message_ids, how))
 
     async def next_due(self) -> int | None:
         """When a message next becomes ready by time."""

@@ -100,6 +100,7 @@ def _details(message: Message) -> Mapping[str, Any]:
             "last_claim_id": origin.last_claim_id,
             "last_client_id": origin.last_client_id,
             "reason": origin.reason,
+            "redriven": origin.redriven,
         },
     }
 

@@ -41,6 +41,7 @@ _DEAD_LETTER: Schema = {
             last_claim_id={"type": ["string", "null"]},
             last_client_id={"type": ["string", "null"]},
             reason=_TEXT,
+            redriven=_COUNT,
         ),
     ]
 }

@@ -84,7 +84,8 @@ class Attempt:
 class DeadLetter:
     """Where a message in a dead-letter queue came from, and why it is there.
 
-    `reason` is `max_claims`, `max_failures`, `rejected`, or what a consumer gave.
+    `reason` is `max_claims`, `max_failures`, `rejected`, or what a consumer gave; `redriven` tells
+    how often a server put the message back. One that was put back keeps all this.
     """
 
     source: str
@@ -93,6 +94,7 @@ class DeadLetter:
     last_claim_id: str | None
     last_client_id: str | None
     reason: str | None = None
+    redriven: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -24,7 +24,9 @@ LAPSED = "lapsed"
 MAX_CLAIMS = "max_claims"
 MAX_FAILURES = "max_failures"
 REJECTED = "rejected"
-"""Reasons of ours: the lease ended by time; a limit was reached; dead without a reason given."""
+MOVED = "moved"
+"""Reasons of ours: the lease ended by time; a limit was reached; dead without a reason given; moved
+although it was no dead letter."""
 
 
 class Ended(Enum):

@@ -15,6 +15,10 @@ from zaqar_lite.domain.ids import Marker
 DEFAULT_PRIORITY = 100
 NO_LIMIT = 1 << 31
 """A limit on a message's counts that no message reaches."""
+MAX_REDRIVEN = 255
+"""How far it is counted how often a message was redriven."""
+MAX_MOVED = 500
+"""The most messages that one `move` names."""
 MAX_RECORD = 65_536
 """Bytes of one record's value."""
 
@@ -288,6 +292,8 @@ class Origin(NamedTuple):
 
     `source` is the queue's name (the project is the letter's own). `claim_count` is the count
     when it was moved. `reason` is one of ours (MAX_CLAIMS, MAX_FAILURES) or the consumer's.
+    `redriven` counts how often it was put back since it was posted; it keeps the rest until it
+    dies again.
     """
 
     source: str
@@ -296,6 +302,23 @@ class Origin(NamedTuple):
     last_claim_id: str | None
     last_client_id: str | None
     reason: str = MAX_CLAIMS
+    redriven: int = 0
+
+    def put_back(self) -> "Origin":
+        """The same, of a message that is redriven once more."""
+        return self._replace(redriven=min(self.redriven + 1, MAX_REDRIVEN))
+
+
+class Move(NamedTuple):
+    """How messages go to another queue on demand: where, for how long, and when they are ready.
+
+    `ttl_ms` and `delay_ms` count from the move. With `reset` both counts are 0 there.
+    """
+
+    target: QueueRef
+    ttl_ms: int
+    delay_ms: int = 0
+    reset: bool = True
 
 
 @dataclass(slots=True)

@@ -61,7 +61,9 @@ from zaqar_lite.domain.models import (
     HistoryState,
     IdempotencyKey,
     Message,
+    Move,
     NewMessage,
+    Outcome,
     Page,
     Posted,
     QueueRecord,
@@ -314,6 +316,20 @@ class MessageStore(Store):
             QueueChanged: the record is not at `version`; nothing was done.
         """
         raise Unsupported("This store does not settle single messages yet.")
+
+    async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
+        """Move up to MAX_MOVED messages that nobody holds to another queue, keeping ids (SETTLE).
+
+        A message keeps its id, age, attempts, priority, headers and body; it gets a new position,
+        `move`'s ttl, and the state that its delay says. Its origin stays, or names this queue where
+        it had none, and counts one more `redriven`. Atomic or crash-safe as the move of `claim`,
+        with a bound of MAX_MOVED; `max_messages` of the target does not stop it.
+
+        One outcome for each id, in their order: DONE, HELD (a claim holds it, or it is parked, or
+        its lease lapsed and nothing has met that yet; nothing was done) or NOT_FOUND (malformed,
+        not here, or moved before).
+        """
+        raise Unsupported("This store does not move single messages yet.")
 
     async def next_due(self, queue: QueueRef) -> int | None:
         """Milliseconds until a message of the queue next becomes ready by time (SETTLE).

@@ -224,6 +224,7 @@ def _dead_letter(entry: Mapping[str, Any]) -> DeadLetter:
         last_claim_id=entry.get("last_claim_id"),
         last_client_id=entry.get("last_client_id"),
         reason=entry.get("reason"),
+        redriven=entry.get("redriven", 0),
     )
 
 

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from random import random
 from typing import NamedTuple
 
-from zaqar_lite.domain.attempts import LAPSED, MAX_CLAIMS, REJECTED, Ended
+from zaqar_lite.domain.attempts import LAPSED, MAX_CLAIMS, MOVED, REJECTED, Ended
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unsupported
 from zaqar_lite.domain.models import (
     Act,
     DeadLetter,
     DelayMode,
+    Move,
     Origin,
     Outcome,
     QueueRef,
@@ -197,14 +198,45 @@ class Claiming:
             None if last is None else last.id,
             None if last is None else last.client_id,
             reason,
+            0 if entry.origin is None else entry.origin.redriven,
         )
         if letter.ttl_ms is not None:
             entry.ttl_ms, entry.expires_at = letter.ttl_ms, now + letter.ttl_ms
+        self._enter(letter.target, entry, 0)
+
+    def move(self, step: Step, message_id: str, move: Move) -> Outcome:
+        """Move an entry that nobody holds; see the seam."""
+        queue, now = step.queue, step.now
+        entry = queue.live(message_id, now)
+        if entry is None:
+            return Outcome.NOT_FOUND
+        if entry.claim is not None or entry.is_parked:
+            return Outcome.HELD
+        queue.remove(entry)
+        last = entry.last_claim
+        origin = entry.origin or Origin(
+            step.ref.name,
+            now,
+            entry.claim_count,
+            None if last is None else last.id,
+            None if last is None else last.client_id,
+            MOVED,
+        )
+        entry.origin = origin.put_back()
+        if move.reset:
+            entry.claim_count = entry.failure_count = 0
+        entry.ttl_ms, entry.expires_at = move.ttl_ms, now + move.ttl_ms
+        entry.delay_expires_at = 0
+        self._enter(move.target, entry, now + move.delay_ms if move.delay_ms else 0)
+        return Outcome.DONE
+
+    def _enter(self, ref: QueueRef, entry: Entry, delay_expires_at: int) -> None:
+        """Let an entry in that comes from another queue."""
         entry.position = self._state.take_positions(1, self._clock.now_us())
-        target = self._state.queue(letter.target)
-        target.add(entry)
-        self._state.note(letter.target, target, entry.expires_at)
-        self._announce(letter.target, 1)
+        target = self._state.queue(ref)
+        target.add(entry, delay_expires_at)
+        self._state.note(ref, target, min(entry.expires_at, delay_expires_at or entry.expires_at))
+        self._announce(ref, 0 if delay_expires_at else 1)
 
 
 def _wait(step: Step, entry: Entry, delay_ms: int | None) -> int:

@@ -22,6 +22,7 @@ from zaqar_lite.domain.models import (
     Edit,
     IdempotencyKey,
     Message,
+    Move,
     NewMessage,
     Outcome,
     Page,
@@ -296,6 +297,16 @@ class MemoryMessageStore(MessageStore):
             self._state.note(queue, there, ripe)
         self._state.close(queue, there)
         return Settled([outcome for outcome, _ in settled], sum(moved for _, moved in settled))
+
+    async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
+        """Move messages to another queue; see the seam."""
+        there = self._state.queues.get(queue)
+        if there is None:
+            return [Outcome.NOT_FOUND] * len(ids)
+        step = Step(queue, there, self._clock.now_ms(), NO_RETRIES)
+        outcomes = [self._claiming.move(step, one, move) for one in ids]
+        self._state.close(queue, there)
+        return outcomes
 
     async def purge(self, queue: QueueRef) -> None:
         """Remove all messages and claims; see the seam."""

@@ -88,4 +88,5 @@ def _origin(stored: dict[str, Any] | None) -> Origin | None:
         stored.get("cid"),
         stored.get("cu"),
         stored.get("r", MAX_CLAIMS),
+        stored.get("rd", 0),
     )

@@ -13,7 +13,9 @@ from zaqar_lite.domain.models import (
     Edit,
     IdempotencyKey,
     Message,
+    Move,
     NewMessage,
+    Outcome,
     Page,
     Posted,
     QueueRef,
@@ -164,6 +166,10 @@ class MongoMessageStore(MessageStore):
         return await self._settling.settle(
             queue, claim_id, settlements, retries=retries, version=version
         )
+
+    async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
+        """Move messages to another queue; see the seam."""
+        return await self._settling.move(queue, ids, move)
 
     async def next_due(self, queue: QueueRef) -> int | None:
         """How long until a message becomes ready by time; see the seam."""

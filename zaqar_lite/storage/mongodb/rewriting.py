@@ -63,7 +63,7 @@ class Rewriting:
     async def write(self, changes: Sequence[Change]) -> int:
         """Store changes of messages of one queue; answer how many were stored.
 
-        With dead letters among them (of one target) all are, in one transaction, or none.
+        Where some move to another queue (all to one), all are stored in one transaction, or none.
         """
         letters = [change for change in changes if change.target != change.key]
         count = 0

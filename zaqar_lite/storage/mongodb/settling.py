@@ -14,6 +14,7 @@ from zaqar_lite.domain.ids import is_claim_id, is_message_id, new_claim_id
 from zaqar_lite.domain.models import (
     NO_RETRIES,
     Act,
+    Move,
     Outcome,
     QueueRef,
     Retries,
@@ -85,6 +86,36 @@ class Settling:
                     changes.append(Change(key, seen, document))
             if await self._rewriting.write(changes) == len(changes):
                 return
+
+    async def move(self, ref: QueueRef, ids: Sequence[str], how: Move) -> list[Outcome]:
+        """Move messages to another queue; see the seam.
+
+        All of a call are moved in one transaction, or none, so what is found at home after a lost
+        answer was not moved, and what is in the target with the call's mark was.
+        """
+        mark, wanted = new_claim_id(), [one for one in dict.fromkeys(ids) if is_message_id(one)]
+        places = [key_of(ref), key_of(how.target)]
+        match = {"_id": {"$in": wanted}, "q": {"$in": places}}
+        for _ in range(_ROUNDS):
+            found, state = await self._queues.look_for(ref, reading(match, BRIEF), BY_ID)
+            seen_by_id = {seen["_id"]: seen for seen in found}
+            outcomes, changes = dict.fromkeys(wanted, Outcome.NOT_FOUND), []
+            verdicts = None if state is None else Verdicts(ref, state, NO_RETRIES)
+            for message_id in wanted:
+                seen = seen_by_id.get(message_id)
+                if seen is None or verdicts is None:
+                    continue
+                if seen.get("x") == mark:
+                    outcomes[message_id] = Outcome.DONE
+                    continue
+                document = dict(seen)
+                outcomes[message_id] = verdicts.move(document, how)
+                if outcomes[message_id] is Outcome.DONE:
+                    document["x"] = mark
+                    changes.append(Change(places[0], seen, document))
+            if await self._rewriting.write(changes) == len(changes):
+                return [outcomes.pop(one, Outcome.NOT_FOUND) for one in ids]
+        raise _busy(ref)
 
     async def _remove(self, ref: QueueRef, gone: Sequence[str]) -> None:
         """Help the broom: what was acknowledged is gone, whatever becomes of this."""

@@ -13,17 +13,28 @@ from bson.datetime_ms import DatetimeMS
 from zaqar_lite.domain.attempts import (
     LAPSED,
     MAX_CLAIMS,
+    MOVED,
     REJECTED,
     Attempt,
     Ended,
     with_attempt,
 )
 from zaqar_lite.domain.errors import Unsupported
-from zaqar_lite.domain.models import Act, DeadLetter, Outcome, QueueRef, Retries, Settlement
+from zaqar_lite.domain.models import (
+    MAX_REDRIVEN,
+    Act,
+    DeadLetter,
+    Move,
+    Outcome,
+    QueueRef,
+    Retries,
+    Settlement,
+)
 from zaqar_lite.storage.mongodb.documents import attempts_of, stored_attempt
 from zaqar_lite.storage.mongodb.indexes import Document
 from zaqar_lite.storage.mongodb.queues import (
     CLAIMED,
+    DELAYED,
     GONE,
     LIVE_STATES,
     PARKED,
@@ -175,8 +186,34 @@ class Verdicts(NamedTuple):
         if letter.target is None:
             raise Unsupported("The mongodb store keeps no failed messages; the embedded one does.")
         document.pop("w", None)
+        redriven = document.get("o", {}).get("rd", 0)
         document["q"], document["s"] = key_of(letter.target), READY
-        document["o"] = {
+        document["o"] = {**self._origin(document, reason), "rd": redriven}
+        if letter.ttl_ms is not None:
+            document["t"], document["e"] = Int64(letter.ttl_ms), self._after(letter.ttl_ms)
+
+    def move(self, document: Document, how: Move) -> Outcome:
+        """Let a message that nobody holds be in another queue; its position is taken later."""
+        if not self.is_live(document):
+            return Outcome.NOT_FOUND
+        if document["s"] in (CLAIMED, PARKED):
+            return Outcome.HELD
+        origin = document.get("o") or self._origin(document, MOVED)
+        document["o"] = {**origin, "rd": min(origin.get("rd", 0) + 1, MAX_REDRIVEN)}
+        if how.reset:
+            document["n"] = 0
+            document.pop("f", None)
+        document["q"], document["s"] = key_of(how.target), READY
+        document["t"], document["e"] = Int64(how.ttl_ms), self._after(how.ttl_ms)
+        document.pop("w", None)
+        document.pop("d", None)
+        if how.delay_ms:
+            document["s"] = DELAYED
+            document["d"] = document["w"] = self._after(how.delay_ms)
+        return Outcome.DONE
+
+    def _origin(self, document: Document, reason: str) -> Document:
+        return {
             "source": self.ref.name,
             "at": self.state.date,
             "n": document["n"],
@@ -184,8 +221,6 @@ class Verdicts(NamedTuple):
             "cu": document.get("cu"),
             "r": reason,
         }
-        if letter.ttl_ms is not None:
-            document["t"], document["e"] = Int64(letter.ttl_ms), self._after(letter.ttl_ms)
 
     def _live_on(self, document: Document, ttl_ms: int, grace_ms: int) -> None:
         """Let a message that would end before `ttl_ms` from now end a grace after that."""

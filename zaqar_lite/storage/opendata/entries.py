@@ -372,7 +372,7 @@ class Entry(Struct, eq=False):
                 extra.reason = None if origin.reason == MAX_CLAIMS else origin.reason
                 extra.source, extra.moved_at = origin.source, origin.moved_at
                 extra.moved_count = origin.claim_count
-                extra.moved_client = origin.last_client_id
+                extra.moved_client, extra.redriven = origin.last_client_id, origin.redriven
                 if origin.last_claim_id is not None:
                     extra.moved_claim = bytes.fromhex(origin.last_claim_id)
         return encode_extra(self.id, extra)
@@ -400,6 +400,7 @@ class Entry(Struct, eq=False):
                     None if extra.moved_claim is None else extra.moved_claim.hex(),
                     extra.moved_client,
                     extra.reason or MAX_CLAIMS,
+                    extra.redriven,
                 )
         return entry
 

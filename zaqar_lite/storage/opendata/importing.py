@@ -7,7 +7,7 @@ from zaqar_lite.domain.attempts import MAX_ATTEMPTS, Attempt, Ended
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.metadata import is_queue_name
-from zaqar_lite.domain.models import MAX_RECORD, Origin
+from zaqar_lite.domain.models import MAX_RECORD, MAX_REDRIVEN, Origin
 
 HEAD = {"format": "zaqar-lite", "version": 1}
 _LAST = 253_402_300_799_999
@@ -144,6 +144,7 @@ def _check_origin(origin: Origin) -> None:
     _check_text("source", origin.source)
     _check_number("moved_at", origin.moved_at, _LAST)
     _check_number("claim_count", origin.claim_count, _MOST["claim_count"])
+    _check_number("redriven", origin.redriven, MAX_REDRIVEN)
     _check_text("reason", origin.reason)
     if origin.last_client_id is not None:
         _check_text("last_client_id", origin.last_client_id)

@@ -13,7 +13,9 @@ from zaqar_lite.domain.models import (
     HistoryState,
     IdempotencyKey,
     Message,
+    Move,
     NewMessage,
+    Outcome,
     Page,
     Posted,
     QueueRef,
@@ -194,6 +196,10 @@ class OpenDataMessageStore(MessageStore):
     ) -> Settled:
         """Settle messages of a claim; see the seam."""
         return await settling.settle(self._db, queue, claim_id, settlements, retries, version)
+
+    async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
+        """Move messages to another queue; see the seam."""
+        return await settling.move(self._db, queue, ids, move)
 
     async def next_due(self, queue: QueueRef) -> int | None:
         """How long until a message becomes ready by time; see the seam."""

@@ -3,8 +3,17 @@
 import logging
 from collections.abc import Sequence
 
+from zaqar_lite.domain.attempts import MOVED
 from zaqar_lite.domain.metadata import DONE_RETENTION, FAILED_RETENTION
-from zaqar_lite.domain.models import DeadLetter, HistoryEntry, HistoryPage, HistoryState, Origin
+from zaqar_lite.domain.models import (
+    DeadLetter,
+    HistoryEntry,
+    HistoryPage,
+    HistoryState,
+    Move,
+    Origin,
+    QueueRef,
+)
 from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import NEVER, PAGE_SIZE, Entry
@@ -32,34 +41,63 @@ def move(  # noqa: PLR0917 - what, from where, whereto, when and why
 
     Source and target change in one batch.
     """
-    queue.leave(entry)
-    db.changed(queue)
     if policy.target is None:
+        queue.leave(entry)
+        db.changed(queue)
         _record(db, queue, queue.failed, entry, now)
         return
+    lived = entry.remember()
+    redriven = 0 if lived.origin is None else lived.origin.redriven
+    lived.origin = _origin(queue, entry, now, reason)._replace(redriven=redriven)
+    if policy.ttl_ms is not None:
+        entry.ttl_ms, entry.expires_at = policy.ttl_ms, now + policy.ttl_ms
+    _carry(db, queue, entry, policy.target)
+    db.announce(policy.target, 1)
+
+
+def put_back(db: State, queue: Queue, entry: Entry, how: Move, now: int) -> None:
+    """Move an entry that nobody holds to where it is asked for, as `how` says."""
+    queue.uncount(entry)
+    lived = entry.remember()
+    lived.origin = (lived.origin or _origin(queue, entry, now, MOVED)).put_back()
+    if how.reset:
+        entry.attempts = lived.failures = 0
+    entry.ttl_ms, entry.expires_at = how.ttl_ms, now + how.ttl_ms
+    entry.visible_at = now + how.delay_ms if how.delay_ms else 0
+    entry.delayed = bool(how.delay_ms)
+    _carry(db, queue, entry, how.target)
+    db.announce(how.target, 0 if how.delay_ms else 1)
+
+
+def _origin(queue: Queue, entry: Entry, now: int, reason: str) -> Origin:
+    lived = entry.remember()
+    return Origin(
+        queue.ref.name,
+        now,
+        entry.attempts,
+        None if lived.last_claim is None else lived.last_claim.hex(),
+        lived.consumers[-1] if lived.consumers else None,
+        reason,
+    )
+
+
+def _carry(db: State, queue: Queue, entry: Entry, ref: QueueRef) -> None:
+    """Let an entry that is in no state's index leave the queue for another one, with its past."""
+    queue.leave(entry)
+    db.changed(queue)
     queue.removed.pop()  # the payload goes along
     before = entry.remember()
     if before.consumers:
         db.delete(keys.attempts_key(entry.name, queue.raw))
-    before.origin = Origin(
-        queue.ref.name,
-        now,
-        entry.attempts,
-        None if before.last_claim is None else before.last_claim.hex(),
-        before.consumers[-1] if before.consumers else None,
-        reason,
-    )
-    if policy.ttl_ms is not None:
-        entry.ttl_ms, entry.expires_at = policy.ttl_ms, now + policy.ttl_ms
-    target = db.queues.make(policy.target)
+    target = db.queues.make(ref)
     # A message that was copied may be here already: then this one gets a name of its own.
     name, entry.position = entry.name, db.ids.take(1, db.puts)
     before.renamed = before.renamed or target.find_named(name) is not None
     entry.page = target.tail(entry.position)
     target.add(entry)
-    target.ended.append(entry)
+    if before.consumers:
+        target.ended.append(entry)
     db.changed(target)
-    db.announce(target.ref, 1)
 
 
 def keeps_done(queue: Queue) -> bool:

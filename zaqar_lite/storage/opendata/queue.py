@@ -278,6 +278,11 @@ class Queue:
 
     def remove(self, entry: Entry) -> None:
         """Take an entry out of the queue, whatever its state."""
+        self.uncount(entry)
+        self.leave(entry)
+
+    def uncount(self, entry: Entry) -> None:
+        """Count an entry in no state, as one that is taken; it leaves in the same step."""
         past = entry.past
         if entry.claim is not None:
             self.drop_lease(entry.claim, entry)
@@ -287,7 +292,6 @@ class Queue:
             self.parked_count -= 1
         elif past is None or not past.damaged:
             self.ready_count -= 1
-        self.leave(entry)
 
     def remove_all(self) -> None:
         """Remove the entries of a queue that is short, and wholly in memory."""

@@ -13,6 +13,7 @@ from zaqar_lite.domain.models import (
     NO_RETRIES,
     Act,
     DeadLetter,
+    Move,
     Outcome,
     QueueRef,
     Retries,
@@ -20,7 +21,7 @@ from zaqar_lite.domain.models import (
     Settlement,
 )
 from zaqar_lite.storage.opendata import leases, past
-from zaqar_lite.storage.opendata.entries import MAX_CONSUMERS, Claim, Entry
+from zaqar_lite.storage.opendata.entries import MAX_ATTEMPTS, MAX_CONSUMERS, Claim, Entry
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.attempts import Kept, encode_attempt
 from zaqar_lite.storage.opendata.listing import cold_named, named
@@ -211,14 +212,38 @@ def _end(step: Step, entry: Entry, end: _End, delay_ms: int) -> None:
     )  # fmt: skip
     if not lived.history:
         lived.history = db.ids.take(1, db.puts)
-    key = keys.attempt_key(lived.history, attempt.number)
-    before = [kept for kept in lived.kept if kept.number != attempt.number]
-    lived.kept = with_attempt(before, Kept(attempt.number, attempt.size))
-    db.put(key, encode_attempt(attempt))
+    number = attempt.number  # which begins anew when it is redriven
+    if lived.kept and lived.kept[-1].number >= number:
+        number = min(lived.kept[-1].number + 1, MAX_ATTEMPTS)
+    before = [kept for kept in lived.kept if kept.number != number]
+    lived.kept = with_attempt(before, Kept(number, attempt.size))
+    db.put(keys.attempt_key(lived.history, number), encode_attempt(attempt))
     for gone in before:
         if gone not in lived.kept:
             db.delete(keys.attempt_key(lived.history, gone.number))
     queue.ended.append(entry)
+
+
+async def move(db: State, ref: QueueRef, ids: Sequence[str], how: Move) -> list[Outcome]:
+    """Move messages to another queue; see the seam."""
+    there, now = await prepared(db, ref, None, cold_named(db, ids))
+    if there is None:
+        return [Outcome.NOT_FOUND] * len(ids)
+    outcomes = []
+    for message_id in ids:
+        found = named(db, there, (message_id,), now)
+        if not found:
+            outcomes.append(Outcome.NOT_FOUND)
+        elif found[0].claim is not None or (found[0].past and found[0].past.parked_until):
+            outcomes.append(Outcome.HELD)
+        else:
+            past.put_back(db, there, found[0], how, now)
+            outcomes.append(Outcome.DONE)
+    if Outcome.DONE in outcomes:
+        await db.committer.durable()
+    else:
+        await db.committer.visible(there.epoch)
+    return outcomes
 
 
 def _wait(step: Step, entry: Entry, delay_ms: int | None) -> int:

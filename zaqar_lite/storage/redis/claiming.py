@@ -7,7 +7,9 @@ from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.ids import is_claim_id, is_message_id
 from zaqar_lite.domain.models import (
     Claimed,
+    DeadLetter,
     DelayMode,
+    Move,
     Outcome,
     QueueRef,
     Retries,
@@ -132,6 +134,32 @@ class Claiming:
             for number, letter in zip(some, letters, strict=True):
                 outcomes[number] = _OUTCOMES[letter]
         return Settled(outcomes, moved)
+
+    async def move(self, queue: QueueRef, ids: Sequence[str], how: Move) -> list[Outcome]:
+        """Move messages to another queue; see the seam. Each script moves up to 2 MB."""
+        outcomes = [Outcome.NOT_FOUND] * len(ids)
+        left = [number for number, one in enumerate(ids) if is_message_id(one)]
+        policy = Retries(DeadLetter(how.target, ttl_ms=how.ttl_ms))
+        is_armed = False
+        while left:
+            status, now, *letters = await self._runner.run(
+                queue,
+                "move",
+                "",
+                how.delay_ms,
+                "1" if how.reset else "",
+                *policy_words(queue, policy, is_armed=is_armed),
+                *(bytes.fromhex(ids[number]) for number in left),
+            )
+            if status == b"arm":
+                await self._runner.sweeper.register(keys_of(queue), now)
+                is_armed = True
+                continue
+            for number, letter in zip(left, letters[0], strict=False):
+                outcomes[number] = _OUTCOMES[letter]
+            left = left[len(letters[0]) :]
+            await self._runner.drain(queue)
+        return outcomes
 
     async def _settle_some(
         self,

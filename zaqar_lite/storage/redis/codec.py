@@ -14,7 +14,8 @@ A track is what changes, and is there once a message was claimed or moved:
 
     flags: how the last hand-out ended (1 released, 2 failed, 3 lapsed, 4 dead; 0: not), and 8: a
     claim holds it until `until`; 16: it is parked until then; 32: it has attempts
-    origin: message id 16   moved at 6   claim count 4   claim id 16   source 1+n   client   reason
+    origin: message id 16   moved at 6   redriven 1   claim count 3   claim id 16 (0: none)
+        source 1+n   client   reason
 
 Tracks of the earlier version have neither the 32768 nor what is between 33 and the origin; scripts
 bring them to today's layout as they meet them (`parts/tracks.lua`).
@@ -203,10 +204,11 @@ def _read_origin(track: bytes) -> tuple[bytes, Origin]:
     return origin[:16], Origin(
         source=origin[43:end].decode(),
         moved_at=_number(origin[16:22], "big"),
-        claim_count=_number(origin[22:26], "big"),
-        last_claim_id=origin[26:42].hex(),
-        last_client_id=_client_at_start(origin[end:client_end]),
+        claim_count=_number(origin[23:26], "big"),
+        last_claim_id=origin[26:42].hex() if any(origin[26:42]) else None,
+        last_client_id=_client_at_start(origin[end:client_end]) or None,
         reason=origin[client_end:].decode() or MAX_CLAIMS,
+        redriven=origin[22],
     )
 
 

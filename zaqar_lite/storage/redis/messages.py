@@ -22,7 +22,9 @@ from zaqar_lite.domain.models import (
     Edit,
     IdempotencyKey,
     Message,
+    Move,
     NewMessage,
+    Outcome,
     Page,
     Posted,
     QueueRef,
@@ -310,6 +312,10 @@ class RedisMessageStore(MessageStore):
     ) -> Settled:
         """Settle messages of a claim; see the seam."""
         return await self._claiming.settle(queue, claim_id, settlements, retries, version)
+
+    async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
+        """Move messages to another queue; see the seam."""
+        return await self._claiming.move(queue, ids, move)
 
     async def next_due(self, queue: QueueRef) -> int | None:
         """How long until a message becomes ready by time; see the seam."""

@@ -7,7 +7,15 @@ from functools import partial
 
 from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
 from zaqar_lite.domain.ids import is_message_id
-from zaqar_lite.domain.models import Edit, Message, QueueRef, Refusal, RefusalReason
+from zaqar_lite.domain.models import (
+    Edit,
+    Message,
+    Move,
+    Outcome,
+    QueueRef,
+    Refusal,
+    RefusalReason,
+)
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.claiming import Claiming
 from zaqar_lite.storage.swift.layout import Listed, State
@@ -17,6 +25,10 @@ from zaqar_lite.storage.swift.reading import NEVER
 
 _STEP = 100
 """Delayed messages that are made ready before the lock is free for a moment."""
+
+
+_MOVED = 20
+"""Messages that are moved before the lock is free for a moment."""
 
 
 class Changing(Claiming):
@@ -152,6 +164,43 @@ class Changing(Claiming):
             return False
         exposed = replace(state, delay_expires_at=now)
         return await self._objects.mark_message(container, name, exposed, lease)
+
+    async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
+        """Move messages to another queue, a few while the lock is held; see the seam."""
+        outcomes: list[Outcome] = []
+        for first in range(0, len(ids), _MOVED):
+            step = partial(self._put_back, queue, ids[first : first + _MOVED], move)
+            outcomes += await self._backend.locked(queue, step)
+        return outcomes
+
+    async def _put_back(
+        self, queue: QueueRef, ids: Sequence[str], move: Move, lease: Lease
+    ) -> list[Outcome]:
+        container = self._container(queue)
+        tail = await self._tails.load(container, lease)
+        known = [message_id for message_id in dict.fromkeys(ids) if is_message_id(message_id)]
+        found = await together(*(self._fetch(container, key) for key in known))
+        now = self._now()
+        there = {
+            one.listed.id: one
+            for one in found
+            if one is not None and one.state.is_live(now) and one.listed.position >= tail.birth
+        }
+        free = {
+            key: one
+            for key, one in there.items()
+            if not one.state.is_away(now) and not one.state.has_lapsed(now)
+        }
+        with self._hints.changing(container):
+            await self._dead_letters.put_back(container, list(free.values()), move, lease)
+        outcomes = []
+        for key in ids:
+            if free.pop(key, None) is not None:
+                del there[key]
+                outcomes.append(Outcome.DONE)
+            else:
+                outcomes.append(Outcome.HELD if key in there else Outcome.NOT_FOUND)
+        return outcomes
 
     async def purge(self, queue: QueueRef) -> None:
         """End the life of all messages at once; the sweep removes them; see the seam."""

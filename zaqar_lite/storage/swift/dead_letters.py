@@ -14,18 +14,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from zaqar_lite.domain.attempts import MAX_CLAIMS
+from zaqar_lite.domain.attempts import MAX_CLAIMS, MOVED
 from zaqar_lite.domain.errors import Unavailable, Unsupported
-from zaqar_lite.domain.models import DeadLetter, Origin
+from zaqar_lite.domain.models import DeadLetter, Move, Origin
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
-from zaqar_lite.storage.swift.ending import Histories
+from zaqar_lite.storage.swift.ending import Histories, told_attempts
 from zaqar_lite.storage.swift.layout import Fetched, Listed
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import together
 
 _STEP = 10
 """Letters that are moved while the target's lock is held."""
+_RESETS, _KEEPS = "r", "k"
+"""How `State.move_back` begins, before the delay in milliseconds: do the counts begin anew?"""
 
 
 class DeadLetters:
@@ -46,6 +48,15 @@ class DeadLetters:
             raise Unsupported("The Swift store keeps no failed messages; the embedded one does.")
         target = self._backend.containers.queue(policy.target)
         return await self._move(source, target, letters, policy.ttl_ms or 0, lease)
+
+    async def put_back(
+        self, source: str, messages: Sequence[Fetched], how: Move, lease: Lease
+    ) -> int:
+        """Move messages that nobody holds as somebody asks, under the source's lock."""
+        back = f"{_RESETS if how.reset else _KEEPS}{how.delay_ms}"
+        marked = [one.with_state(replace(one.state, move_back=back)) for one in messages]
+        target = self._backend.containers.queue(how.target)
+        return await self._move(source, target, marked, how.ttl_ms, lease)
 
     async def _move(
         self, source: str, target: str, letters: Sequence[Fetched], ttl_ms: int, lease: Lease
@@ -98,7 +109,7 @@ class DeadLetters:
             )
         )
         leaving = [
-            (letter.listed, self._copy(source, letter, at, ttl_ms))
+            (letter.listed, await self._copy(source, letter, at, ttl_ms))
             for (at, letter), there in zip(places, marked, strict=True)
             if there  # else it was deleted meanwhile
         ]
@@ -108,12 +119,14 @@ class DeadLetters:
             *(
                 self.histories.copy(source, listed, target, copy.listed, lease)
                 for listed, copy in leaving
+                if not listed.state.move_back.startswith(_RESETS)
             ),
         )
         await together(*(self._objects.remove(source, one.name, lease) for one, _ in leaving))
         return [(letter, copy.listed) for letter, copy in leaving]
 
-    def _copy(self, source: str, letter: Fetched, position: int, ttl_ms: int) -> Fetched:
+    async def _copy(self, source: str, letter: Fetched, position: int, ttl_ms: int) -> Fetched:
+        """The message as it is to be in the target."""
         now = self._backend.clock.now_ms()
         state, content = letter.state, letter.content
         copied = replace(
@@ -123,6 +136,7 @@ class DeadLetters:
             claim_expires_at=0,
             leaving="",
             move_reason="",
+            move_back="",
             arriving=source,
             move_position=letter.listed.position,
             move_ttl_ms=0,
@@ -133,10 +147,20 @@ class DeadLetters:
             state.claim_count,
             state.claim_id or None,
             state.claim_client or None,
-            state.move_reason or MAX_CLAIMS,
+            MOVED if state.move_back else state.move_reason or MAX_CLAIMS,
+            0 if content.origin is None else content.origin.redriven,
         )
-        name = layout.message_name(position, letter.listed.id)
-        return Fetched(Listed(name, copied), content._replace(origin=origin))
+        name, attempts = layout.message_name(position, letter.listed.id), content.attempts
+        if state.move_back:
+            origin = (content.origin or origin).put_back()
+            delay_ms = int(state.move_back[1:])
+            copied = replace(copied, delay_expires_at=now + delay_ms if delay_ms else 0)
+        if state.move_back.startswith(_RESETS):
+            attempts = told_attempts(await self.histories.read_all(source, letter))
+            copied = replace(
+                copied, claim_count=0, failure_count=0, claim_id="", claimed_at=0, ended=""
+            )
+        return Fetched(Listed(name, copied), content._replace(origin=origin, attempts=attempts))
 
     async def _index(self, target: str, copy: Listed, lease: Lease) -> None:
         """Let the message be found by its id, which does not tell its position any more."""

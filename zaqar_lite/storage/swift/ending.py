@@ -6,14 +6,16 @@ never written is not shown, and the next end of that hand-out takes its place.
 """
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import reduce
 from random import random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from zaqar_lite.domain.attempts import REJECTED, Attempt, Ended, with_attempt
 from zaqar_lite.domain.models import NO_RETRIES, Retries
 from zaqar_lite.storage.swift import layout
-from zaqar_lite.storage.swift.layout import Listed, State
+from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import Objects
 
@@ -72,6 +74,16 @@ def end(state: State, ending: Ending, now: int) -> tuple[State, Attempt]:
     return ended, attempt
 
 
+def read_attempts(told: Sequence[Sequence[Any]]) -> list[Attempt]:
+    """Read attempts that were written as JSON."""
+    return [Attempt._make([*each[:3], Ended(each[3]), *each[4:]]) for each in told]
+
+
+def told_attempts(attempts: Iterable[Attempt]) -> list[list[Any]]:
+    """Attempts as they are written as JSON."""
+    return [[*a[:3], a.outcome.value, *a[4:]] for a in attempts]
+
+
 class Histories:
     """The attempts of messages, each message's in one object beside it."""
 
@@ -84,10 +96,15 @@ class Histories:
         if not state.has_attempts:
             return ()
         reply = await self._objects.get(container, layout.attempts_name(message.name))
-        found = json.loads(reply.body) if reply.found else ()
-        attempts = (Attempt._make([*each[:3], Ended(each[3]), *each[4:]]) for each in found)
+        attempts = read_attempts(json.loads(reply.body) if reply.found else ())
         last = state.claim_count if state.ended else state.claim_count - 1
         return tuple(attempt for attempt in attempts if attempt.number <= last)
+
+    async def read_all(self, container: str, message: Fetched) -> tuple[Attempt, ...]:
+        """The ended hand-outs of a message with those from before it was last redriven."""
+        before = tuple(read_attempts(message.content.attempts))
+        attempts = await self.read(container, message.listed)
+        return reduce(with_attempt, attempts, before)
 
     async def add(
         self, container: str, message: Listed, attempt: Attempt, ends: int, lease: Lease
@@ -119,6 +136,5 @@ class Histories:
         self, container: str, name: str, attempts: tuple[Attempt, ...], ends: int, lease: Lease
     ) -> None:
         kind = layout.content_type("attempts", e=ends)
-        told = [[*a[:3], a.outcome.value, *a[4:]] for a in attempts]
-        body = json.dumps(told).encode()
+        body = json.dumps(told_attempts(attempts)).encode()
         await self._objects.put(container, layout.attempts_name(name), kind, body, lease, ends=ends)

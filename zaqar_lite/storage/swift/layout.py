@@ -114,8 +114,9 @@ class State:
     `claim_id`, `claim_client` and `claimed_at` are of the last claim, which holds the message while
     `claim_expires_at` is to come; `ended` is how that hand-out ended, once it has: the message is
     then parked until `claim_expires_at`. `leaving` is set while the message moves to the
-    dead-letter queue of that container, at `move_position` there, for the reason `move_reason`;
-    `arriving` on its copy there until the original at `move_position` of that container is gone.
+    dead-letter queue of that container, at `move_position` there, for the reason `move_reason`, or
+    as `move_back` says (`dead_letters.py`) where somebody asked for it; `arriving` on its copy
+    there until the original at `move_position` of that container is gone.
     """
 
     expires_at: int
@@ -134,6 +135,7 @@ class State:
     move_position: int = 0
     move_ttl_ms: int = 0
     move_reason: str = ""
+    move_back: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -160,6 +162,7 @@ class State:
             move_position=int(found.get("at", "0"), 16),
             move_ttl_ms=number("mt"),
             move_reason=unquote(found.get("y", "")),
+            move_back=found.get("b", ""),
         )
 
     def content_type(self) -> str:
@@ -180,6 +183,7 @@ class State:
             to=self.leaving,
             mt=self.move_ttl_ms,
             y=quote(self.move_reason, safe=""),
+            b=self.move_back,
             at=f"{self.move_position:x}" if self.move_position else "",
         )
         return f"{text};from={self.arriving}" if self.arriving else text
@@ -248,13 +252,17 @@ class Listed(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What does not change about a message: a line of JSON, and then the body as posted."""
+    """What does not change about a message: a line of JSON, and then the body as posted.
+
+    `attempts` are those from before it was last redriven, as `Histories` writes them.
+    """
 
     created_at: int
     client_id: str
     headers: dict[str, str] | None
     origin: Origin | None
     body: bytes
+    attempts: Sequence[Sequence[Any]] = ()
 
     @classmethod
     def of(cls, message: NewMessage, client_id: str, now: int) -> Self:
@@ -274,6 +282,7 @@ class Content(NamedTuple):
             head.get("headers"),
             None if origin is None else Origin(*origin),
             body,
+            head.get("attempts", ()),
         )
 
     def encode(self) -> bytes:
@@ -283,6 +292,8 @@ class Content(NamedTuple):
             head["headers"] = self.headers
         if self.origin is not None:
             head["origin"] = list(self.origin)
+        if self.attempts:
+            head["attempts"] = self.attempts
         return json.dumps(head).encode() + b"\n" + self.body
 
 

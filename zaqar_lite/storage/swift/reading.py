@@ -92,7 +92,7 @@ class Reading(Connected, MessageStore):
         now = self._now()
         views = [message.view(now) for message in messages]
         if details:
-            reads = (self._histories.read(container, message.listed) for message in messages)
+            reads = (self._histories.read_all(container, message) for message in messages)
             for view, attempts in zip(views, await together(*reads), strict=True):
                 view.attempts = attempts
         return views

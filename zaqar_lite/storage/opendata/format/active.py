@@ -92,6 +92,7 @@ class Extra:
     shared                more than one queue was given the message
     parked                given back with a delay: in flight until then, and nobody holds it
     source, moved_at, moved_count, moved_client, moved_claim, reason    of a dead letter
+    redriven              how often it was put back
     """
 
     visible_at: int | None = None
@@ -108,13 +109,14 @@ class Extra:
     moved_client: str | None = None
     moved_claim: bytes | None = None
     reason: str | None = None
+    redriven: int = 0
 
 
 _EXTRA = struct.Struct("<QH")
 _HELD, _TTL, _POSITION, _RENAMED, _LAST_CLAIM, _SHARED, _ORIGIN, _ORIGIN_CLAIM, _ORIGIN_CLIENT = (
     1, 2, 4, 8, 16, 32, 64, 128, 256,
 )  # fmt: skip
-_ORIGIN_REASON, _PARKED = 512, 1024
+_ORIGIN_REASON, _PARKED, _REDRIVEN = 512, 1024, 2048
 _ORIGIN_FIELDS = struct.Struct("<qI")
 
 
@@ -147,6 +149,9 @@ def encode_extra(message_id: int, extra: Extra) -> bytes:
         if extra.reason is not None:
             flags |= _ORIGIN_REASON
             parts.append(utf8(extra.reason))
+        if extra.redriven:
+            flags |= _REDRIVEN
+            parts.append(bytes((extra.redriven,)))
     flags |= _RENAMED * extra.renamed | _SHARED * extra.shared | _PARKED * extra.parked
     return _EXTRA.pack(message_id, flags) + b"".join(parts)
 
@@ -190,6 +195,8 @@ def _read_extra(data: bytes, offset: int) -> tuple[tuple[int, Extra], int]:
             extra.moved_client, offset = read_consumer(data, offset)
         if flags & _ORIGIN_REASON:
             extra.reason, offset = read_utf8(data, offset)
+        if flags & _REDRIVEN:
+            (extra.redriven,), offset = take(data, offset, 1)
     return (message_id, extra), offset
 
 

@@ -7,7 +7,7 @@
 -- key expiry: zset, every position by its deadline (ms); expires by `keep`
 -- key ids: hash, id -> position of each dead letter, whose id holds another; expires by `keep`
 -- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
--- include: ready tracks
+-- include: ready delays tracks
 
 -- Track, attempts and record of a letter. One that an earlier version sent has no attempts.
 local function read_letter(letter)
@@ -43,10 +43,16 @@ if #fresh == 0 then
   return {'ok', 0}
 end
 local first = take_positions(#fresh)
-local positions, priorities = {}, {}
+local positions, priorities, late, ends = {}, {}, {}, {}
 for i, letter in ipairs(fresh) do
-  local position = struct.pack('>I8', first + i - 1)
-  positions[i], priorities[i] = position, priority_of(letter[2])
+  local position, track = struct.pack('>I8', first + i - 1), letter[1]
+  if has_flag(track, WAITS) then
+    letter[1] = track:sub(1, 33) .. string.char(track:byte(34) - WAITS) .. track:sub(35)
+    late[#late + 1], ends[#ends + 1] = position, (struct.unpack('>I6', letter[2], 18))
+    soonest = math.min(soonest, ends[#ends])
+  else
+    positions[#positions + 1], priorities[#priorities + 1] = position, priority_of(letter[2])
+  end
   redis.call('HSET', messages, position, letter[2])
   redis.call('HSET', tracks, position, letter[1])
   redis.call('ZADD', expiry, letter[3], position)
@@ -56,5 +62,13 @@ for i, letter in ipairs(fresh) do
   end
 end
 keep(latest, {messages, tracks, expiry, ids, attempts})
-enter_ready(positions, priorities)
+if #positions > 0 then
+  enter_ready(positions, priorities)
+end
+if #late > 0 then
+  add_to(due, late, ends)
+  add_to(waiting, late)
+  keep(latest, {due, waiting})
+  hasten(ends[1])
+end
 return {'ok', schedule(soonest)}

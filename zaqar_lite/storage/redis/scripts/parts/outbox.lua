@@ -11,7 +11,24 @@ local function column(rows, name)
   return values
 end
 
--- Put messages into the outbox: rows of position, track and reason. In this queue they are gone, in
+-- The origin of a letter of this id. One that is put `back` keeps what it had, and is counted.
+local function origin_of(row, id, count, last)
+  local track, length, redriven = row.track, origin_length(row.track), 0
+  if length > 0 then
+    redriven = track:byte(73)
+  end
+  if row.back then
+    redriven = math.min(redriven + 1, 255)
+    if length > 0 then
+      return track:sub(51, 72) .. string.char(redriven) .. track:sub(74, 50 + length)
+    end
+  end
+  return id .. struct.pack('>I6I4', now, redriven * 16777216 + math.min(count, 16777215))
+    .. track:sub(16, 31) .. struct.pack('>B', #source_name) .. source_name .. last .. row.reason
+end
+
+-- Put messages into the outbox: rows of position, track and reason; those that are put `back` also
+-- say until when they are delayed, and whether their counts begin anew. In this queue they are gone, in
 -- the target they will be when the driver has drained it, under the ids they have. They must have
 -- left the index of their state.
 local function set_aside(rows)
@@ -35,11 +52,17 @@ local function set_aside(rows)
     end
     latest = math.max(latest, expires)
     local last = track:sub(51 + length)
-    local origin = id .. struct.pack('>I6I4', now, count) .. track:sub(16, 31)
-      .. struct.pack('>B', #source_name) .. source_name .. last .. row.reason
-    local flags = bit.band(track:byte(34), REMEMBERED + 7)
+    local origin = origin_of(row, id, count, last)
+    local flags, begun = bit.band(track:byte(34), REMEMBERED + 7), track:sub(41, 50)
+    if row.back then
+      record = record:sub(1, 17) .. struct.pack('>I6', row.until_when) .. record:sub(24)
+      flags = flags + (row.until_when > 0 and WAITS or 0)
+    end
+    if row.resets then
+      count, begun = 0, track:sub(41, 46) .. '\0\0\0\0'
+    end
     local letter = struct.pack('>I6I5I4', expires, ttl, count) .. track:sub(16, 31)
-      .. struct.pack('>HBI6', 32768 + #origin, flags, 0) .. track:sub(41, 50) .. origin .. last
+      .. struct.pack('>HBI6', 32768 + #origin, flags, 0) .. begun .. origin .. last
     local history = histories[i] or ''
     redis.call('RPUSH', outbox, struct.pack('>I8H', seq + i - 1, #target) .. target
       .. struct.pack('>H', #letter) .. letter .. struct.pack('>I4', #history) .. history .. record)

@@ -6,6 +6,7 @@
 -- include: now chunks
 local RELEASED, FAILED, LAPSED, DEAD = 1, 2, 3, 4
 local HELD, PARKED, REMEMBERED = 8, 16, 32
+local WAITS = 64 -- of a letter on its way: it is delayed where it comes to
 
 -- A track of the earlier version in today's layout.
 local function lifted(track, flags, until_when, claimed_at)

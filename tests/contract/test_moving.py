@@ -1,0 +1,167 @@
+"""Moving messages on demand: ids stay, each moves once, and what somebody holds stays."""
+
+import asyncio
+
+import pytest
+
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, bury, fail, ids, new, texts
+from zaqar_lite.domain.attempts import Ended
+from zaqar_lite.domain.models import DelayMode, Outcome, Retries
+
+pytestmark = pytest.mark.anyio
+ABSENT = "0" * 15 + "1" + "0" * 15 + "1"
+
+
+async def dead(queue: QueueUnderTest, letters: QueueUnderTest, *texts_of: str) -> list[str]:
+    """Post messages and let each fail once and die; answer their ids."""
+    posted = await queue.post(*(new(text, headers={"of": text}) for text in texts_of))
+    retries = Retries(letters.as_dead_letter_queue(max_failures=1))
+    claim_id = await queue.claim_id(100, client="worker")
+    await queue.settle(
+        claim_id, *(fail(message_id, reason="http_503") for message_id in posted), retries=retries
+    )
+    return posted
+
+
+async def test_a_moved_message_is_the_same_message(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await dead(queue, other, "a")
+    letter = await other.get_one(message_id, details=True)
+    assert await other.move(queue, message_id) == [Outcome.DONE]
+    moved = await queue.get_one(message_id, details=True)
+    assert (moved.body, moved.headers, moved.client_id, moved.created_at) == (
+        letter.body,
+        {"of": "a"},
+        "producer",
+        letter.created_at,
+    )
+    assert [attempt.outcome for attempt in moved.attempts] == [Ended.FAILED]
+    assert moved.attempts == letter.attempts
+    assert (moved.claim_count, moved.failure_count) == (0, 0)
+    assert moved.origin is not None
+    assert letter.origin is not None
+    assert moved.origin == letter.origin._replace(redriven=1)
+    assert not await other.get(message_id)
+    assert await other.counts() == (0, 0, 0)
+    assert await queue.counts() == (1, 0, 0)
+    claimed = await queue.claim()
+    assert ids(claimed.messages) == [message_id]
+    assert claimed.messages[0].claim_count == 1
+
+
+async def test_the_order_of_the_move_is_the_order_in_the_target(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    posted = await dead(queue, other, "a", "b", "c", "d")
+    await queue.post("new")
+    assert await other.move(queue, *posted) == [Outcome.DONE] * 4
+    assert await queue.bodies() == ["new", "a", "b", "c", "d"]
+    assert texts((await queue.claim()).messages) == ["new", "a", "b", "c", "d"]
+
+
+async def test_a_message_is_moved_once(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    (message_id,) = await dead(queue, other, "a")
+    both = await asyncio.gather(*(other.move(queue, message_id) for _ in range(2)))
+    assert sorted(outcome.value for (outcome,) in both) == ["done", "not_found"]
+    assert await other.move(queue, message_id, ABSENT, "no id") == [Outcome.NOT_FOUND] * 3
+    assert await queue.bodies() == ["a"]
+
+
+async def test_one_that_is_named_twice_is_moved_once(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a")
+    outcomes = await queue.move(other, message_id, message_id)
+    assert outcomes == [Outcome.DONE, Outcome.NOT_FOUND]
+    assert await other.bodies() == ["a"]
+
+
+async def test_what_is_held_stays(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    held, free = await queue.post("held", "free")
+    claim_id = await queue.claim_id(1)
+    assert await queue.move(other, held, free) == [Outcome.HELD, Outcome.DONE]
+    assert await queue.held(claim_id) == ["held"]
+    await queue.release(claim_id, delay=MINUTE)
+    assert await queue.move(other, held) == [Outcome.HELD]
+    queue.advance(2 * MINUTE)
+    await queue.sweep()
+    assert await queue.move(other, held) == [Outcome.DONE]
+    assert await other.bodies() == ["free", "held"]
+
+
+async def test_a_message_that_never_died_names_the_queue_it_came_from(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a")
+    await queue.release(await queue.claim_id(client="worker"))
+    await queue.move(other, message_id, reset=False)
+    moved = await other.get_one(message_id)
+    assert moved.origin is not None
+    assert (moved.origin.source, moved.origin.reason) == (queue.ref.name, "moved")
+    assert (moved.origin.redriven, moved.origin.claim_count) == (1, 1)
+    assert moved.claim_count == 1
+
+
+async def test_counts_stay_unless_they_are_reset(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await dead(queue, other, "a")
+    await other.move(queue, message_id, reset=False)
+    moved = await queue.get_one(message_id)
+    assert (moved.claim_count, moved.failure_count) == (1, 1)
+
+
+async def test_how_often_it_was_redriven_is_counted_over_its_deaths(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    retries = Retries(other.as_dead_letter_queue(3))
+    (message_id,) = await queue.post("a")
+    for count in (1, 2, 3):
+        await queue.settle(await queue.claim_id(), bury(message_id), retries=retries)
+        letter = await other.get_one(message_id)
+        assert letter.origin is not None
+        assert (letter.origin.source, letter.origin.redriven) == (queue.ref.name, count - 1)
+        assert letter.origin.claim_count == 1
+        assert await other.move(queue, message_id) == [Outcome.DONE]
+        assert len(await queue.attempts(message_id)) == count
+
+
+async def test_a_ttl_counts_from_the_move(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", ttl=10 * MINUTE)
+    queue.advance(5 * MINUTE)
+    await queue.move(other, message_id, ttl=HOUR)
+    queue.advance(50 * MINUTE)
+    assert await other.bodies() == ["a"]
+    assert (await other.get_one(message_id)).ttl_ms == HOUR
+    queue.advance(11 * MINUTE)
+    assert await other.bodies() == []
+
+
+async def test_a_moved_message_may_be_delayed(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    await queue.post(*("ab"))
+    posted = ids(await queue.listed())
+    assert await queue.move(other, *posted, delay=5 * MINUTE) == [Outcome.DONE] * 2
+    assert await other.counts() == (0, 2, 0)
+    assert (await other.claim(mode=DelayMode.HONOUR)).claim_id is None
+    assert await other.next_due() is not None
+    queue.advance(6 * MINUTE)
+    assert texts((await other.claim(mode=DelayMode.HONOUR)).messages) == ["a", "b"]
+
+
+async def test_a_delayed_message_is_moved_and_its_delay_ends(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    (message_id,) = await queue.post("a", delay=5 * MINUTE)
+    assert await queue.move(other, message_id) == [Outcome.DONE]
+    assert await queue.counts() == (0, 0, 0)
+    assert await other.counts() == (1, 0, 0)
+    claimed = await other.claim(mode=DelayMode.HONOUR)
+    assert ids(claimed.messages) == [message_id]
+
+
+async def test_many_are_moved_in_one_call(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    posted = await queue.post(*(str(number) for number in range(60)))
+    assert await queue.move(other, *posted) == [Outcome.DONE] * 60
+    assert await other.bodies() == [str(number) for number in range(60)]
+    assert await queue.bodies() == []
