@@ -60,7 +60,7 @@ def test_publish_writes_what_it_cannot_post_to_a_reject_file(
     rejects = tmp_path / "rejects"
     shape = ("--ttl", "seconds", "--body", "to_json(named_struct('order', order))")
     code, told = run(capsys, *words, *shape, "--rejects", rejects, "--run-id", "r")
-    assert (code, told["rows"], told["rejected"]) == (3, 2, 1)
+    assert (code, told["rows"], told["stored"], told["rejected"]) == (3, 3, 2, 1)
     assert sorted(map(str, bodies(client, queue))) == ["{'order': 1}", "{'order': 3}"]
     (line,) = [line for path in rejects.iterdir() for line in path.read_text().splitlines()]
     assert "ttl" in json.loads(line)["reason"]

@@ -11,7 +11,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import EqualTo, In, IsNotNull
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import (
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from tests.client.conftest import MovableServer
 from tests.server import ServerProcess
@@ -20,8 +27,9 @@ from zaqar_lite.client import Client
 from zaqar_lite.spark.browse_stream import BrowseStream, DataLoss
 from zaqar_lite.spark.claim_stream import ClaimStream
 from zaqar_lite.spark.claiming import claim
+from zaqar_lite.spark.columns import InvalidRow
 from zaqar_lite.spark.ledger import Ledger
-from zaqar_lite.spark.messages import InvalidRow, Messages
+from zaqar_lite.spark.messages import Messages
 from zaqar_lite.spark.options import OptionError, Options, parse
 from zaqar_lite.spark.reader import PushdownReader, ZaqarReader
 from zaqar_lite.spark.rows import columns_of
@@ -29,6 +37,10 @@ from zaqar_lite.spark.writer import Sender, ZaqarWriter
 
 BODY = StructType([StructField("body", StringType())])
 ID = StructType([StructField("id", StringType())])
+
+
+def schema_of(**columns: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
 def options(url: str, queue: str, **given: object) -> Options:
@@ -116,6 +128,41 @@ def test_rows_become_messages_as_they_are() -> None:
     assert {m.idempotency_key for _, m in other.of(batch, refused)}.isdisjoint(
         m.idempotency_key for m in found
     )
+
+
+def test_a_key_is_kept_and_only_an_idempotency_key_deduplicates(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    """Kafka users partition by customer: a thousand orders of one customer are a thousand."""
+    columns = {"body": ["1", "1", "3"], "key": [7, 7, None], "headers": [None, [("a", "b")], None]}
+    kinds = pa.schema(
+        [
+            ("body", pa.string()),
+            ("key", pa.int64()),
+            ("headers", pa.map_(pa.string(), pa.string())),
+        ]
+    )
+    headers = MapType(StringType(), StringType())
+    schema = schema_of(body=StringType(), key=LongType(), headers=headers)
+    rows = pa.RecordBatch.from_pydict(columns, schema=kinds)
+    written = Sender(options(server.url, queue), schema).send(iter([rows]))
+    assert (written.rows, written.stored, written.duplicates) == (3, 3, 0)
+    found = [m.headers for m in client.list_messages(queue, details=True)]
+    assert found == [{"key": "7"}, {"a": "b", "key": "7"}, None]
+    # The option names the column that tells rows apart, here the key, or one of the user's own.
+    other = f"{queue}-other"
+    sender = Sender(options(server.url, other, idempotency_key="key"), schema)
+    written = sender.send(iter([rows]))
+    assert (written.rows, written.stored, written.duplicates) == (3, 2, 1)
+    named = rows.select(["body", "key"]).rename_columns(["body", "order"])
+    sender = Sender(
+        options(server.url, other, idempotencyKey="order"),
+        schema_of(body=StringType(), order=LongType()),
+    )
+    assert sender.send(iter([named])).duplicates == 2
+    assert client.stats(other).total == 3
+    with pytest.raises(OptionError, match="idempotencyKey' names the column 'nothing'"):
+        Sender(options(server.url, queue, idempotencyKey="nothing"), schema)
 
 
 def refused(row: dict[str, Any], key: str | None, error: InvalidRow) -> None:

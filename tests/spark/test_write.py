@@ -109,14 +109,14 @@ def test_the_same_run_again_stores_nothing(
     assert len(bodies(client, queue)) == 40
 
 
-def test_rows_say_queue_ttl_delay_headers_and_key(
+def test_rows_say_queue_ttl_delay_headers_and_idempotency_key(
     spark: SparkSession, server: ServerProcess, client: Client, queue: str
 ) -> None:
     client.create_queue(queue, {"_default_message_delay": 5})
     rows = spark.sql(
         """select named_struct('n', 7) as body, 600 as ttl,
         current_timestamp() + interval 10 minutes as deliver_at,
-        map('color', 'red') as headers, 'my-key' as key from range(2)"""
+        map('color', 'red') as headers, 'my-key' as idempotency_key from range(2)"""
     )
     write(rows.withColumn("queue", lit(queue)), server.url, "unused")
     (message,) = client.list_messages(queue, include_delayed=True, details=True)

@@ -56,11 +56,14 @@ def parser() -> argparse.ArgumentParser:
     publish.add_argument("path", help="file or directory")
     publish.add_argument("--format", choices=FORMATS, default="parquet")
     publish.add_argument("--body", default="to_json(struct(*))", metavar="SQL")
-    for name in ("ttl", "delay", "key", "where"):
+    for name in ("ttl", "delay", "key", "idempotency-key", "where"):
         publish.add_argument(f"--{name}", metavar="SQL")
     publish.add_argument("--run-id", help="a repetition with the same id posts nothing twice")
     publish.add_argument("--rate", type=float, help="messages a second")
     publish.add_argument("--rejects", metavar="DIR", help="write refused rows here and go on")
+    publish.add_argument(
+        "--on-ignored-delay", choices=("fail", "warn"), default="fail", help="in a normal queue"
+    )
     publish.add_argument("--partitions", type=int, default=4)
 
     archive = _add(subparsers, "archive", "archive a queue as Parquet", _archive)
@@ -121,10 +124,12 @@ def _publish(spark: SparkSession, target: Target, given: argparse.Namespace) -> 
         "ttl",
         "delay",
         "key",
+        "idempotency_key",
         "where",
         "run_id",
         "rate",
         "rejects",
+        "on_ignored_delay",
         "partitions",
     ]
     publication = Publication(**{name: getattr(given, name) for name in names})

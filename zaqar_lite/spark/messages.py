@@ -1,30 +1,33 @@
 """The messages of rows: bodies are checked, and every row gets its key (the option `keys`).
 
-A row's key is the column `key`, else a hash of (run, partition, content of the row) and how often
+The column `key` is kept with its message, as the header `key`; equal keys are no duplicates.
+What tells rows apart is the column `idempotency_key`, or that which the option `idempotencyKey`
+names; a row without is told apart by a hash of (run, partition, content of the row) and how often
 that content came before in the partition. It does not depend on the order of rows, so a task that
 is tried again makes the same keys; equal rows stay as many as they were.
 """
 
-import datetime as dt
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 
 from zaqar_lite.client import NewMessage, RawBody, bodies
+from zaqar_lite.spark.columns import (
+    COLUMNS,
+    InvalidRow,
+    headers_of,
+    instant_of,
+    json_of,
+    seconds_of,
+    text_of,
+)
 from zaqar_lite.spark.options import Options
 
-COLUMNS = ("body", "ttl", "delay", "deliver_at", "queue", "headers", "key")
 Row = dict[str, Any]
-
-
-class InvalidRow(ValueError):
-    """A row that can't be a message; the text says which and why."""
-
-
 Refuse = Callable[[Row, str | None, InvalidRow], None]
 
 
@@ -39,51 +42,43 @@ class Messages:
 
     def of(self, batch: pa.RecordBatch, refuse: Refuse) -> Iterator[tuple[str, NewMessage]]:
         """Yield queue and message of each row; `refuse` is told of those that can't be one."""
-        columns = {
-            name: _values(column)
-            for name, column in zip(batch.schema.names, batch.columns, strict=True)
-        }
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        convert = json_of(columns["body"].type) or (lambda value: value)
+        values = {name: column.to_pylist() for name, column in columns.items() if name != "headers"}
+        if "headers" in columns:
+            values["headers"] = columns["headers"].to_pylist(maps_as_pydicts="lossy")
+        named = self._options.idempotency_key
+        if named is not None:
+            values["idempotency_key"] = values[named]
         # `body` is always there, so the columns that are not may be endless.
-        rows = zip(*(columns.get(name, repeat(None)) for name in COLUMNS), strict=False)
-        for body, ttl, delay, deliver_at, queue, headers, key in rows:
-            rest = (ttl, delay, deliver_at, queue, headers)
-            made: str | None = key
+        rows = zip(*(values.get(name, repeat(None)) for name in COLUMNS), strict=False)
+        for given in rows:
+            row = dict(zip(COLUMNS, given, strict=True))
+            key: str | None = None
             try:
-                text, wrong = self._encoded(body), None
+                key = self._own_key(row)
+                body = self._encoded(convert(row["body"]))
+                key = key or self._content_key(body, row)
+                if goal := row["queue"] or self._default:
+                    yield goal, self._message(body, row, key)
+                    continue
+                wrong = InvalidRow("its queue is null")
             except InvalidRow as error:
-                text, wrong = RawBody(repr(body).encode()), error
-            if self._options.keys == "none":
-                made = None
-            elif not key and self._options.keys == "rows":
-                made = self._key(text, None if rest == _NOTHING else rest)
-            goal = queue or self._default
-            if wrong is None and goal:
-                yield goal, self._message(text, ttl, delay, deliver_at, headers, made)
-            else:
-                row = dict(zip(COLUMNS, (body, *rest, key), strict=True))
-                given = {name: row[name] for name in batch.schema.names}
-                refuse(given, made, wrong or InvalidRow("its queue is null"))
+                wrong = error
+                key = key or self._content_key(repr(row["body"]).encode(), row)
+            refuse({name: row.get(name, row["idempotency_key"]) for name in columns}, key, wrong)
 
-    def _message(  # noqa: PLR0917 - a row's values
-        self,
-        body: RawBody,
-        ttl: int | None,
-        delay: int | None,
-        deliver_at: dt.datetime | None,
-        headers: Row | None,
-        key: str | None,
-    ) -> NewMessage:
+    def _message(self, body: RawBody, row: Row, key: str | None) -> NewMessage:
+        delay, deliver_at = row["delay"], instant_of(row["deliver_at"])
         if delay is None and deliver_at is None:
             delay = self._options.delay
-        if deliver_at is not None and deliver_at.tzinfo is None:
-            deliver_at = deliver_at.replace(tzinfo=dt.UTC)
         return NewMessage(
             body=body,
-            ttl=self._options.ttl if ttl is None else int(ttl),
-            delay=None if delay is None else int(delay),
+            ttl=self._options.ttl if row["ttl"] is None else row["ttl"],
+            delay=seconds_of("delay", delay),
             deliver_at=deliver_at,
             idempotency_key=key,
-            headers=headers,
+            headers=headers_of(row["headers"], row["key"]),
         )
 
     def _encoded(self, body: Any) -> RawBody:  # noqa: ANN401 - any column type
@@ -97,35 +92,31 @@ class Messages:
                     f"its body is not JSON ({error}); or say bodyFormat=text"
                 ) from None
             return RawBody(text)
-        if isinstance(body, bytes):
-            raise InvalidRow("its body is binary; cast it to a string")
         try:
             return RawBody(bodies.dumps(body))
         except (TypeError, ValueError) as error:
             raise InvalidRow(f"its body can't be JSON ({error})") from None
 
-    def _key(self, text: bytes, rest: tuple[Any, ...] | None) -> str:
-        """Make a row's key of its body and, where there is any, the rest of it."""
+    def _own_key(self, row: Row) -> str | None:
+        own = row["idempotency_key"]
+        return None if own in {None, ""} or self._options.keys == "none" else text_of(own)
+
+    def _content_key(self, body: bytes, row: Row) -> str | None:
+        """Make an idempotency key of a row's body and what else it has, where rows have keys."""
+        if self._options.keys != "rows":
+            return None
         content = self._hash.copy()
-        content.update(text)
-        if rest is not None:
-            *others, headers = rest
-            sorted_headers = None if headers is None else sorted(headers.items())
-            content.update(b"\0" + repr((others, sorted_headers)).encode())
+        content.update(body)
+        rest = [row[name] for name in _CONTENT]
+        if any(value is not None for value in rest):
+            headers = row["headers"]
+            if isinstance(headers, dict):
+                headers = sorted(headers.items())
+            content.update(b"\0" + repr((rest, headers)).encode())
         digest = content.digest()
         occurrence = self._seen[digest]
         self._seen[digest] = occurrence + 1
         return f"{digest.hex()}-{occurrence}" if occurrence else digest.hex()
 
 
-_NOTHING = (None,) * 5
-
-
-def _values(column: pa.Array) -> Sequence[Any]:
-    """Return a column's values in Python; maps are objects."""
-    values: Sequence[Any] = (
-        column.to_pylist()
-        if pa.types.is_string(column.type)
-        else column.to_pylist(maps_as_pydicts="lossy")
-    )
-    return values
+_CONTENT = ("ttl", "delay", "deliver_at", "queue", "key")

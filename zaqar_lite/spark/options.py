@@ -4,11 +4,13 @@ Spark gives option names in lower case and all values as text. Names here are th
 """
 
 import dataclasses
+import functools
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from zaqar_lite.client import Client, RetryPolicy
+from zaqar_lite.client import Client, RetryPolicy, ServerWarning
 from zaqar_lite.environment import client_value
 
 InvalidRows = Literal["fail", "skip", "deadletter"]
@@ -17,15 +19,28 @@ KNOWN = (
     "endpoint", "project", "queue", "queues", "clientId", "pageSize", "timeout",
     "includeClaimed", "includeDelayed", "includeBody", "numPartitions", "pushdown",
     "batchSize", "batchBytes", "concurrency", "rate", "ttl", "delay", "bodyFormat",
-    "onInvalidRow", "deadLetterQueue", "runId", "keys", "reportPath", "rejectPath",
-    "mode", "stateDir", "startingPosition", "failOnDataLoss", "maxMessagesPerTrigger",
-    "claimTtl", "claimGrace", "claimRenewal", "path",
+    "onInvalidRow", "onIgnoredDelay", "deadLetterQueue", "runId", "keys",
+    "idempotencyKey", "reportPath", "rejectPath", "mode", "stateDir", "startingPosition",
+    "failOnDataLoss", "maxMessagesPerTrigger", "claimTtl", "claimGrace", "claimRenewal", "path",
 )  # fmt: skip
 
 
 # The first tries come sooner than an interactive client's: a task's other requests wait behind
 # them. Altogether they last as long, some ten seconds.
 _RETRIES = RetryPolicy(attempts=11, base=0.02)
+
+
+_logger = logging.getLogger(__name__)
+
+
+@functools.cache
+def _log(text: str) -> None:
+    _logger.warning("%s", text)
+
+
+def _once(warning: ServerWarning) -> None:
+    """Log what the server warns of, once a process: a task sends thousands of requests."""
+    _log(warning.description or warning.title)
 
 
 class OptionError(ValueError):
@@ -55,9 +70,11 @@ class Options:
     delay: int | None = None
     body_format: Literal["json", "text"] = "json"
     on_invalid_row: InvalidRows = "fail"
+    on_ignored_delay: Literal["fail", "warn"] = "fail"
     dead_letter_queue: str | None = None
     run_id: str | None = None
     keys: Keys = "rows"
+    idempotency_key: str | None = None
     report_path: str | None = None
     reject_path: str | None = None
     mode: Literal["browse", "claim"] = "browse"
@@ -80,6 +97,7 @@ class Options:
             key=client_value("KEY"),
             retries=_RETRIES,
             release_on_sigterm=False,
+            on_warning=_once,
         )
 
     @property
@@ -103,11 +121,12 @@ def parse(given: Mapping[str, str]) -> Options:
     names = {name.lower(): name for name in KNOWN}
     values: dict[str, str] = {}
     for name, value in given.items():
-        if name.lower() == "checkpointlocation":
+        known = name.lower().replace("_", "")
+        if known == "checkpointlocation":
             continue  # Spark's own
-        if name.lower() not in names:
+        if known not in names:
             raise OptionError(f"Unknown option {name!r}; there are {', '.join(KNOWN)}.")
-        values[names[name.lower()]] = str(value)
+        values[names[known]] = str(value)
     reader = _Reader(values)
     endpoint = values.get("endpoint") or client_value("URL")
     if not endpoint:
@@ -137,9 +156,13 @@ def parse(given: Mapping[str, str]) -> Options:
         on_invalid_row=reader.choice(  # type: ignore[arg-type]
             "onInvalidRow", "fail", "skip", "deadletter"
         ),
+        on_ignored_delay=reader.choice(  # type: ignore[arg-type]
+            "onIgnoredDelay", "fail", "warn"
+        ),
         dead_letter_queue=values.get("deadLetterQueue"),
         run_id=values.get("runId"),
         keys=reader.keys(),
+        idempotency_key=values.get("idempotencyKey"),
         report_path=values.get("reportPath"),
         reject_path=values.get("rejectPath"),
         mode=reader.choice("mode", "browse", "claim"),  # type: ignore[arg-type]

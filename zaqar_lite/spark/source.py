@@ -44,8 +44,8 @@ class ZaqarDataSource(DataSource):
         """
         if overwrite:
             raise OptionError("A queue can't be overwritten: write with .mode('append').")
-        return ZaqarWriter(Sender(parse(self.options), schema))
+        return ZaqarWriter(Sender(parse(self.options), schema).check())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ZaqarStreamWriter:  # noqa: N802
         """Write in a streaming query."""
-        return ZaqarStreamWriter(Sender(parse(self.options), schema, streaming=True))
+        return ZaqarStreamWriter(Sender(parse(self.options), schema, streaming=True).check())

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -27,25 +28,29 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from zaqar_lite.client import Client, NewMessage, Rejected
-from zaqar_lite.spark.messages import COLUMNS, InvalidRow, Messages, Row
+from zaqar_lite.client import BadRequest, Client, NewMessage, Rejected
+from zaqar_lite.spark.columns import InvalidRow, check
+from zaqar_lite.spark.messages import Messages, Row
 from zaqar_lite.spark.options import OptionError, Options
 from zaqar_lite.spark.watched import Watched
 
 MOST_REFUSED = 10_000  # that a task tells of
+MOST_LETTER = 16_384  # characters of a row that its letter holds
+MOST_REASON = 1_000
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task did.
+    """What one task did: of its `rows` each is stored, a duplicate, or rejected.
 
-    `duplicates` are those of the rows that the server had already, from an earlier try.
+    `duplicates` are those that the server had already, from an earlier try or another row.
     `refused` tells of the first rows that were refused: the key (null without keys) and why.
     `first_post` and `last_post` are when its first POST was sent and its last answer came, in
     seconds since 1970; None where nothing was sent.
     """
 
     rows: int = 0
+    stored: int = 0
     duplicates: int = 0
     batches: int = 0
     bytes: int = 0
@@ -62,23 +67,43 @@ class Sender:
     """Send the rows of one task; pickled to the executors, so it holds no connection."""
 
     def __init__(self, options: Options, schema: StructType, *, streaming: bool = False) -> None:
-        unknown = sorted(set(schema.names) - set(COLUMNS))
-        if unknown:
-            raise OptionError(
-                f"Unknown column {unknown[0]!r}: a row has {', '.join(COLUMNS)}; only 'body' is "
-                "needed."
-            )
-        if "body" not in schema.names:
-            raise OptionError("The rows have no column 'body'.")
+        check(schema, options.idempotency_key)
         if "queue" not in schema.names and len(options.queues) != 1:
             raise OptionError("Name the queue: the option 'queue' or a column 'queue'.")
-        if {"delay", "deliver_at"} <= set(schema.names):
-            raise OptionError("Give 'delay' or 'deliver_at', not both.")
         self._options = options
         self._run_id = options.run_id or uuid.uuid4().hex
         self._streaming = streaming
         self._by_queue = "queue" in schema.names
+        self._delays = bool(options.delay) or not {"delay", "deliver_at"}.isdisjoint(schema.names)
+        self._checked: set[str] = set()
         self._rate = options.rate and options.rate / options.num_partitions
+
+    def check(self) -> Self:
+        """Ask before the first row whether the queue takes what the rows say; return the sender.
+
+        Where a column names the queues, a task asks before its first row for each of them.
+
+        Raises:
+            OptionError: rows have delays, which the queue ignores, and onIgnoredDelay is fail.
+        """
+        if self._delays and not self._by_queue:
+            with self._options.client() as client:
+                self._check_delay(client, self._options.queue)
+        return self
+
+    def _check_delay(self, client: Client, queue: str) -> None:
+        if not self._delays or queue in self._checked or self._options.on_ignored_delay == "warn":
+            return
+        try:
+            ignored = not client.get_queue(queue).get("_default_message_delay")
+        except BadRequest:
+            return  # no name of a queue: its rows are refused, each by itself
+        if ignored:
+            raise OptionError(
+                f"The rows have delays, and {queue!r} is a normal queue, which ignores them: make "
+                "it a delayed one (_default_message_delay above 0), or say onIgnoredDelay=warn."
+            )
+        self._checked.add(queue)
 
     def send(self, batches: Iterator[pa.RecordBatch]) -> Written:
         """Post every row; answer what was done.
@@ -107,6 +132,7 @@ class Sender:
                 # One pipeline over all batches: requests are under way while rows are converted.
                 everything = (message for few in rows for _, message in few)
                 self._post(client, self._options.queue, everything, scope, written)
+        written.rows = written.stored + written.duplicates + written.rejected
         written.retries = transport.failures
         written.first_post, written.last_post = transport.first, transport.last
         written.seconds = time.monotonic() - started
@@ -144,6 +170,7 @@ class Sender:
         for queue, message in rows:
             by_queue.setdefault(queue, []).append(message)
         for queue, messages in by_queue.items():
+            self._check_delay(client, queue)
             self._post(client, queue, messages, scope, written)
 
     def _post(
@@ -170,7 +197,7 @@ class Sender:
             run=_hashed(scope) if by_request else None,
             on_rejected=None if by_request else rejected,
         )
-        written.rows += summary.messages
+        written.stored += summary.messages - summary.duplicates
         written.duplicates += summary.duplicates
         written.batches += summary.batches
         written.bytes += summary.bytes
@@ -190,11 +217,29 @@ class Sender:
             written.refused.append({"key": key, "reason": str(error)})
         if self._options.reject_path is not None:
             self._write_reject(Path(self._options.reject_path), row, error, written)
-        if self._options.on_invalid_row == "deadletter" and self._options.dead_letter_queue:
-            letter = {"reason": str(error), "row": row}
-            plain = json.loads(json.dumps(letter, default=str))
-            digest = hashlib.sha256(key.encode()).hexdigest() if key is not None else None
-            client.post(self._options.dead_letter_queue, plain, idempotency_key=digest)
+        if self._options.on_invalid_row == "deadletter":
+            self._post_letter(client, row, key, error)
+
+    def _post_letter(self, client: Client, row: Row, key: str | None, error: InvalidRow) -> None:
+        """Post a refused row to the dead-letter queue; of a large one only where to find it."""
+        text = json.dumps(row, default=str)
+        letter: Row = {
+            "reason": str(error)[:MOST_REASON],
+            "row": json.loads(text, parse_constant=str),
+        }
+        if len(text) > MOST_LETTER:
+            context = TaskContext.get()
+            digest = hashlib.sha256(str(row.get("body")).encode()).hexdigest()
+            letter = {
+                "reason": letter["reason"],
+                "bytes": len(text),
+                "sha256": digest,
+                "key": key,
+                "run": self._run_id,
+                "partition": context.partitionId() if context else 0,
+            }
+        own = hashlib.sha256(key.encode()).hexdigest() if key is not None else None
+        client.post(self._options.dead_letter_queue or "", letter, idempotency_key=own)
 
     @staticmethod
     def _write_reject(place: Path, row: Row, error: InvalidRow, written: Written) -> None:

@@ -12,11 +12,12 @@ FORMATS = ("parquet", "csv", "json", "orc")
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What to publish; `body`, `ttl`, `delay`, `key` and `queue` are columns or SQL expressions.
+    """What to publish; `body`, `ttl`, `delay` and the keys are columns or SQL expressions.
 
-    `body` by default is the whole row as a JSON object. `run_id` makes a repetition harmless.
-    `rate` is in messages a second over the whole job. Rows that can't be messages are written to
-    the directory `rejects`, and stop the job where there is none.
+    `key` is kept with its message; rows of one `idempotency_key` are stored once. `body` by
+    default is the whole row as a JSON object. `run_id` makes a repetition harmless. `rate` is in
+    messages a second over the whole job. Rows that can't be messages are written to the directory
+    `rejects`, and stop the job where there is none.
     """
 
     path: str
@@ -25,10 +26,12 @@ class Publication:
     ttl: str | None = None
     delay: str | None = None
     key: str | None = None
+    idempotency_key: str | None = None
     where: str | None = None
     run_id: str | None = None
     rate: float | None = None
     rejects: str | None = None
+    on_ignored_delay: str = "fail"
     partitions: int = 4
     batch_size: int = 100
 
@@ -45,7 +48,7 @@ def publish(
             "coalesce(max(octet_length(body)), 0) as largest",
         ).collect()[0]
         return {"dry_run": True, **found.asDict()}
-    if publication.key:
+    if publication.idempotency_key:
         # Only rows with keys of their own may be dealt out anew: other keys go by partition.
         rows = rows.repartition(publication.partitions)
     return target.write(
@@ -56,6 +59,7 @@ def publish(
         batchSize=publication.batch_size,
         onInvalidRow="skip" if publication.rejects else "fail",
         rejectPath=publication.rejects,
+        onIgnoredDelay=publication.on_ignored_delay,
     )
 
 
@@ -70,7 +74,10 @@ def _rows(spark: SparkSession, publication: Publication) -> DataFrame:
     if publication.ttl:
         columns.append(expr(publication.ttl).cast("int").alias("ttl"))
     if publication.delay:
-        columns.append(expr(publication.delay).cast("int").alias("delay"))
+        columns.append(expr(publication.delay).cast("double").alias("delay"))
     if publication.key:
         columns.append(expr(publication.key).cast("string").alias("key"))
+    if publication.idempotency_key:
+        own = expr(publication.idempotency_key).cast("string")
+        columns.append(own.alias("idempotency_key"))
     return rows.select(*columns)

@@ -142,6 +142,6 @@ def _chosen(letters: DataFrame, plan: Redrive) -> DataFrame:
         goal.alias("queue"),
         expr(plan.body or "body").alias("body"),
         "headers",
-        concat(lit(f"{plan.run_id}-"), col("id")).alias("key"),
+        concat(lit(f"{plan.run_id}-"), col("id")).alias("idempotency_key"),
         "id",
     )

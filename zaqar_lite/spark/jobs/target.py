@@ -55,7 +55,7 @@ class Target:
             writer.options(**given).option("reportPath", str(report)).save()
             (line,) = report.read_text().splitlines()
         done = json.loads(line)
-        names = ("rows", "rejected", "batches", "bytes", "retries")
+        names = ("rows", "stored", "duplicates", "rejected", "batches", "bytes", "retries")
         summary = {name: done.get(name, 0) for name in names}
         seconds = (done["last_post"] or 0) - (done["first_post"] or 0)
         return {**summary, "posting_seconds": round(seconds, 3), "refused": done["refused"][:told]}
