@@ -62,6 +62,7 @@ async def test_shows_the_home_document(api: Api) -> None:
     assert resources["rel/queue"]["href-template"] == "/v2/queues/{queue_name}"
     assert resources["rel/message_patch"]["hints"]["allow"] == ["PATCH"]
     assert "rel/health" not in resources
+    assert (await api.call("GET", "/v2")).content == answer.content
 
 
 async def test_pings(api: Api) -> None:

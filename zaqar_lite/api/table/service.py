@@ -19,15 +19,18 @@ def service_routes(handlers: ServiceHandlers, *, admin: bool) -> tuple[Route, ..
             public=True,
             needs_store=False,
         ),
-        Route(
-            "GET",
-            "/v2/",
-            handlers.home,
-            "home",
-            "Show the home document",
-            (200,),
-            Access(None, None),
-            needs_store=False,
+        *(
+            Route(
+                "GET",
+                path,
+                handlers.home,
+                name,
+                "Show the home document",
+                (200,),
+                Access(None, None),
+                needs_store=False,
+            )
+            for path, name in (("/v2/", "home"), ("/v2", "home_without_slash"))
         ),
         Route(
             "GET",
