@@ -27,8 +27,11 @@ class HttpExchange(RequestResponseCycle):
     post of one message costs the server.
     """
 
-    def __init__(self, connection: Connection, **options: Any) -> None:  # noqa: ANN401
-        super().__init__(**options)
+    _default_headers: Sequence[tuple[bytes, bytes]] = ()
+    _default_lines = b""
+
+    def __init__(self, connection: Connection, *arguments: Any) -> None:  # noqa: ANN401
+        super().__init__(*arguments)  # by place: names cost a dictionary a request
         self.unsent = False
         self._connection = connection
         self._closes = False
@@ -61,13 +64,16 @@ class HttpExchange(RequestResponseCycle):
         if self.disconnected:
             return
         closes = self._closes or not self.keep_alive
-        sent = [*self.default_headers, *headers, *((_CLOSE,) if closes else ())]
-        lines = [STATUS_LINE[status]]
-        lines += [b"%b: %b\r\n" % header for header in sent]
-        lines.append(b"\r\n")
-        head = b"".join(lines)
-        if head.count(b"\n") + head.count(b"\r") != 2 * len(sent) + 4:
+        sent = [*headers, _CLOSE] if closes else headers
+        own = b"".join([b"%b: %b\r\n" % header for header in sent])
+        if own.count(b"\n") + own.count(b"\r") != 2 * len(sent):
             raise ValueError("a header of an answer has a line break")
+        if self.default_headers is not self._default_headers:  # another list each second
+            HttpExchange._default_headers = self.default_headers
+            HttpExchange._default_lines = b"".join(
+                [b"%b: %b\r\n" % header for header in self.default_headers]
+            )
+        head = b"%b%b%b\r\n" % (STATUS_LINE[status], self._default_lines, own)
         self.response_started = True
         self.waiting_for_100_continue = False
         if len(body) <= _JOINED:

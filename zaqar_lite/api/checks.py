@@ -38,6 +38,7 @@ _ACCEPT_LINK = {
     "rel": "help",
 }
 _NOT_FOUND = "404 Not Found"
+_KEY = How.KEY  # an attribute of an enumeration is found slowly
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Checks:
         if accept and accept not in (b"*/*", b"application/json"):
             _check_accept(accept.decode("latin-1"))
         request.client_id = self._client_id(headers.get(b"client-id"))
-        if request.principal.how is not How.KEY or _is_in_a_project(request):
+        if request.principal.how is not _KEY or _is_in_a_project(request):
             request.project = _project(headers)
         if names_queue:
             _check_queue(request)

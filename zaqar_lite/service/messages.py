@@ -105,28 +105,32 @@ class Messages:
         """
         self._check_post(drafts, batch_key)
         large = len(drafts) > STEP
-        for first, part in cut(drafts):
-            if large:
+        if large:
+            for first, part in cut(drafts):
                 await self.turns.wait()
-            self._check_drafts(first, part)
+                self._check_drafts(first, part)
+        else:
+            self._check_drafts(0, drafts)
         whole = batch_key and identify(queue, batch_key, (draft.body for draft in drafts))
 
         async def act(policy: Policy) -> Receipt:
             self._check_size(policy.max_post_size, size)
             if not policy.exists:
                 policy = await self._queues.ensure(queue)
-            resolved: list[NewMessage] = []
-            for first, part in cut(drafts):
-                if large:
-                    await self.turns.wait()
-                resolved += self._resolve(queue, first, part, policy)
             if large:
+                resolved: list[NewMessage] = []
+                for first, part in cut(drafts):
+                    await self.turns.wait()
+                    resolved += self._resolve(queue, first, part, policy)
                 await self.turns.wait()
+            else:
+                resolved = self._resolve(queue, 0, drafts, policy)
             new = await self._router.route(queue, resolved, policy.route)
             posted = await self._messages.post(
                 queue, new, client_id=client_id, batch_key=whole or None, version=policy.version
             )
-            await self._notes.add(queue, policy, new, posted, keyed=bool(whole))
+            if policy.subscribed or new is not resolved:  # copies may have subscribers too
+                await self._notes.add(queue, policy, new, posted, keyed=bool(whole))
             if not policy.default_delay_ms and any(draft.delay for draft in drafts):
                 return Receipt(
                     posted,

@@ -47,7 +47,10 @@ class ClaimHandlers:
         async def undo(claimed: tuple[str, Sequence[Message]]) -> None:
             await self._claims.release(queue, claimed[0])
 
-        claimed = await self._patience.ask(request, queue, seconds, ask, undo=undo)
+        if seconds:
+            claimed = await self._patience.ask(request, queue, seconds, ask, undo=undo)
+        else:
+            claimed = await ask()
         if claimed is None:
             return NO_CONTENT
         claim_id, messages = claimed

@@ -80,9 +80,10 @@ class Claiming:
                 moved += 1
             else:
                 taken.append(entry)
+        if len(taken) == limit:
+            return taken, moved, False
         back = queue.returns_at()
-        left = bool(queue.ready) or (back is not None and back <= now)
-        return taken, moved, left and len(taken) < limit
+        return taken, moved, bool(queue.ready) or (back is not None and back <= now)
 
     def end_lapsed(self, step: Step, limit: int) -> tuple[int, int]:
         """End up to `limit` leases whose time is over, each a failure.

@@ -9,6 +9,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     Conflict,
     Invalid,
+    LimitReached,
     NotFound,
     Unsupported,
 )
@@ -106,9 +107,11 @@ class MemoryMessageStore(MessageStore):
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
         self._state.check_version(queue, version)
-        if not self._posting.has_room(queue, messages):
+        try:
+            return self._posting.post(queue, messages, client_id, batch_key)
+        except LimitReached:  # what has expired may still be in the way
             await self._posting.make_room(queue, messages)
-            self._state.check_version(queue, version)
+        self._state.check_version(queue, version)
         return self._posting.post(queue, messages, client_id, batch_key)
 
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:

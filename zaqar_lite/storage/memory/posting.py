@@ -39,16 +39,8 @@ class Posting:
         self._options = options
         self._announce = announce
 
-    def has_room(self, queue: QueueRef, messages: Sequence[NewMessage]) -> bool:
-        """Whether there is room for messages without copies, whatever has expired."""
-        there = self._state.queues.get(queue)
-        held = 0 if there is None else len(there.entries)
-        return held + len(messages) <= self._options.max_messages and not any(
-            message.copies for message in messages
-        )
-
     async def make_room(self, queue: QueueRef, messages: Sequence[NewMessage]) -> None:
-        """Before a full queue refuses a post, let go of what has expired, in bounded steps."""
+        """Let go of what has expired in the full queues of a post, in bounded steps."""
         await self._make_room_for(queue, len(messages))
         copies = [copy.queue for message in messages if message.copies for copy in message.copies]
         if copies:
@@ -75,7 +67,8 @@ class Posting:
         now_us = self._clock.now_us()
         now = now_us // 1000
         there = self._state.queue(queue)
-        there.forget_keys(now, MAX_EXAMINED)
+        if there.message_keys or there.batch_keys:
+            there.forget_keys(now, MAX_EXAMINED)
         if batch_key is not None:
             known = there.batch_keys.get(batch_key.text)
             if known is not None and known.until > now:
