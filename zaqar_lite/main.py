@@ -7,12 +7,12 @@ from zaqar_lite import __version__
 from zaqar_lite.api.app import HttpOptions, Services, build_app
 from zaqar_lite.api.checks import ClientIds
 from zaqar_lite.api.dispatch import Dispatcher
+from zaqar_lite.authentication import authentication
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.domain.subscriptions import refused_schemes
-from zaqar_lite.published import KeySet
 from zaqar_lite.push.guard import Guard, port_of
 from zaqar_lite.push.webhook import Webhooks
 from zaqar_lite.service.claims import Claims
@@ -24,10 +24,8 @@ from zaqar_lite.service.delivery_reports import DeliveryReports
 from zaqar_lite.service.health import Health
 from zaqar_lite.service.identity.admin_key import AdminKey
 from zaqar_lite.service.identity.authority import Authority, Defaults
-from zaqar_lite.service.identity.failures import Failures
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keys import Keys
-from zaqar_lite.service.identity.provider import Provider
 from zaqar_lite.service.janitor import Janitor
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.notes import Notes
@@ -56,15 +54,25 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
     clock = Clock(offset_file=settings.clock_offset_file)
     messages, management, one_store = _stores(settings, clock)
     keys = Keys(management, clock) if "keys" in settings.providers else None
+    identity, connections = authentication(settings, keys, clock)
     limits = settings.limits()
     services = _services(
-        settings, messages, management, keys, clock, one_store=one_store, limits=limits
+        settings,
+        messages,
+        management,
+        clock,
+        keys=keys,
+        identity=identity,
+        one_store=one_store,
+        limits=limits,
     )
     janitor = Janitor(
         messages, management, services.queues, services.policies, interval=settings.sweep_interval
     )
     startup = Startup(
-        (messages, management), (janitor, services.deliveries), _prepare(settings, keys)
+        (messages, management),
+        (janitor, services.deliveries, *connections),
+        _prepare(settings, keys),
     )
     options = HttpOptions(
         version=__version__,
@@ -93,49 +101,6 @@ def _prepare(settings: Settings, keys: Keys | None) -> Callable[[], Awaitable[ob
     return AdminKey(path, keys).ensure
 
 
-def _identity(settings: Settings, keys: Keys | None, clock: Clock) -> Identity | None:
-    """Who finds out who is asking; None where headers are trusted."""
-    providers: list[Provider] = []
-    for name in settings.providers:
-        if name == "jwt":
-            providers.append(_tokens(settings))
-        elif keys is not None:
-            providers.append(keys)
-    if not providers:
-        return None
-    identity = Identity(providers, Failures(settings.max_failed_logins), clock)
-    if keys is not None:
-        keys.changed = identity.forget
-    return identity
-
-
-def _tokens(settings: Settings) -> Provider:
-    """The provider of tokens, whose library only those need who use it.
-
-    Raises:
-        ConfigurationError: it is not installed.
-    """
-    try:
-        from zaqar_lite.service.identity.tokens import Issuer, Tokens  # noqa: PLC0415
-    except ModuleNotFoundError as exc:
-        if exc.name != "jwt":
-            raise
-        raise ConfigurationError(
-            "auth jwt needs the Python package 'jwt': pip install 'zaqar-lite[jwt]'."
-        ) from None
-    return Tokens(
-        Issuer(
-            settings.jwt_issuer or "",
-            settings.jwt_audience or "",
-            project_claim=settings.jwt_project_claim,
-            roles_claim=settings.jwt_roles_claim,
-            grants_claim=settings.jwt_grants_claim,
-            longest=settings.jwt_longest_life,
-        ),
-        KeySet(settings.jwt_keys or "").fetch,
-    )
-
-
 def _stores(settings: Settings, clock: Clock) -> tuple[MessageStore, ManagementStore, bool]:
     """The message store, the management store, and whether they are of one driver."""
     extra = dict(settings.store_options)
@@ -159,9 +124,10 @@ def _services(
     settings: Settings,
     messages: MessageStore,
     management: ManagementStore,
-    keys: Keys | None,
     clock: Clock,
     *,
+    keys: Keys | None,
+    identity: Identity | None,
     one_store: bool,
     limits: Limits,
 ) -> Services:
@@ -215,7 +181,7 @@ def _services(
         deliveries=deliveries,
         reports=DeliveryReports(messages, subscriptions, courier, log, limits=limits, clock=clock),
         authority=Authority(Defaults(settings.role_defaults)),
-        identity=_identity(settings, keys, clock),
+        identity=identity,
         keys=keys,
     )
 

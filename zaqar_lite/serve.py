@@ -300,6 +300,7 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
         "access_log",
         "log_level",
         "auth",
+        "keystone_url",
         "admin_key_file",
         "tls_cert",
         "tls_key",
@@ -321,8 +322,9 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     parser.add_argument("--admin-mode", action="store_true", default=None)
     parser.add_argument("--trust-headers", action="store_true", default=None)
     parser.add_argument(
-        "--auth", metavar="HOW", help="who may use it: none, keys, jwt; comma list (none)"
+        "--auth", metavar="HOW", help="who may use it: none, keys, jwt, keystone; comma list (none)"
     )
+    parser.add_argument("--keystone-url", metavar="URL", help="where Keystone is")
     parser.add_argument(
         "--admin-key-file", type=Path, metavar="FILE", help="the first key; made where it is not"
     )

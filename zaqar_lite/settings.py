@@ -20,7 +20,7 @@ from zaqar_lite import environment as environment_names
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
 
-PROVIDERS = ("keys", "jwt")
+PROVIDERS = ("keys", "jwt", "keystone")
 _SHORTEST_KEY = 32
 _TEN_YEARS = 315_360_000
 
@@ -51,7 +51,8 @@ class Settings(BaseModel):
     )
     auth: str = Field(
         "none",
-        description="Who may use the server: none (trusts headers), or of keys and jwt a list.",
+        description="Who may use the server: none (trusts headers), or of keys, jwt and keystone a "
+        "list.",
     )
     role_defaults: Literal["zaqar", "secure"] = Field(
         "zaqar", description="Which roles may what: Zaqar's rules, or reader, member, manager."
@@ -64,6 +65,29 @@ class Settings(BaseModel):
     jwt_grants_claim: str = Field("grants", description="Claim that holds grants, if any.")
     jwt_longest_life: int = Field(
         86_400, ge=60, le=_TEN_YEARS, description="Longest life of a token; 401 above."
+    )
+    keystone_url: str | None = Field(None, description="Keystone's URL, as this server reaches it.")
+    keystone_public_url: str | None = Field(
+        None, description="Keystone's URL as clients are told it; keystone_url when not set."
+    )
+    keystone_username: str | None = Field(
+        None, description="Account that asks about tokens; a token asks itself when not set."
+    )
+    keystone_password: str | None = Field(None, repr=False, description="Its password.")
+    keystone_user_domain: str = Field("Default", description="Name of its domain.")
+    keystone_project: str = Field("service", description="Name of the project that it works in.")
+    keystone_project_domain: str = Field("Default", description="Name of that project's domain.")
+    keystone_ca_file: Path | None = Field(
+        None, description="Authority of Keystone's certificate (PEM); the system's when not set."
+    )
+    keystone_timeout: float = Field(
+        10.0, gt=0, le=300, description="How long an answer of Keystone is waited for; then 503."
+    )
+    keystone_believed_for: int = Field(
+        60, ge=0, le=300, description="How long a token counts unasked, also one revoked meanwhile."
+    )
+    keystone_service_roles: str = Field(
+        "service", description="Roles of which a service's token needs one; comma list."
     )
     admin_key_file: Path | None = Field(
         None,
@@ -384,6 +408,12 @@ def _check_identity(settings: Settings) -> None:
         for name in ("jwt_issuer", "jwt_audience", "jwt_keys"):
             if not getattr(settings, name):
                 raise ConfigurationError(f"auth is jwt, so {name} must be set.")
+    if "keystone" in settings.providers and not settings.keystone_url:
+        raise ConfigurationError("auth is keystone, so keystone_url must be set.")
+    if (settings.keystone_username is None) != (settings.keystone_password is None):
+        raise ConfigurationError(
+            "keystone_username and keystone_password go together: set both, or none."
+        )
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise ConfigurationError("tls_cert and tls_key go together: set both, or none.")
     if settings.tls_client_ca is not None and settings.tls_cert is None:

@@ -67,6 +67,11 @@ class Gate:
             principal = await self._identity.identify(credential, address)
         except Unauthenticated:
             raise self._unauthorized(wrong=credential is not None) from None
+        rules = principal.access_rules
+        if rules is not None and not any(
+            rule.admits(request.method, request.path) for rule in rules
+        ):
+            raise self._unauthorized(wrong=True)
         request.principal = principal
         if principal.project is not None:
             own = principal.project.encode()
@@ -101,7 +106,10 @@ def _credential(headers: dict[bytes, bytes]) -> Credential | None:
     """What a request brings to prove who sends it; of two, the token of OpenStack's clients."""
     token = headers.get(b"x-auth-token", b"").strip()
     if token:
-        return Credential(Place.TOKEN, token.decode("latin-1"))
+        service = headers.get(b"x-service-token", b"").strip()
+        return Credential(
+            Place.TOKEN, token.decode("latin-1"), service.decode("latin-1") if service else None
+        )
     scheme, _, text = headers.get(b"authorization", b"").strip().partition(b" ")
     if scheme.lower() == b"bearer" and text.strip():
         return Credential(Place.BEARER, text.strip().decode("latin-1"))

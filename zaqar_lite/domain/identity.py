@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from zaqar_lite.domain.access_rules import AccessRule
 from zaqar_lite.domain.errors import Invalid
 
 MAX_GRANTS = 64
@@ -143,7 +144,8 @@ class Principal:
 
     `project` is the only one that it may act in; None: the one that the request names. `user` is
     an id for the log. Where there are `grants` they decide what it may do, else its `roles` do, by
-    the rules of the server's policy. `expires_at` is the instant from which on it is nobody.
+    the rules of the server's policy. `expires_at` is the instant from which on it is nobody. Where
+    there are `access_rules` one of them must admit the request.
     """
 
     how: How
@@ -152,6 +154,12 @@ class Principal:
     roles: frozenset[str] = frozenset()
     grants: tuple[Grant, ...] | None = None
     expires_at: int | None = None
+    access_rules: tuple[AccessRule, ...] | None = None
+
+    def admits(self, method: str, path: str) -> bool:
+        """Tell whether its access rules, if it has some, are for this request."""
+        rules = self.access_rules
+        return rules is None or any(rule.admits(method, path) for rule in rules)
 
     @property
     def is_operator(self) -> bool:

@@ -37,7 +37,7 @@ class Failures:
         self._keep(site, min(left + 1, self._most), now)
 
     def _look(self, address: str) -> tuple[str, float, float]:
-        site, now = _site(address), self._monotonic()
+        site, now = site_of(address), self._monotonic()
         left, seen = self._buckets.get(site, (self._most, now))
         return site, min(self._most, left + (now - seen) * self._rate), now
 
@@ -51,7 +51,8 @@ class Failures:
             self._buckets.popitem(last=False)
 
 
-def _site(address: str) -> str:
+def site_of(address: str) -> str:
+    """The address, or the IPv6 site that it is of: what counts as one client."""
     if ":" not in address:
         return address
     try:

@@ -4,17 +4,20 @@ import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import NamedTuple
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import TooMany, Unauthenticated
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.service.identity.failures import Failures
+from zaqar_lite.service.identity.pace import Pace
 from zaqar_lite.service.identity.provider import Credential, Known, Provider
 
 REFUSED_FOR = 10.0
 """Seconds for which a refused credential stays refused without another look."""
 _MAX_CACHED = 10_000
+Turn = AbstractAsyncContextManager[None]
 
 
 class _Entry(NamedTuple):
@@ -30,11 +33,15 @@ class Identity:
     A credential belongs to the first provider that recognises it, and its verdict is final. An
     address that fails too often is told to wait; a credential that was good when it was looked at
     last never is, so wrong ones from the same address do not lock it out.
+
+    `max_failed` is how often an address may fail in a minute. Providers that ask another server
+    are asked at that pace, so that guessing does not become that server's load.
     """
 
-    def __init__(self, providers: Sequence[Provider], failures: Failures, clock: Clock) -> None:
+    def __init__(self, providers: Sequence[Provider], max_failed: int, clock: Clock) -> None:
         self._providers = providers
-        self._failures = failures
+        self._failures = Failures(max_failed)
+        self._pace = Pace(max_failed)
         self._clock = clock
         self._cache: OrderedDict[bytes, _Entry] = OrderedDict()
         self._running: dict[bytes, asyncio.Task[Principal]] = {}
@@ -72,12 +79,14 @@ class Identity:
         if provider is None:
             raise Unauthenticated("no provider recognises it")
         if entry is not None and entry.principal is not None:
-            return await self._look(digest, provider, credential)
+            return await self._look(digest, provider, credential, None)
+        if provider.is_remote:
+            return await self._look(digest, provider, credential, self._pace.turn(address))
         wait = self._failures.take(address)
         if wait:
             raise TooMany("Too many logins from this address failed.", retry_after=math.ceil(wait))
         try:
-            principal = await self._look(digest, provider, credential)
+            principal = await self._look(digest, provider, credential, None)
         except Unauthenticated:
             raise
         except BaseException:
@@ -86,11 +95,13 @@ class Identity:
         self._failures.give_back(address)
         return principal
 
-    async def _look(self, digest: bytes, provider: Provider, credential: Credential) -> Principal:
-        """Ask the provider, together with all who have the same credential."""
+    async def _look(
+        self, digest: bytes, provider: Provider, credential: Credential, turn: Turn | None
+    ) -> Principal:
+        """Ask the provider, in turn, together with all who have the same credential."""
         running = self._running.get(digest)
         if running is None:
-            running = asyncio.create_task(self._ask(digest, provider, credential))
+            running = asyncio.create_task(self._ask(digest, provider, credential, turn))
             self._running[digest] = running
             running.add_done_callback(self._done(digest))
         return await asyncio.shield(running)
@@ -104,10 +115,13 @@ class Identity:
 
         return done
 
-    async def _ask(self, digest: bytes, provider: Provider, credential: Credential) -> Principal:
+    async def _ask(
+        self, digest: bytes, provider: Provider, credential: Credential, turn: Turn | None
+    ) -> Principal:
         generation = self._generation
         try:
-            known = await provider.authenticate(credential)
+            async with turn or nullcontext():
+                known = await provider.authenticate(credential)
         except Unauthenticated:
             self._keep(digest, None, generation)
             raise

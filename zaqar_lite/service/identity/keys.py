@@ -65,6 +65,7 @@ class Keys:
     """What an administrator may do with keys, and the provider that recognises them."""
 
     challenge = 'Bearer realm="zaqar-lite"'
+    is_remote = False
 
     def __init__(self, management: ManagementStore, clock: Clock) -> None:
         self._management = management

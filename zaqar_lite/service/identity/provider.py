@@ -17,15 +17,20 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a request brought to prove who sends it; its text is in no `repr` and no log."""
+    """What a request brought to prove who sends it; its texts are in no `repr` and no log.
+
+    `service` is the token of a service that passes a user's request on, beside the user's own.
+    """
 
     place: Place
     text: str = field(repr=False)
+    service: str | None = field(default=None, repr=False)
 
     @property
     def digest(self) -> bytes:
-        """What stands for it in a cache."""
-        return sha256(f"{self.place.name}:{self.text}".encode("utf-8", "surrogateescape")).digest()
+        """What stands for it in a cache; a header's text holds no line's end."""
+        whole = f"{self.place.name}:{self.text}\n{self.service or ''}"
+        return sha256(whole.encode("utf-8", "surrogateescape")).digest()
 
 
 class Known(NamedTuple):
@@ -37,6 +42,11 @@ class Known(NamedTuple):
 
 class Provider(Protocol):
     """One way to know who is asking."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether each credential costs a call of another server."""
+        ...
 
     @property
     def challenge(self) -> str:

@@ -55,6 +55,7 @@ class Tokens:
     """The provider that recognises an issuer's tokens."""
 
     challenge = 'Bearer realm="zaqar-lite"'
+    is_remote = False
 
     def __init__(self, issuer: Issuer, fetch: Fetch) -> None:
         self._issuer = issuer

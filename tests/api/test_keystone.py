@@ -1,0 +1,374 @@
+"""Keystone's tokens: which count, for how long, and what they cost Keystone."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import Api, MakeApi
+from tests.keystone import Keystone, User
+from tests.services.process import free_port
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ConfigurationError, TooMany, Unauthenticated
+from zaqar_lite.keystone import KeystoneServer
+from zaqar_lite.service.identity.identity import Identity
+from zaqar_lite.service.identity.keystone import Keystone as KeystoneTokens
+from zaqar_lite.service.identity.provider import Credential, Place
+from zaqar_lite.settings import load
+
+pytestmark = pytest.mark.anyio
+QUEUES = "/v2/queues"
+RULE = {"service": "messaging", "method": "GET", "path": "/v2/queues/*/messages"}
+
+
+@pytest.fixture
+def keystone() -> Iterator[Keystone]:
+    with Keystone() as running:
+        yield running
+
+
+def settings(keystone: Keystone, **more: Any) -> dict[str, Any]:
+    return {"auth": "keystone", "keystone_url": keystone.url, **more}
+
+
+@pytest.fixture
+async def guarded(make_api: MakeApi, keystone: Keystone) -> AsyncIterator[Api]:
+    async with make_api(**settings(keystone)) as api:
+        yield api
+
+
+async def ask(
+    api: Api, token: str | None, path: str = QUEUES, method: str = "GET", **headers: str
+) -> httpx.Response:
+    if token is not None:
+        headers["X-Auth-Token"] = token
+    return await api.call(method, path, **headers)
+
+
+async def test_a_token_is_let_in_to_its_project(guarded: Api, keystone: Keystone) -> None:
+    del guarded.http.headers["X-Project-ID"]
+    token, other = keystone.issue(project="p"), keystone.issue(project="other")
+    posted = await guarded.call("POST", "messages", {"messages": [{"body": 1}]}, X_Auth_Token=token)
+    assert posted.status_code == 201
+    path = f"{QUEUES}/{guarded.queue}"
+    assert (await ask(guarded, token, path)).status_code == 200
+    assert (await ask(guarded, token, path, X_Project_ID="p")).status_code == 200
+    assert (await ask(guarded, other)).json()["queues"] == []
+    for spoofed in ("X_Project_ID", "X_Project_Id"):
+        assert (await ask(guarded, other, path, **{spoofed: "p"})).status_code == 403
+
+
+async def test_identity_headers_of_a_client_count_for_nothing(
+    make_api: MakeApi, keystone: Keystone
+) -> None:
+    async with make_api(**settings(keystone, admin_mode=True)) as api:
+        forged = {"X_Roles": "admin", "X_Tenant_Id": "other", "X_Service_Roles": "admin"}
+        token = keystone.issue("reader")
+        assert (await ask(api, token, "/v2/health", **forged)).status_code == 403
+        admin = keystone.issue("ADMIN")
+        assert (await ask(api, admin, "/v2/health", **forged)).status_code == 200
+
+
+@pytest.mark.parametrize("state", ["none", "unknown", "expired", "revoked", "no token", "bearer"])
+async def test_who_is_not_known_gets_the_answer_of_keystones_middleware(
+    make_api: MakeApi, keystone: Keystone, state: str
+) -> None:
+    async with make_api(**settings(keystone, keystone_public_url="https://id.example/v3")) as api:
+        token: str | None = keystone.issue(lives=-1 if state == "expired" else 60)
+        headers = {}
+        if state == "revoked":
+            keystone.revoke(token or "")
+        elif state == "none":
+            token = None
+        elif state == "unknown":
+            token = "gAAAAA"
+        elif state == "no token":
+            token = "two words"
+        elif state == "bearer":
+            headers, token = {"Authorization": f"Bearer {token}"}, None
+        answer = await ask(api, token, **headers)
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == 'Keystone uri="https://id.example/v3"'
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.json() == {
+            "error": {
+                "code": 401,
+                "title": "Unauthorized",
+                "message": "The request you have made requires authentication.",
+            }
+        }
+
+
+async def test_a_token_of_no_project_is_told_so(guarded: Api, keystone: Keystone) -> None:
+    answer = await ask(guarded, keystone.issue("admin", project=None), X_Project_ID="p")
+    assert (answer.status_code, answer.json()["title"]) == (400, "Project-Id Missing")
+
+
+# What is believed, and for how long.
+
+
+async def test_keystone_is_asked_once_a_minute_and_once_for_many(
+    guarded: Api, keystone: Keystone
+) -> None:
+    token = keystone.issue()
+    keystone.state.slow = 0.05
+    answers = await asyncio.gather(*(ask(guarded, token) for _ in range(20)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert keystone.lookups == [token]
+    keystone.revoke(token)
+    guarded.advance(59)
+    assert (await ask(guarded, token)).status_code == 200  # the window of revocation
+    guarded.advance(2)
+    assert (await ask(guarded, token)).status_code == 401
+    assert len(keystone.lookups) == 2
+
+
+async def test_nothing_is_believed_where_the_setting_is_0(
+    make_api: MakeApi, keystone: Keystone
+) -> None:
+    async with make_api(**settings(keystone, keystone_believed_for=0)) as api:
+        token = keystone.issue()
+        assert (await ask(api, token)).status_code == 200
+        keystone.revoke(token)
+        assert (await ask(api, token)).status_code == 401
+
+
+async def test_a_token_counts_no_longer_than_its_end(guarded: Api, keystone: Keystone) -> None:
+    token = keystone.issue(lives=30)
+    assert (await ask(guarded, token)).status_code == 200
+    guarded.advance(31)
+    keystone.state.offset += 31
+    assert (await ask(guarded, token)).status_code == 401
+
+
+async def test_what_was_refused_stays_refused_for_ten_seconds(
+    guarded: Api, keystone: Keystone
+) -> None:
+    for _ in range(5):
+        assert (await ask(guarded, "unknown")).status_code == 401
+    assert keystone.lookups == ["unknown"]
+    guarded.advance(11)
+    assert (await ask(guarded, "unknown")).status_code == 401
+    assert len(keystone.lookups) == 2
+
+
+async def test_guessing_costs_keystone_one_call_a_second_and_good_tokens_nothing(
+    keystone: Keystone,
+) -> None:
+    server = KeystoneServer(keystone.url, ca_file=None, timeout=10)
+    provider = KeystoneTokens(
+        server.send, uri="", believed_for=60, service_roles=frozenset({"service"})
+    )
+    identity = Identity([provider], 60, Clock())
+    good, new = token_of(keystone.issue()), token_of(keystone.issue())
+    await identity.identify(good, "192.0.2.1")
+    begun = time.monotonic()
+    guesses = [
+        asyncio.create_task(identity.identify(token_of(f"guess-{number}"), "192.0.2.1"))
+        for number in range(10_000)
+    ]
+    for _ in range(20):  # beside them
+        await asyncio.sleep(0.001)
+        assert (await identity.identify(good, "192.0.2.1")).user == "alice"
+    assert (await identity.identify(new, "192.0.2.2")).user == "alice"
+    told = {type(one) for one in await asyncio.gather(*guesses, return_exceptions=True)}
+    await server.stop()
+    assert told == {Unauthenticated, TooMany}
+    guessed = [text for text in keystone.lookups if text.startswith("guess")]
+    # Who was good once may have two looked at together.
+    assert len(guessed) <= 2 + (time.monotonic() - begun)
+    assert len(keystone.lookups) == len(guessed) + 2
+
+
+def token_of(text: str) -> Credential:
+    return Credential(Place.TOKEN, text)
+
+
+async def test_many_new_tokens_of_an_address_are_let_in_together(
+    guarded: Api, keystone: Keystone
+) -> None:
+    keystone.state.slow = 0.01
+    tokens = [keystone.issue() for _ in range(100)]
+    answers = await asyncio.gather(*(ask(guarded, token) for token in tokens))
+    assert {answer.status_code for answer in answers} == {200}
+
+
+async def test_the_pace_is_a_setting(make_api: MakeApi, keystone: Keystone) -> None:
+    async with make_api(**settings(keystone, max_failed_logins=6_000)) as api:
+        for number in range(50):
+            assert (await ask(api, f"guess-{number}")).status_code == 401
+    assert len(keystone.lookups) == 50
+
+
+# Keystone in trouble.
+
+
+@pytest.mark.parametrize("trouble", [500, 503, 429, 302, 403, "slow", "garbled"])
+async def test_without_keystone_a_new_token_is_503_and_a_known_one_goes_on(
+    make_api: MakeApi, keystone: Keystone, trouble: int | str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with make_api(**settings(keystone, keystone_timeout=0.5)) as api:
+        known, new = keystone.issue(), keystone.issue()
+        assert (await ask(api, known)).status_code == 200
+        keystone.state.garbled = trouble == "garbled"
+        keystone.state.slow = 1 if trouble == "slow" else 0
+        keystone.state.away = trouble if isinstance(trouble, int) else None
+        answer = await ask(api, new)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert "127.0.0.1" not in answer.text
+        assert (await ask(api, known)).status_code == 200
+    assert known not in caplog.text
+    assert new not in caplog.text
+
+
+async def test_a_keystone_that_is_not_there_is_tried_once_a_second_and_found_again(
+    make_api: MakeApi, keystone: Keystone
+) -> None:
+    keystone.state.away = 503
+    async with make_api(**settings(keystone)) as api:
+        tokens = [keystone.issue() for _ in range(20)]
+        begun = time.monotonic()
+        for token in tokens:
+            assert (await ask(api, token)).status_code == 503
+        assert len(keystone.lookups) <= 1 + (time.monotonic() - begun)
+        keystone.state.away = None
+        for _ in range(100):
+            if (await ask(api, tokens[0])).status_code == 200:
+                break
+            await asyncio.sleep(0.05)
+        else:
+            pytest.fail("Keystone is back, and was not asked again")
+
+
+async def test_an_address_where_nobody_listens_is_503(make_api: MakeApi) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    async with make_api(auth="keystone", keystone_url=url) as api:
+        assert (await ask(api, "token")).status_code == 503
+        assert (await ask(api, None)).status_code == 401  # that needs no Keystone
+
+
+# With an account of ours.
+
+
+ACCOUNT = {"keystone_username": "zaqar", "keystone_password": "pass word"}
+
+
+async def test_with_an_account_the_server_asks_in_its_own_name(
+    make_api: MakeApi, keystone: Keystone
+) -> None:
+    keystone.state.users["zaqar"] = User("pass word", "service", ("service",))
+    async with make_api(**settings(keystone, **ACCOUNT)) as api:
+        tokens = [keystone.issue() for _ in range(5)]
+        answers = await asyncio.gather(*(ask(api, token) for token in tokens))
+        assert {answer.status_code for answer in answers} == {200}
+        assert (await ask(api, "unknown")).status_code == 401
+        logins = [call for call in keystone.state.calls if call.subject is None]
+        askers = {call.asker for call in keystone.state.calls if call.subject is not None}
+        assert len(logins) == 1
+        assert askers.isdisjoint(tokens)
+        keystone.revoke(askers.pop() or "")
+        assert (await ask(api, keystone.issue())).status_code == 200  # it logged in again
+        assert len([call for call in keystone.state.calls if call.subject is None]) == 2
+
+
+@pytest.mark.parametrize(
+    "user",
+    [User("another", "service", ("service",)), User("pass word", "service", ("member",))],
+    ids=["its password is wrong", "it has no role to ask"],
+)
+async def test_an_account_that_can_not_ask_is_503_and_in_the_log(
+    make_api: MakeApi, keystone: Keystone, user: User, caplog: pytest.LogCaptureFixture
+) -> None:
+    keystone.state.users["zaqar"] = user
+    async with make_api(**settings(keystone, **ACCOUNT)) as api:
+        assert (await ask(api, keystone.issue())).status_code == 503
+    assert "keystone_username" in caplog.text
+    assert "pass word" not in caplog.text
+
+
+# Tokens of services, and access rules.
+
+
+async def test_a_service_may_pass_on_what_a_user_asked_before_its_token_ended(
+    guarded: Api, keystone: Keystone
+) -> None:
+    expired, service = keystone.issue(lives=-5), keystone.issue("service", project="service")
+    assert (await ask(guarded, expired)).status_code == 401
+    answer = await ask(guarded, expired, X_Service_Token=service)
+    assert answer.status_code == 200
+    assert (await ask(guarded, keystone.issue(), X_Service_Token=service)).status_code == 200
+
+
+@pytest.mark.parametrize("wrong", ["unknown", "expired", "without the role", "empty"])
+async def test_a_service_token_that_is_none_opens_nothing(
+    make_api: MakeApi, keystone: Keystone, wrong: str
+) -> None:
+    service = {
+        "unknown": "unknown",
+        "expired": keystone.issue("service", lives=-5),
+        "without the role": keystone.issue("member"),
+        "empty": "",
+    }[wrong]
+    async with make_api(**settings(keystone)) as api:
+        answer = await ask(api, keystone.issue(), X_Service_Token=service)
+        assert answer.status_code == (200 if wrong == "empty" else 401)
+
+
+async def test_which_roles_are_a_services_is_a_setting(
+    make_api: MakeApi, keystone: Keystone
+) -> None:
+    options = settings(keystone, keystone_service_roles="glance, nova")
+    async with make_api(**options) as api:
+        token = keystone.issue()
+        nova, other = keystone.issue("nova", "admin"), keystone.issue("service")
+        assert (await ask(api, token, X_Service_Token=nova)).status_code == 200
+        assert (await ask(api, token, X_Service_Token=other)).status_code == 401
+
+
+async def test_access_rules_say_what_an_application_credential_is_for(
+    guarded: Api, keystone: Keystone
+) -> None:
+    token = keystone.issue(rules=[{**RULE, "service": "compute", "path": "**"}, RULE])
+    assert (await ask(guarded, token, f"{QUEUES}/orders/messages")).status_code == 200
+    assert (await ask(guarded, token, f"{QUEUES}/orders/stats")).status_code == 401
+    assert (await ask(guarded, token, QUEUES)).status_code == 401
+    assert (await ask(guarded, token, f"{QUEUES}/orders/messages", "DELETE")).status_code == 401
+    service = keystone.issue("service", project="service")
+    assert (await ask(guarded, token, QUEUES, X_Service_Token=service)).status_code == 200
+
+
+# Beside other providers, and wrong settings.
+
+
+async def test_keys_and_keystone_stand_beside_each_other(
+    make_api: MakeApi, keystone: Keystone
+) -> None:
+    async with make_api(**settings(keystone, auth="keys, keystone")) as api:
+        assert (await ask(api, keystone.issue())).status_code == 200
+        answer = await ask(api, None, Authorization="Bearer zq_wrong")
+        assert answer.status_code == 401
+        challenges = answer.headers.get_list("www-authenticate")
+        assert any(text.startswith("Bearer") for text in challenges)
+        assert any(text.startswith("Keystone uri=") for text in challenges)
+    assert len(keystone.lookups) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        ({"keystone_url": None}, "keystone_url"),
+        ({"keystone_username": "zaqar"}, "keystone_password"),
+        ({"keystone_password": "secret word"}, "keystone_username"),
+        ({"keystone_believed_for": 301}, "keystone_believed_for"),
+    ],
+)
+def test_half_a_keystone_is_refused(wrong: dict[str, Any], name: str) -> None:
+    overrides = {"auth": "keystone", "keystone_url": "http://127.0.0.1:5000", **wrong}
+    with pytest.raises(ConfigurationError, match=name) as caught:
+        load(environment={}, overrides=overrides)
+    assert "secret word" not in str(caught.value)

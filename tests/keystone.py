@@ -1,0 +1,204 @@
+"""A small, fast Keystone v3: users with roles, tokens that end, are revoked, and are counted.
+
+It decides as Keystone does: a token may ask about itself, one with the role service or admin about
+any, and a token with access rules is shown only to who says to know them. It can be away or slow.
+"""
+
+import datetime as dt
+import json
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple, Self
+from urllib.parse import parse_qs, urlsplit
+
+
+class Call(NamedTuple):
+    """A request that came: who asked about whom, or None for a log-in."""
+
+    asker: str | None
+    subject: str | None
+    at: float
+
+
+@dataclass
+class Issued:
+    """A token of the stand-in."""
+
+    user: str
+    project: str | None
+    roles: tuple[str, ...]
+    ends: float
+    rules: list[dict[str, str]] | None = None
+    revoked: bool = False
+
+
+@dataclass
+class User:
+    """Somebody who can log in."""
+
+    password: str
+    project: str
+    roles: tuple[str, ...] = ("member",)
+
+
+@dataclass
+class State:
+    """What the stand-in knows, and how it behaves."""
+
+    tokens: dict[str, Issued] = field(default_factory=dict)
+    users: dict[str, User] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    away: int | None = None
+    """The status that it answers to everything."""
+    garbled: bool = False
+    """Whether what it says of a token can't be understood."""
+    slow: float = 0.0
+    offset: float = 0.0
+    """Seconds that its clock is ahead."""
+
+
+class Keystone(ThreadingHTTPServer):
+    """The server; leaving its block ends it."""
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.state = State()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+    def now(self) -> float:
+        return time.time() + self.state.offset
+
+    def issue(
+        self,
+        *roles: str,
+        project: str | None = "demo",
+        user: str = "alice",
+        lives: float = 3600,
+        rules: list[dict[str, str]] | None = None,
+    ) -> str:
+        """Make a token."""
+        token = f"gAAAAA{uuid.uuid4().hex}"
+        self.state.tokens[token] = Issued(
+            user, project, roles or ("member",), self.now() + lives, rules
+        )
+        return token
+
+    def revoke(self, token: str) -> None:
+        self.state.tokens[token].revoked = True
+
+    @property
+    def lookups(self) -> list[str]:
+        """The tokens that were asked about, in order."""
+        return [call.subject for call in self.state.calls if call.subject is not None]
+
+    def validate(
+        self, asker: str, subject: str, query: dict[str, list[str]], *, knows_rules: bool
+    ) -> tuple[int, dict[str, Any] | None]:
+        """Answer as GET /v3/auth/tokens does."""
+        asking = self._live(asker)
+        if asking is None:
+            return 401, None
+        about = self._live(subject, expired="allow_expired" in query)
+        if about is None or (about.rules is not None and not knows_rules):
+            return 404, None
+        if asker != subject and not {"service", "admin"}.intersection(asking.roles):
+            return 403, None
+        return 200, self.document(about, catalog="nocatalog" not in query)
+
+    def document(self, token: Issued, *, catalog: bool) -> dict[str, Any]:
+        domain = {"id": "default", "name": "Default"}
+        written: dict[str, Any] = {
+            "methods": ["password"],
+            "user": {"id": token.user, "name": token.user, "domain": domain},
+            "roles": [{"id": role, "name": role} for role in token.roles],
+            "issued_at": "2020-01-01T00:00:00.000000Z",
+            "expires_at": dt.datetime.fromtimestamp(token.ends, dt.UTC).strftime(
+                "%Y-%m-%dT%H:%M:%S.%fZ"
+            ),
+        }
+        if token.project is None:
+            written["system"] = {"all": True}
+        else:
+            written["project"] = {"id": token.project, "name": token.project, "domain": domain}
+        if token.rules is not None:
+            written["application_credential"] = {"access_rules": token.rules}
+        if catalog:
+            written["catalog"] = []
+        return {"token": [written] if self.state.garbled else written}
+
+    def _live(self, text: str, *, expired: bool = False) -> Issued | None:
+        token = self.state.tokens.get(text)
+        if token is None or token.revoked or (token.ends <= self.now() and not expired):
+            return None
+        return token
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Keystone
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        subject = self.headers.get("X-Subject-Token", "")
+        asker = self.headers.get("X-Auth-Token", "")
+        if self._is_away(Call(asker, subject, time.monotonic())):
+            return
+        parts = urlsplit(self.path)
+        assert parts.path == "/v3/auth/tokens"
+        status, document = self.server.validate(
+            asker,
+            subject,
+            parse_qs(parts.query, keep_blank_values=True),
+            knows_rules=self.headers.get("OpenStack-Identity-Access-Rules") is not None,
+        )
+        self._answer(status, document or {"error": {"code": status}})
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["auth"]
+        if self._is_away(Call(None, None, time.monotonic())):
+            return
+        given = asked["identity"]["password"]["user"]
+        user = self.server.state.users.get(given["name"])
+        right = user is not None and given["domain"] == {"name": "Default"}
+        if user is None or not right or user.password != given["password"]:
+            self._answer(401, {"error": {"code": 401}})
+            return
+        assert asked["scope"]["project"] == {"name": user.project, "domain": {"name": "Default"}}
+        token = self.server.issue(*user.roles, project=user.project, user=given["name"])
+        document = self.server.document(self.server.state.tokens[token], catalog=True)
+        self._answer(201, document, {"X-Subject-Token": token})
+
+    def _is_away(self, call: Call) -> bool:
+        state = self.server.state
+        state.calls.append(call)
+        if state.slow:
+            time.sleep(state.slow)
+        if state.away is not None:
+            self._answer(state.away, {"error": {"code": state.away}}, {"Location": "/elsewhere"})
+        return state.away is not None
+
+    def _answer(self, status: int, document: object, headers: dict[str, str] | None = None) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass

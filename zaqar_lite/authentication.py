@@ -1,0 +1,94 @@
+"""Put together who finds out who is asking, from the settings."""
+
+from collections.abc import Sequence
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.keystone import KeystoneServer
+from zaqar_lite.published import KeySet
+from zaqar_lite.service.identity.identity import Identity
+from zaqar_lite.service.identity.keys import Keys
+from zaqar_lite.service.identity.keystone import Account, Keystone
+from zaqar_lite.service.identity.provider import Provider
+from zaqar_lite.service.startup import Worker
+from zaqar_lite.settings import Settings
+
+
+def authentication(
+    settings: Settings, keys: Keys | None, clock: Clock
+) -> tuple[Identity | None, Sequence[Worker]]:
+    """Make the providers that `auth` names, None where headers are trusted, and what they hold.
+
+    Raises:
+        ConfigurationError: a library is not installed, or a file can't be read.
+    """
+    providers: list[Provider] = []
+    connections: list[Worker] = []
+    for name in settings.providers:
+        if name == "jwt":
+            providers.append(_tokens(settings))
+        elif name == "keystone":
+            server = KeystoneServer(
+                settings.keystone_url or "",
+                ca_file=settings.keystone_ca_file,
+                timeout=settings.keystone_timeout,
+            )
+            connections.append(server)
+            providers.append(_keystone(settings, server))
+        elif keys is not None:
+            providers.append(keys)
+    if not providers:
+        return None, ()
+    identity = Identity(providers, settings.max_failed_logins, clock)
+    if keys is not None:
+        keys.changed = identity.forget
+    return identity, connections
+
+
+def _keystone(settings: Settings, server: KeystoneServer) -> Provider:
+    """The provider of Keystone's tokens, with an account of ours where one is set."""
+    account = None
+    if settings.keystone_username is not None:
+        account = Account(
+            settings.keystone_username,
+            settings.keystone_password or "",
+            settings.keystone_project,
+            settings.keystone_user_domain,
+            settings.keystone_project_domain,
+        )
+    return Keystone(
+        server.send,
+        uri=settings.keystone_public_url or settings.keystone_url or "",
+        believed_for=settings.keystone_believed_for,
+        service_roles=frozenset(
+            role.strip() for role in settings.keystone_service_roles.split(",")
+        ),
+        account=account,
+    )
+
+
+def _tokens(settings: Settings) -> Provider:
+    """The provider of tokens, whose library only those need who use it.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    try:
+        from zaqar_lite.service.identity.tokens import Issuer, Tokens  # noqa: PLC0415
+    except ModuleNotFoundError as exc:
+        if exc.name != "jwt":
+            raise
+        raise ConfigurationError(
+            "auth jwt needs the Python package 'jwt': pip install 'zaqar-lite[jwt]'."
+        ) from None
+    return Tokens(
+        Issuer(
+            settings.jwt_issuer or "",
+            settings.jwt_audience or "",
+            project_claim=settings.jwt_project_claim,
+            roles_claim=settings.jwt_roles_claim,
+            grants_claim=settings.jwt_grants_claim,
+            longest=settings.jwt_longest_life,
+        ),
+        KeySet(settings.jwt_keys or "").fetch,
+    )

@@ -1,0 +1,76 @@
+"""Speak to a Keystone server: one pool of connections, bounded in time and size."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+
+import aiohttp
+
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.service.identity.keystone import Answer
+
+_LARGEST = 1_048_576
+_CONNECTIONS = 32
+
+
+class KeystoneServer:
+    """A Keystone, by the URL of its identity service with or without `/v3` at its end."""
+
+    def __init__(self, url: str, *, ca_file: Path | None, timeout: float) -> None:
+        self._url = url.rstrip("/").removesuffix("/v3") + "/v3"
+        try:
+            self._ssl = ssl.create_default_context(cafile=ca_file)
+        except OSError as exc:
+            raise ConfigurationError(f"keystone_ca_file: {ca_file}: {exc.strerror}.") from None
+        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._session: aiohttp.ClientSession | None = None
+
+    def start(self) -> None:
+        """Do nothing: connections are made when the first request needs one."""
+
+    async def stop(self) -> None:
+        """Close the connections; idempotent."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def send(
+        self, method: str, path: str, headers: Mapping[str, str], document: object
+    ) -> Answer:
+        """Send a request; no redirect is followed.
+
+        Raises:
+            OSError: there is no answer in time, or one that is too large.
+        """
+        try:
+            return await self._send(method, path, headers, document)
+        except TimeoutError:
+            raise OSError("it does not answer in time") from None
+        except aiohttp.ClientError as exc:
+            raise OSError(str(exc) or type(exc).__name__) from None
+
+    async def _send(
+        self, method: str, path: str, headers: Mapping[str, str], document: object
+    ) -> Answer:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=self._ssl),
+                timeout=self._timeout,
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        async with self._session.request(
+            method, self._url + path, headers=headers, json=document, allow_redirects=False
+        ) as answer:
+            try:
+                body = await answer.content.readexactly(_LARGEST)
+            except asyncio.IncompleteReadError as exc:
+                body = exc.partial
+            else:
+                raise OSError("its answer is too large")
+            try:
+                read = json.loads(body)
+            except ValueError:
+                read = None
+            return Answer(answer.status, read, answer.headers.get("X-Subject-Token"))

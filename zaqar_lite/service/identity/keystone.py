@@ -1,0 +1,213 @@
+"""Tokens of OpenStack's Keystone, which itself tells whose they are.
+
+A token may ask about itself, so the server needs no account. With one it asks in its own name,
+as keystonemiddleware does. What Keystone said is believed for a while: so long a revoked token
+goes on opening things.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from zaqar_lite.domain.access_rules import AccessRule
+from zaqar_lite.domain.errors import Unauthenticated, Unavailable
+from zaqar_lite.domain.identity import How, Principal
+from zaqar_lite.domain.limits import MAX_PROJECT_ID
+from zaqar_lite.service.identity.provider import Credential, Known, Place
+
+logger = logging.getLogger("zaqar_lite")
+SERVICE_TYPE = "messaging"
+_PATH = "/auth/tokens"
+_PAUSE = 1.0
+"""Seconds after a failure in which Keystone is not asked again."""
+_AWAY = "The Keystone service is temporarily unavailable."
+
+
+class Answer(NamedTuple):
+    """What Keystone answered: a status, a document if it is JSON, and the token that it made."""
+
+    status: int
+    document: Any
+    token: str | None = None
+
+
+Send = Callable[[str, str, Mapping[str, str], object], Awaitable[Answer]]
+"""Sends a method, path, headers and document to Keystone; raises OSError when it is away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Whom the server logs in as, where it has an account; domains by their names."""
+
+    username: str
+    password: str = field(repr=False)
+    project: str
+    user_domain: str = "Default"
+    project_domain: str = "Default"
+
+    def login(self) -> dict[str, Any]:
+        """The document that asks for a token."""
+        user = {
+            "name": self.username,
+            "domain": {"name": self.user_domain},
+            "password": self.password,
+        }
+        project = {"name": self.project, "domain": {"name": self.project_domain}}
+        identity = {"methods": ["password"], "password": {"user": user}}
+        return {"auth": {"identity": identity, "scope": {"project": project}}}
+
+
+class Token(NamedTuple):
+    """What a token says: whose it is, where and until when, and what it may be used for."""
+
+    user: str
+    project: str | None
+    roles: frozenset[str]
+    expires_at: int
+    access_rules: tuple[AccessRule, ...] | None
+
+
+class Keystone:
+    """The provider that recognises what is in X-Auth-Token.
+
+    `uri` is where clients are told to log in; `believed_for` is in seconds. A request that a
+    service passes on has the service's token too, which needs one of `service_roles`; then the
+    user's own token may have expired meanwhile, and its access rules do not count.
+    """
+
+    is_remote = True
+
+    def __init__(
+        self,
+        send: Send,
+        *,
+        uri: str,
+        believed_for: float,
+        service_roles: frozenset[str],
+        account: Account | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._send = send
+        self.challenge = f'Keystone uri="{uri}"'
+        self._believed_for = believed_for
+        self._service_roles = service_roles
+        self._account = account
+        self._monotonic = monotonic
+        self._asks_at = float("-inf")
+        self._own = ""
+        self._own_login = asyncio.Lock()
+
+    def recognises(self, credential: Credential) -> bool:
+        """Tell whether a credential came as OpenStack's clients send it."""
+        return credential.place is Place.TOKEN
+
+    async def authenticate(self, credential: Credential) -> Known:
+        """Find out whose token it is."""
+        service = None
+        if credential.service is not None:
+            service = await self._ask(credential.service)
+            if service.roles.isdisjoint(self._service_roles):
+                raise Unauthenticated("the service's token has no role of a service")
+        token = await self._ask(credential.text, by=credential.service)
+        principal = Principal(
+            How.KEYSTONE,
+            token.project,
+            token.user,
+            token.roles,
+            expires_at=token.expires_at if service is None else service.expires_at,
+            access_rules=token.access_rules if service is None else None,
+        )
+        return Known(principal, self._believed_for)
+
+    async def _ask(self, token: str, *, by: str | None = None) -> Token:
+        """Ask about a token, in our own name, in that of the service, or in the token's own."""
+        if not token.isascii() or not token.isprintable() or " " in token:
+            raise Unauthenticated("no token looks like this")
+        query = "" if by is None else "&allow_expired=1"
+        for is_last in (False, True):
+            asker = by or token if self._account is None else await self._log_in(self._account)
+            answer = await self._call(
+                "GET",
+                f"{_PATH}?nocatalog{query}",
+                {
+                    "X-Auth-Token": asker,
+                    "X-Subject-Token": token,
+                    "OpenStack-Identity-Access-Rules": "1",
+                },
+            )
+            if answer.status != 401 or self._account is None or is_last:
+                break
+            if self._own == asker:
+                self._own = ""  # it has expired, or was revoked
+        return self._read(answer)
+
+    def _read(self, answer: Answer) -> Token:
+        ours = self._account is not None
+        if answer.status == 200:
+            try:
+                return _parse(answer.document["token"])
+            except (KeyError, TypeError, ValueError, AttributeError) as exc:
+                raise Unavailable(_AWAY, detail=f"its answer can't be read: {exc!r}") from None
+        if answer.status == 404 or (answer.status in (400, 401) and not ours):
+            raise Unauthenticated("Keystone knows no such token")
+        who = "keystone_username" if ours else "a token"
+        logger.error("Keystone answers %s to %s that asks about a token", answer.status, who)
+        raise Unavailable(_AWAY, detail=f"it answered {answer.status} to {who}")
+
+    async def _log_in(self, account: Account) -> str:
+        """Our own token; one log-in at a time makes it."""
+        async with self._own_login:
+            if self._own:
+                return self._own
+            answer = await self._call("POST", _PATH, {}, account.login())
+            if answer.status != 201 or answer.token is None:
+                self._asks_at = self._monotonic() + _PAUSE
+                logger.error("Keystone refuses keystone_username: it answered %s", answer.status)
+                raise Unavailable(_AWAY, detail=f"our log-in was answered {answer.status}")
+            self._own = answer.token
+            return self._own
+
+    async def _call(
+        self, method: str, path: str, headers: Mapping[str, str], document: object = None
+    ) -> Answer:
+        """Send a request, unless Keystone has just failed.
+
+        Raises:
+            Unavailable: it is away, or has failed.
+        """
+        if self._monotonic() < self._asks_at:
+            raise Unavailable(_AWAY, detail="it failed a moment ago")
+        try:
+            answer = await self._send(method, path, headers, document)
+        except OSError as exc:
+            self._asks_at = self._monotonic() + _PAUSE
+            raise Unavailable(_AWAY, detail=str(exc)) from None
+        if answer.status >= 500 or answer.status == 429:
+            self._asks_at = self._monotonic() + _PAUSE
+            raise Unavailable(_AWAY, detail=f"it answered {answer.status}")
+        return answer
+
+
+def _parse(token: Mapping[str, Any]) -> Token:
+    """Read Keystone's document of a token; raises what reading something else raises."""
+    project = token.get("project", {}).get("id")
+    if project is not None and not (isinstance(project, str) and len(project) <= MAX_PROJECT_ID):
+        raise ValueError("a project id that is none")
+    rules = token.get("application_credential", {}).get("access_rules")
+    return Token(
+        str(token["user"]["id"]),
+        project,
+        frozenset(str(role["name"]) for role in token.get("roles", ())),
+        int(datetime.fromisoformat(token["expires_at"]).timestamp() * 1000),
+        None
+        if rules is None
+        else tuple(
+            AccessRule(rule["method"], rule["path"])
+            for rule in rules
+            if rule["service"] == SERVICE_TYPE
+        ),
+    )
