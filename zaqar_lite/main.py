@@ -134,7 +134,7 @@ def _services(
     policies = Policies(management, limits, checked=one_store)
     queues = Queues(management, messages, policies, limits)
     router = Router(messages, management, limits)
-    notes = Notes(messages, policies, clock)
+    notes = Notes(policies, clock)
     service = Messages(messages, queues, policies, router, notes, limits=limits)
     claims = Claims(messages, queues, policies, limits)
     waiting = Waiting(

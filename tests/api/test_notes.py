@@ -1,25 +1,27 @@
-"""Notes for subscribers: what a post answers when they can't be stored."""
+"""Notes for subscribers: stored with their messages, and in no tenant's way."""
 
 import pytest
 
 from tests.api.conftest import MakeApi
+from zaqar_lite.service.notes import NOTES, notes_of
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_post_whose_notes_do_not_fit_is_503_and_not_a_refusal(make_api: MakeApi) -> None:
+async def test_notes_that_pile_up_stop_no_post(make_api: MakeApi) -> None:
     async with make_api(max_messages_per_queue=3) as api:
-        await api.call("PUT", "", {"_default_message_delay": 60})
-        subscriber = {"subscriber": "http://receiver.example/", "ttl": 3_600}
-        answer = await api.call("POST", "subscriptions", subscriber)
-        assert answer.status_code == 201, answer.text
-        await api.post({"body": 1}, {"body": 2}, {"body": 3})
-        other = "/v2/queues/other"
-        await api.call("PUT", other, {"_default_message_delay": 60})
-        await api.call("POST", f"{other}/subscriptions", subscriber)
-        posted = await api.call("POST", f"{other}/messages", {"messages": [{"body": 4}]})
-        assert posted.status_code == 503, posted.text
-        assert int(posted.headers["Retry-After"]) > 0
-        assert "are stored" in posted.text
-        stats = (await api.call("GET", f"{other}/stats")).json()["messages"]
-        assert stats["total"] == 1
+        for queue in (api.queue, "other"):
+            path = f"/v2/queues/{queue}"
+            await api.call("PUT", path, {"_default_message_delay": 60})
+            subscriber = {"subscriber": "http://receiver.example/", "ttl": 3_600}
+            answer = await api.call("POST", f"{path}/subscriptions", subscriber)
+            assert answer.status_code == 201, answer.text
+            messages = {"messages": [{"body": n} for n in range(3)]}
+            posted = await api.call("POST", f"{path}/messages", messages)
+            assert posted.status_code == 201, posted.text
+            refused = await api.call("POST", f"{path}/messages", messages)
+            assert refused.status_code in (403, 503), refused.text
+
+
+def test_projects_are_spread_over_the_lanes() -> None:
+    assert {notes_of(f"project-{n}") for n in range(50)} == set(NOTES)

@@ -32,7 +32,7 @@ def service() -> Messages:
     policies = Policies(management, limits, checked=True)
     queues = Queues(management, messages, policies, limits)
     router = Router(messages, management, limits)
-    notes = Notes(messages, policies, clock)
+    notes = Notes(policies, clock)
     return Messages(messages, queues, policies, router, notes, limits=limits)
 
 

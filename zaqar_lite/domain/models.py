@@ -264,6 +264,25 @@ class IdempotencyKey(NamedTuple):
     digest: bytes
 
 
+class Companion(NamedTuple):
+    """What is stored with a message in one step, in another queue of the same store.
+
+    `body` is JSON; the 32 bytes from `id_at` on are replaced by the id of the message.
+    """
+
+    queue: QueueRef
+    body: bytes
+    id_at: int
+    ttl_ms: int
+    delay_ms: int = 0
+
+    def body_with(self, message_id: str) -> bytes:
+        """The body as it is stored, with the id of its message."""
+        return b"".join(
+            (self.body[: self.id_at], message_id.encode(), self.body[self.id_at + 32 :])
+        )
+
+
 class NewMessage(NamedTuple):
     """A message to be stored. The service has validated it and resolved every default.
 
@@ -278,6 +297,7 @@ class NewMessage(NamedTuple):
     headers: Mapping[str, str] | None = None
     priority: int = DEFAULT_PRIORITY
     copies: tuple[Copy, ...] = ()
+    companions: tuple[Companion, ...] = ()
 
 
 class Posted(NamedTuple):

@@ -8,7 +8,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.delivering import LEASE_MS
-from zaqar_lite.service.notes import CLIENT_ID, RETRIES, Delivery, encode
+from zaqar_lite.service.notes import CLIENT_ID, Delivery, encode, retries_of
 from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.storage.base import MessageStore
 
@@ -77,5 +77,8 @@ class Confirming:
         )
         ttl_ms = until - self._clock.now_ms() + LEASE_MS
         await self._messages.post(
-            RETRIES, [NewMessage(encode(delivery), ttl_ms)], client_id=CLIENT_ID, version=None
+            retries_of(queue.project),
+            [NewMessage(encode(delivery), ttl_ms)],
+            client_id=CLIENT_ID,
+            version=None,
         )

@@ -1,8 +1,9 @@
 """The workers that deliver notes: they claim them, try each subscription, and note what failed.
 
-There are two lanes. Fresh notes go to endpoints that answer, or that nobody has called yet. What
-fails, and what is for an endpoint that is failing, goes to the lane of retries as a delivery of its
-own, so a dead endpoint never delays others. A killed server's notes come again when its lease ends.
+There are lanes of two kinds. Fresh notes go to endpoints that answer, or that nobody has called
+yet. What fails, and what is for an endpoint that is failing, goes to a lane of retries as a
+delivery of its own, so a dead endpoint never delays others. A killed server's notes come again
+when its lease ends.
 """
 
 import asyncio
@@ -29,7 +30,9 @@ from zaqar_lite.service.notes import (
     decode_note,
     encode,
     failed_queue,
+    notes_of,
     payload_of,
+    retries_of,
 )
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.subscribers import Subscribers
@@ -83,14 +86,14 @@ class Deliveries:
         self._confirmed_only = confirmed_only
         self._disable_after_ms = disable_after * 1000
         self._tasks: list[asyncio.Task[None]] = []
-        self._done: dict[QueueRef, list[str]] = {NOTES: [], RETRIES: []}
-        self._has_done = {NOTES: asyncio.Event(), RETRIES: asyncio.Event()}
+        self._done: dict[QueueRef, list[str]] = {lane: [] for lane in (*NOTES, *RETRIES)}
+        self._has_done = {lane: asyncio.Event() for lane in self._done}
 
     def start(self) -> None:
         """Begin to deliver in tasks of the running event loop."""
         self._tasks = [
-            asyncio.create_task(self._run(NOTES, self._deliver_note), name="deliveries"),
-            asyncio.create_task(self._run(RETRIES, self._deliver_again), name="retries"),
+            *(asyncio.create_task(self._run(lane, self._deliver_note)) for lane in NOTES),
+            *(asyncio.create_task(self._run(lane, self._deliver_again)) for lane in RETRIES),
             asyncio.create_task(self._log.run(), name="delivery-log"),
         ]
 
@@ -103,8 +106,8 @@ class Deliveries:
             self._tasks = []
             await self._courier.close()
             try:
-                await self._settle_done(NOTES)
-                await self._settle_done(RETRIES)
+                for lane in self._done:
+                    await self._settle_done(lane)
                 await self._log.flush()
             except Unavailable as exc:
                 logger.warning("some deliveries come again: %s", exc)
@@ -262,7 +265,7 @@ class Deliveries:
             note.due_at = due_at
             wait = max(due_at - now - LEASE_MS // 120, 0)
             await self._messages.post(
-                NOTES,
+                notes_of(note.project),
                 [NewMessage(encode(note), note.until - now, wait)],
                 client_id=CLIENT_ID,
                 version=None,
@@ -310,7 +313,8 @@ class Deliveries:
             )
             for delivery, wait in deliveries
         ]
-        await self._messages.post(RETRIES, new, client_id=CLIENT_ID, version=None)
+        lane = retries_of(deliveries[0][0].project)
+        await self._messages.post(lane, new, client_id=CLIENT_ID, version=None)
 
     async def _bury(self, delivery: Delivery, subscription: Subscription, reason: str) -> None:
         """Keep what can't be delivered where its subscription says, or for who asks."""

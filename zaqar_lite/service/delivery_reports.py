@@ -16,13 +16,13 @@ from zaqar_lite.service.delivering import LEASE_MS
 from zaqar_lite.service.delivery_log import Attempt, DeliveryLog
 from zaqar_lite.service.notes import (
     CLIENT_ID,
-    RETRIES,
     Delivery,
     Note,
     decode_delivery,
     encode,
     failed_queue,
     payload_of,
+    retries_of,
 )
 from zaqar_lite.service.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
@@ -121,9 +121,9 @@ class DeliveryReports:
         elif ids and (found := await self._messages.get_messages(queue, ids)):
             (message,) = found
             note = Note(
+                message.id,
                 queue.project,
                 queue.name,
-                message.id,
                 message.created_at,
                 message.expires_at,
                 message.ttl_ms // 1000,
@@ -134,7 +134,7 @@ class DeliveryReports:
             raise NotFound(f"There is no delivery and no message {delivery_id!r} (any more).")
         delivery.attempts, delivery.reason = 0, ""
         await self._messages.post(
-            RETRIES,
+            retries_of(queue.project),
             [NewMessage(encode(delivery), delivery.until - now + LEASE_MS)],
             client_id=CLIENT_ID,
             version=None,

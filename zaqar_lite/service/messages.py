@@ -96,7 +96,7 @@ class Messages:
         warning if it is not 0. `size` is that of the request in bytes, `policy` what it was
         admitted under.
 
-        Subscribers' notes are stored behind them; an Unavailable may mean that these are missing.
+        The notes for subscribers are stored with them, in the same step.
 
         Raises:
             Invalid: a message breaks a rule; names it by its index. Nothing was stored.
@@ -126,11 +126,11 @@ class Messages:
             else:
                 resolved = self._resolve(queue, 0, drafts, policy)
             new = await self._router.route(queue, resolved, policy.route)
+            if policy.subscribed or new is not resolved:  # copies may have subscribers too
+                new = await self._notes.with_notes(queue, policy, new)
             posted = await self._messages.post(
                 queue, new, client_id=client_id, batch_key=whole or None, version=policy.version
             )
-            if policy.subscribed or new is not resolved:  # copies may have subscribers too
-                await self._notes.add(queue, policy, new, posted, keyed=bool(whole))
             if not policy.default_delay_ms and any(draft.delay for draft in drafts):
                 return Receipt(
                     posted,

@@ -1,45 +1,53 @@
 """What a post leaves for its subscribers: one durable note a message, in a queue of our own.
 
-A note is stored after its message and before the post is answered, so what was acknowledged will be
-delivered; a post that fails in between may have stored its messages without a note, as an answer of
-503 says. A note of a delayed message waits until its message is due.
+A note is a companion of its message: the store keeps both in one step, so a message that was
+acknowledged has its note, one that was refused has none, and no second call can fail after the
+first is committed. Writing the note first, to be dropped where its message is missing, would need
+ids before the post, and can't tell a message that never came from one that was deleted. A note of
+a delayed message waits until its message is due.
 
-The queues of this module have names that no client can write (`~`), and no records.
+The notes of a store are spread over LANES queues by their project, and so are deliveries that are
+tried again: a project with many slow receivers fills its own lane. The queues of this module have
+names that no client can write (`~`), no records, and no limit that stops a post.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import msgspec
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import LimitReached, Unavailable
-from zaqar_lite.domain.models import IdempotencyKey, NewMessage, Posted, QueueRef
-from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.domain.models import Companion, NewMessage, QueueRef
+from zaqar_lite.service.turns import cut
 
 if TYPE_CHECKING:
     from zaqar_lite.service.policy import Policies, Policy
 
-NOTES = QueueRef("~deliveries", "~new")
-RETRIES = QueueRef("~deliveries", "~again")
+LANES = 4
+NOTES = tuple(QueueRef("~deliveries", f"~new.{n}" if n else "~new") for n in range(LANES))
+RETRIES = tuple(QueueRef("~deliveries", f"~again.{n}" if n else "~again") for n in range(LANES))
 LEAD_MS = 500
 """So long before it is due a delayed message is looked at: was it deleted, or edited?"""
-_RETRY_AFTER = 30
-_SAME = bytes(16)
+_NO_ID = "0" * 32
 
 
 class Note(msgspec.Struct, omit_defaults=True):
     """A message to deliver: instants in milliseconds, `ttl` and `delay` in seconds."""
 
+    id: str
     project: str
     queue: str
-    id: str
     posted_at: int
     until: int
     ttl: int
     body: msgspec.Raw
     delay: int | None = None
     due_at: int = 0
+
+
+_ID_AT = len('{"id":"')
 
 
 class Delivery(msgspec.Struct, omit_defaults=True):
@@ -69,104 +77,68 @@ def failed_queue(project: str, subscription_id: str) -> QueueRef:
     return QueueRef(project, f"~failed.{subscription_id}")
 
 
-class Notes:
-    """Store the notes of posts."""
+def notes_of(project: str) -> QueueRef:
+    """The lane of a project's notes."""
+    return NOTES[crc32(project.encode("utf-8", "surrogatepass")) % LANES]
 
-    def __init__(self, messages: MessageStore, policies: "Policies", clock: Clock) -> None:
-        self._messages = messages
+
+def retries_of(project: str) -> QueueRef:
+    """The lane of a project's deliveries that are tried again."""
+    return RETRIES[crc32(project.encode("utf-8", "surrogatepass")) % LANES]
+
+
+class Notes:
+    """Write the notes of posts."""
+
+    def __init__(self, policies: "Policies", clock: Clock) -> None:
         self._policies = policies
         self._clock = clock
 
-    async def add(
-        self,
-        queue: QueueRef,
-        policy: "Policy",
-        new: Sequence[NewMessage],
-        posted: Sequence[Posted],
-        *,
-        keyed: bool,
-    ) -> None:
-        """Note what was posted, for the queue and for those that got copies.
-
-        `keyed` is whether the post can be repeated: then its notes can, too.
-
-        Raises:
-            Unavailable: the notes can't be stored now; the messages are.
-        """
-        notes: list[NewMessage] = []
-        copied = {copy.queue for message in new for copy in message.copies}
-        listening = {
-            ref: of_copy for ref in copied if (of_copy := await self._policies.get(ref)).subscribed
-        }
-        if not policy.subscribed and not listening:
-            return
+    async def with_notes(
+        self, queue: QueueRef, policy: "Policy", new: Sequence[NewMessage]
+    ) -> Sequence[NewMessage]:
+        """Messages about to be posted, with their notes: for the queue, and for those of copies."""
+        listening = {queue: policy} if policy.subscribed else {}
+        for ref in {copy.queue for message in new for copy in message.copies if message.copies}:
+            if (of_copy := await self._policies.get(ref)).subscribed:
+                listening[ref] = of_copy
+        if not listening:
+            return new
+        noted: list[NewMessage] = []
         now = self._clock.now_ms()
-        for message, receipt in zip(new, posted, strict=True):
-            if policy.subscribed:
-                delays = policy.default_delay_ms > 0
-                notes.append(
-                    self._note(
-                        queue,
-                        message,
-                        receipt,
-                        now,
-                        delay_ms=message.delay_ms if delays else None,
-                        at_once=policy.notify_on_post,
-                        keyed=keyed or message.idempotency_key is not None,
-                    )
-                )
-            for copy in message.copies:
-                if copy.queue not in listening:
-                    continue
-                theirs = listening[copy.queue]
-                entry = message._replace(ttl_ms=copy.ttl_ms, delay_ms=copy.delay_ms)
-                notes.append(
-                    self._note(
-                        copy.queue,
-                        entry,
-                        receipt,
-                        now,
-                        delay_ms=copy.delay_ms if theirs.default_delay_ms else None,
-                        at_once=theirs.notify_on_post,
-                        keyed=keyed or message.idempotency_key is not None,
-                    )
-                )
-        if notes:
-            try:
-                await self._messages.post(NOTES, notes, client_id=CLIENT_ID, version=None)
-            except LimitReached:
-                # The limit of our own queue; told as it is, it would say that nothing was stored.
-                raise Unavailable(
-                    "The messages are stored, but too many wait for subscribers to note these.",
-                    retry_after=_RETRY_AFTER,
-                ) from None
+        for first, part in cut(new):
+            if first:
+                await asyncio.sleep(0)
+            for message in part:
+                entries = [(queue, message.ttl_ms, message.delay_ms)]
+                entries += [(copy.queue, copy.ttl_ms, copy.delay_ms) for copy in message.copies]
+                notes = [
+                    _note(ref, listening[ref], message.body, now, ttl_ms, delay_ms)
+                    for ref, ttl_ms, delay_ms in entries
+                    if ref in listening
+                ]
+                noted.append(message._replace(companions=tuple(notes)))
+        return noted
 
-    @staticmethod
-    def _note(
-        queue: QueueRef,
-        message: NewMessage,
-        receipt: Posted,
-        now: int,
-        *,
-        delay_ms: int | None,
-        at_once: bool,
-        keyed: bool,
-    ) -> NewMessage:
-        waits_ms = 0 if at_once else delay_ms or 0
-        note = Note(
-            queue.project,
-            queue.name,
-            receipt.id,
-            now,
-            now + message.ttl_ms,
-            message.ttl_ms // 1000,
-            msgspec.Raw(message.body),
-            None if delay_ms is None else delay_ms // 1000,
-            now + waits_ms if waits_ms else 0,
-        )
-        key = IdempotencyKey(f"{receipt.id}.{queue.name}"[:128], _SAME) if keyed else None
-        wait = max(waits_ms - LEAD_MS, 0)
-        return NewMessage(encode(note), message.ttl_ms + LEAD_MS, wait, key)
+
+def _note(  # noqa: PLR0917 - the parts of an entry in their order
+    queue: QueueRef, policy: "Policy", body: bytes, now: int, ttl_ms: int, delay_ms: int
+) -> Companion:
+    delays = policy.default_delay_ms > 0
+    waits_ms = delay_ms if delays and not policy.notify_on_post else 0
+    note = Note(
+        _NO_ID,
+        queue.project,
+        queue.name,
+        now,
+        now + ttl_ms,
+        ttl_ms // 1000,
+        msgspec.Raw(body),
+        delay_ms // 1000 if delays else None,
+        now + waits_ms if waits_ms else 0,
+    )
+    wait = max(waits_ms - LEAD_MS, 0)
+    return Companion(notes_of(queue.project), encode(note), _ID_AT, ttl_ms + LEAD_MS, wait)
 
 
 CLIENT_ID = "7a6171617200400080006c6974650000"

@@ -1,6 +1,7 @@
 """Dead letters between two slots: a crash at every step, and repeats however late."""
 
 import asyncio
+import json
 from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
@@ -8,10 +9,11 @@ from unittest.mock import patch
 import pytest
 
 from tests.contract.pausing import pause_after, pause_before
-from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest
+from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest, new
 from tests.drivers.redis.inspection import check_queue, keys_by_tag
 from tests.services import RedisServer
 from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import Companion
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of
 from zaqar_lite.storage.redis.letters import Sweeper
 from zaqar_lite.storage.redis.router import Router
@@ -228,3 +230,42 @@ async def test_projects_and_names_never_share_a_key(
         await QueueUnderTest(queue.stores, ref).post(str(number))
     for number, ref in enumerate(refs):
         assert await QueueUnderTest(queue.stores, ref).bodies() == [str(number)]
+
+
+@pytest.mark.parametrize("step", ["letters", "bring", "outbox_ack"])
+async def test_companions_of_a_post_arrive_once_after_a_crash_at_any_step(
+    queue: QueueUnderTest, target: QueueUnderTest, step: str
+) -> None:
+    body = b'{"id": "%s"}' % (b"0" * 32)
+    message = new("a")._replace(companions=(Companion(target.ref, body, 8, HOUR),))
+    with crash_before(step):
+        ids = await queue.post(message)
+        await asyncio.sleep(0.1)  # what follows a post is begun before its answer
+        assert len(await target.listed()) == (step == "outbox_ack")
+    assert await queue.bodies() == ["a"]
+    queue.advance(MINUTE + SECOND)
+    await swept(queue.at(await queue.stores.second()))
+    ids += await queue.post(message)
+    for _ in range(100):
+        if len(found := await target.listed()) == 2:
+            break
+        await asyncio.sleep(0.05)
+    assert [json.loads(one.body)["id"] for one in found] == ids
+
+
+async def test_companions_travel_together(
+    queue: QueueUnderTest, target: QueueUnderTest, client: Any
+) -> None:
+    """Many posts at once bring theirs in few scripts, after one registration with the sweep."""
+    body = b'{"id": "%s"}' % (b"0" * 32)
+    message = new("a")._replace(companions=(Companion(target.ref, body, 8, HOUR),))
+    await queue.post(message)
+    client.config_resetstat()
+    await asyncio.gather(*(queue.post(message) for _ in range(100)))
+    for _ in range(100):
+        if len(await target.listed(limit=200)) == 101:
+            break
+        await asyncio.sleep(0.05)
+    calls = client.info("commandstats")["cmdstat_rpush"]["calls"]
+    assert calls == 100
+    assert client.info("commandstats")["cmdstat_zremrangebyscore"]["calls"] < 30

@@ -8,6 +8,8 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import KeyReused, LimitReached
 from zaqar_lite.domain.ids import new_message_ids
 from zaqar_lite.domain.models import (
+    DEFAULT_PRIORITY,
+    Companion,
     Copy,
     IdempotencyKey,
     NewMessage,
@@ -87,7 +89,7 @@ class Posting:
         ready = 0
         due = window_ends if batch_key is not None else now + _FOR_EVER
         for message in messages:
-            body, ttl_ms, delay_ms, key, headers, priority, targets = message
+            body, ttl_ms, delay_ms, key, headers, priority, targets, companions = message
             if key is not None:
                 known = there.message_keys.get(key.text)
                 if known is not None and known.until > now:
@@ -109,6 +111,8 @@ class Posting:
             due = min(due, until or entry.expires_at, entry.expires_at)
             if targets:
                 self._copy(entry, targets, places)
+            for companion in companions:
+                self._accompany(message_id, companion, client_id)
         if batch_key is not None:
             ids = tuple(answer.id for answer in posted)
             there.batch_keys.pop(batch_key.text, None)
@@ -141,6 +145,29 @@ class Posting:
             queue.add(copy, until)
             self._state.note(target, queue, min(until or copy.expires_at, copy.expires_at))
             self._announce(target, int(not delay_ms))
+
+    def _accompany(self, message_id: str, companion: Companion, client_id: str) -> None:
+        """Let what a message brings along into its queue."""
+        now_us = self._clock.now_us()
+        now = now_us // 1000
+        position = self._state.take_positions(1, now_us)
+        (own_id,) = new_message_ids(position, 1)
+        entry = Entry(
+            own_id,
+            position,
+            companion.body_with(message_id),
+            companion.ttl_ms,
+            now,
+            DEFAULT_PRIORITY,
+            client_id,
+            None,
+            None,
+        )
+        until = now + companion.delay_ms if companion.delay_ms else 0
+        queue = self._state.queue(companion.queue)
+        queue.add(entry, until)
+        self._state.note(companion.queue, queue, min(until or entry.expires_at, entry.expires_at))
+        self._announce(companion.queue, int(not until))
 
     def _check_limits(
         self,

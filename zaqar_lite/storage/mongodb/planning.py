@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.ids import new_message_id
-from zaqar_lite.domain.models import IdempotencyKey, Posted
+from zaqar_lite.domain.models import Companion, IdempotencyKey, Posted
 from zaqar_lite.storage.mongodb.documents import new_document
 from zaqar_lite.storage.mongodb.gathering import Post
 from zaqar_lite.storage.mongodb.indexes import Document
@@ -32,6 +32,8 @@ class Plan:
         self.state = state
         self.documents: list[Document] = []
         self.keys: dict[str, Known] = {}
+        self.companions: list[tuple[str, Companion]] = []
+        """What the messages bring along, each with the id of its message."""
         self._known = known
         self._base = base
 
@@ -54,13 +56,14 @@ class Plan:
             self._learn(batch_name, post.batch_key, [answer.id for answer in post.answer])
 
     @property
-    def mark(self) -> tuple[int, int]:
+    def mark(self) -> tuple[int, int, int]:
         """How far the plan has come."""
-        return len(self.documents), len(self.keys)
+        return len(self.documents), len(self.keys), len(self.companions)
 
-    def rewind(self, mark: tuple[int, int]) -> None:
+    def rewind(self, mark: tuple[int, int, int]) -> None:
         """Forget what was added since the mark: its post is refused."""
         del self.documents[mark[0] :]
+        del self.companions[mark[2] :]
         while len(self.keys) > mark[1]:
             self.keys.popitem()
 
@@ -88,6 +91,7 @@ class Plan:
                     client_id=post.client_id,
                 )
             )
+            self.companions += [(message_id, one) for one in message.companions]
             answers.append(Posted(message_id))
             first_seen.discard(message_id)
             if name is not None and key is not None:

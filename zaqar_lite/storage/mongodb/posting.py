@@ -5,7 +5,11 @@ become visible in their order and no reader passes a slow writer. Between the co
 awaited but the server: the shorter the lock, the fewer transactions meet.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from weakref import WeakValueDictionary
 
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import PyMongoError
@@ -17,9 +21,18 @@ from zaqar_lite.domain.errors import (
     Unavailable,
     ZaqarLiteError,
 )
-from zaqar_lite.domain.models import IdempotencyKey, NewMessage, Posted, QueueRef, StoreOptions
+from zaqar_lite.domain.ids import new_message_id
+from zaqar_lite.domain.models import (
+    Companion,
+    IdempotencyKey,
+    NewMessage,
+    Posted,
+    QueueRef,
+    StoreOptions,
+)
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb.connection import Connection
+from zaqar_lite.storage.mongodb.documents import new_document
 from zaqar_lite.storage.mongodb.errors import is_duplicate
 from zaqar_lite.storage.mongodb.gathering import Gathering, Post
 from zaqar_lite.storage.mongodb.indexes import BY_ID
@@ -75,6 +88,7 @@ class Posting:
         self._options = options
         self._readiness = readiness
         self._gathering = Gathering(self._store)
+        self._brings: WeakValueDictionary[QueueRef, asyncio.Lock] = WeakValueDictionary()
 
     async def post(
         self,
@@ -127,10 +141,11 @@ class Posting:
             self._decide(batch, state, posts, known, room=(0, 0))
             return
         room = (count, len(names) - len(known))
-        async with transaction(self._connection) as session:
+        async with self._one_at_a_time(posts), transaction(self._connection) as session:
             state = await self._queues.advance(session, batch.key, messages=room[0], keys=room[1])
             plan = self._decide(batch, state, posts, known, room=room)
             await self._insert(session, plan, stale=found.keys() - known.keys())
+            await self._bring(session, plan, posts)
 
     async def _insert(
         self, session: AsyncClientSession, plan: Plan, *, stale: Collection[str]
@@ -141,6 +156,42 @@ class Posting:
             await self._keys.forget(session, plan.state, stale)
         if plan.keys:
             await self._keys.remember(session, plan.state, plan.keys)
+
+    @asynccontextmanager
+    async def _one_at_a_time(self, posts: Sequence[Post]) -> AsyncIterator[None]:
+        """Keep transactions of this process apart that would meet at the queue of companions."""
+        targets = {one.queue for post in posts for m in post.messages for one in m.companions}
+        async with AsyncExitStack() as held:
+            for ref in sorted(targets):
+                await held.enter_async_context(self._brings.setdefault(ref, asyncio.Lock()))
+            yield
+
+    async def _bring(self, session: AsyncClientSession, plan: Plan, posts: Sequence[Post]) -> None:
+        """Store what the messages bring along, in their transaction; whatever limits say.
+
+        Raises:
+            _TryAgain: a queue that was never used must be made first.
+        """
+        clients = {message_id: post.client_id for post in posts for message_id in post.ids.values()}
+        brought: dict[QueueRef, list[tuple[str, Companion]]] = {}
+        for message_id, one in plan.companions:
+            brought.setdefault(one.queue, []).append((message_id, one))
+        for ref, some in brought.items():
+            count = len(some)
+            state = await self._queues.advance(session, key_of(ref), messages=count)
+            if state is None:
+                raise _TryAgain(partial(self._queues.seed, ref))
+            documents = [
+                new_document(
+                    NewMessage(one.body_with(message_id), one.ttl_ms, one.delay_ms),
+                    state,
+                    message_id=new_message_id(position),
+                    position=position,
+                    client_id=clients[message_id],
+                )
+                for position, (message_id, one) in enumerate(some, state.counter - count + 1)
+            ]
+            await self._connection.messages.insert_many(documents, session=session)
 
     def _decide(
         self,
@@ -236,6 +287,8 @@ class Posting:
 
     def _accept(self, ref: QueueRef, post: Post) -> None:
         self._readiness.announce(ref, sum(not message.delay_ms for message in post.messages))
+        for one in (one for message in post.messages for one in message.companions):
+            self._readiness.announce(one.queue, int(not one.delay_ms))
         post.accept()
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from zaqar_lite.domain.errors import KeyReused, LimitReached
-from zaqar_lite.domain.models import Copy, IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.models import Copy, IdempotencyKey, NewMessage, Posted, QueueRef
 from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.entries import NOWHERE, Entry
 from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, Known, short
@@ -56,6 +56,8 @@ def post(
             ids = tuple(int(entry.id[:16], 16) for entry in posted)
             ends = now + db.options.idempotency_window_ms
             queue.keys.put(batch, ends, Known(ids, batch_key.digest))
+    if any(message.companions for message in new):
+        _accompany(db, new, [one.id for one in posted if not one.duplicate], client_id, now)
     db.changed(queue)
     if new and queue.ref in db.watched:
         db.announce(queue.ref, sum(not message.delay_ms for message in new))
@@ -149,7 +151,7 @@ def _store(  # noqa: PLR0917 - as above
     if not new:
         return
     entries: list[Entry] = []
-    for number, (_, ttl_ms, delay_ms, _, headers, priority, _) in enumerate(new, first):
+    for number, (_, ttl_ms, delay_ms, _, headers, priority, _, _) in enumerate(new, first):
         visible_at = now + delay_ms if delay_ms else 0
         entry = Entry(
             number, number, NOWHERE, priority, visible_at, now + ttl_ms, ttl_ms, now, client_id,
@@ -186,3 +188,19 @@ def _copy(db: State, entry: Entry, copies: Sequence[Copy], now: int) -> None:
     if holders > 1:
         entry.remember().shared = True
         db.shared[entry.id] = holders
+
+
+def _accompany(
+    db: State, new: Sequence[NewMessage], ids: Sequence[str], client_id: str, now: int
+) -> None:
+    """Let what messages bring along into its queues, in the batch of the messages."""
+    brought: dict[QueueRef, list[NewMessage]] = {}
+    for message, message_id in zip(new, ids, strict=True):
+        for one in message.companions:
+            entry = NewMessage(one.body_with(message_id), one.ttl_ms, one.delay_ms)
+            brought.setdefault(one.queue, []).append(entry)
+    for ref, entries in brought.items():
+        target = db.queues.make(ref)
+        _store(db, target, entries, db.ids.take(len(entries), db.puts), client_id, now)
+        db.changed(target)
+        db.announce(ref, sum(not entry.delay_ms for entry in entries))

@@ -46,18 +46,21 @@ from zaqar_lite.domain.attempts import MAX_CLAIMS, REJECTED, Attempt, Backoff, E
 from zaqar_lite.domain.models import (
     DEFAULT_PRIORITY,
     Act,
+    Companion,
     IdempotencyKey,
     Message,
     NewMessage,
     Origin,
     Settlement,
 )
+from zaqar_lite.storage.redis.keys import tag_of
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _HEX = re.compile(r"[0-9a-f]{32}")
 _FLAGS_AND_OFFSET = Struct(">BH")
 _RECORD = Struct(">HIHIBIHI8sBH")
 _TRACK = Struct(">HIBII16sHBHI6xI")
+_COMPANION = Struct(">HIH")
 _NO_ORIGIN = 32_768
 _HAS_PRIORITY, _HAS_HEADERS = 1, 2
 _HELD, _PARKED = 8, 16
@@ -111,6 +114,14 @@ def pack_new(message: NewMessage, client: bytes, randomness: bytes) -> bytes:
             message.body,
         )
     )
+
+
+def pack_companion(number: int, companion: Companion, client: bytes, randomness: bytes) -> bytes:
+    """Write a companion of the `number`-th message as `post.lua` takes it."""
+    new = NewMessage(companion.body, companion.ttl_ms, companion.delay_ms)
+    rest, tag = pack_new(new, client, randomness), tag_of(companion.queue).encode()
+    id_at = len(rest) - len(companion.body) + companion.id_at
+    return _COMPANION.pack(number, id_at, len(tag)) + tag + rest
 
 
 def pack_key(key: IdempotencyKey | None) -> bytes:

@@ -24,11 +24,16 @@ class FollowUps:
 
     async def run(self, work: Coroutine[Any, Any, object]) -> bool:
         """Do the work, or leave it to go on after a moment; answer whether it is done."""
+        task = self.begin(work)
+        await asyncio.wait({task}, timeout=_PATIENCE)
+        return task.done() and task.result()
+
+    def begin(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[bool]:
+        """Do the work in the background; the task answers whether it was done."""
         task = asyncio.create_task(_survive(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        await asyncio.wait({task}, timeout=_PATIENCE)
-        return task.done() and task.result()
+        return task
 
     async def close(self) -> None:
         """End what still runs; the sweep does it."""

@@ -8,6 +8,8 @@ A move crosses slots, so it takes three steps, each atomic and each safe to repe
    from each source, so that a repeat changes nothing, however late it is.
 3. `outbox_ack` removes from the outbox what has arrived.
 
+Companions of posts (`post.lua`) leave through the same outbox; `bring` lets them in.
+
 Whoever caused step 1 does 2 and 3 before it answers, unless the target's node is away or slow. It
 has registered the queue with the sweep before step 1 (the script insists), so after a crash any
 process's sweep drains the outbox.
@@ -30,6 +32,8 @@ from zaqar_lite.storage.redis.scripts import load
 logger = logging.getLogger(__name__)
 _QUEUES_PER_STEP = 100
 _ROUNDS = 100
+_COMPANION = b"\xff\xff"
+"""In the place of a letter's length: it is a companion of a post."""
 _LATER_MS = 5_000
 """How long the sweep leaves a queue alone whose node does not answer."""
 
@@ -46,7 +50,7 @@ class Sweeper:
         await self._router.run(load("register"), EVERYWHERE, keys.tag, instant, repeatable=True)
 
     async def drain(self, keys: Keys) -> tuple[int, set[QueueRef]]:
-        """Bring the letters of a queue's outbox to their targets; answer how many, and these."""
+        """Bring what is in a queue's outbox to its targets; answer the dead letters and theirs."""
         drained, targets = 0, set[QueueRef]()
         while True:
             letters: Sequence[bytes] = await self._router.run(
@@ -56,26 +60,35 @@ class Sweeper:
                 return drained, targets
             for tag, group in groupby(letters, _target_of):
                 target = Keys(tag.decode())
-                await self._deliver(keys, target, list(group))
-                targets.add(ref_of(target.tag))
+                dead = await self._deliver(keys, target, list(group))
+                drained += dead
+                if dead:
+                    targets.add(ref_of(target.tag))
             _, left = await self._router.run(
                 load("outbox_ack"), keys, letters[-1][:8], len(letters), repeatable=True
             )
-            drained += len(letters)
             if not left:
                 return drained, targets
 
-    async def _deliver(self, source: Keys, target: Keys, letters: Sequence[bytes]) -> None:
-        _, instant = await self._router.run(
-            load("accept"),
-            target,
-            self._clock.offset_ms,
-            source.tag,
-            *(letter[:8] + letter[10 + len(target.tag) :] for letter in letters),
-            repeatable=True,
-        )
-        if instant:
-            await self.register(target, instant)
+    async def _deliver(self, source: Keys, target: Keys, letters: Sequence[bytes]) -> int:
+        """Let letters and companions into their target; answer how many letters they were."""
+        start = 10 + len(target.tag)
+        companions = [one for one in letters if one[start : start + 2] == _COMPANION]
+        dead = [one for one in letters if one[start : start + 2] != _COMPANION]
+        for script, some, skipped in (("accept", dead, start), ("bring", companions, start + 2)):
+            if not some:
+                continue
+            _, instant = await self._router.run(
+                load(script),
+                target,
+                self._clock.offset_ms,
+                source.tag,
+                *(letter[:8] + letter[skipped:] for letter in some),
+                repeatable=True,
+            )
+            if instant:
+                await self.register(target, instant)
+        return len(dead)
 
     async def sweep(self, limit: int, retries_of: RetriesOf) -> Swept:
         """Visit the queues that are due until about `limit` entries were tidied up.

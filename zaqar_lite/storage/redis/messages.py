@@ -50,12 +50,14 @@ from zaqar_lite.storage.redis.claiming import NO_CLAIM, Claiming
 from zaqar_lite.storage.redis.codec import (
     new_randomness,
     pack_client,
+    pack_companion,
     pack_key,
     pack_new,
     read_message,
     read_messages,
 )
 from zaqar_lite.storage.redis.connection import Connection
+from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.news import POLL_INTERVAL_MS, News
 from zaqar_lite.storage.redis.records import RecordIndexes
 from zaqar_lite.storage.redis.runner import Runner
@@ -125,6 +127,11 @@ class RedisMessageStore(MessageStore):
                 await asyncio.sleep(0)  # a large batch must not hold up the others of this process
             some = slice(start, start + MAX_EXAMINED)
             blobs += map(pack_new, messages[some], repeat(client), randomness[some])
+        companions = [
+            pack_companion(number, one, client, own)
+            for number, (message, own) in enumerate(zip(messages, randomness, strict=True), 1)
+            for one in message.companions
+        ]
         words: tuple[str | bytes | int, ...] = (
             "" if version is None else version,
             options.idempotency_window_ms,
@@ -132,10 +139,15 @@ class RedisMessageStore(MessageStore):
             options.max_messages,
             pack_key(batch_key),
             len(messages),
+            len(companions),
             *blobs,
+            *companions,
             *([pack_key(message.idempotency_key) for message in messages] if keyed else ()),
         )
         status, *rest = await self._runner.run(queue, "post", *words)
+        if status == b"arm":
+            await self._runner.sweeper.register(keys_of(queue), rest[0])
+            status, *rest = await self._runner.run(queue, "post", *words)
         while status == b"full" and (await self._runner.run(queue, "make_room"))[1]:
             status, *rest = await self._runner.run(queue, "post", *words)
         if status == b"known":
@@ -147,6 +159,8 @@ class RedisMessageStore(MessageStore):
             self._refuse_post(queue, status, *rest)
         instant, first, *known = rest
         await self._runner.register(queue, instant)
+        if companions:
+            self._runner.send(queue)
         return _posted(int.from_bytes(first, "big"), randomness, known)
 
     def _refuse_post(self, queue: QueueRef, status: bytes, number: int = 0) -> NoReturn:

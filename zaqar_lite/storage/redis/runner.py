@@ -19,6 +19,7 @@ class Runner:
         self._clock = clock
         self._follow_ups = connection.follow_ups
         self.sweeper = Sweeper(connection.router, clock)
+        self._sending: dict[QueueRef, bool] = {}
 
     async def run(
         self, queue: QueueRef, script: str, *words: str | bytes | int, repeatable: bool = False
@@ -51,3 +52,21 @@ class Runner:
     async def drain(self, queue: QueueRef) -> None:
         """Bring dead letters to their queues, at once or by the sweep."""
         await self._follow_ups.run(self.sweeper.drain(keys_of(queue)))
+
+    def send(self, queue: QueueRef) -> None:
+        """Begin to bring companions to their queues; what is on its way to one goes together."""
+        if queue in self._sending:
+            self._sending[queue] = True
+            return
+        self._sending[queue] = False
+        self._follow_ups.begin(self._send(queue))
+
+    async def _send(self, queue: QueueRef) -> None:
+        try:
+            while True:
+                self._sending[queue] = False
+                await self.sweeper.drain(keys_of(queue))
+                if not self._sending[queue]:
+                    return
+        finally:
+            del self._sending[queue]

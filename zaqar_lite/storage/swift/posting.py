@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from zaqar_lite.domain.errors import KeyReused, LimitReached, ZaqarLiteError
@@ -72,7 +73,10 @@ class Posting(Reading):
             bound = await self._bound(queue, tail, len(plan.places), new_keys)
             batch_of = Batch(messages, plan, client_id, batch_key)
             tail = replace(tail, bound=bound, project=queue.project)
-            return await self._store(container, batch_of, tail, lease)
+            places = self._tails.places(tail, len(plan.places))
+            ids = new_message_ids(places.start, len(places))
+            await self._bring(plan.places, ids, client_id)
+            return await self._store(container, batch_of, tail, lease, places, ids)
 
         return await self._backend.locked(queue, work)
 
@@ -103,14 +107,44 @@ class Posting(Reading):
             return None
         return Key(name, ids, layout.parameters(about).get("h", ""))
 
-    async def _store(
-        self, container: str, batch: Batch, tail: Tail, lease: Lease
+    async def _bring(self, new: Sequence[NewMessage], ids: Sequence[str], client_id: str) -> None:
+        """Store what messages bring along, before them: so a message never lacks its companions.
+
+        A crash leaves companions of messages that were not stored, and nobody was answered.
+        """
+        brought: dict[QueueRef, list[NewMessage]] = {}
+        for message, message_id in zip(new, ids, strict=True):
+            for one in message.companions:
+                entry = NewMessage(one.body_with(message_id), one.ttl_ms, one.delay_ms)
+                brought.setdefault(one.queue, []).append(entry)
+        for ref, entries in brought.items():
+            work = partial(self._let_in, ref, entries, client_id)
+            await self._backend.locked(ref, work)
+
+    async def _let_in(
+        self, ref: QueueRef, entries: Sequence[NewMessage], client_id: str, lease: Lease
+    ) -> None:
+        """Store companions under their queue's lock, whatever its limits say."""
+        container, count = self._container(ref), len(entries)
+        tail = await self._tails.load(container, lease)
+        places = self._tails.places(tail, count)
+        tail = replace(tail, bound=tail.bound and tail.bound + count, project=ref.project)
+        batch = Batch(entries, Plan(entries, {}, {}, {}), client_id, None)
+        ids = new_message_ids(places.start, count)
+        await self._store(container, batch, tail, lease, places, ids)
+
+    async def _store(  # noqa: PLR0917 - what a call has come to
+        self,
+        container: str,
+        batch: Batch,
+        tail: Tail,
+        lease: Lease,
+        places: range,
+        ids: Sequence[str],
     ) -> Sequence[Posted]:
         """Write messages and keys at new positions, at once; answer for all of the call."""
         messages, plan, client_id, batch_key = batch
         now = self._now()
-        places = self._tails.places(tail, len(plan.places))
-        ids = new_message_ids(places.start, len(places))
         made = [_new(*each, client_id, now) for each in zip(plan.places, ids, strict=True)]
         answers = _answers(messages, plan, ids)
         keys = _new_keys(plan, ids)

@@ -1,6 +1,6 @@
 -- Read the first letters of the outbox, up to about 200 or a mebibyte.
 -- Answers: the letters.
--- key outbox: list, dead letters on their way; drained by outbox_ack, expires by `keep`
+-- key outbox: list, letters and companions on their way; drained by outbox_ack, expires by `keep`
 local letters, bytes = {}, 0
 while #letters < 200 and bytes < 1048576 do
   local some = redis.call('LRANGE', outbox, #letters, #letters + 9)

@@ -1,15 +1,19 @@
 -- Store messages in the order of the batch, all or none.
 -- refused when full
 -- ARGV: 1 offset, 2 version, 3 idempotency window (ms), 4 most keys, 5 most messages,
---       6 batch key with its digest ('' for none), 7 number of messages n;
---       8..7+n: ttl (5 bytes, ms), delay (5 bytes, ms), record from its randomness on;
---       8+n..7+2n, where any has one: the idempotency key of each, likewise
+--       6 batch key with its digest ('' for none), 7 number of messages n, 8 of companions m;
+--       9..8+n: ttl (5 bytes, ms), delay (5 bytes, ms), record from its randomness on;
+--       9+n..8+n+m: number of a message (2 bytes), where its id goes in the rest (4 bytes), length
+--       of the target's tag (2 bytes), tag, and the rest: as a message;
+--       9+n+m..8+2n+m, where any has one: the idempotency key of each message, likewise
 -- A key comes as its digest (16 bytes) and its text.
 -- Answers: 'ok', instant to register, first position; then, where keys were given, for each
 -- message '' (stored, at the next position) or the id that stands for it already.
 -- A known batch key: 'known' and its ids (16 bytes each). A key that stands for something else:
 -- 'reused' and the index of its message, -1 for the batch key. Full: 'full' (see make_room), or
--- 'many_keys' and when the oldest of them ends (ms from now).
+-- 'many_keys' and when the oldest of them ends (ms from now). With companions also 'arm' and now:
+-- nothing is done yet, the driver must register the queue and come again.
+-- key outbox: list, letters and companions on their way; drained by outbox_ack, expires by `keep`
 -- key keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires by `keep`
 -- key forgets: zset, the same fields by deadline; expires by `keep`
 -- key due: zset, positions by d (ms); expires by `keep`
@@ -17,7 +21,9 @@
 -- include: version ready
 local window, count = tonumber(ARGV[3]), tonumber(ARGV[7])
 local batch_key = ARGV[6] ~= '' and 'b' .. ARGV[6]:sub(17)
-local keyed = #ARGV > 7 + count
+local companions = tonumber(ARGV[8])
+local keys_at = 8 + count + companions
+local keyed = #ARGV > keys_at
 
 -- The ids that an entry answers, and whether it stands for what has this digest. Entries of earlier
 -- versions have no digest, and match any.
@@ -43,12 +49,12 @@ end
 local new, answers, first_of, digests, new_keys = {}, {}, {}, {}, batch_key and 1 or 0
 local fields = {}
 for i = 1, keyed and count or 0 do
-  fields[i] = 'm' .. ARGV[7 + count + i]:sub(17)
+  fields[i] = 'm' .. ARGV[keys_at + i]:sub(17)
 end
 local entries = gather(keys, fields)
 for i = 1, count do
   local field, id, is_same = fields[i], false, true
-  local digest = field and ARGV[7 + count + i]:sub(1, 16) or ''
+  local digest = field and ARGV[keys_at + i]:sub(1, 16) or ''
   if digest ~= '' and first_of[field] then
     id, is_same = first_of[field], digests[field] == digest
   elseif digest ~= '' then
@@ -86,6 +92,13 @@ if new_keys > 0 then
   end
 end
 
+-- The sweep must know of the queue while something is on its way, so that a crash loses nothing.
+if companions > 0 and tonumber(redis.call('HGET', state, 'armed') or 0) < now + 30000 then
+  redis.call('HSET', state, 'armed', now + 60000)
+  keep(now + 60000, {})
+  return {'arm', now}
+end
+
 local first = take_positions(#new)
 local soonest, latest = has_orphans(there) and now or now + 253402300799000, now
 local first_due
@@ -109,7 +122,7 @@ end
 local stored, records, expiring = {}, {}, {}
 local ready_now, priorities, delayed, delays = {}, {}, {}, {}
 for k, i in ipairs(new) do
-  local blob = ARGV[7 + i]
+  local blob = ARGV[8 + i]
   local times = blob:sub(1, 10)
   local kind = kinds[times] or kind_of(times)
   local position, record = struct.pack('>I8', first + k - 1), kind.head .. blob:sub(11)
@@ -140,9 +153,30 @@ if #delayed > 0 then
   hasten(first_due)
 end
 
-local id_of = {}
+local id_of, number_of = {}, {}
 for k, i in ipairs(new) do
-  id_of[k] = stored[k] .. ARGV[7 + i]:sub(11, 18)
+  id_of[k] = stored[k] .. ARGV[8 + i]:sub(11, 18)
+  number_of[i] = k
+end
+local on_their_way = {}
+for i = 1, companions do
+  local word = ARGV[8 + count + i]
+  local number, at, size = struct.unpack('>HI4H', word)
+  local id = id_of[number_of[number]]
+  if id then
+    local digits = id:gsub('.', function(byte) return ('%02x'):format(byte:byte()) end)
+    local rest = word:sub(9 + size)
+    on_their_way[#on_their_way + 1] = struct.pack('>H', size) .. word:sub(9, 8 + size) .. '\255\255'
+      .. rest:sub(1, at) .. digits .. rest:sub(at + 33)
+  end
+end
+if #on_their_way > 0 then
+  local seq = take_positions(#on_their_way)
+  for i, word in ipairs(on_their_way) do
+    on_their_way[i] = struct.pack('>I8', seq + i - 1) .. word
+  end
+  apply('RPUSH', outbox, on_their_way)
+  keep(latest + 60000, {outbox})
 end
 if new_keys > 0 then
   local known, until_when = {}, now + window

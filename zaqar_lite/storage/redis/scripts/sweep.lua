@@ -2,7 +2,7 @@
 -- ARGV: 1 offset, 4 about how many entries; 5 to 12: policy
 -- Answers: 'ok', or 'arm' when the driver must register the queue and come again; messages expired,
 -- keys forgotten, promoted, lapsed, length of the outbox, next instant or 0.
--- key outbox: list, dead letters on their way; drained by outbox_ack, expires by `keep`
+-- key outbox: list, letters and companions on their way; drained by outbox_ack, expires by `keep`
 -- key keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires by `keep`
 -- key forgets: zset, the same fields by deadline; expires by `keep`
 -- include: expire repair failing

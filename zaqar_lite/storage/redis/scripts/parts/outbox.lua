@@ -1,5 +1,5 @@
 -- Dead letters on their way.
--- key outbox: list, dead letters on their way; drained by outbox_ack, expires by `keep`
+-- key outbox: list, letters and companions on their way; drained by outbox_ack, expires by `keep`
 -- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
 -- include: policy tracks forget
 
