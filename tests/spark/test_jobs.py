@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.server import ServerProcess
@@ -98,6 +99,16 @@ def test_generate_archive_remove_backfill_and_stats(
     for _ in range(2):
         jobs.backfill(spark, again, place, where="get_json_object(body, '$.n') < 100")
     assert len(bodies(client, again.queue)) == 100
+    # An archive of long ago is skipped, and counted, unless its messages get a new life.
+    old = str(tmp_path / "old")
+    spark.read.parquet(place).selectExpr(
+        "* except(archived)", "archived - interval 1 year as archived"
+    ).write.parquet(old)
+    anew = Target(server.url, f"{queue}-anew")
+    told = jobs.backfill(spark, anew, old)
+    assert (told["rows"], told["expired"]) == (0, 300)
+    told = jobs.backfill(spark, anew, old, ttl=600)
+    assert (told["stored"], told["expired"]) == (300, 0)
     (hour,) = jobs.stats(spark, target, archive=place)["hours"]
     assert hour["messages"] == 300
 
@@ -125,6 +136,28 @@ def test_redrive_moves_what_it_is_told_and_leaves_the_rest(
     assert jobs.redrive(spark, target, changed)["moved"] == 10
     assert client.stats(letters).total == 0
     assert "was" in str(bodies(client, f"{queue}-else")[0])
+
+
+def test_a_redrive_that_ends_early_holds_nothing(
+    spark: SparkSession,
+    server: ServerProcess,
+    client: Client,
+    queue: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    letters = dead_letters(client, queue, ["timeout"] * 10)
+    where = ("--endpoint", server.url, "--queue", letters)
+    # A typo in the filter: nothing is claimed, and it is wrong usage.
+    code, told = run(capsys, "redrive", *where, "--where", "nosuch=1")
+    assert (code, client.stats(letters).ready) == (2, 10)
+    assert "nosuch" in str(told["error"])
+    counts = {message.claim_count for message in client.list_messages(letters, details=True)}
+    assert counts == {1}  # that of the source's claim
+    # What fails at the first letter has claimed some, and gives them back.
+    plan = Redrive(body="raise_error('planted')", batch=4)
+    with pytest.raises(PySparkException, match="planted"):
+        jobs.redrive(spark, Target(server.url, letters), plan)
+    assert client.stats(letters).ready == 10
 
 
 def test_redrive_sets_aside_what_the_target_refuses_and_goes_on(

@@ -74,6 +74,7 @@ def test_ranges_cover_a_queue_and_filters_on_it_are_used(
     server: ServerProcess, client: Client, queue: str
 ) -> None:
     client.post_all(queue, range(100))
+    client.create_queue(f"{queue}-other")
     given = options(server.url, f"{queue},{queue}-other", numPartitions=4, pageSize=100)
     reader = PushdownReader(given, BODY)
     kept = list(reader.pushFilters([EqualTo(("queue",), queue), IsNotNull(("queue",))]))
@@ -322,6 +323,33 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def test_a_wrong_option_is_named(given: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         parse({"endpoint": "http://127.0.0.1:1", **given})
+
+
+@pytest.mark.parametrize("mode", ["browse", "claim"])
+def test_a_stream_of_a_queue_that_is_not_there_fails(
+    server: ServerProcess, queue: str, tmp_path: Path, mode: str
+) -> None:
+    given = options(server.url, queue, mode=mode, stateDir=tmp_path)
+    reader = (ClaimStream if mode == "claim" else BrowseStream)(given, ID)
+    with pytest.raises(OptionError, match="failOnMissingQueue"):
+        reader.latestOffset(reader.initialOffset(), ReadMaxRows(5))
+    reader.stop()
+
+
+def test_a_rate_is_that_of_all_tasks_however_few_run_at_a_time(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    """Eight partitions by two tasks at a time: what is asked for is what runs."""
+    given = options(server.url, queue, rate=400)
+    sender: Sender = pickle.loads(pickle.dumps(Sender(given, BODY)))  # noqa: S301 - our own bytes
+    began = time.monotonic()
+    with ThreadPoolExecutor(2) as slots:
+        list(slots.map(lambda part: sender.send(batches([f"{part}"] * 100)), range(8)))
+    seconds = time.monotonic() - began
+    assert client.stats(queue).total == 800
+    # The last hundred go at 1.75 s. An eighth of the rate for each of two tasks takes 7.75 s.
+    assert 1.7 < seconds < 5
+    sender.report([])
 
 
 def test_a_reader_needs_a_queue() -> None:

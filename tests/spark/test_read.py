@@ -2,6 +2,8 @@
 
 import datetime as dt
 
+import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.server import ServerProcess
@@ -52,10 +54,12 @@ def test_a_narrower_schema_and_no_bodies_are_honoured(
     assert [tuple(row) for row in rows.collect()] == [(None, queue)] * 3
 
 
-def test_an_empty_queue_and_one_that_is_not_there_have_no_rows(
+def test_an_empty_queue_has_no_rows_and_one_that_is_not_there_fails(
     spark: SparkSession, server: ServerProcess, client: Client, queue: str
 ) -> None:
-    assert read(spark, server.url, queue).count() == 0
+    with pytest.raises(PySparkException, match=f"no queue '{queue}'"):
+        read(spark, server.url, queue).count()
+    assert read(spark, server.url, queue, failOnMissingQueue="false").count() == 0
     client.create_queue(queue)
     assert read(spark, server.url, queue).count() == 0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit, udf
 
@@ -156,5 +156,15 @@ def test_what_is_wrong_with_an_option_or_a_column_is_said(
         write(rows, server.url, queue)
     with pytest.raises(PySparkException, match="Unknown option 'batchsizes'"):
         write(rows.select("body"), server.url, queue, batchSizes=1)
-    with pytest.raises(PySparkException, match="numPartitions"):
-        write(rows.select("body"), server.url, queue, rate=100)
+    with pytest.raises(PySparkException, match="'rate' must not be negative"):
+        write(rows.select("body"), server.url, queue, rate=-1)
+    # A stream's options, too, at load(), and its schema when it begins, with the reason.
+    reader = spark.readStream.format("zaqar").option("endpoint", server.url)
+    with pytest.raises(PySparkException, match="'batchSize' must be between"):
+        reader.option("batchSize", "0").load(queue)
+    with pytest.raises(PySparkException, match="option 'queue'"):
+        spark.readStream.format("zaqar").option("endpoint", server.url).load()
+    stream = spark.readStream.format("zaqar").option("endpoint", server.url)
+    query = stream.schema("ttl string").load(queue).writeStream.format("noop").start()
+    with pytest.raises(StreamingQueryException, match="'ttl' is int, not string"):
+        query.awaitTermination()

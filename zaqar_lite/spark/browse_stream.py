@@ -37,9 +37,11 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._queue = options.queue
         self._columns = columns_of(schema)
         self._target: str | None = None
+        self._known = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Before the first message, or after the last that is there now."""
+        self._present()
         marker = "" if self._options.starting_position == "earliest" else self._last()
         return {"queue": self._queue, "marker": marker, "count": 0}
 
@@ -50,6 +52,7 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The marker after the next messages: as many as the limit allows."""
         self._check(start)
+        self._present()
         most = None if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_rows", None)
         if self._target == "":
             return start
@@ -115,6 +118,13 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._options.client() as client:
             newest = client.stats(self._queue).newest
         return "" if newest is None else newest.href.rsplit("/", 1)[1]
+
+    def _present(self) -> None:
+        """Ask once whether the queue is there."""
+        if not self._known:
+            with self._options.client() as client:
+                self._options.check_queues(client)
+            self._known = True
 
     def _check(self, offset: dict[str, Any]) -> None:
         if offset["queue"] != self._queue:

@@ -60,6 +60,7 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns_of(schema)
         self._ledger = Ledger(Path(options.state_dir or ""), self._queue)
         self._left: int | None = None
+        self._known = False
         self._renewal = Renewal(options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -86,6 +87,9 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._left is not None:
             most = min(most, self._left)
         with self._options.client() as client:
+            if not self._known:
+                self._options.check_queues(client)
+                self._known = True
             # What is frozen is there already; a query that goes on lets the server wait for it.
             wait = _WAIT if self._left is None else 0
             held = claiming.claim(client, self._options, most, wait=wait)

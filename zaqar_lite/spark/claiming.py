@@ -1,13 +1,15 @@
 """Claim many messages and delete them again, with several requests under way."""
 
+import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from zaqar_lite.client import ClaimLost, Client, Held, MessageClaimed
+from zaqar_lite.client import ClaimLost, Client, Held, MessageClaimed, ZaqarError
 from zaqar_lite.spark.options import Options
 
+logger = logging.getLogger(__name__)
 _ROUND = 64
 
 
@@ -28,13 +30,15 @@ def claim(client: Client, options: Options, most: int, *, wait: float = 0) -> li
     """Claim up to `most` messages, as many as there are; in the order of their first messages.
 
     Where there are none, wait up to `wait` seconds for the first; one request does that, and the
-    others begin when it has some. Claims that were made before an error stay, and lapse.
+    others begin when it has some. Claims that were made before an error are given back.
     """
     ended = threading.Event()
 
-    def one(limit: int, wait: float = 0) -> Held | None:
+    claims: list[Held] = []
+
+    def one(limit: int, wait: float = 0) -> int:
         if ended.is_set():
-            return None
+            return 0
         held = client.create_claim(
             options.queue,
             limit=limit,
@@ -46,21 +50,32 @@ def claim(client: Client, options: Options, most: int, *, wait: float = 0) -> li
         )
         if held is None:
             ended.set()
-        return held
+            return 0
+        claims.append(held)
+        return len(held.messages)
 
-    claims: list[Held] = []
-    left = most
-    if wait and most > 0 and (first := one(min(options.page_size, most), wait)) is not None:
-        claims.append(first)
-        left -= len(first.messages)
-    with ThreadPoolExecutor(options.concurrency, "zaqar-claim") as threads:
-        while left > 0 and not ended.is_set():
-            firsts = range(0, left, options.page_size)[:_ROUND]
-            limits = [min(options.page_size, left - first) for first in firsts]
-            found = [held for held in threads.map(one, limits) if held is not None]
-            left -= sum(len(held.messages) for held in found)
-            claims += found
+    try:
+        left = most
+        if wait and most > 0:
+            left -= one(min(options.page_size, most), wait)
+        with ThreadPoolExecutor(options.concurrency, "zaqar-claim") as threads:
+            while left > 0 and not ended.is_set():
+                firsts = range(0, left, options.page_size)[:_ROUND]
+                limits = [min(options.page_size, left - first) for first in firsts]
+                left -= sum(threads.map(one, limits))
+    except BaseException:
+        release(client, options.queue, [held.id for held in claims])
+        raise
     return sorted(claims, key=lambda held: held.messages[0].id)
+
+
+def release(client: Client, queue: str, claim_ids: Sequence[str]) -> None:
+    """Give claims back, as many as can be; what can't be given back lapses, and is logged."""
+    for claim_id in claim_ids:
+        try:
+            client.release_claim(queue, claim_id)
+        except ZaqarError as error:
+            logger.warning("a claim on %r was not given back, and will lapse: %s", queue, error)
 
 
 def delete(

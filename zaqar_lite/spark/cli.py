@@ -7,12 +7,13 @@ Exit codes: 0 done; 1 failed; 2 wrong usage; 3 done, but some rows were refused 
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from zaqar_lite.client import ZaqarError
@@ -21,6 +22,7 @@ from zaqar_lite.spark.jobs.progress import Progress
 from zaqar_lite.spark.jobs.publish import FORMATS, Publication
 from zaqar_lite.spark.jobs.redrive import Redrive
 from zaqar_lite.spark.jobs.target import Summary, Target
+from zaqar_lite.spark.options import OptionError
 from zaqar_lite.spark.session import session
 
 Job = Callable[[SparkSession, Target, argparse.Namespace], Summary]
@@ -30,6 +32,7 @@ DONE, FAILED, USAGE, INCOMPLETE, INTERRUPTED = 0, 1, 2, 3, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a job and answer its exit code."""
     arguments = parser().parse_args(argv)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a job cleans up
     target = Target(arguments.endpoint, arguments.queue, arguments.project, arguments.page_size)
     started = time.monotonic()
     try:
@@ -40,7 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except (PySparkException, ZaqarError, OSError, ValueError) as error:
         _print({"job": arguments.job, "error": _last_line(error)})
-        return FAILED
+        return USAGE if _is_usage(error) else FAILED
+    finally:
+        signal.signal(signal.SIGTERM, before)
     seconds = round(time.monotonic() - started, 3)
     _print({"job": arguments.job, "queue": target.queue, "seconds": seconds, **summary})
     return INCOMPLETE if summary.get("rejected") or summary.get("lost") else DONE
@@ -89,6 +94,7 @@ def parser() -> argparse.ArgumentParser:
     backfill = _add(subparsers, "backfill", "fill a queue from an archive", _backfill)
     backfill.add_argument("path", help="the archive")
     backfill.add_argument("--where", metavar="SQL")
+    backfill.add_argument("--ttl", type=int, help="seconds to live anew, expired ones too")
     backfill.add_argument("--rate", type=float, help="messages a second")
 
     stats = _add(subparsers, "stats", "count a queue by the hour", _stats)
@@ -165,7 +171,13 @@ def _redrive(spark: SparkSession, target: Target, given: argparse.Namespace) -> 
 
 def _backfill(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:
     return jobs.backfill(
-        spark, target, given.path, where=given.where, rate=given.rate, dry_run=given.dry_run
+        spark,
+        target,
+        given.path,
+        where=given.where,
+        ttl=given.ttl,
+        rate=given.rate,
+        dry_run=given.dry_run,
     )
 
 
@@ -197,6 +209,15 @@ def _session(given: argparse.Namespace) -> SparkSession:
 
 def _watched() -> bool:
     return sys.stderr.isatty()
+
+
+def _is_usage(error: Exception) -> bool:
+    """Tell what is wrong with the command line from what failed: options, SQL and paths."""
+    if isinstance(error, PySparkException) and "options.OptionError: " in str(error):
+        return True
+    if isinstance(error, AnalysisException):
+        return error.getCondition() not in {None, "PYTHON_DATA_SOURCE_ERROR"}
+    return isinstance(error, OptionError)
 
 
 def _last_line(error: Exception) -> str:

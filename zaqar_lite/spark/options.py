@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from zaqar_lite.client import Client, RetryPolicy, ServerWarning
+from zaqar_lite.client import Client, Forbidden, NotFound, RetryPolicy, ServerWarning
 from zaqar_lite.environment import client_value
 
 InvalidRows = Literal["fail", "skip", "deadletter"]
@@ -18,10 +18,11 @@ Keys = Literal["rows", "requests", "none"]
 KNOWN = (
     "endpoint", "project", "queue", "queues", "clientId", "pageSize", "timeout",
     "includeClaimed", "includeDelayed", "includeBody", "numPartitions", "pushdown",
-    "batchSize", "batchBytes", "concurrency", "rate", "ttl", "delay", "bodyFormat",
+    "batchSize", "batchBytes", "concurrency", "rate", "hosts", "ttl", "delay", "bodyFormat",
     "onInvalidRow", "onIgnoredDelay", "deadLetterQueue", "runId", "keys",
     "idempotencyKey", "reportPath", "rejectPath", "mode", "stateDir", "startingPosition",
-    "failOnDataLoss", "maxMessagesPerTrigger", "claimTtl", "claimGrace", "claimRenewal", "path",
+    "failOnDataLoss", "failOnMissingQueue",
+    "maxMessagesPerTrigger", "claimTtl", "claimGrace", "claimRenewal", "path",
 )  # fmt: skip
 
 
@@ -66,6 +67,7 @@ class Options:
     batch_bytes: int = 262_144
     concurrency: int = 8
     rate: float | None = None
+    hosts: int = 1
     ttl: int | None = None
     delay: int | None = None
     body_format: Literal["json", "text"] = "json"
@@ -81,6 +83,7 @@ class Options:
     state_dir: str | None = None
     starting_position: Literal["earliest", "latest"] = "earliest"
     fail_on_data_loss: bool = True
+    fail_on_missing_queue: bool = True
     max_messages_per_trigger: int = 10_000
     claim_ttl: int = 600
     claim_grace: int = 60
@@ -99,6 +102,25 @@ class Options:
             release_on_sigterm=False,
             on_warning=_once,
         )
+
+    def check_queues(self, client: Client) -> None:
+        """Ask whether the queues that are to be read are there.
+
+        Raises:
+            OptionError: one is not, and failOnMissingQueue is on.
+        """
+        if not self.fail_on_missing_queue:
+            return
+        for queue in self.queues:
+            try:
+                there = client.queue_exists(queue)
+            except (Forbidden, NotFound):
+                continue  # whoever may read a queue need not be allowed to list them all
+            if not there:
+                raise OptionError(
+                    f"There is no queue {queue!r} in the project {self.project!r}: check the "
+                    "option 'queue', or say failOnMissingQueue=false."
+                )
 
     @property
     def queue(self) -> str:
@@ -150,6 +172,7 @@ def parse(given: Mapping[str, str]) -> Options:
         batch_bytes=reader.whole("batchBytes", 262_144, 1_024, 1 << 30),
         concurrency=reader.whole("concurrency", 8, 1, 256),
         rate=reader.number("rate", 0.0) or None,
+        hosts=reader.whole("hosts", 1, 1, 100_000),
         ttl=reader.optional("ttl", 60),
         delay=reader.optional("delay", 0),
         body_format=reader.choice("bodyFormat", "json", "text"),  # type: ignore[arg-type]
@@ -171,6 +194,7 @@ def parse(given: Mapping[str, str]) -> Options:
             "startingPosition", "earliest", "latest"
         ),
         fail_on_data_loss=reader.flag("failOnDataLoss", default=True),
+        fail_on_missing_queue=reader.flag("failOnMissingQueue", default=True),
         max_messages_per_trigger=reader.whole("maxMessagesPerTrigger", 10_000, 1, 10_000_000),
         claim_ttl=reader.whole("claimTtl", 600, 60, 43_200),
         claim_grace=reader.whole("claimGrace", 60, 60, 43_200),
@@ -178,11 +202,6 @@ def parse(given: Mapping[str, str]) -> Options:
     )
     if not options.claim_renewal:
         options = dataclasses.replace(options, claim_renewal=options.claim_ttl / 3)
-    if options.rate and "numPartitions" not in values:
-        raise OptionError(
-            "The option 'rate' is for the whole job: say with 'numPartitions' how many tasks "
-            "write at a time, each gets its share."
-        )
     if options.on_invalid_row == "deadletter" and not options.dead_letter_queue:
         raise OptionError("onInvalidRow=deadletter needs the option 'deadLetterQueue'.")
     if options.keys == "requests" and options.on_invalid_row != "fail":

@@ -58,6 +58,7 @@ class ZaqarReader(DataSourceReader):
         if self._ids is not None:
             return [QueueRange(queue, None, None, ids=self._ids) for queue in self._queues]
         with self._options.client() as client:
+            self._options.check_queues(client)
             return [
                 QueueRange(queue, part.marker, part.until)
                 for queue in self._queues

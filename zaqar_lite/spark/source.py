@@ -1,6 +1,14 @@
 """The data source `zaqar`: one format, three roles."""
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from zaqar_lite.spark.browse_stream import BrowseStream
@@ -11,6 +19,22 @@ from zaqar_lite.spark.rows import SCHEMA
 from zaqar_lite.spark.writer import Sender, ZaqarStreamWriter, ZaqarWriter
 
 
+class _Refused(DataSourceStreamReader):
+    """Say what is wrong when a stream begins: Spark hides what fails before, as it stops it."""
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        raise self._error
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override] # noqa: N802
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        raise self._error
+
+
 class ZaqarDataSource(DataSource):
     """Read queues as rows and write rows as messages; the guide lists the options."""
 
@@ -19,22 +43,38 @@ class ZaqarDataSource(DataSource):
         """The name of the format."""
         return "zaqar"
 
+    def __init__(self, options: dict[str, str]) -> None:
+        """Read the options: whatever is wrong with one is said at `load()` and `save()`.
+
+        Raises:
+            OptionError: names it.
+        """
+        super().__init__(options)
+        self._parsed = parse(self.options)
+
     def schema(self) -> str:
-        """The columns of what is read; a narrower schema of the user's is honoured."""
+        """The columns of what is read; a narrower schema of the user's is honoured.
+
+        Raises:
+            OptionError: no queue was named.
+        """
+        if not self._parsed.queues:
+            raise OptionError("Name what to read: the option 'queue', or 'queues' with commas.")
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Browse in a batch query."""
-        options = parse(self.options)
+        options = self._parsed
         kind = PushdownReader if options.pushdown else ZaqarReader
         return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Browse or claim in a streaming query (option `mode`)."""
-        options = parse(self.options)
-        if options.mode == "claim":
-            return ClaimStream(options, schema)
-        return BrowseStream(options, schema)
+        options = self._parsed
+        try:
+            return (ClaimStream if options.mode == "claim" else BrowseStream)(options, schema)
+        except OptionError as error:
+            return _Refused(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> ZaqarWriter:
         """Write in a batch query.
@@ -44,8 +84,8 @@ class ZaqarDataSource(DataSource):
         """
         if overwrite:
             raise OptionError("A queue can't be overwritten: write with .mode('append').")
-        return ZaqarWriter(Sender(parse(self.options), schema).check())
+        return ZaqarWriter(Sender(self._parsed, schema).check())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ZaqarStreamWriter:  # noqa: N802
         """Write in a streaming query."""
-        return ZaqarStreamWriter(Sender(parse(self.options), schema, streaming=True).check())
+        return ZaqarStreamWriter(Sender(self._parsed, schema, streaming=True).check())

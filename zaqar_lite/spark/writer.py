@@ -11,6 +11,7 @@ which Spark repeats after a restart.
 import dataclasses
 import hashlib
 import json
+import socket
 import time
 import uuid
 from collections import Counter
@@ -32,6 +33,7 @@ from zaqar_lite.client import BadRequest, Client, NewMessage, Rejected
 from zaqar_lite.spark.columns import InvalidRow, check
 from zaqar_lite.spark.messages import Messages, Row
 from zaqar_lite.spark.options import OptionError, Options
+from zaqar_lite.spark.pace import SharedPace
 from zaqar_lite.spark.watched import Watched
 
 MOST_REFUSED = 10_000  # that a task tells of
@@ -76,7 +78,8 @@ class Sender:
         self._by_queue = "queue" in schema.names
         self._delays = bool(options.delay) or not {"delay", "deliver_at"}.isdisjoint(schema.names)
         self._checked: set[str] = set()
-        self._rate = options.rate and options.rate / options.num_partitions
+        self._host = socket.gethostname()
+        self._pace = options.rate and SharedPace(self._run_id, options.rate / options.hosts)
 
     def check(self) -> Self:
         """Ask before the first row whether the queue takes what the rows say; return the sender.
@@ -112,6 +115,11 @@ class Sender:
             InvalidRow: a row can't be a message, and onInvalidRow is fail.
         """
         started = time.monotonic()
+        if self._pace and self._options.hosts == 1 and socket.gethostname() != self._host:
+            raise OptionError(
+                "The option 'rate' holds for each machine, and tasks run on others than the "
+                "driver's: say with 'hosts' how many write, and each takes its share."
+            )
         context = TaskContext.get()
         partition = context.partitionId() if context else 0
         written = Written(attempt=context.attemptNumber() if context else 0)
@@ -143,6 +151,8 @@ class Sender:
 
         Spark commits in a process of its own, so a file is the way back to the caller.
         """
+        if self._pace:
+            self._pace.end()
         if self._options.report_path is None:
             return
         totals: Counter[str] = Counter(batch=batch)
@@ -189,11 +199,10 @@ class Sender:
         by_request = self._options.keys == "requests"
         summary = client.post_all(
             queue,
-            messages,
+            self._pace.paced(messages, self._options.batch_size) if self._pace else messages,
             batch_size=self._options.batch_size,
             batch_bytes=self._options.batch_bytes,
             in_flight=self._options.concurrency,
-            rate=self._rate,
             run=_hashed(scope) if by_request else None,
             on_rejected=None if by_request else rejected,
         )

@@ -17,6 +17,9 @@ from zaqar_lite.client.models import (
 )
 from zaqar_lite.client.queue_options import Ensured
 
+QUEUES_A_PAGE = 20
+"""The server's own `max_queues_per_page`; a client's `page_size` is that of messages."""
+
 
 class AsyncQueues(AsyncCalls):
     """Make, read, change, list, count, empty, split and share queues; ask the service."""
@@ -82,7 +85,10 @@ class AsyncQueues(AsyncCalls):
         while True:
             page = await self.call(
                 queues.list_queues(
-                    marker=marker, limit=self.page_size, detailed=detailed, name=name
+                    marker=marker,
+                    limit=min(self.page_size, QUEUES_A_PAGE),
+                    detailed=detailed,
+                    name=name,
                 )
             )
             for item in page.queues:

@@ -18,6 +18,9 @@ from zaqar_lite.client.models import (
 from zaqar_lite.client.queue_options import Ensured
 from zaqar_lite.client.sync.calls import SyncCalls
 
+QUEUES_A_PAGE = 20
+"""The server's own `max_queues_per_page`; a client's `page_size` is that of messages."""
+
 
 class SyncQueues(SyncCalls):
     """Make, read, change, list, count, empty, split and share queues; ask the service."""
@@ -81,7 +84,10 @@ class SyncQueues(SyncCalls):
         while True:
             page = self.call(
                 queues.list_queues(
-                    marker=marker, limit=self.page_size, detailed=detailed, name=name
+                    marker=marker,
+                    limit=min(self.page_size, QUEUES_A_PAGE),
+                    detailed=detailed,
+                    name=name,
                 )
             )
             yield from page.queues

@@ -55,7 +55,6 @@ def publish(
         rows,
         runId=publication.run_id,
         rate=publication.rate,
-        numPartitions=rows.rdd.getNumPartitions(),
         batchSize=publication.batch_size,
         onInvalidRow="skip" if publication.rejects else "fail",
         rejectPath=publication.rejects,

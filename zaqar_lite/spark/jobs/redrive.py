@@ -18,9 +18,9 @@ from pyspark.sql.functions import col, concat, expr, lit
 from zaqar_lite.client import Client, Held
 from zaqar_lite.spark import claiming
 from zaqar_lite.spark.jobs.target import Summary, Target
-from zaqar_lite.spark.options import Options, parse
+from zaqar_lite.spark.options import OptionError, Options, parse
 from zaqar_lite.spark.renewal import Renewal
-from zaqar_lite.spark.rows import COLUMNS, to_batch
+from zaqar_lite.spark.rows import COLUMNS, SCHEMA, to_batch
 
 _SHOWN = 20
 
@@ -59,14 +59,14 @@ def redrive(
     first reasons), and lost to other consumers because a claim lapsed.
 
     Raises:
-        ValueError: the target is the queue itself, or the batch is too large.
+        OptionError: the target is the queue itself, or the batch is too large.
+        AnalysisException: the filter or the body is wrong; nothing was claimed.
     """
     if plan.to == target.queue:
-        message = f"{target.queue} can't be moved into itself"
-        raise ValueError(message)
+        raise OptionError(f"{target.queue} can't be moved into itself")
     if not 1 <= plan.batch <= 10_000:
-        message = f"a batch has 1 to 10,000 letters, not {plan.batch}"
-        raise ValueError(message)
+        raise OptionError(f"a batch has 1 to 10,000 letters, not {plan.batch}")
+    _chosen(spark.createDataFrame([], SCHEMA), plan)  # a wrong filter fails before it claims
     if dry_run:
         rows = _chosen(target.read(spark), plan).groupBy("queue").count().collect()
         return {"dry_run": True, "moved": {row["queue"]: row["count"] for row in rows}}
@@ -75,22 +75,24 @@ def redrive(
     options = parse(target.options() | {"claimTtl": str(plan.claim_ttl)})
     renewal = Renewal(options)
     unmoved: list[str] = []
+    batch: list[str] = []
     with target.client() as client:
         try:
             number = 0
             while held := claiming.claim(client, options, plan.batch):
                 number += 1
-                renewal.add(number, [(one.id, []) for one in held])
+                batch = [one.id for one in held]
+                renewal.add(number, [(claim_id, []) for claim_id in batch])
                 moved = _post(target, plan, held, summary, spark)
                 _delete(client, options, held, moved, summary)
                 # Kept until the end, so that the same letters are not claimed again.
-                kept = [one.id for one in held if any(m.id not in moved for m in one.messages)]
-                unmoved += kept
-                renewal.add(number, [(claim_id, []) for claim_id in kept])
+                batch = [one.id for one in held if any(m.id not in moved for m in one.messages)]
+                unmoved += batch
+                renewal.add(number, [(claim_id, []) for claim_id in batch])
+                batch = []
         finally:
             renewal.stop()
-            for claim_id in unmoved:
-                client.release_claim(target.queue, claim_id)
+            claiming.release(client, target.queue, unmoved + batch)
     return summary
 
 
@@ -109,7 +111,6 @@ def _post(
             chosen.drop("id"),
             ttl=plan.ttl,
             rate=plan.rate,
-            numPartitions=2,
             onInvalidRow="skip",
             told=plan.batch,
         )
