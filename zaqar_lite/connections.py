@@ -8,6 +8,7 @@ Answers to requests as such are given by `zaqar_lite.api`.
 import asyncio
 import logging
 import resource
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
@@ -80,6 +81,10 @@ def _allow_files(connections: int) -> int:
     return connections
 
 
+def _do_nothing() -> None:
+    """Nobody counts the connection."""
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """A connection whose requests and answers are bounded in bytes and in time.
 
@@ -99,6 +104,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - uvicorn's own
         super().__init__(*arguments, **options)
+        self.project = ""
+        self.on_lost: Callable[[], None] = _do_nothing
         self._head_bytes = 0
         self._heard_at = self._begun_at = self._read_at = 0.0
         self._answered_at = self._looks_at = 0.0
@@ -120,6 +127,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
+        self.on_lost()
         if len(self.connections) < self.max_connections * 9 // 10:
             BoundedProtocol._full = False
 

@@ -5,12 +5,14 @@ from typing import Any, Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from zaqar_lite.service.connected import Link
+
 _CLOSE = (b"connection", b"close")
 _JOINED = 65_536
 """Bytes: a larger body is not copied behind its head."""
 
 
-class Connection(Protocol):
+class Connection(Link, Protocol):
     """What an exchange asks of its connection."""
 
     def is_last(self, exchange: RequestResponseCycle) -> bool:
@@ -33,7 +35,7 @@ class HttpExchange(RequestResponseCycle):
     def __init__(self, connection: Connection, *arguments: Any) -> None:  # noqa: ANN401
         super().__init__(*arguments)  # by place: names cost a dictionary a request
         self.unsent = False
-        self._connection = connection
+        self._connection = self.link = connection
         self._closes = False
 
     async def receive(self) -> Any:  # noqa: ANN401 - an ASGI event

@@ -11,12 +11,13 @@ from zaqar_lite.authentication import authentication
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.domain.models import Capability, StoreOptions
 from zaqar_lite.domain.subscriptions import refused_schemes
 from zaqar_lite.push.guard import Guard, port_of
 from zaqar_lite.push.webhook import Webhooks
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.confirming import Confirming
+from zaqar_lite.service.connected import Connected
 from zaqar_lite.service.courier import Courier, Transport
 from zaqar_lite.service.delivering import Deliveries
 from zaqar_lite.service.delivery_log import DeliveryLog
@@ -31,13 +32,17 @@ from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.quotas import Quotas
+from zaqar_lite.service.rates import Rates
 from zaqar_lite.service.readiness import Readiness
 from zaqar_lite.service.routing import Router
 from zaqar_lite.service.settling import Settling
 from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.service.startup import Startup
+from zaqar_lite.service.stock import Stock
 from zaqar_lite.service.subscribers import Subscribers
 from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.usage import Usage
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.settings import Settings, load
 from zaqar_lite.storage.base import ManagementStore, MessageStore
@@ -56,6 +61,9 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
     keys = Keys(management, clock) if "keys" in settings.providers else None
     identity, connections = authentication(settings, keys, clock)
     limits = settings.limits()
+    shared = Capability.SHARED in messages.capabilities or not one_store
+    quotas = Quotas(management, settings.default_quota, shared=shared)
+    stock = Stock(messages, management, quotas.of)
     services = _services(
         settings,
         messages,
@@ -63,6 +71,8 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
         clock,
         keys=keys,
         identity=identity,
+        quotas=quotas,
+        stock=stock,
         one_store=one_store,
         limits=limits,
     )
@@ -71,8 +81,8 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
     )
     startup = Startup(
         (messages, management),
-        (janitor, services.deliveries, *connections),
-        _prepare(settings, keys),
+        (janitor, services.deliveries, quotas, stock, *connections),
+        _prepare(settings, keys, quotas),
     )
     options = HttpOptions(
         version=__version__,
@@ -93,12 +103,18 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
     return build_app(services, options, startup.running, startup.check, readiness)
 
 
-def _prepare(settings: Settings, keys: Keys | None) -> Callable[[], Awaitable[object]] | None:
+def _prepare(
+    settings: Settings, keys: Keys | None, quotas: Quotas
+) -> Callable[[], Awaitable[object]]:
     """What is done with the stores before the first request."""
-    if keys is None:
-        return None
     path = settings.admin_key_file or settings.data_directory / "admin.key"
-    return AdminKey(path, keys).ensure
+
+    async def prepare() -> None:
+        await quotas.load()
+        if keys is not None:
+            await AdminKey(path, keys).ensure()
+
+    return prepare
 
 
 def _stores(settings: Settings, clock: Clock) -> tuple[MessageStore, ManagementStore, bool]:
@@ -128,17 +144,23 @@ def _services(
     *,
     keys: Keys | None,
     identity: Identity | None,
+    quotas: Quotas,
+    stock: Stock,
     one_store: bool,
     limits: Limits,
 ) -> Services:
     policies = Policies(management, limits, checked=one_store)
-    queues = Queues(management, messages, policies, limits)
+    queues = Queues(management, messages, policies, limits, quotas.of)
     router = Router(messages, management, limits)
     notes = Notes(policies, clock)
-    service = Messages(messages, queues, policies, router, notes, limits=limits)
+    service = Messages(messages, queues, policies, router, notes, limits=limits, stock=stock)
     claims = Claims(messages, queues, policies, limits)
     waiting = Waiting(
-        messages, most=limits.max_waiters, most_per_project=limits.max_waiters_per_project
+        messages,
+        most=limits.max_waiters,
+        most_per_project=limits.max_waiters_per_project,
+        quota_of=quotas.of,
+        workers=settings.workers,
     )
     sharing = Sharing(settings.signed_url_secret_key, max_expires=settings.signed_url_max_expires)
     subscribers = Subscribers(management)
@@ -153,7 +175,11 @@ def _services(
         limits=limits,
         clock=clock,
         refused=refused_schemes(mail=settings.smtp_host is not None),
+        quota_of=quotas.of,
     )
+    connected = Connected(quotas, workers=settings.workers)
+    rates = Rates(quotas, share=1 / settings.workers)
+    quotas.changed = rates.refresh
     courier, log = Courier(_transports(settings), clock), DeliveryLog(management, clock)
     deliveries = Deliveries(
         messages,
@@ -181,6 +207,10 @@ def _services(
         deliveries=deliveries,
         reports=DeliveryReports(messages, subscriptions, courier, log, limits=limits, clock=clock),
         authority=Authority(Defaults(settings.role_defaults)),
+        quotas=quotas,
+        usage=Usage(queues, stock, subscriptions, waiting, connected),
+        connected=connected,
+        rates=rates,
         identity=identity,
         keys=keys,
     )

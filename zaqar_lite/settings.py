@@ -17,8 +17,9 @@ from urllib.parse import unquote, urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from zaqar_lite import environment as environment_names
-from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.errors import ConfigurationError, Invalid
 from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.quotas import UNLIMITED, Quota
 
 PROVIDERS = ("keys", "jwt", "keystone")
 _SHORTEST_KEY = 32
@@ -210,6 +211,9 @@ class Settings(BaseModel):
     max_waiters_per_project: int = Field(
         1_000, ge=0, le=100_000, description="Requests of a project that wait; 429 above."
     )
+    quotas: dict[str, int] = Field(
+        {}, description="Quotas of each project that has none of its own, by name."
+    )
     max_filters_per_project: int = Field(100, ge=0, le=1_000, description="Queues with a filter.")
     max_subscriptions_per_queue: int = Field(
         200, ge=0, le=1_000, description="Subscriptions of a queue; 503 above."
@@ -267,6 +271,11 @@ class Settings(BaseModel):
     def limits(self) -> Limits:
         """The limits as the domain's value: every field of it is a setting of the same name."""
         return Limits(**{field.name: getattr(self, field.name) for field in fields(Limits)})
+
+    @property
+    def default_quota(self) -> Quota:
+        """The quotas of a project that has none of its own."""
+        return UNLIMITED.changed(self.quotas)
 
     @property
     def hosts(self) -> frozenset[str] | None:
@@ -372,6 +381,10 @@ def _check_together(settings: Settings) -> None:
                 f"{smaller} ({low}) must not be above {larger} ({high}): change one of them."
             )
     _check_identity(settings)
+    try:
+        UNLIMITED.changed(settings.quotas)
+    except Invalid as exc:
+        raise ConfigurationError(f"The setting quotas is wrong: {exc}") from None
     key = settings.signed_url_secret_key
     if key is not None and len(key.encode()) < _SHORTEST_KEY:
         raise ConfigurationError(

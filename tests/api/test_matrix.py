@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {
 VERBS = [verb.value for verb in Verb]
 GIVE_AWAY = {"create_subscription", "update_subscription", "share_queue"}
 """They need, beside their verb, the rights that they give away: tests/api/test_keys.py."""
-OPERATORS_ONLY = {"health"}
+OPERATORS_ONLY = {"health", "show_quotas", "set_quotas", "reset_quotas"}
 VALUES = {
     "queue_name": "orders",
     "message_id": "000660de486f45bea066b4b29e904223",
@@ -37,6 +37,7 @@ VALUES = {
     "subscription_id": "000660de486f45bea066b4b29e904223",
     "delivery_id": "000660de486f45bea066b4b29e904223",
     "key_id": "0123456789abcdef",
+    "project_id": "p",
 }
 DENIED = "Not authorized"
 

@@ -9,6 +9,7 @@ from zaqar_lite.api.framework import OPENAPI_PATH, build_framework
 from zaqar_lite.api.gate import Gate
 from zaqar_lite.api.home import home_document
 from zaqar_lite.api.lifespan import Lifespan
+from zaqar_lite.api.metering import Meter
 from zaqar_lite.api.operating import ProbeHandlers, probe_routes
 from zaqar_lite.api.patience import Patience
 from zaqar_lite.api.render import Renderer
@@ -18,6 +19,7 @@ from zaqar_lite.api.table import (
     key_routes,
     message_routes,
     queue_routes,
+    quota_routes,
     service_routes,
     subscription_routes,
 )
@@ -26,11 +28,13 @@ from zaqar_lite.api.v2.deliveries import DeliveryHandlers
 from zaqar_lite.api.v2.keys import KeyHandlers
 from zaqar_lite.api.v2.messages import MessageHandlers
 from zaqar_lite.api.v2.queues import QueueHandlers
+from zaqar_lite.api.v2.quotas import QuotaHandlers
 from zaqar_lite.api.v2.service import ServiceHandlers
 from zaqar_lite.api.v2.settling import SettlingHandlers
 from zaqar_lite.api.v2.subscriptions import SubscriptionHandlers
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.claims import Claims
+from zaqar_lite.service.connected import Connected
 from zaqar_lite.service.delivering import Deliveries
 from zaqar_lite.service.delivery_reports import DeliveryReports
 from zaqar_lite.service.health import Health
@@ -40,10 +44,13 @@ from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.quotas import Quotas
+from zaqar_lite.service.rates import Rates
 from zaqar_lite.service.readiness import Readiness
 from zaqar_lite.service.settling import Settling
 from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.usage import Usage
 from zaqar_lite.service.waiting import Waiting
 
 
@@ -63,6 +70,10 @@ class Services:
     deliveries: Deliveries
     reports: DeliveryReports
     authority: Authority
+    quotas: Quotas
+    usage: Usage
+    connected: Connected
+    rates: Rates
     identity: Identity | None = None
     keys: Keys | None = None
 
@@ -115,6 +126,10 @@ def build_app(
                 DeliveryHandlers(services.reports),
             ),
             *(key_routes(KeyHandlers(services.keys)) if services.keys is not None else ()),
+            *quota_routes(
+                QuotaHandlers(services.quotas, services.usage),
+                admin=options.admin_mode or services.identity is not None,
+            ),
         )
     )
     framework = build_framework(
@@ -133,6 +148,8 @@ def build_app(
         tree,
         Checks(client_ids=options.client_ids, sharing=services.sharing, hosts=options.hosts),
         gate=gate,
+        meter=Meter(services.rates, tree.routes),
+        connected=services.connected,
         framework=framework,
         framework_paths=frozenset((OPENAPI_PATH,)),
         lifespan=lifespan,

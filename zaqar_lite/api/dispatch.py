@@ -26,9 +26,11 @@ from zaqar_lite.api.http import (
     Send,
 )
 from zaqar_lite.api.lifespan import Lifespan, serve_lifespan
+from zaqar_lite.api.metering import Meter
 from zaqar_lite.api.routes import INVALID_REQUEST, OPEN_PATHS, Node, Route, RouteTree
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.limits import Limits
+from zaqar_lite.service.connected import Connected
 
 logger = logging.getLogger("zaqar_lite.access")
 Framework = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -45,6 +47,8 @@ class Dispatcher:
         checks: Checks,
         *,
         gate: Gate | None,
+        meter: Meter,
+        connected: Connected,
         framework: Framework,
         framework_paths: frozenset[str],
         lifespan: Lifespan,
@@ -57,6 +61,8 @@ class Dispatcher:
         self._tree = tree
         self._checks = checks
         self._gate = gate
+        self._meter = meter
+        self._connected = connected
         self._framework = framework
         self._framework_paths = framework_paths
         self._lifespan = lifespan
@@ -103,6 +109,8 @@ class Dispatcher:
             if self._gate is not None:
                 await self._gate.admit(request, _address(scope))
             found = self._match(request, scope)
+            if exchange is not None and self._connected.is_on and request.project:
+                self._connected.serve(exchange.link, request.project)
         except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
             response = to_response(
                 exc, invalid_title=INVALID_REQUEST, request_id=request.request_id
@@ -112,9 +120,13 @@ class Dispatcher:
                 response = found
             elif found.hot:
                 response = await answer(request, found)
+                if self._meter.is_on:
+                    self._meter.answered(request, found, len(response.body))
             else:
                 scope["zaqar.request"] = request
                 await self._framework(scope, request.receive, send)
+                if self._meter.is_on:
+                    self._meter.answered(request, found, request.answered)
                 return request.status
         headers = header_list(request, response)
         body = b"" if request.method == "HEAD" else response.body
@@ -151,6 +163,8 @@ class Dispatcher:
         route.check_size(request.content_length)
         if route.needs_store:
             self._check_store()
+        if self._meter.is_on and request.project:
+            self._meter.admit(request, route)
         return route
 
     def _log(self, level: int, request: Request, status: int, seconds: float) -> None:

@@ -11,6 +11,7 @@ from zaqar_lite.domain.errors import (
     Invalid,
     KeyReused,
     NotFound,
+    QuotaReached,
     TooMany,
     Unavailable,
     Unsupported,
@@ -62,6 +63,8 @@ def _to_http(error: Exception, invalid_title: str) -> HttpError | None:  # noqa:
             return HttpError(
                 429, "Too many requests", str(error), headers=((b"retry-after", retry),)
             )
+        case QuotaReached():
+            return HttpError(403, "Quota reached", error.shown)
         case Unavailable():
             retry = str(error.retry_after).encode()
             return HttpError(

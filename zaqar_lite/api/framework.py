@@ -25,14 +25,15 @@ _MEANINGS = {
     300: "The versions there are",
     400: "The request is wrong; the description says what and where",
     401: "Nobody knows who is asking; WWW-Authenticate says what a credential is",
-    403: "A claim that was not given holds the message, or who asks may not do this",
+    403: "A claim that was not given holds the message, who asks may not do this, or a quota is "
+    "reached",
     404: "It does not exist",
     405: "The path does not have this method",
     406: "The Accept header excludes application/json",
     409: "It exists in a state that excludes the request",
     413: "The body is larger than this route takes",
     415: "The Content-Type is not that of a metadata patch",
-    429: "Too many requests wait, or logins failed; try again after Retry-After seconds",
+    429: "Too many requests came, wait, or failed to log in; try again after Retry-After seconds",
     431: "A header is too large",
     503: "The store cannot serve now; try again after Retry-After seconds",
 }
@@ -71,7 +72,7 @@ def _endpoint(route: Route) -> Callable[[StarletteRequest], Any]:
     async def endpoint(request: StarletteRequest) -> StarletteResponse:
         ours: Request = request.scope["zaqar.request"]
         response = await answer(ours, route)
-        ours.status = response.status
+        ours.status, ours.answered = response.status, len(response.body)
         body = b"" if ours.method == "HEAD" else response.body
         rendered = StarletteResponse(body, response.status)
         rendered.raw_headers = header_list(ours, response)

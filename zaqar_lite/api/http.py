@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from zaqar_lite.domain.identity import TRUSTED, Principal
+from zaqar_lite.service.connected import Link
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -48,6 +49,10 @@ class Exchange(Protocol):
     unsent: bool
     """Whether the connection had ended before the answer was written."""
 
+    @property
+    def link(self) -> Link:
+        """The connection."""
+
     async def answer(
         self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes
     ) -> None:
@@ -85,8 +90,9 @@ class Request:
     """A request: what the ASGI server gave, read where it is needed.
 
     `headers` has lower-case names; of a repeated header the last value holds. `path_values` are
-    the variable segments of the path, in order; `status` is what was answered, for the log.
-    `principal` is who sent it: whoever its headers name where nobody authenticates.
+    the variable segments of the path, in order; `status` is what was answered, for the log, and
+    `answered` how many bytes its body had where the framework answered. `principal` is who sent it:
+    whoever its headers name where nobody authenticates.
     """
 
     method: str
@@ -100,6 +106,7 @@ class Request:
     project: str = ""
     client_id: str = ""
     status: int = 0
+    answered: int = 0
     principal: Principal = TRUSTED
 
     async def body(self) -> bytes:

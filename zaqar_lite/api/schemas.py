@@ -4,6 +4,7 @@ from typing import Any
 
 from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON, Ended
 from zaqar_lite.domain.limits import MAX_PROJECT_ID, Limits
+from zaqar_lite.domain.quotas import LARGEST, NAMES, RATES
 from zaqar_lite.domain.subscriptions import MAX_SUBSCRIBER, MIN_TTL
 from zaqar_lite.service.identity.keys import (
     LONGEST_LIFE,
@@ -95,6 +96,21 @@ _KEY_DOCUMENT = _object(
     description=_TEXT,
 )
 _MADE_KEY: Schema = {**_KEY_DOCUMENT, "properties": {**_KEY_DOCUMENT["properties"], "key": _TEXT}}
+_QUOTAS: Schema = {
+    **_object(
+        (),
+        **{
+            name: {
+                "type": ["integer", "null"],
+                "minimum": 1 if name in RATES else 0,
+                "maximum": LARGEST,
+            }
+            for name in NAMES
+        },
+    ),
+    "additionalProperties": False,
+}
+_USAGE: Schema = {"type": "object", "additionalProperties": {"type": ["integer", "null"]}}
 _END = _object(("href", "age", "created"), href=_TEXT, age=_COUNT, created=_TEXT)
 
 
@@ -251,6 +267,10 @@ def schemas(limits: Limits) -> dict[str, Schema]:
             **_object(("disabled",), disabled={"type": "boolean"}),
             "additionalProperties": False,
         },
+        "Quota": _object(
+            ("project", "quotas", "usage"), project=_TEXT, quotas=_QUOTAS, usage=_USAGE, own=_QUOTAS
+        ),
+        "Quotas": _QUOTAS,
         "KeyOverlap": _object(
             overlap={"type": ["integer", "null"], "minimum": 0, "maximum": LONGEST_OVERLAP}
         ),

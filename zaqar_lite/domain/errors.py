@@ -13,6 +13,7 @@
     ├── TooMany               the client asks for too much at once; later it may (429)
     ├── Unavailable           the store cannot serve now; the same request may succeed later (503)
     │   └── LimitReached      a limit on what may pile up; it frees itself in time (503)
+    │       └── QuotaReached  the project has as much as its quota allows (403)
     ├── Unsupported           this store does not have the capability (400)
     └── ConfigurationError    the server cannot start as it was told to
 
@@ -101,6 +102,13 @@ class Unavailable(ZaqarLiteError):
 
 class LimitReached(Unavailable):
     """A limit on what a client may pile up; nothing was stored."""
+
+
+class QuotaReached(LimitReached):
+    """The project has as much as its quota allows; nothing was stored.
+
+    Waiting does not help who asked, but the background treats it as any limit: it goes on later.
+    """
 
 
 class Unsupported(ZaqarLiteError):

@@ -27,6 +27,7 @@ from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.routing import Router
+from zaqar_lite.service.stock import Stock
 from zaqar_lite.service.turns import STEP, Turns, cut
 from zaqar_lite.storage.base import MessageStore
 
@@ -60,8 +61,10 @@ class Messages:
         notes: Notes,
         *,
         limits: Limits,
+        stock: Stock | None = None,
     ) -> None:
         self._messages = messages
+        self._stock = stock
         self._queues = queues
         self._policies = policies
         self._router = router
@@ -102,6 +105,8 @@ class Messages:
             Invalid: a message breaks a rule; names it by its index. Nothing was stored.
             KeyReused: a key stands for another message. Nothing was stored.
             LimitReached: the queue holds too many messages or keys. Nothing was stored.
+            QuotaReached: the project has as much as its quota allows, before any key is looked
+                at. Nothing was stored.
         """
         self._check_post(drafts, batch_key)
         large = len(drafts) > STEP
@@ -111,6 +116,9 @@ class Messages:
                 self._check_drafts(first, part)
         else:
             self._check_drafts(0, drafts)
+        if self._stock is not None and self._stock.bounds(queue.project):
+            size_of_bodies = sum(len(draft.body) for draft in drafts)
+            await self._stock.admit(queue.project, len(drafts), size_of_bodies)
         whole = batch_key and identify(queue, batch_key, (draft.body for draft in drafts))
 
         async def act(policy: Policy) -> Receipt:

@@ -5,7 +5,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from zaqar_lite.domain import metadata as rules
-from zaqar_lite.domain.errors import Invalid, NotFound, QueueChanged, Unavailable
+from zaqar_lite.domain.errors import (
+    Invalid,
+    LimitReached,
+    NotFound,
+    QueueChanged,
+    QuotaReached,
+    Unavailable,
+)
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata_patch import Operation
 from zaqar_lite.domain.metadata_patch import apply as apply_patch
@@ -18,6 +25,7 @@ from zaqar_lite.domain.models import (
     QueueRef,
     Stats,
 )
+from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.routing import compile_route
 from zaqar_lite.service.subscribers import has_subscriptions
@@ -36,11 +44,13 @@ class Queues:
         messages: MessageStore,
         policies: Policies,
         limits: Limits,
+        quota_of: QuotaOf = unlimited,
     ) -> None:
         self._management = management
         self._messages = messages
         self._policies = policies
         self._limits = limits
+        self._quota_of = quota_of
         # Then no other process deletes a queue, and a policy that is kept says that it is there.
         self._alone = policies.checked and Capability.SHARED not in messages.capabilities
 
@@ -50,6 +60,7 @@ class Queues:
         Raises:
             Invalid: a reserved attribute is wrong, or would chain dead-letter queues.
             LimitReached: the project has too many queues.
+            QuotaReached: it has as many as its quota allows.
         """
         rules.validate(ref, metadata, self._limits)
         await self._check_relations(ref, metadata)
@@ -65,9 +76,16 @@ class Queues:
         """Create a queue, marked when it has subscriptions: they outlive their queue."""
         if await has_subscriptions(self._management, ref):
             metadata = {**metadata, rules.SUBSCRIBED: 1}
-        return await self._management.create_queue(
-            ref, metadata, max_queues=self._limits.max_queues_per_project
-        )
+        most, quota = self._limits.max_queues_per_project, self._quota_of(ref.project).queues
+        if quota is None or quota > most:
+            return await self._management.create_queue(ref, metadata, max_queues=most)
+        try:
+            return await self._management.create_queue(ref, metadata, max_queues=quota)
+        except LimitReached:
+            raise QuotaReached(
+                f"The project has {quota} queues, as many as its quota allows: delete some, or "
+                "ask who runs this server for more."
+            ) from None
 
     async def ensure_dead_letter_queue(self, ref: QueueRef | None) -> None:
         """Create the queue that letters have just been moved to, if to any, unless it exists.

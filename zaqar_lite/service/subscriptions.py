@@ -19,6 +19,7 @@ from zaqar_lite.domain.errors import (
     LimitReached,
     NotFound,
     QueueChanged,
+    QuotaReached,
     RecordChanged,
     Unavailable,
 )
@@ -26,6 +27,7 @@ from zaqar_lite.domain.ids import is_message_id, new_message_id
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import SUBSCRIBED
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
+from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.domain.subscriptions import (
     KIND,
     Secret,
@@ -43,6 +45,7 @@ from zaqar_lite.storage.base import ManagementStore
 
 _SUBSCRIBER = "subscriber"
 _MAX_ROUNDS = 20
+_PAGE = 1_000
 _OLD_SECRET_MS = 86_400_000
 
 
@@ -77,8 +80,10 @@ class Subscriptions:
         limits: Limits,
         clock: Clock,
         refused: Mapping[str, str],
+        quota_of: QuotaOf = unlimited,
     ) -> None:
         self._management = management
+        self._quota_of = quota_of
         self._queues = queues
         self._policies = policies
         self._subscribers = subscribers
@@ -98,6 +103,7 @@ class Subscriptions:
             Invalid: the subscriber or an option is wrong.
             Conflict: the subscriber is there, and confirmed.
             LimitReached: the queue has too many subscriptions.
+            QuotaReached: the project has as many as its quota allows.
         """
         subscriber = draft.subscriber or ""
         self._check(queue, subscriber, draft.options)
@@ -124,6 +130,7 @@ class Subscriptions:
                 )
             except RecordChanged:
                 continue
+            await self._check_quota(made)
             await self._mark(queue)
             self._subscribers.forget(queue)
             await self._ask(made)
@@ -386,6 +393,34 @@ class Subscriptions:
         most = self._limits.max_subscriptions_per_queue
         if len(await list_subscriptions(self._management, queue, limit=most + 1)) >= most:
             raise LimitReached(f"The queue has {most} subscriptions, as many as it may have.")
+
+    async def _check_quota(self, made: Subscription) -> None:
+        """Take a new subscription back where the project has more than its quota allows.
+
+        They are counted behind the writing, so of racing ones none is too many; all may be refused.
+        """
+        project = made.queue.project
+        quota = self._quota_of(project).subscriptions
+        if quota is None or await self.count(project, most=quota + 1) <= quota:
+            return
+        await self.delete(made.queue, made.id)
+        raise QuotaReached(
+            f"The project has {quota} subscriptions, as many as its quota allows: end some, or "
+            "ask who runs this server for more."
+        )
+
+    async def count(self, project: str, *, most: int) -> int:
+        """Count the live subscriptions of a project, up to `most`."""
+        found = 0
+        after: tuple[str, str] | None = None
+        while found < most:
+            limit = min(most - found, _PAGE)
+            page = await self._management.list_records(KIND, project, after=after, limit=limit)
+            found += len(page)
+            if len(page) < limit:
+                break
+            after = (project, page[-1].name)
+        return found
 
     def _check(
         self, queue: QueueRef, subscriber: str | None, options: Mapping[str, object] | None

@@ -15,8 +15,9 @@ from contextlib import suppress
 from random import uniform
 from typing import TypeVar
 
-from zaqar_lite.domain.errors import TooMany, Unavailable
+from zaqar_lite.domain.errors import QuotaReached, TooMany, Unavailable
 from zaqar_lite.domain.models import Capability, QueueRef
+from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.storage.base import MessageStore
 
 T = TypeVar("T")
@@ -78,10 +79,23 @@ class _Line:
 
 
 class Waiting:
-    """Let requests wait for messages, up to `most` a process and `most_per_project` a project."""
+    """Let requests wait for messages, up to `most` a process and `most_per_project` a project.
 
-    def __init__(self, messages: MessageStore, *, most: int, most_per_project: int) -> None:
+    A project's quota of waiters is for all `workers` together: this process has its share.
+    """
+
+    def __init__(
+        self,
+        messages: MessageStore,
+        *,
+        most: int,
+        most_per_project: int,
+        quota_of: QuotaOf = unlimited,
+        workers: int = 1,
+    ) -> None:
         self._messages = messages
+        self._quota_of = quota_of
+        self._workers = workers
         self._most = most
         self._most_per_project = most_per_project
         self._lines: dict[QueueRef, _Line] = {}
@@ -95,6 +109,10 @@ class Waiting:
     def count(self) -> int:
         """How many requests wait."""
         return self._per_project.total()
+
+    def count_of(self, project: str) -> int:
+        """How many requests of a project wait in this process."""
+        return self._per_project.get(project, 0)
 
     @property
     def is_closed(self) -> bool:
@@ -121,6 +139,7 @@ class Waiting:
 
         Raises:
             TooMany: too many wait already, of this project or in this process.
+            QuotaReached: as many wait as the project's quota allows.
         """
         line = self._lines.get(queue)
         if reads or line is None or not line.claims():
@@ -164,6 +183,12 @@ class Waiting:
         return None
 
     def _check(self, project: str) -> None:
+        quota = self._quota_of(project).waiters
+        if quota is not None and self.count_of(project) >= -(-quota // self._workers):
+            raise QuotaReached(
+                f"The project's quota is {quota} requests that wait: do not wait, or ask who runs "
+                "this server for more."
+            )
         if self._per_project[project] >= self._most_per_project:
             raise TooMany(
                 f"{self._most_per_project} requests of this project wait already: let one request "

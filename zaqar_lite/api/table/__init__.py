@@ -4,6 +4,7 @@ from zaqar_lite.api.table.claims import claim_routes
 from zaqar_lite.api.table.keys import key_routes
 from zaqar_lite.api.table.messages import message_routes
 from zaqar_lite.api.table.queues import queue_routes
+from zaqar_lite.api.table.quotas import quota_routes
 from zaqar_lite.api.table.service import service_routes
 from zaqar_lite.api.table.subscriptions import subscription_routes
 
@@ -12,6 +13,7 @@ __all__ = [
     "key_routes",
     "message_routes",
     "queue_routes",
+    "quota_routes",
     "service_routes",
     "subscription_routes",
 ]

@@ -12,7 +12,7 @@ from zaqar_lite.domain.errors import Denied
 from zaqar_lite.domain.identity import Access, How, Principal, Verb, may
 from zaqar_lite.domain.metadata import FILTER
 
-_OPERATORS = frozenset({"health:get"})
+_OPERATORS = frozenset({"health:get", "quotas:get", "quotas:update", "quotas:delete"})
 """What concerns the server, not a project: a key for it is bound to no project."""
 _LETTERS = "_dead_letter_queue"
 _SUBSCRIPTIONS_QUEUES = ("dead_letter_queue", "events_queue")

@@ -66,7 +66,7 @@ class MongoManagementStore(KindRecords):
 
     async def _check_limit(self, ref: QueueRef, max_queues: int) -> None:
         count = await self._connection.queues.count_documents(
-            {"p": ref.project, **_HAS_RECORD}, limit=max_queues, hint="name"
+            {"p": ref.project, **_HAS_RECORD}, limit=max(max_queues, 1), hint="name"
         )
         if count >= max_queues:
             raise LimitReached(f"The project has {max_queues} queues, as many as it may have.")

@@ -1,0 +1,221 @@
+"""Quotas: what a project may have, and how that is set, shown and followed."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Api, MakeApi
+from tests.api.sockets import Raw, request
+from tests.server import ServerProcess
+
+pytestmark = pytest.mark.anyio
+NAMES = {
+    *("queues", "messages", "bytes", "subscriptions", "waiters", "connections"),
+    *("read_requests", "read_bytes", "write_requests", "write_bytes"),
+    *("manage_requests", "manage_bytes"),
+}
+
+
+def is_full(answer: Any) -> bool:
+    """Whether an answer says that a quota is reached, and not to come back soon."""
+    told = answer.status_code == 403 and answer.json()["title"] == "Quota reached"
+    return told and "retry-after" not in answer.headers
+
+
+async def usage(api: Api) -> dict[str, int | None]:
+    answer = await api.call("GET", "/v2/quota")
+    assert answer.status_code == 200, answer.text
+    shown: dict[str, int | None] = answer.json()["usage"]
+    return shown
+
+
+async def test_nothing_is_bounded_by_default(api: Api) -> None:
+    shown = (await api.call("GET", "/v2/quota")).json()
+    assert shown["project"] == "demo"
+    assert shown["quotas"] == dict.fromkeys(NAMES)
+    assert shown["usage"] == dict.fromkeys(shown["usage"], 0)
+    assert (await api.call("GET", "/v2/quotas/demo")).status_code == 404
+
+
+async def test_queues_are_counted_exactly(make_api: MakeApi) -> None:
+    async with make_api(quotas={"queues": 2}) as api:
+        answers = await asyncio.gather(*(api.call("PUT", f"/v2/queues/{n}") for n in range(5)))
+        assert sorted(one.status_code for one in answers) == [201, 201, 403, 403, 403]
+        assert sum(map(is_full, answers)) == 3
+        assert (await api.call("PUT", "/v2/queues/0")).status_code in (204, 403)
+        first = (await api.call("GET", "/v2/queues")).json()["queues"][0]["name"]
+        assert (await api.call("PUT", f"/v2/queues/{first}")).status_code == 204
+        lazy = await api.call("POST", "messages", {"messages": [{"body": 1}]})
+        assert is_full(lazy)
+        assert (await usage(api))["queues"] == 2
+        other = await api.call("PUT", "/v2/queues/0", X_Project_ID="other")
+        assert other.status_code == 201
+        await api.call("DELETE", f"/v2/queues/{first}")
+        assert (await api.call("PUT", "/v2/queues/new")).status_code == 201
+
+
+async def test_subscriptions_never_exceed_their_quota(make_api: MakeApi) -> None:
+    async with make_api(quotas={"subscriptions": 3}) as api:
+
+        async def subscribe(n: int) -> Any:
+            document = {"subscriber": f"http://example.org/{n}", "ttl": 300}
+            return await api.call("POST", f"/v2/queues/q{n % 2}/subscriptions", document)
+
+        answers = [await subscribe(n) for n in range(4)]
+        assert [one.status_code for one in answers] == [201, 201, 201, 403]
+        assert is_full(answers[-1])
+        racing = await asyncio.gather(*map(subscribe, range(4, 9)))
+        assert all(map(is_full, racing))
+        assert (await usage(api))["subscriptions"] == 3
+        path = f"/v2/queues/q0/subscriptions/{answers[0].json()['subscription_id']}"
+        assert (await api.call("DELETE", path)).status_code == 204
+        assert (await subscribe(3)).status_code == 201
+
+
+async def test_messages_are_refused_where_they_do_not_fit(make_api: MakeApi) -> None:
+    async with make_api(quotas={"messages": 5}) as api:
+        await api.post(*({"body": n} for n in range(4)))
+        assert is_full(await api.call("POST", "messages", {"messages": [{"body": 1}] * 2}))
+        await api.post({"body": 5})
+        assert is_full(await api.call("POST", "messages", {"messages": [{"body": 1}]}))
+        assert (await usage(api))["messages"] == 5
+        other = await api.call("POST", "messages", {"messages": [{"body": 1}]}, X_Project_ID="b")
+        assert other.status_code == 201
+
+
+async def test_bytes_are_those_of_the_bodies(make_api: MakeApi) -> None:
+    async with make_api(quotas={"bytes": 1_000}) as api:
+        await api.post({"body": "x" * 898})  # and its quotes
+        assert is_full(await api.call("POST", "messages", {"messages": [{"body": "x" * 200}]}))
+        await api.post({"body": "x" * 98})
+        assert is_full(await api.call("POST", "messages", {"messages": [{"body": 1}]}))
+        assert (await usage(api))["bytes"] == 1_000
+
+
+async def test_requests_that_wait_are_bounded(make_api: MakeApi) -> None:
+    async with make_api(quotas={"waiters": 1}) as api:
+        await api.post({"body": 1})
+        await api.claim()
+        path = "claims?wait=20"
+        waiting = asyncio.create_task(api.call("POST", path))
+        for _ in range(1_000):
+            if (await usage(api))["waiters"] == 1:
+                break
+            await asyncio.sleep(0.01)
+        assert is_full(await api.call("POST", path))
+        await api.post({"body": 2})
+        assert (await waiting).status_code == 201
+
+
+def test_a_connection_belongs_to_the_project_that_it_served_last() -> None:
+    env = {"ZAQAR_LITE_QUOTAS__CONNECTIONS": "1"}
+    path = "/v2/queues"
+    other = request("GET", path, headers={"X-Project-ID": "other"})
+    with ServerProcess("memory://", env=env) as server:
+        with Raw(server) as first, Raw(server) as second:
+            for _ in range(2):
+                first.send(request("GET", path))
+                assert first.answer().status == 200
+                second.send(request("GET", path))
+                full = second.answer()
+                assert (full.status, full.json()["title"]) == (403, "Quota reached")
+            first.send(other)
+            assert first.answer().status == 200
+            second.send(request("GET", path))
+            assert second.answer().status == 200
+        answers = []
+        for _ in range(100):  # until the server has seen that they are closed
+            with Raw(server) as again:
+                again.send(request("GET", path))
+                answers.append(again.answer().status)
+            if answers[-1] == 200:
+                break
+        assert answers[-1] == 200
+
+
+async def test_who_is_too_fast_is_told_when_to_come_back(make_api: MakeApi) -> None:
+    async with make_api(quotas={"write_requests": 1, "read_bytes": 100}) as api:
+        await api.post({"body": 1})
+        await api.post({"body": "x" * 400})
+        refused = await api.call("POST", "messages", {"messages": [{"body": 1}]})
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert (await api.call("PUT", "/v2/queues/other")).status_code == 201
+        assert (await api.call("GET", "/v2/ping")).status_code == 204
+        await api.post({"body": 1}, X_Project_ID="other")
+        await api.browse()
+        refused = await api.call("GET", "messages")
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 3
+        claim = await api.call("POST", "claims")
+        assert claim.status_code == 429
+
+
+async def test_requests_of_nobody_use_up_nothing(make_api: MakeApi, tmp_path: Path) -> None:
+    file = tmp_path / "admin.key"
+    settings = {"auth": "keys", "admin_key_file": file, "quotas": {"manage_requests": 2}}
+    async with make_api(**settings) as api:
+        for _ in range(20):
+            assert (await api.call("PUT", "/v2/queues/a")).status_code == 401
+        operator = {"Authorization": f"Bearer {file.read_text().strip()}"}
+        for n in range(4):
+            answer = await api.call("PUT", f"/v2/queues/{n}", **operator)
+            assert answer.status_code == 201
+        assert (await api.call("PUT", "/v2/queues/b", **operator)).status_code == 429
+
+
+async def test_a_project_gets_quotas_of_its_own(make_api: MakeApi) -> None:
+    async with make_api(quotas={"queues": 1, "messages": 9}, admin_mode=True) as api:
+        path = "/v2/quotas/demo"
+        answer = await api.call("PUT", path, {"queues": 2, "messages": None})
+        assert answer.status_code == 200
+        shown = answer.json()
+        assert shown["own"] == {"queues": 2, "messages": None}
+        assert (shown["quotas"]["queues"], shown["quotas"]["messages"]) == (2, None)
+        for name, status in (("a", 201), ("b", 201), ("c", 403)):
+            assert (await api.call("PUT", f"/v2/queues/{name}")).status_code == status
+        await api.call("PUT", path, {"bytes": 7})
+        shown = (await api.call("GET", path)).json()
+        assert (shown["own"], shown["quotas"]["queues"]) == ({"bytes": 7}, 1)
+        assert (await api.call("DELETE", path)).status_code == 204
+        assert (await api.call("DELETE", path)).status_code == 204
+        shown = (await api.call("GET", path)).json()
+        assert (shown["own"], shown["quotas"]["bytes"]) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{"queue": 1}, {"queues": -1}, {"queues": "1"}, {"queues": True}, {"read_bytes": 0}, [1]],
+)
+async def test_a_quota_that_is_none_is_refused(make_api: MakeApi, document: Any) -> None:
+    async with make_api(admin_mode=True) as api:
+        assert (await api.call("PUT", "/v2/quotas/demo", document)).status_code == 400
+        assert (await api.call("GET", "/v2/quotas/demo")).json()["own"] == {}
+
+
+async def test_what_was_set_outlives_the_server(make_api: MakeApi, tmp_path: Path) -> None:
+    settings = {"store": f"embedded:{tmp_path}/data", "admin_mode": True}
+    async with make_api(**settings) as api:
+        await api.call("PUT", "/v2/quotas/demo", {"queues": 0})
+    async with make_api(**settings) as api:
+        assert is_full(await api.call("PUT", "/v2/queues/a"))
+
+
+async def test_who_administers_a_project_can_not_raise_its_quotas(
+    make_api: MakeApi, tmp_path: Path
+) -> None:
+    file = tmp_path / "admin.key"
+    async with make_api(auth="keys", admin_key_file=file) as api:
+        del api.http.headers["X-Project-ID"]
+        operator = {"Authorization": f"Bearer {file.read_text().strip()}"}
+        document = {"project": "demo", "grants": ["*:*"]}
+        made = await api.call("POST", "/v2/keys", document, **operator)
+        own = {"Authorization": f"Bearer {made.json()['key']}"}
+        for method in ("GET", "PUT", "DELETE"):
+            denied = await api.call(method, "/v2/quotas/demo", {}, **own)
+            assert denied.status_code == 403, method
+        set_ = await api.call("PUT", "/v2/quotas/demo", {"queues": 3}, **operator)
+        assert set_.status_code == 200
+        shown = await api.call("GET", "/v2/quota", **own)
+        assert shown.json()["quotas"]["queues"] == 3

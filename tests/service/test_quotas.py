@@ -1,0 +1,195 @@
+"""Quotas as the services keep them: followed, counted within a tolerance, and cheap."""
+
+import pytest
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Invalid, QuotaReached, TooMany
+from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptions, Take
+from zaqar_lite.domain.quotas import UNLIMITED, Quota
+from zaqar_lite.service import quotas as module
+from zaqar_lite.service.quotas import Quotas
+from zaqar_lite.service.rates import Kind, Rates
+from zaqar_lite.service.stock import COUNT_AGAIN, COUNT_EVERY, Stock
+from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.memory import create
+
+pytestmark = pytest.mark.anyio
+QUEUE = QueueRef("p", "q")
+
+
+class Time:
+    """A clock that tests move."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class House:
+    """A memory store and two processes' counts over it."""
+
+    def __init__(self, quota: Quota) -> None:
+        made: tuple[MessageStore, ManagementStore] = create(
+            "memory://", clock=Clock(), options=StoreOptions()
+        )
+        self.messages, self.management = made
+        self.time = Time()
+        self.stock, self.other = (
+            Stock(self.messages, self.management, lambda _: quota, monotonic=self.time)
+            for _ in range(2)
+        )
+
+    async def post(self, stock: Stock, *sizes: int) -> None:
+        """Post messages by one of the processes."""
+        await stock.admit("p", len(sizes), sum(sizes))
+        new = [NewMessage(b"x" * size, 60_000) for size in sizes]
+        await self.messages.post(QUEUE, new, client_id="c", version=None)
+
+    async def pop(self, count: int) -> None:
+        """Take messages away, of which no process is told."""
+        await self.messages.pop(QUEUE, Take(count, None, DelayMode.IGNORE))
+
+
+async def house(quota: Quota) -> House:
+    made = House(quota)
+    await made.management.create_queue(QUEUE, {}, max_queues=10)
+    return made
+
+
+async def test_room_that_was_made_is_seen_within_a_second() -> None:
+    it = await house(Quota(messages=3))
+    await it.post(it.stock, 1, 1, 1)
+    await it.pop(2)
+    it.time.now += COUNT_AGAIN / 2
+    with pytest.raises(QuotaReached):
+        await it.post(it.stock, 1)
+    it.time.now += COUNT_AGAIN / 2
+    await it.post(it.stock, 1, 1)
+    with pytest.raises(QuotaReached):
+        await it.post(it.stock, 1)
+
+
+async def test_what_another_process_took_is_seen_by_the_next_count() -> None:
+    it = await house(Quota(messages=4))
+    await it.post(it.stock, 1)
+    await it.post(it.other, 1, 1)
+    await it.post(it.stock, 1, 1)  # five: by what the other took the quota is exceeded
+    it.time.now += 2 * COUNT_EVERY
+    with pytest.raises(QuotaReached):
+        await it.post(it.other, 1)
+    counted = await it.other.counted("p")
+    assert counted is not None
+    assert counted.messages == 5
+
+
+async def test_removed_messages_count_as_average_ones() -> None:
+    it = await house(Quota(bytes=1_000))
+    await it.post(it.stock, 600, 200)
+    await it.pop(1)  # the large one, as it happens
+    it.time.now += COUNT_EVERY
+    counted = await it.stock.counted("p")
+    assert counted is not None
+    assert counted == (1, 400)
+    again = Stock(it.messages, it.management, lambda _: UNLIMITED, monotonic=it.time)
+    assert await again.counted("p") == (1, 200)  # a new process looks at the ends of the queues
+
+
+async def test_projects_without_such_a_quota_are_not_counted() -> None:
+    it = await house(Quota(queues=1))
+    assert not it.stock.bounds("p")
+    assert await it.stock.counted("p") == (0, 0)
+
+
+async def test_another_process_follows_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    management = House(UNLIMITED).management
+    defaults = Quota(queues=5)
+    one, two = (Quotas(management, defaults, shared=True) for _ in range(2))
+    await two.load()
+    changes = 0
+
+    def changed() -> None:
+        nonlocal changes
+        changes += 1
+
+    two.changed = changed
+    await one.set("p", {"read_requests": 2})
+    assert (one.of("p").queues, one.of("p").read_requests) == (5, 2)
+    await two.load()
+    assert (two.of("p"), two.has_rates) == (one.of("p"), True)
+    await two.load()
+    assert changes == 1
+    await one.reset("p")
+    await two.load()
+    assert (two.of("p"), two.has_rates) == (defaults, False)
+    monkeypatch.setattr(module, "MAX_PROJECTS", 1)
+    await one.set("a", {})
+    with pytest.raises(Invalid):
+        await one.set("b", {})
+    await one.set("a", {"queues": 1})
+
+
+async def metered(time: Time, **rates: int) -> Rates:
+    quotas = Quotas(House(UNLIMITED).management, UNLIMITED.changed(rates), shared=False)
+    return Rates(quotas, monotonic=time)
+
+
+def spent(rates: Rates, kind: Kind, size: int = 0) -> int:
+    """How many requests in a row are let through, up to a thousand."""
+    for count in range(1_000):
+        try:
+            rates.spend("p", kind, size)
+        except TooMany:
+            return count
+    return 1_000
+
+
+async def test_a_rate_lets_two_seconds_worth_in_and_then_its_own() -> None:
+    time = Time()
+    rates = await metered(time, write_requests=10)
+    assert spent(rates, Kind.WRITE) == 20
+    time.now += 1
+    assert spent(rates, Kind.WRITE) == 10
+    assert spent(rates, Kind.READ) == 1_000
+    time.now += 100
+    assert spent(rates, Kind.WRITE) == 20
+    rates.spend("other", Kind.WRITE, 0)
+
+
+async def test_retry_after_says_when_a_request_comes_through() -> None:
+    time = Time()
+    rates = await metered(time, manage_requests=1, write_bytes=100)
+    assert spent(rates, Kind.MANAGE) == 2
+    for kind, size in ((Kind.MANAGE, 0), (Kind.WRITE, 1_000)):
+        spent(rates, kind, size)
+        with pytest.raises(TooMany) as caught:
+            rates.spend("p", kind, size)
+        time.now += caught.value.retry_after - 1.5
+        with pytest.raises(TooMany):
+            rates.spend("p", kind, size)
+        time.now += 1.5
+        rates.spend("p", kind, size)
+
+
+async def test_bytes_that_were_answered_are_paid_by_those_who_come_after() -> None:
+    time = Time()
+    rates = await metered(time, read_bytes=100)
+    rates.spend("p", Kind.READ, 0)
+    rates.charge("p", Kind.READ, 500)
+    assert spent(rates, Kind.READ) == 0
+    time.now += 3.5
+    assert spent(rates, Kind.READ) == 1_000
+
+
+async def test_a_process_has_its_share_and_forgets_who_is_idle() -> None:
+    time = Time()
+    quotas = Quotas(House(UNLIMITED).management, Quota(read_requests=10), shared=False)
+    rates = Rates(quotas, share=1 / 2, monotonic=time)
+    assert spent(rates, Kind.READ) == 10
+    for number in range(10_001):
+        rates.spend(f"p{number}", Kind.READ, 0)
+    assert len(rates._accounts) == 10_000
+    time.now += 10
+    rates.spend("one more", Kind.READ, 0)
+    assert len(rates._accounts) == 1

@@ -1,0 +1,126 @@
+"""The quotas of projects: those of the settings, and what was set otherwise for single ones.
+
+All that is set for single projects is held in memory, so that asking costs no call. A record
+counts the changes; other processes look at it every few seconds, and read all when it has moved.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from zaqar_lite.domain.errors import Invalid, Unavailable
+from zaqar_lite.domain.limits import MAX_PROJECT_ID
+from zaqar_lite.domain.quotas import UNLIMITED, Quota
+from zaqar_lite.storage.base import ManagementStore
+
+logger = logging.getLogger(__name__)
+KIND, CHANGES = "quota", "quota-changes"
+MAX_PROJECTS = 10_000
+"""Projects that have quotas of their own."""
+LOOK_EVERY = 5.0
+"""Seconds after which a process has seen what another one set."""
+_NAME = "quota"
+_PAGE = 1_000
+
+
+class Quotas:
+    """Answer, set and follow the quotas of projects."""
+
+    def __init__(self, management: ManagementStore, defaults: Quota, *, shared: bool) -> None:
+        self._management = management
+        self._defaults = defaults
+        self._shared = shared
+        self._set: dict[str, Quota] = {}
+        self._seen: int | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.has_rates = False
+        """Whether any project has a rate."""
+        self.has_connections = False
+        """Whether any project has a quota of connections."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called when something was set, here or elsewhere."""
+        self._replace({})
+
+    def of(self, project: str) -> Quota:
+        """The quota of a project."""
+        return self._set.get(project, self._defaults)
+
+    async def own(self, project: str) -> Mapping[str, int | None]:
+        """What was set for a project itself."""
+        record = await self._management.get_record(KIND, project, _NAME)
+        return {} if record is None else json.loads(record.value)
+
+    async def set(self, project: str, document: Mapping[str, Any]) -> None:
+        """Set quotas of a project in place of all that were; what is not named is as by default.
+
+        Here it holds at once, in other processes within LOOK_EVERY.
+
+        Raises:
+            Invalid: a quota is wrong, or too many projects have quotas of their own.
+        """
+        if len(project) > MAX_PROJECT_ID:
+            raise Invalid(f"A project id has at most {MAX_PROJECT_ID} characters.")
+        quota = self._defaults.changed(document)
+        if project not in self._set and len(self._set) >= MAX_PROJECTS:
+            raise Invalid(f"{MAX_PROJECTS} projects may have quotas of their own: reset some.")
+        value = json.dumps(dict(document)).encode()
+        await self._management.put_record(KIND, project, _NAME, value, expected=None)
+        self._replace({**self._set, project: quota})
+        await self._tell()
+
+    async def reset(self, project: str) -> None:
+        """Give a project the default quotas again."""
+        await self._management.delete_record(KIND, project, _NAME)
+        self._replace({name: quota for name, quota in self._set.items() if name != project})
+        await self._tell()
+
+    async def load(self) -> None:
+        """Read what is set, if it has changed since it was read last."""
+        record = await self._management.get_record(CHANGES, "", _NAME)
+        version = 0 if record is None else record.version
+        if version == self._seen:
+            return
+        found: dict[str, Quota] = {}
+        after: tuple[str, str] | None = None
+        while len(found) < MAX_PROJECTS:
+            page = await self._management.list_records(KIND, after=after, limit=_PAGE)
+            for entry in page:
+                found[entry.project] = self._defaults.changed(json.loads(entry.value))
+            if len(page) < _PAGE:
+                break
+            after = (page[-1].project, page[-1].name)
+        self._seen = version
+        self._replace(found)
+
+    def start(self) -> None:
+        """Follow what other processes set, where the store is shared."""
+        if self._shared:
+            self._task = asyncio.create_task(self._follow(), name="quotas")
+
+    async def stop(self) -> None:
+        """End following."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            try:
+                await self.load()
+            except Unavailable as exc:
+                logger.debug("the quotas stay as they were: %s", exc)
+
+    async def _tell(self) -> None:
+        """Count the change; one that is lost by a crash here is seen with the next."""
+        await self._management.put_record(CHANGES, "", _NAME, b"{}", expected=None)
+
+    def _replace(self, found: dict[str, Quota]) -> None:
+        self._set = found
+        quotas = (self._defaults, *found.values())
+        self.has_rates = any(quota.rates != UNLIMITED.rates for quota in quotas)
+        self.has_connections = any(quota.connections is not None for quota in quotas)
+        self.changed()

@@ -1,0 +1,142 @@
+"""Rates of projects: how many requests and bytes a second, of reading, writing and managing.
+
+Each is a token bucket that holds two seconds' worth. A request needs one token of its requests and
+some token of its bytes; bytes may leave a debt behind, which the requests after it wait for, so
+that one which is larger than the bucket passes too.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from enum import IntEnum
+
+from zaqar_lite.domain.errors import TooMany
+from zaqar_lite.domain.quotas import RATES, Quota
+from zaqar_lite.service.quotas import Quotas
+
+BURST = 2.0
+"""Seconds' worth of tokens that a bucket holds."""
+_MAX_PROJECTS = 10_000
+
+
+class Kind(IntEnum):
+    """What a request does: the place of its two buckets."""
+
+    READ = 0
+    WRITE = 2
+    MANAGE = 4
+
+
+class _Bucket:
+    """Tokens that come back at a rate."""
+
+    __slots__ = ("left", "most", "name", "rate", "seen")
+
+    def __init__(self, name: str, rate: float, now: float) -> None:
+        self.name, self.rate, self.seen = name, rate, now
+        self.most = max(rate * BURST, 1.0)
+        self.left = self.most
+
+
+class _Account(list[_Bucket | None]):
+    """The buckets of a project, in the order of RATES, and the quota that they are for."""
+
+    __slots__ = ("quota",)
+
+    quota: Quota
+
+
+class Rates:
+    """Refuse the requests of projects that are faster than their quota allows.
+
+    `share` is the part of each rate that is for this process.
+    """
+
+    def __init__(
+        self,
+        quotas: Quotas,
+        *,
+        share: float = 1.0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._quotas = quotas
+        self._share = share
+        self._monotonic = monotonic
+        self._accounts: dict[str, _Account] = {}
+        self.is_on = quotas.has_rates
+        """Whether any project has a rate: else there is nothing to ask for."""
+
+    def refresh(self) -> None:
+        """Take the quotas as they are now; projects whose own did not change keep their buckets."""
+        self.is_on = self._quotas.has_rates
+        of = self._quotas.of
+        kept = {name: one for name, one in self._accounts.items() if one.quota == of(name)}
+        self._accounts = kept
+
+    def spend(self, project: str, kind: Kind, size: int) -> None:
+        """Take the tokens of a request with a body of `size` bytes.
+
+        Raises:
+            TooMany: there are none; nothing was taken.
+        """
+        account = self._accounts.get(project)
+        if account is None:
+            account = self._open(project)
+        requests, volume = account[kind], account[kind + 1]
+        if requests is None and volume is None:
+            return
+        now = self._monotonic()
+        if requests is not None:
+            left = requests.left + (now - requests.seen) * requests.rate
+            requests.left = min(left, requests.most)
+            requests.seen = now
+            if left < 1:
+                self._refuse(requests, 1 - left)
+        if volume is not None:
+            left = volume.left + (now - volume.seen) * volume.rate
+            left = volume.left = min(left, volume.most)
+            volume.seen = now
+            if left <= 0:
+                self._refuse(volume, 1 - left)
+            volume.left = left - size
+        if requests is not None:
+            requests.left -= 1
+
+    def charge(self, project: str, kind: Kind, size: int) -> None:
+        """Take `size` bytes that were answered, whether they are there or not."""
+        account = self._accounts.get(project)
+        bucket = None if account is None else account[kind + 1]
+        if bucket is not None:
+            bucket.left -= size
+
+    def _refuse(self, bucket: _Bucket, missing: float) -> None:
+        rate = bucket.rate / self._share
+        raise TooMany(
+            f"The project's quota is {rate:g} a second ({bucket.name}).",
+            retry_after=math.ceil(missing / bucket.rate),
+        )
+
+    def _open(self, project: str) -> _Account:
+        now, quota = self._monotonic(), self._quotas.of(project)
+        account = _Account(
+            None if rate is None else _Bucket(name, rate * self._share, now)
+            for name, rate in zip(RATES, quota.rates, strict=True)
+        )
+        account.quota = quota
+        if len(self._accounts) >= _MAX_PROJECTS:
+            self._forget(now)
+        self._accounts[project] = account
+        return account
+
+    def _forget(self, now: float) -> None:
+        """Forget who has all tokens, which changes nothing; else the first."""
+
+        def is_full(bucket: _Bucket | None) -> bool:
+            return bucket is None or (
+                bucket.left + (now - bucket.seen) * bucket.rate >= bucket.most
+            )
+
+        kept = {name: one for name, one in self._accounts.items() if not all(map(is_full, one))}
+        if len(kept) >= _MAX_PROJECTS:
+            del kept[next(iter(kept))]
+        self._accounts = kept

@@ -1,0 +1,193 @@
+"""What projects have: messages and bytes, counted now and then, plus what this process posted.
+
+To count is to ask each queue for its statistics, so it is done at most every five seconds, for a
+tenth of the time at most, and only for projects that have such a quota: behind a post, or before it
+where the last count is twice as old. Between two counts what
+this process posts is added, and nothing is taken off; so a project that seems to have reached its
+quota is counted again before a post is refused, once a second at most. What other processes post
+between two counts is not seen: by so much a quota may be exceeded.
+
+No store counts bytes. Those that this process posts are added as they are; of what has gone since
+the last count, and of what others posted, each message counts as the average one.
+"""
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from zaqar_lite.domain.errors import QuotaReached, Unavailable
+from zaqar_lite.domain.models import Stats
+from zaqar_lite.domain.quotas import Quota, QuotaOf
+from zaqar_lite.storage.base import ManagementStore, MessageStore
+
+logger = logging.getLogger(__name__)
+COUNT_EVERY = 5.0
+COUNT_AGAIN = 1.0
+"""Seconds between two counts of a project that has reached its quota."""
+_SHARE = 10
+"""How many times as long as a count the rest is that follows it."""
+_PATIENCE = 1.0
+"""Seconds that a post waits for a count; what takes longer goes on without it."""
+_PAGE = 100
+_MAX_PROJECTS = 10_000
+
+
+class Counted(NamedTuple):
+    """What a project's queues hold; the bytes are an estimate."""
+
+    messages: int
+    bytes: int
+
+
+class _Stock:
+    """What is known of a project: its last count, and what was posted since."""
+
+    __slots__ = ("added", "added_bytes", "at", "bytes", "count", "messages", "took")
+
+    def __init__(self) -> None:
+        self.messages, self.bytes = 0, 0.0
+        self.added, self.added_bytes = 0, 0
+        self.at: float | None = None
+        self.took = 0.0
+        self.count: asyncio.Task[None] | None = None
+
+    def is_older(self, seconds: float, now: float) -> bool:
+        """Tell whether it was counted so long ago, and not at all too often."""
+        return self.at is None or now - self.at >= max(seconds, self.took * (_SHARE + 1))
+
+    def excess(self, quota: Quota, count: int, size: int) -> str | None:
+        """Say which quota a post of `count` messages and `size` bytes would exceed, if any."""
+        total = self.messages + self.added + count
+        if quota.messages is not None and total > quota.messages:
+            return f"{quota.messages} messages"
+        if quota.bytes is not None and self.bytes + self.added_bytes + size > quota.bytes:
+            return f"{quota.bytes} bytes of messages"
+        return None
+
+
+class Stock:
+    """Refuse posts of projects that have as many messages, or bytes, as their quota allows."""
+
+    def __init__(
+        self,
+        messages: MessageStore,
+        management: ManagementStore,
+        quota_of: QuotaOf,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._messages = messages
+        self._management = management
+        self._quota_of = quota_of
+        self._monotonic = monotonic
+        self._stocks: OrderedDict[str, _Stock] = OrderedDict()
+
+    def bounds(self, project: str) -> bool:
+        """Tell whether the project has a quota of messages or of bytes."""
+        quota = self._quota_of(project)
+        return quota.messages is not None or quota.bytes is not None
+
+    async def admit(self, project: str, count: int, size: int) -> None:
+        """Let `count` messages with bodies of `size` bytes into a project that is bounded.
+
+        A post that fails behind this is in the sum until the next count.
+
+        Raises:
+            QuotaReached: they would exceed a quota of the project.
+        """
+        quota = self._quota_of(project)
+        stock, now = self._stock(project), self._monotonic()
+        if stock.is_older(2 * COUNT_EVERY, now):
+            await self._counted(project, stock)
+        elif stock.is_older(COUNT_EVERY, now):
+            self._begin(project, stock)
+        excess = stock.excess(quota, count, size)
+        if excess is not None and stock.is_older(COUNT_AGAIN, self._monotonic()):
+            await self._counted(project, stock)
+            excess = stock.excess(quota, count, size)
+        if excess is not None:
+            raise QuotaReached(
+                f"The post does not fit into the project's quota of {excess}: receive or delete "
+                "some, or ask who runs this server for more."
+            )
+        stock.added += count
+        stock.added_bytes += size
+
+    async def counted(self, project: str) -> Counted | None:
+        """What a project has; None when that is not known within a second."""
+        stock = self._stock(project)
+        if stock.is_older(COUNT_EVERY, self._monotonic()):
+            await self._counted(project, stock)
+        if stock.at is None:
+            return None
+        return Counted(stock.messages + stock.added, round(stock.bytes) + stock.added_bytes)
+
+    def start(self) -> None:
+        """Do nothing: what is asked for is counted."""
+
+    async def stop(self) -> None:
+        """End the counts that go on."""
+        counts = [stock.count for stock in self._stocks.values() if stock.count is not None]
+        for count in counts:
+            count.cancel()
+        await asyncio.gather(*counts, return_exceptions=True)
+
+    def _stock(self, project: str) -> _Stock:
+        stock = self._stocks.get(project)
+        if stock is None:
+            stock = self._stocks[project] = _Stock()
+            if len(self._stocks) > _MAX_PROJECTS:
+                self._stocks.popitem(last=False)
+        return stock
+
+    async def _counted(self, project: str, stock: _Stock) -> None:
+        """Count, for a second at most; behind that the count goes on by itself."""
+        await asyncio.wait({self._begin(project, stock)}, timeout=_PATIENCE)
+
+    def _begin(self, project: str, stock: _Stock) -> "asyncio.Task[None]":
+        if stock.count is None or stock.count.done():
+            stock.count = asyncio.create_task(self._count(project, stock), name="count")
+        return stock.count
+
+    async def _count(self, project: str, stock: _Stock) -> None:
+        begun = self._monotonic()
+        added, added_bytes = stock.added, stock.added_bytes
+        try:
+            found, sampled = await self._look(project)
+        except Unavailable as exc:
+            logger.debug("the messages of a project were not counted: %s", exc)
+            return
+        known = stock.messages + added
+        if stock.at is not None and known:
+            stock.bytes = (stock.bytes + added_bytes) / known * found
+        else:
+            stock.bytes = sampled
+        stock.messages = found
+        stock.added -= added
+        stock.added_bytes -= added_bytes
+        stock.at, stock.took = begun, self._monotonic() - begun
+
+    async def _look(self, project: str) -> tuple[int, float]:
+        """Count a project's messages, and guess their bytes by the ends of its queues."""
+        found, sampled = 0, 0.0
+        marker: str | None = None
+        while True:
+            page = await self._management.list_queues(
+                project, marker=marker, limit=_PAGE, name_contains=None, metadata={}
+            )
+            for record in page:
+                stats = await self._messages.stats(record.ref)
+                found += stats.total
+                sampled += stats.total * _average(stats)
+            if len(page) < _PAGE:
+                return found, sampled
+            marker = page[-1].ref.name
+            await asyncio.sleep(0)  # others have their turn
+
+
+def _average(stats: Stats) -> float:
+    sizes = [len(end.body) for end in (stats.oldest, stats.newest) if end is not None]
+    return sum(sizes) / len(sizes) if sizes else 0.0

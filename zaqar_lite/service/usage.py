@@ -1,0 +1,46 @@
+"""How much of its quotas a project uses."""
+
+from collections.abc import Mapping
+
+from zaqar_lite.service.connected import Connected
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.stock import Stock
+from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.waiting import Waiting
+
+MOST_COUNTED = 10_000
+"""Subscriptions that are counted; more are told as so many."""
+
+
+class Usage:
+    """Add up what a project has."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        stock: Stock,
+        subscriptions: Subscriptions,
+        waiting: Waiting,
+        connected: Connected,
+    ) -> None:
+        self._connected = connected
+        self._queues = queues
+        self._stock = stock
+        self._subscriptions = subscriptions
+        self._waiting = waiting
+
+    async def of(self, project: str) -> Mapping[str, int | None]:
+        """What a project has; None for what is not known within a second.
+
+        Requests that wait, and connections, are those of the process that answers; connections
+        are counted only while any project has a quota of them.
+        """
+        counted = await self._stock.counted(project)
+        return {
+            "queues": await self._queues.count(project),
+            "messages": None if counted is None else counted.messages,
+            "bytes": None if counted is None else counted.bytes,
+            "subscriptions": await self._subscriptions.count(project, most=MOST_COUNTED),
+            "waiters": self._waiting.count_of(project),
+            "connections": self._connected.count_of(project),
+        }
