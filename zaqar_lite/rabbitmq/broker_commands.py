@@ -30,6 +30,7 @@ from zaqar_lite.client import (
 from zaqar_lite.client.shell import DEFAULT_URL
 from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.rabbitmq import amqp
+from zaqar_lite.rabbitmq.drift import Kind
 from zaqar_lite.rabbitmq.management import Management
 from zaqar_lite.rabbitmq.metrics import served
 from zaqar_lite.rabbitmq.publisher import Publisher, for_zaqar
@@ -40,7 +41,10 @@ Say = Callable[..., None]
 
 
 def apply(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
-    """Make what is missing; over the management API each change is printed."""
+    """Make what is missing; over the management API each change is printed.
+
+    The exit code is 2 when delays are wrong all the same: a policy, a foreign binding, a consumer.
+    """
     if arguments.via == "amqp":
         if arguments.prune:
             raise Invalid("AMQP cannot list what is extra; --prune needs --via management")
@@ -54,10 +58,17 @@ def apply(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
         return 0
     with Management(arguments.management_url, vhost=arguments.vhost) as management:
         done = management.apply(topology, prune=arguments.prune, dry_run=arguments.dry_run)
+        left = [
+            each
+            for each in management.verify(topology)
+            if each.is_drift and each.kind is not Kind.PARKED and each not in done
+        ]
     for each in done:
         say(f"{'+' if each.kind == 'missing' else '-'} {each.subject}")
     say(f"{len(done)} changes{', none made' if arguments.dry_run else ''}")
-    return 0
+    for each in left:
+        say(f"left: {each.kind} {each.subject}: {each.detail}")
+    return 2 if left else 0
 
 
 async def _declare(url: str, topology: Topology) -> None:

@@ -41,6 +41,7 @@ class Kind(StrEnum):
     POLICY = "policy"
     CONSUMER = "consumer"
     BROKER = "broker"
+    PARKED = "parked"
     NOTICE = "notice"
 
 
@@ -70,7 +71,7 @@ class Finding:
 
     @property
     def is_drift(self) -> bool:
-        """Whether delays may be wrong because of it."""
+        """Whether delays may be wrong, or messages are stuck, because of it."""
         return self.kind is not Kind.NOTICE
 
 
@@ -263,11 +264,15 @@ def _notices(topology: Topology, found: Snapshot) -> Iterator[Finding]:
     for entry in found.queues:
         name, count = entry["name"], entry.get("messages", 0)
         if name == topology.parking and count:
-            detail = f"{count} messages that no binding wanted; look at their keys and x-death"
-            yield Finding(Kind.NOTICE, f"queue {name}", detail)
+            detail = (
+                f"{count} messages that no binding wanted are parked and will never be due: a "
+                f"publisher of other bits or another destination? A key has {topology.bits} "
+                "digits here. Look at theirs, publish them anew, and purge the queue"
+            )
+            yield Finding(Kind.PARKED, f"queue {name}", detail)
         if name == topology.failed and count:
-            detail = f"{count} messages that could not be posted; the reason is in a header"
-            yield Finding(Kind.NOTICE, f"queue {name}", detail)
+            detail = f"{count} messages could not be posted and are parked; a header says why"
+            yield Finding(Kind.PARKED, f"queue {name}", detail)
         if entry.get("messages_dlx") and _is_ours(topology, name):
             count = entry["messages_dlx"]
             detail = f"{count} messages are being handed on; if that stays, a route is missing"

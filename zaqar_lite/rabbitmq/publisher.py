@@ -8,6 +8,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Self
 
@@ -34,7 +35,7 @@ class Publisher:
 
     Args:
         connection: to the broker.
-        topology: the one that was applied there.
+        topology: the one that was applied there; if that has grown since, `open` learns it.
         maximum: the longest delay to accept, in seconds, where that is less than the topology's;
             while a topology grows, the old maximum.
         timeout: seconds to wait for the broker's confirm.
@@ -68,13 +69,15 @@ class Publisher:
     async def open(self) -> None:
         """Open the channel, with confirms, and with returned messages as errors.
 
-        It looks for the highest level of the topology: a key with more digits than the broker's
-        topology has levels is read modulo 2^N there, and its message would come too early.
+        It learns from the broker how many digits a key has there: one with fewer would be parked,
+        with a confirm. `topology` then says so; the maximum stays, because a topology that is
+        growing delivers longer delays twice. One with more digits than the broker has levels is
+        read modulo 2^N there, so that its message would come too early.
 
         Raises:
             Unavailable: the broker has no such topology, or one of fewer bits.
         """
-        topology = self.topology
+        self.topology = topology = await self._learned()
         channel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
         try:
             await channel.get_exchange(topology.level_exchange(topology.bits - 1), ensure=True)
@@ -84,6 +87,22 @@ class Publisher:
                 f"{error}: is the topology applied, with {topology.bits} bits?"
             ) from error
         self._channel = channel
+
+    async def _learned(self) -> Topology:
+        """Return the topology with as many bits as the broker's, if that has more."""
+        bits = self.topology.bits
+        while await self._is_there(self.topology.level_exchange(bits)):
+            bits += 1
+        # What drains is the business of the end exchange alone.
+        return self.topology if bits == self.topology.bits else replace(self.topology, bits=bits)
+
+    async def _is_there(self, exchange: str) -> bool:
+        async with self._connection.channel() as channel:  # a missing exchange closes it
+            try:
+                await channel.get_exchange(exchange, ensure=True)
+            except ChannelNotFoundEntity:
+                return False
+        return True
 
     async def close(self) -> None:
         """Close the channel, not the connection."""
