@@ -61,6 +61,13 @@ def swift_server() -> Iterator[services.SwiftServer]:
 
 
 @pytest.fixture(scope="session")
+def keystone_server() -> Iterator[services.KeystoneServer]:
+    """A Keystone of a new cloud."""
+    with services.start_keystone() as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
 def rabbitmq_server() -> Iterator[services.RabbitServer]:
     """A RabbitMQ broker with the management plugin (ZAQAR_TEST_RABBITMQ_URL)."""
     yield from _given_or_started(

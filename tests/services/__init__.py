@@ -6,6 +6,7 @@ describe a server that somebody else runs, by its URL. A program that is not ins
 test skip, and fail where the environment variable CI is set.
 """
 
+from tests.services.keystone import KeystoneServer, start_keystone
 from tests.services.mongodb import MongoServer, describe_mongo, mongo_from, start_mongo
 from tests.services.process import Process, Service, free_port, free_ports
 from tests.services.rabbitmq import RabbitServer, rabbit_from, start_rabbit
@@ -22,6 +23,7 @@ from tests.services.s3 import S3Server, s3_from, start_s3
 from tests.services.swift import SwiftServer, start_swift, swift_from
 
 __all__ = [
+    "KeystoneServer",
     "MongoServer",
     "Process",
     "RabbitServer",
@@ -38,6 +40,7 @@ __all__ = [
     "rabbit_from",
     "redis_from",
     "s3_from",
+    "start_keystone",
     "start_mongo",
     "start_rabbit",
     "start_redis",

@@ -69,5 +69,6 @@ class Environment:
 SWIFT = Environment("swift", "2.38.3")
 SECANTUSDB = Environment("secantusdb", "0.7.0b3")
 MOTO = Environment("moto", "5.2.5", "[server,s3]")
+KEYSTONE = Environment("keystone", "30.0.0")
 
-ENVIRONMENTS = (SWIFT, SECANTUSDB, MOTO)
+ENVIRONMENTS = (SWIFT, SECANTUSDB, MOTO, KEYSTONE)

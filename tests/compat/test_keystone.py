@@ -1,0 +1,162 @@
+"""A real Keystone, a real server, and the real `openstack` command between them."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server import ServerProcess
+from tests.services.keystone import PASSWORD, KeystoneServer
+
+pytestmark = pytest.mark.slow
+CLIENT_ID = str(uuid.uuid4())
+_SECURE = {"ZAQAR_LITE_ROLE_DEFAULTS": "secure", "ZAQAR_LITE_KEYSTONE_BELIEVED_FOR": "0"}
+
+
+@dataclass
+class Cloud:
+    """A cloud whose catalogue leads to our server."""
+
+    keystone: KeystoneServer
+    admin: str
+    server: str
+
+    def make_user(self, role: str, project: str) -> str:
+        """A user of a project, which is made where there is none; answer the user's name."""
+        name = f"{role}-{uuid.uuid4().hex[:8]}"
+        call = self.keystone.call
+        projects = call(self.admin, "GET", f"/projects?name={project}")
+        place = projects.get(project) or call(
+            self.admin, "POST", "/projects", {"project": {"name": project, "domain_id": "default"}}
+        )
+        user = {"name": name, "password": PASSWORD, "domain_id": "default"}
+        made = call(self.admin, "POST", "/users", {"user": user})
+        roles = call(self.admin, "GET", f"/roles?name={role}")
+        path = f"/projects/{place['id']}/users/{made['id']}/roles/{roles[role]['id']}"
+        call(self.admin, "PUT", path)
+        return name
+
+    def ask(
+        self, token: str, path: str = "/v2/queues", method: str = "GET", **headers: str
+    ) -> httpx.Response:
+        """Send a request to our server."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        named |= {"Client-ID": CLIENT_ID, "X-Auth-Token": token}
+        body: dict[str, Any] | None = {} if method in ("PUT", "POST") else None
+        return httpx.request(method, f"{self.server}{path}", headers=named, json=body, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def cloud(keystone_server: KeystoneServer) -> Iterator[Cloud]:
+    admin = keystone_server.log_in("admin", project="admin")
+    options = ("--auth", "keystone", "--keystone-url", keystone_server.url, "--admin-mode")
+    with ServerProcess("memory://", *options, env=_SECURE).start(ready=401) as server:
+        service = {"name": "zaqar-lite", "type": "messaging"}
+        made = keystone_server.call(admin, "POST", "/services", {"service": service})
+        endpoint = {"service_id": made["id"], "region_id": "RegionOne"}
+        endpoint |= {"interface": "public", "url": server.url}
+        keystone_server.call(admin, "POST", "/endpoints", {"endpoint": endpoint})
+        yield Cloud(keystone_server, admin, server.url)
+
+
+def test_openstack_lists_queues_with_a_password(cloud: Cloud) -> None:
+    user = cloud.make_user("manager", "shop")
+    token = cloud.keystone.log_in(user, project="shop")
+    assert cloud.ask(token, "/v2/queues/orders", "PUT").status_code == 201
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("OS_")},
+        "OS_AUTH_URL": cloud.keystone.url,
+        "OS_USERNAME": user,
+        "OS_PASSWORD": PASSWORD,
+        "OS_PROJECT_NAME": "shop",
+        "OS_USER_DOMAIN_ID": "default",
+        "OS_PROJECT_DOMAIN_ID": "default",
+        "OS_IDENTITY_API_VERSION": "3",
+    }
+
+    program = str(Path(sys.executable).with_name("openstack"))
+    listed = subprocess.run(
+        [program, "messaging", "queue", "list", "-f", "json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert listed.returncode == 0, listed.stderr
+    assert [row["Name"] for row in json.loads(listed.stdout)] == ["orders"]
+
+
+@pytest.mark.parametrize(
+    ("role", "statuses"),
+    [
+        ("reader", (200, 403, 403, 403)),
+        ("member", (200, 204, 403, 403)),
+        ("manager", (200, 204, 201, 403)),
+        ("admin", (200, 204, 201, 200)),
+        ("service", (403, 403, 403, 403)),
+    ],
+)
+def test_roles_open_what_the_second_defaults_say(
+    cloud: Cloud, role: str, statuses: tuple[int, ...]
+) -> None:
+    token = cloud.keystone.log_in(cloud.make_user(role, "roles"), project="roles")
+    shots = [
+        ("GET", "/v2/queues"),
+        ("POST", "/v2/queues/absent/claims"),
+        ("PUT", f"/v2/queues/{role}"),
+        ("GET", "/v2/health"),
+    ]
+    assert tuple(cloud.ask(token, path, method).status_code for method, path in shots) == statuses
+
+
+def test_a_token_that_is_revoked_or_of_no_project_opens_nothing(cloud: Cloud) -> None:
+    user = cloud.make_user("member", "revoking")
+    token = cloud.keystone.log_in(user, project="revoking")
+    assert cloud.ask(token).status_code == 200
+    assert cloud.ask(token, X_Project_ID="other").status_code == 403
+    cloud.keystone.call(token, "DELETE", "/auth/tokens", X_Subject_Token=token)
+    answer = cloud.ask(token)
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == f'Keystone uri="{cloud.keystone.url}"'
+    assert cloud.ask(token[:-5] + "AAAA=").status_code == 401
+    of_system = cloud.keystone.log_in("admin", system=True)
+    answer = cloud.ask(of_system)
+    assert (answer.status_code, answer.json()["title"]) == (400, "Project-Id Missing")
+
+
+def test_an_application_credential_opens_what_its_rules_say(cloud: Cloud) -> None:
+    user = cloud.make_user("member", "applications")
+    token = cloud.keystone.log_in(user, project="applications")
+    identity = cloud.keystone.call(token, "GET", "/auth/tokens", X_Subject_Token=token)["user"]
+    rule = {"service": "messaging", "method": "GET", "path": "/v2/queues/*/messages"}
+    wanted = {"name": "lister", "access_rules": [rule]}
+    path = f"/users/{identity['id']}/application_credentials"
+    made = cloud.keystone.call(token, "POST", path, {"application_credential": wanted})
+    limited = cloud.keystone.log_in_by_application(made)
+    assert cloud.ask(limited, "/v2/queues/orders/messages").status_code == 200
+    assert cloud.ask(limited, "/v2/queues").status_code == 401
+    service = cloud.keystone.log_in(cloud.make_user("service", "service"), project="service")
+    assert cloud.ask(limited, "/v2/queues", X_Service_Token=service).status_code == 200
+    assert cloud.ask(token, X_Service_Token=service).status_code == 200
+    assert cloud.ask(token, X_Service_Token=token).status_code == 401
+
+
+def test_the_server_asks_by_an_account_of_its_own(cloud: Cloud) -> None:
+    account = cloud.make_user("service", "service")
+    token = cloud.keystone.log_in(cloud.make_user("member", "asked"), project="asked")
+    options = ("--auth", "keystone", "--keystone-url", cloud.keystone.url)
+    env = {"ZAQAR_LITE_KEYSTONE_USERNAME": account, "ZAQAR_LITE_KEYSTONE_PASSWORD": PASSWORD}
+    with ServerProcess("memory://", *options, env=env).start(ready=401) as server:
+        mine = Cloud(cloud.keystone, cloud.admin, server.url)
+        assert mine.ask(token).status_code == 200
+        assert mine.ask("unknown").status_code == 401
+        assert PASSWORD not in server.log()
