@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.api.conftest import Api, MakeApi
+from tests.keystone import Keystone
 from zaqar_lite.api.routes import Route
 from zaqar_lite.domain.identity import Verb
 from zaqar_lite.main import create_app
@@ -118,7 +119,8 @@ class Matrix:
         self, method: str, path: str, key: str | None, document: Any, headers: dict[str, str]
     ) -> httpx.Response:
         if key is not None:
-            headers = {**headers, "Authorization": f"Bearer {key}"}
+            bearer = {"Authorization": f"Bearer {key}"}
+            headers = {**headers, **(bearer if key.startswith("zq_") else {"X-Auth-Token": key})}
         return await self._api.http.request(method, path, json=document, headers=headers)
 
 
@@ -230,3 +232,83 @@ async def test_a_signed_url_opens_its_own_queue_alone(matrix: Matrix) -> None:
         answer = await matrix.shoot(shot, None, **own)
         assert is_hidden(answer) == (below is None), (shot.route.name, answer.text)
         assert answer.status_code != 401
+
+
+# The same with tokens of Keystone, and the roles reader, member, manager and admin.
+
+RANKS = {"reader": 1, "member": 2, "manager": 3, "admin": 4}
+NEEDED = {Verb.READ: 1, Verb.SEND: 2, Verb.RECEIVE: 2, Verb.MANAGE: 3, Verb.ADMIN: 4}
+
+
+class Cloud(NamedTuple):
+    """A server that knows keys and Keystone's tokens."""
+
+    matrix: Matrix
+    keystone: Keystone
+
+    def token(self, *roles: str, **more: Any) -> str:
+        made = self.keystone.issue(*roles, **{"project": "p", **more})
+        self.matrix.secrets.append(made)
+        return made
+
+
+@pytest.fixture
+async def cloud(
+    make_api: MakeApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> AsyncIterator[Cloud]:
+    file = tmp_path / "admin.key"
+    caplog.set_level(logging.DEBUG)
+    with Keystone() as keystone:
+        options = {**SETTINGS, "auth": "keys, keystone", "keystone_url": keystone.url}
+        async with make_api(**options, role_defaults="secure", admin_key_file=file) as api:
+            made = Cloud(Matrix(api, file.read_text().strip()), keystone)
+            yield made
+    told = "\n".join([*made.matrix.seen, caplog.text, *(str(vars(one)) for one in caplog.records)])
+    for secret in made.matrix.secrets:
+        assert secret not in told
+
+
+@pytest.mark.parametrize(
+    "state", ["wrong", "expired", "revoked", "wrong service", "forged headers"]
+)
+async def test_a_token_that_is_none_is_told_nothing(cloud: Cloud, state: str) -> None:
+    headers: dict[str, str] = {"X_Project_ID": "p"}
+    token: str | None = cloud.token("admin", lives=-1 if state == "expired" else 60)
+    assert token is not None
+    if state == "revoked":
+        cloud.keystone.revoke(token)
+    elif state == "wrong":
+        token = token[:-1] + ("0" if token[-1] != "0" else "1")
+    elif state == "wrong service":
+        headers["X_Service_Token"] = cloud.token("member")
+    elif state == "forged headers":
+        token = None
+        headers |= {"X_Roles": "admin", "X_User_ID": "u", "X_Identity_Status": "Confirmed"}
+    for shot in GUARDED:
+        answer = await cloud.matrix.shoot(shot, token, **headers)
+        assert answer.status_code == 401, (shot.route.name, answer.text)
+        assert 'Keystone uri="' in answer.headers["www-authenticate"]
+
+
+@pytest.mark.parametrize("role", [*RANKS, "auditor"])
+async def test_a_role_opens_what_it_and_those_below_it_are_for(cloud: Cloud, role: str) -> None:
+    token = cloud.token(role)
+    for shot in GUARDED:
+        answer = await cloud.matrix.shoot(shot, token)
+        may = shot.verb is None or RANKS.get(role, 0) >= NEEDED[shot.verb]
+        if not (may and shot.route.name in OPERATORS_ONLY):
+            assert is_denied(answer) != may, (shot.route.name, shot.path, answer.text)
+        assert answer.status_code != 401
+
+
+async def test_a_token_of_another_project_is_denied_here(cloud: Cloud) -> None:
+    token = cloud.token("admin", project="other")
+    for shot in GUARDED:
+        assert is_denied(await cloud.matrix.shoot(shot, token, X_Project_ID="p")), shot.route.name
+
+
+async def test_a_token_of_the_system_is_in_no_project(cloud: Cloud) -> None:
+    token = cloud.token("admin", project=None)
+    for shot in GUARDED:
+        answer = await cloud.matrix.shoot(shot, token, X_Project_ID="p")
+        assert answer.status_code == 400, (shot.route.name, answer.text)
