@@ -91,3 +91,15 @@ def test_pickups_are_counted_and_every_worker_ends(
     (result,) = json.loads(file.read_text(encoding="utf-8"))["results"]
     assert result["messages_per_second"] > 0
     assert 0 <= result["p50_ms"] <= result["p99_ms"] <= result["max_ms"] < 20_000
+
+
+def test_deliveries_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "figures"
+    allowed = {"ZAQAR_LITE_DELIVERY_ALLOWED": "127.0.0.0/8"}
+    with ServerProcess(env=allowed) as own:
+        words = ("--scenario", "webhook,webhook20", "--connections", "2", "--seconds", "0.3")
+        done = bench(*words, "--url", own.url, "--json", str(file))
+    assert (done.returncode, done.stderr) == (0, "")
+    for result in json.loads(file.read_text(encoding="utf-8"))["results"]:
+        assert result["messages_per_second"] > 0
+        assert 0 <= result["p50_ms"] <= result["p99_ms"] <= result["max_ms"] < 20_000

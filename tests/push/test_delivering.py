@@ -1,15 +1,20 @@
 """Messages are delivered to real receivers, over the memory store."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from aiohttp import web
 
 from tests.api.conftest import Api, MakeApi, make_api  # noqa: F401 - a fixture
 from tests.push.receiver import Receiver
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.service.notes import NOTES
+from zaqar_lite.storage.memory.messages import MemoryMessageStore
 from zaqar_lite.webhooks import InvalidSignature, verify
 
 pytestmark = pytest.mark.anyio
@@ -182,7 +187,7 @@ async def test_a_delayed_message_is_delivered_when_it_is_due(api: Api) -> None:
         assert (await api.call("DELETE", f"messages/{deleted}")).status_code == 204
         changed = await api.call("PATCH", f"messages/{edited}", {"body": "B"})
         assert changed.status_code == 200
-        api.advance(599.7)
+        api.advance(599.0)  # it is looked at half a second before it is due
         await receiver.wait(2)
         await asyncio.sleep(0.8)
     assert sorted(one.document["body"] for one in receiver.received) == ["B", "a"]
@@ -300,3 +305,38 @@ async def test_dead_endpoints_delay_nobody(api: Api) -> None:
         assert asyncio.get_running_loop().time() - began < 15  # before the 20 s of a time-out
         assert all(len(receiver.received) <= 2 for receiver in dead)
         silent.set()
+
+
+async def test_many_messages_take_few_steps_and_few_connections(api: Api) -> None:
+    """Notes are claimed and deleted many at a time, and connections are kept."""
+    calls: Counter[str] = Counter()
+    real_claim, real_delete = MemoryMessageStore.claim, MemoryMessageStore.delete
+
+    async def claim(self: Any, queue: QueueRef, take: Any) -> Any:
+        calls["claim"] += queue in NOTES
+        return await real_claim(self, queue, take)
+
+    async def delete(self: Any, queue: QueueRef, ids: Any, **options: Any) -> Any:
+        calls["delete"] += queue in NOTES
+        return await real_delete(self, queue, ids, **options)
+
+    ports = set()
+
+    async def answer(request: web.Request, _: int) -> web.Response:
+        ports.add(request.transport.get_extra_info("peername")[1] if request.transport else 0)
+        return web.Response(status=204)
+
+    async with Receiver(answer=answer) as receiver:
+        await subscribe(api, receiver.url)
+        with (
+            patch.object(MemoryMessageStore, "claim", claim),
+            patch.object(MemoryMessageStore, "delete", delete),
+        ):
+            for _ in range(10):
+                await api.post(*({"body": n} for n in range(100)))
+            await receiver.wait(1_000, seconds=60)
+            await asyncio.sleep(0.1)
+    assert len({one.headers["webhook-id"] for one in receiver.received}) == 1_000
+    assert calls["claim"] <= 150
+    assert calls["delete"] <= 250
+    assert len(ports) <= 64

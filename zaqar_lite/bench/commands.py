@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from zaqar_lite.bench import machine, pickup
+from zaqar_lite.bench import machine, pickup, webhook
 from zaqar_lite.bench.connection import Connection, Pace, Script, Tally
 from zaqar_lite.bench.scenarios import SCENARIOS, Counter, Scenario, Target, fill
 from zaqar_lite.commands.running import FAILED, OK, UNAVAILABLE, USAGE, above_zero, at_least
@@ -124,6 +124,11 @@ async def _measure(scenario: Scenario, arguments: argparse.Namespace) -> Result:
         post_to.queue = target.queue
         workers, rate = arguments.connections, arguments.rate
         await pickup.measure(target, post_to, workers, tally, counter, rate=rate, until=until)
+    elif scenario.name.startswith("webhook"):
+        batch = int(scenario.name[7:] or 1)
+        await webhook.measure(
+            target, arguments.connections, tally, counter, batch=batch, until=until
+        )
     else:
         scripts = [scenario.script(target, counter) for _ in range(arguments.connections)]
         await _play(scripts, target, tally, Pace(arguments.rate), until)

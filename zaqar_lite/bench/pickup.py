@@ -62,7 +62,7 @@ class _Run:
 
     async def post(self, target: Target, workers: int, rate: float | None) -> None:
         """Post one message at a time; in the end one for each worker, so that none waits on."""
-        line = await _Line.open(target)
+        line = await Line.open(target)
         request = target.request("POST", "/messages", message_body(1))
         due = time.perf_counter()
         while time.perf_counter() < self._until:
@@ -84,7 +84,7 @@ class _Run:
 
     async def work(self) -> None:
         """Claim one message, delete it, and again, until the run is over."""
-        line = await _Line.open(self._target)
+        line = await Line.open(self._target)
         path = f"/claims?limit=1&wait={_WAIT}"
         request = self._target.request("POST", path, b'{"ttl": 300, "grace": 60}')
         while not self._over:
@@ -118,7 +118,7 @@ class _Run:
         self._tally.refused[status] = self._tally.refused.get(status, 0) + 1
 
 
-class _Line:
+class Line:
     """One keep-alive connection; requests one after another."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -126,7 +126,7 @@ class _Line:
         self._writer = writer
 
     @classmethod
-    async def open(cls, target: Target) -> "_Line":
+    async def open(cls, target: Target) -> "Line":
         """Connect."""
         return cls(*await asyncio.open_connection(target.host, target.port))
 

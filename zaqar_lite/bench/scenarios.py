@@ -172,6 +172,8 @@ SCENARIOS = {
         Scenario("claim1", "claim one message and delete it", filled_per_second=6_000),
         Scenario("claim20", "claim twenty and delete them", filled_per_second=30_000),
         Scenario("cycle", "post one, claim one, delete it"),
+        Scenario("webhook", "post one, until a subscriber has it; so many (connections) at a time"),
+        Scenario("webhook20", "post twenty, until a subscriber has them, likewise"),
         Scenario("pickup", "post one, until one of so many waiting claims (connections) has it"),
     )
 }

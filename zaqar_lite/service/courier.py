@@ -16,7 +16,7 @@ from zaqar_lite.service.endpoints import Endpoints, Health
 from zaqar_lite.service.notes import Delivery
 from zaqar_lite.webhooks import signed_headers
 
-_PATIENCE = 10.0
+_PATIENCE = 1.0
 """Seconds that a delivery waits for a place in its endpoint's window."""
 _MAX_RETRY_AFTER = 3_600.0
 _SHORTEST_DEFERRAL = 1.0

@@ -44,8 +44,8 @@ logger = logging.getLogger(__name__)
 LEASE_MS = 60_000
 FAILED_MS = 604_800_000
 """How long what could not be delivered is kept for who asks: 7 days."""
-_BATCH = 20
-_MOST_AT_ONCE = 200
+_BATCH = 100
+_MOST_AT_ONCE = 400
 """Messages of a lane that one process works on."""
 _WAIT = 20.0
 _PAUSE = 1.0

@@ -15,7 +15,9 @@ from urllib.parse import urlsplit
 
 _FIRST_WINDOW = 2
 _LARGEST_WINDOW = 64
-_MOST_WAITING = 256
+_MOST_WAITING = 1_000
+_FIRST_PATIENCE = 0.25
+"""Seconds for which a delivery waits for an endpoint of which nothing is known yet."""
 _FAILURES = 5
 _SHORTEST = 10.0
 _LONGEST = 600.0
@@ -55,7 +57,8 @@ class Endpoint:
     async def enter(self, seconds: float) -> bool:
         """Take a place in the window, after waiting for one; tell whether there was one.
 
-        Nobody waits for an endpoint that is not known to answer.
+        Nobody waits for an endpoint that is failing, and not for long for one that nobody has
+        called yet: such a wait takes the place of a message for others.
         """
         if self.closed_for():
             return False
@@ -64,8 +67,10 @@ class Endpoint:
         if self.under_way < self.window:
             self.under_way += 1
             return True
-        if self.health is not Health.GOOD or len(self._waiting) >= _MOST_WAITING:
+        if self.health is Health.FAILING or len(self._waiting) >= _MOST_WAITING:
             return False
+        if self.health is Health.NEW:
+            seconds = min(seconds, _FIRST_PATIENCE)
         place: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append(place)
         try:
