@@ -182,7 +182,8 @@ def test_export_writes_every_form(tmp_path: Path, capsys: pytest.CaptureFixture[
     module = tmp_path / "module"
     assert delay("export", "terraform", "--output", str(module)) == 0
     assert {each.name for each in module.iterdir()} == {
-        *("main.tf", "variables.tf", "outputs.tf", "versions.tf", "terraform.tfvars.json")
+        *("main.tf", "variables.tf", "outputs.tf", "versions.tf", "README.md"),
+        "terraform.tfvars.json",
     }
 
 

@@ -11,10 +11,12 @@ import hcl2
 import pytest
 
 from tests.rabbitmq.conftest import Host
+from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.rabbitmq import terraform
-from zaqar_lite.rabbitmq.topology import Anchor, Head, QueueType, Topology, Unroutable
+from zaqar_lite.rabbitmq.topology import Anchor, Binding, Head, QueueType, Topology, Unroutable
 
 TERRAFORM = shutil.which("terraform") or shutil.which("tofu")
+MODULE = Path(terraform.__file__).parent / "terraform"
 TOPOLOGIES = [
     Topology(1),
     Topology(4),
@@ -37,17 +39,21 @@ def names(blocks: list[dict[str, Any]]) -> set[str]:
 
 def test_the_module_parses_and_has_what_people_expect() -> None:
     topology = Topology(4)
-    assert names(parsed("variables.tf")["variable"]) == set(terraform.variables(topology)) | {
-        "vhost"
-    }
+    own = {"vhost", "growing_from_bits", "publishers", "relays"}
+    assert names(parsed("variables.tf")["variable"]) == set(terraform.variables(topology)) | own
     assert {"ingest_exchange", "bits", "bindings"} <= names(parsed("outputs.tf")["output"])
     assert names(parsed("main.tf")["resource"]) == {
         "rabbitmq_exchange",
         "rabbitmq_queue",
         "rabbitmq_binding",
+        "rabbitmq_permissions",
     }
+    queues = next(r for r in parsed("main.tf")["resource"] if '"rabbitmq_queue"' in r)
+    assert "'prevent_destroy': True" in str(queues)
+    assert terraform.files(topology)["versions.tf"].count("< 2.0") == 2
     assert "cyrilgdn/rabbitmq" in terraform.files(topology)["versions.tf"]
-    assert "provider " not in "".join(terraform.files(topology).values())  # the caller's to give
+    hcl = [text for name, text in terraform.files(topology).items() if name.endswith(".tf")]
+    assert 'provider "' not in "".join(hcl)  # the caller's to give
 
 
 def test_nothing_of_the_traps_of_the_provider() -> None:
@@ -55,7 +61,7 @@ def test_nothing_of_the_traps_of_the_provider() -> None:
     for block in parsed("main.tf")["resource"]:
         ((kind, body),) = [(k.strip('"'), v) for k, v in block.items() if not k.startswith("__")]
         settings = str(body)
-        if kind != "rabbitmq_binding":
+        if kind in {"rabbitmq_exchange", "rabbitmq_queue"}:
             assert "'durable': True" in settings
         if kind == "rabbitmq_queue":
             assert "arguments_json" in settings
@@ -80,19 +86,60 @@ def run(directory: Path, *words: str) -> str:
 
 @pytest.mark.skipif(TERRAFORM is None, reason="no terraform and no tofu on the PATH")
 def test_the_files_are_formatted(tmp_path: Path) -> None:
-    terraform.write(tmp_path, Topology(4))
-    run(tmp_path, "fmt", "-check", "-diff")
+    shutil.copytree(MODULE, tmp_path / "module")
+    run(tmp_path, "fmt", "-check", "-diff", "-recursive")
 
 
-@pytest.mark.skipif(TERRAFORM is None, reason="no terraform and no tofu on the PATH")
-def test_terraform_computes_what_python_computes(tmp_path: Path) -> None:
-    """Terraform evaluates the module without its resources, which alone need the provider."""
-    module = tmp_path / "module"
+def without_resources(place: Path) -> None:
+    """Write the module without its resources, which alone need the provider."""
+    module = place / "module"
     terraform.write(module, Topology(4))
     (module / "versions.tf").unlink()
     (module / terraform.VARIABLES).unlink()
     main = module / "main.tf"
     main.write_text(main.read_text().partition('resource "')[0])
+
+
+def wrong(place: Path, **given: object) -> str:
+    """Plan the module with these variables; return what Terraform says against it."""
+    call = {"module": {"t": {"source": "./module", **given}}}
+    (place / "main.tf.json").write_text(json.dumps(call | {"output": {"t": {"value": 1}}}))
+    run(place, "init", "-input=false")
+    with pytest.raises(AssertionError) as refusal:
+        run(place, "plan", "-input=false", "-no-color")
+    return " ".join(str(refusal.value).replace("│", " ").split())
+
+
+@pytest.mark.skipif(TERRAFORM is None, reason="no terraform and no tofu on the PATH")
+def test_terraform_refuses_what_python_refuses(tmp_path: Path) -> None:
+    without_resources(tmp_path)
+    with pytest.raises(Invalid, match="beyond RabbitMQ's ten years"):
+        Topology(30)
+    told = wrong(tmp_path, max_delay_seconds=540_000_000)
+    assert "30 bits of 1000 ms need a queue with a time to live beyond" in told
+    assert "grows from fewer bits" in wrong(tmp_path, draining_bits=4)
+    assert "grows from fewer bits" in wrong(tmp_path, growing_from_bits=2, anchor="left")
+
+
+@pytest.mark.skipif(TERRAFORM is None, reason="no terraform and no tofu on the PATH")
+def test_terraform_grows_in_the_stages_of_python(tmp_path: Path) -> None:
+    """In the first stage the publishers' keys of fewer digits are still routed."""
+    without_resources(tmp_path)
+    old, new = Topology(4), Topology(6, draining_bits=4)
+    call = {"source": "./module", **terraform.variables(new), "growing_from_bits": 4}
+    output = {"t": {"value": "${module.t.bindings}"}}
+    (tmp_path / "main.tf.json").write_text(json.dumps({"module": {"t": call}, "output": output}))
+    run(tmp_path, "init", "-input=false")
+    run(tmp_path, "apply", "-auto-approve", "-input=false")
+    found = json.loads(run(tmp_path, "output", "-json"))["t"]["value"]
+    kept = {each for each in old.bindings if each.source == old.ingest}
+    assert {Binding(**each) for each in found} == kept | set(new.bindings)
+    assert len(found) == len(kept | set(new.bindings))
+
+
+@pytest.mark.skipif(TERRAFORM is None, reason="no terraform and no tofu on the PATH")
+def test_terraform_computes_what_python_computes(tmp_path: Path) -> None:
+    without_resources(tmp_path)
     calls, outputs = {}, {}
     for number, topology in enumerate(TOPOLOGIES):
         calls[f"t{number}"] = {"source": "./module", **terraform.variables(topology)}
@@ -150,4 +197,5 @@ def test_terraform_plans_and_applies(tmp_path: Path, host: Host) -> None:
     with host.management() as management:
         assert management.verify(topology) == []
     run(tmp_path, "plan", "-detailed-exitcode", "-input=false")  # 0: nothing to change
-    run(tmp_path, "destroy", "-auto-approve", "-input=false")
+    with pytest.raises(AssertionError, match="prevent_destroy"):
+        run(tmp_path, "destroy", "-auto-approve", "-input=false")

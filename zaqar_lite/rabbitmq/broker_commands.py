@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import json
 import logging
-import os
 import signal
 import sys
 import uuid
@@ -29,6 +28,7 @@ from zaqar_lite.client import (
 )
 from zaqar_lite.client.shell import DEFAULT_URL
 from zaqar_lite.domain.errors import Invalid, Unavailable
+from zaqar_lite.environment import client_value
 from zaqar_lite.rabbitmq import amqp
 from zaqar_lite.rabbitmq.drift import Kind
 from zaqar_lite.rabbitmq.management import Management
@@ -210,7 +210,7 @@ async def _login(arguments: argparse.Namespace) -> Auth | None:
         if arguments.signed is not None:
             return SignedAuth.from_file(arguments.signed)
         if arguments.os_cloud is None:
-            key = os.environ.get("ZAQAR_LITE_KEY")
+            key = client_value("KEY")
             return None if key is None else KeyAuth(key)
         auth = KeystoneAuth.cloud(arguments.os_cloud)
     except (ValueError, OSError, ZaqarError, ImportError) as error:

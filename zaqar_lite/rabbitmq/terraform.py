@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zaqar_lite.rabbitmq.topology import Topology
 
-FILES = ("main.tf", "variables.tf", "outputs.tf", "versions.tf")
+FILES = ("main.tf", "variables.tf", "outputs.tf", "versions.tf", "README.md")
 VARIABLES = "terraform.tfvars.json"
 
 
@@ -22,7 +22,7 @@ def files(topology: Topology) -> dict[str, str]:
 
 
 def variables(topology: Topology) -> dict[str, object]:
-    """Return the module's variables for a topology; the virtual host is the module's default."""
+    """Return the module's variables for a topology; host and users are the module's defaults."""
     return {
         "max_delay_seconds": topology.maximum * topology.unit_ms / 1000,
         "unit_ms": topology.unit_ms,

@@ -40,6 +40,7 @@ locals {
   deciding = [
     for source in concat(
       [{ name = local.ingest, left = local.bits, head = var.head }],
+      [for old in compact([var.growing_from_bits]) : { name = local.ingest, left = tonumber(old), head = var.head }],
       [for i in local.levels : { name = "${var.name_prefix}.${pow(2, i)}.done", left = i, head = "#" }],
       ) : {
       name   = source.name
@@ -110,8 +111,9 @@ resource "rabbitmq_exchange" "this" {
   }
 }
 
-# Every change of a queue's arguments replaces it, with the messages in it: use another name_prefix
-# instead.
+# Every change of a queue's arguments would replace it, with the messages in it: use another
+# name_prefix instead. To give a topology up for good, take its queues out of the state
+# (terraform state rm) and delete them when they are empty.
 resource "rabbitmq_queue" "this" {
   for_each = local.queues
 
@@ -122,6 +124,10 @@ resource "rabbitmq_queue" "this" {
     durable        = true
     auto_delete    = false
     arguments_json = each.value
+  }
+
+  lifecycle {
+    prevent_destroy = true
   }
 
   depends_on = [rabbitmq_exchange.this]
@@ -137,4 +143,30 @@ resource "rabbitmq_binding" "this" {
   routing_key      = each.value.routing_key
 
   depends_on = [rabbitmq_exchange.this, rabbitmq_queue.this]
+}
+
+resource "rabbitmq_permissions" "publisher" {
+  for_each = var.publishers
+
+  user  = each.key
+  vhost = var.vhost
+
+  permissions {
+    configure = "^$"
+    write     = "^${replace(local.ingest, ".", "\\.")}$"
+    read      = "^$"
+  }
+}
+
+resource "rabbitmq_permissions" "relay" {
+  for_each = var.relays
+
+  user  = each.key
+  vhost = var.vhost
+
+  permissions {
+    configure = "^$"
+    write     = "^amq\\.default$"
+    read      = "^(${join("|", [for queue in values(local.targets) : replace(queue, ".", "\\.")])})$"
+  }
 }

@@ -1,6 +1,16 @@
 output "bits" {
   description = "How many binary digits a delay has in a routing key."
   value       = local.bits
+
+  precondition {
+    condition     = pow(2, local.bits - 1) * var.unit_ms <= 315360000000
+    error_message = "${local.bits} bits of ${var.unit_ms} ms need a queue with a time to live beyond RabbitMQ's ten years: 29 bits of 1000 ms and 39 of 1 ms are the most."
+  }
+
+  precondition {
+    condition     = alltrue([for old in compact([var.draining_bits, var.growing_from_bits]) : var.anchor == "right" && tonumber(old) >= 1 && tonumber(old) < local.bits])
+    error_message = "A topology grows from fewer bits than it has now, and only where keys are right-anchored."
+  }
 }
 
 output "max_delay_seconds" {

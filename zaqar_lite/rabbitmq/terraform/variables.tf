@@ -92,3 +92,21 @@ variable "draining_bits" {
   type        = number
   default     = null
 }
+
+variable "growing_from_bits" {
+  description = "The first stage of growth: the number of bits that publishers still use. Its ingest bindings stay."
+  type        = number
+  default     = null
+}
+
+variable "publishers" {
+  description = "Users that may publish: they get the right to write to the ingest exchange, and no other."
+  type        = set(string)
+  default     = []
+}
+
+variable "relays" {
+  description = "Users of relays: they may read the destinations' queues and park what can't be posted."
+  type        = set(string)
+  default     = []
+}

@@ -1,7 +1,6 @@
 """The server and queue that a job works on."""
 
 import json
-import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from zaqar_lite.client import Client
+from zaqar_lite.spark.options import parse
 
 Summary = dict[str, Any]
 
@@ -34,8 +34,7 @@ class Target:
 
     def client(self) -> Client:
         """Open a client."""
-        key = os.environ.get("ZAQAR_LITE_KEY")
-        return Client(self.endpoint, project=self.project, key=key, page_size=self.page_size)
+        return parse(self.options()).client()
 
     def read(self, spark: SparkSession, **options: object) -> DataFrame:
         """Browse the queue."""
