@@ -86,3 +86,22 @@ async def test_a_mistake_is_named_by_its_place_in_the_whole_post(service: Messag
     drafts[STEP + 7] = Draft(b"1", 1)
     with pytest.raises(Invalid, match=f"Message {STEP + 7}:"):
         await service.post(QUEUE, drafts, size=1, client_id="c")
+
+
+async def test_what_came_during_a_step_is_answered_before_the_next() -> None:
+    """A request is read in one round of the loop and answered in the next, between two steps."""
+    turns = Turns()
+    seen: list[str] = []
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        loop.call_soon(seen.append, "answered")
+
+    async def work() -> None:
+        for _ in range(2):
+            await turns.wait()
+            seen.append("step")
+            loop.call_soon(read)
+
+    await asyncio.gather(work(), work())
+    assert seen == ["step", "answered"] * 4

@@ -4,6 +4,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+_SETTLED_NS = 100_000_000
+"""Nanoseconds after which a file's time of writing tells it from a later one."""
+
 
 class Clock:
     """Tell the time in milliseconds since 1970, never going back within one process.
@@ -23,6 +26,7 @@ class Clock:
     ) -> None:
         self._offset_file = offset_file
         self._offset_ms = 0
+        self._offset_written_at = 0
         self._monotonic = monotonic
         self._base = wall() - monotonic()
 
@@ -55,9 +59,14 @@ class Clock:
         if behind_ms > 0:
             self._base += behind_ms / 1000
 
-    @staticmethod
-    def _read_offset(path: Path) -> int:
+    def _read_offset(self, path: Path) -> int:
+        """Read the file again when it was written, or may have been since it was last looked at."""
         try:
-            return int(path.read_text(encoding="ascii").strip() or "0")
+            written_at = path.stat().st_mtime_ns
+            if written_at != self._offset_written_at:
+                self._offset_ms = int(path.read_text(encoding="ascii").strip() or "0")
+                settled = time.time_ns() - written_at > _SETTLED_NS
+                self._offset_written_at = written_at if settled else 0
         except FileNotFoundError:
             return 0
+        return self._offset_ms

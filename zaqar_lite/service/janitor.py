@@ -58,7 +58,8 @@ class Janitor:
 
         0 means that there is nothing left to do now.
         """
-        swept = await self._messages.sweep(_STEP, self._policies.retries_of)
+        await self._policies.turns.wait()
+        swept = await self._messages.sweep(self._messages.sweep_step, self._policies.retries_of)
         for ref in swept.letters_in:
             await self._queues.ensure_dead_letter_queue(ref)
         done = swept.total + await self._management.sweep_records(_STEP)

@@ -28,7 +28,7 @@ from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.routing import Router
 from zaqar_lite.service.stock import Stock
-from zaqar_lite.service.turns import STEP, Turns, cut
+from zaqar_lite.service.turns import STEP, cut
 from zaqar_lite.storage.base import MessageStore
 
 
@@ -70,7 +70,7 @@ class Messages:
         self._router = router
         self._notes = notes
         self._limits = limits
-        self.turns = Turns()
+        self.turns = policies.turns
         """In which large posts are read, checked and prepared."""
 
     async def admit(self, queue: QueueRef, size: int) -> Policy:
@@ -133,7 +133,9 @@ class Messages:
                 await self.turns.wait()
             else:
                 resolved = self._resolve(queue, 0, drafts, policy)
-            new = await self._router.route(queue, resolved, policy.route)
+            new = await self._router.route(queue, resolved, policy.route, self.turns)
+            if sum(len(message.copies) for message in new) > STEP // 5:
+                await self.turns.wait()
             if policy.subscribed or new is not resolved:  # copies may have subscribers too
                 new = await self._notes.with_notes(queue, policy, new)
             posted = await self._messages.post(

@@ -18,6 +18,7 @@ from zaqar_lite.domain.models import (
     Retries,
 )
 from zaqar_lite.service.routing import Route, stored_route
+from zaqar_lite.service.turns import Turns
 from zaqar_lite.storage.base import ManagementStore
 
 _MAX_CACHED = 10_000
@@ -70,6 +71,8 @@ class Policies:
         self._limits = limits
         self._checked = checked
         self._cache: OrderedDict[QueueRef, Policy] = OrderedDict()
+        self.turns = Turns()
+        """In which the long work of all requests and of the sweep is done, step by step."""
 
     @property
     def checked(self) -> bool:
@@ -142,7 +145,7 @@ class Policies:
         time = asyncio.get_running_loop().time
         until = time() + _LONGEST_SEARCH
         while not claimed.messages and claimed.more and time() < until:
-            await asyncio.sleep(0)  # other requests have their turn
+            await self.turns.wait()
             claimed = await self.decide(queue, act)
         return claimed
 

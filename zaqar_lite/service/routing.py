@@ -5,7 +5,6 @@ match, in an entry of its own: its default ttl, its default delay, its priority.
 message's headers, and as `queue` the name of the queue it was posted to. Copies go no further.
 """
 
-import asyncio
 import logging
 import time
 from collections import OrderedDict
@@ -25,12 +24,13 @@ from zaqar_lite.domain.models import (
     QueueRecord,
     QueueRef,
 )
+from zaqar_lite.service.turns import Turns
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 
 logger = logging.getLogger(__name__)
 Headers = Mapping[str, str]
 _MAX_CACHED = 1_000
-_SLICE = 0.005
+_SLICE = 0.002
 """Seconds of work after which others get their turn."""
 
 
@@ -105,7 +105,7 @@ class Router:
         self._projects: OrderedDict[str, _Receivers] = OrderedDict()
 
     async def route(
-        self, queue: QueueRef, messages: Sequence[NewMessage], own: Route
+        self, queue: QueueRef, messages: Sequence[NewMessage], own: Route, turns: Turns
     ) -> Sequence[NewMessage]:
         """Give messages their priority by the queue's `own` rules, and their copies.
 
@@ -119,7 +119,7 @@ class Router:
         records = await self._management.filtered_queues(queue.project)
         if not records and own.priority is None:
             return messages
-        slices = _Slices()
+        slices = _Slices(turns)
         known = await self._receivers(queue.project, records, slices)
         post = _Post(queue, own, known.matching, self._limits.max_copies_per_post, slices)
         return [await post.routed(index, message) for index, message in enumerate(messages)]
@@ -205,11 +205,12 @@ class _Post:
 class _Slices:
     """The work of one post in slices, so that a long one lets others take their turns."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
         self._ends = time.monotonic() + _SLICE
 
     async def take_turns(self) -> None:
         """Let others go on, when this slice has lasted long enough."""
         if time.monotonic() >= self._ends:
-            await asyncio.sleep(0)
+            await self._turns.wait()
             self._ends = time.monotonic() + _SLICE

@@ -10,7 +10,11 @@ STEP = 500
 
 
 class Turns:
-    """Turns of all long work in this process: the event loop goes round between any two."""
+    """Turns of all long work in this process: one step of it at a time.
+
+    Between two steps the event loop goes round twice. In the first round it reads the requests that
+    came during a step, in the second it answers them: they wait for that one step and no other.
+    """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -19,10 +23,9 @@ class Turns:
         """Wait for the next turn; it lasts until the caller waits for anything."""
         async with self._lock:
             await asyncio.sleep(0)
+            await asyncio.sleep(0)
 
 
 def cut(items: Sequence[T]) -> Sequence[tuple[int, Sequence[T]]]:
     """Cut items into steps: the index of the first, and the items."""
-    if len(items) <= STEP:
-        return ((0, items),)
     return [(first, items[first : first + STEP]) for first in range(0, len(items), STEP)]

@@ -140,6 +140,8 @@ class MessageStore(Store):
     capabilities: frozenset[Capability] = frozenset()
     poll_interval_ms: int = 1_000
     """How often who waits for a queue looks, in case an announcement was lost."""
+    sweep_step: int = MAX_EXAMINED
+    """How many entries one call of `sweep` should tidy: a few milliseconds of work."""
 
     @abstractmethod
     async def post(

@@ -102,9 +102,9 @@ async def test_what_has_become_due_is_examined_once(
 ) -> None:
     await post(store, queue, 500, delay_ms=HOUR)
     clock.advance(HOUR)
-    """A claim brings a quarter of its budget back, so that no number of them holds it up."""
-    examined = [await examined_by_a_claim(store, queue, DelayMode.HONOUR) for _ in range(3)]
-    assert examined == [250 + 20, 250 + 20, 20]
+    """A claim brings a tenth of its budget back, so that no number of them holds it up."""
+    examined = [await examined_by_a_claim(store, queue, DelayMode.HONOUR) for _ in range(6)]
+    assert examined == [*[100 + 20] * 5, 20]
 
 
 async def test_a_listing_looks_at_a_page_not_at_the_queue(

@@ -1,5 +1,7 @@
 """Positions by the instant at which their entries expire."""
 
+from collections.abc import Sequence
+
 from sortedcontainers import SortedList
 
 
@@ -26,6 +28,17 @@ class Deadlines:
             self._at[instant] = {there, position}
         else:
             there.add(position)
+
+    def add_all(self, instant: int, positions: Sequence[int]) -> None:
+        """Let positions in that have one instant."""
+        there = self._at.get(instant)
+        if there is None:
+            self._at[instant] = set(positions)
+            self._instants.add(instant)
+        elif isinstance(there, int):
+            self._at[instant] = {there, *positions}
+        else:
+            there.update(positions)
 
     def remove(self, instant: int, position: int) -> None:
         """Take a position out that is in."""

@@ -54,6 +54,9 @@ from zaqar_lite.storage.memory.posting import Posting
 from zaqar_lite.storage.memory.queue import Queue
 from zaqar_lite.storage.memory.state import State
 
+_STEP = 500
+"""Messages of a post that are prepared, or entries that are looked at, in one step."""
+
 
 class MemoryMessageStore(MessageStore):
     """The reference message store.
@@ -63,6 +66,7 @@ class MemoryMessageStore(MessageStore):
     """
 
     poll_interval_ms = 60_000  # one process: no announcement is lost
+    sweep_step = MAX_EXAMINED // 4
     capabilities = frozenset(
         {
             Capability.ATOMIC_BATCH,
@@ -106,13 +110,18 @@ class MemoryMessageStore(MessageStore):
         version: int | None,
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
+        entries = self._posting.entries(messages[:_STEP], client_id)
+        for first in range(_STEP, len(messages), _STEP):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # in between new requests are read, and answered
+            entries += self._posting.entries(messages[first : first + _STEP], client_id)
         self._state.check_version(queue, version)
         try:
-            return self._posting.post(queue, messages, client_id, batch_key)
+            return self._posting.post(queue, messages, entries, batch_key)
         except LimitReached:  # what has expired may still be in the way
             await self._posting.make_room(queue, messages)
         self._state.check_version(queue, version)
-        return self._posting.post(queue, messages, client_id, batch_key)
+        return self._posting.post(queue, messages, entries, batch_key)
 
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """List messages in steps of at most MAX_EXAMINED entries; see the seam."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import KeyReused, LimitReached
@@ -10,7 +10,6 @@ from zaqar_lite.domain.ids import new_message_ids
 from zaqar_lite.domain.models import (
     DEFAULT_PRIORITY,
     Companion,
-    Copy,
     IdempotencyKey,
     NewMessage,
     Posted,
@@ -58,14 +57,25 @@ class Posting:
                 return
             await asyncio.sleep(0)
 
+    def entries(self, messages: Sequence[NewMessage], client_id: str) -> list[Entry]:
+        """Make the entries of messages; a post gives them ids and positions."""
+        now = self._clock.now_ms()
+        made = []
+        for body, ttl_ms, delay_ms, _, headers, priority, _, _ in messages:
+            entry = Entry("", 0, body, ttl_ms, now, priority, client_id, headers, None)
+            if delay_ms:
+                entry.delay_expires_at = now + delay_ms
+            made.append(entry)
+        return made
+
     def post(
         self,
         queue: QueueRef,
         messages: Sequence[NewMessage],
-        client_id: str,
+        entries: Sequence[Entry],
         batch_key: IdempotencyKey | None,
     ) -> Sequence[Posted]:
-        """Store messages in one step; see the seam."""
+        """Store messages, whose `entries` are made, in one step; see the seam."""
         now_us = self._clock.now_us()
         now = now_us // 1000
         there = self._state.queue(queue)
@@ -77,74 +87,83 @@ class Posting:
                 if known.digest != batch_key.digest:
                     raise KeyReused(None)
                 return [Posted(message_id, duplicate=True) for message_id in known.ids]
-        new = _new_ones(messages, there, now)
-        copies = [copy for message in new if message.copies for copy in message.copies]
-        self._check_limits(queue, there, new, copies=copies, batch_key=batch_key, now=now)
+        keyed = any(message.idempotency_key for message in messages)
+        keys = _Keys(there, now) if keyed else None
+        new, fresh = (messages, entries) if keys is None else keys.sort_out(messages, entries)
+        copies = sum(len(message.copies) for message in new)
+        self._check_limits(queue, there, new, has_copies=copies > 0, batch_key=batch_key, now=now)
 
         window_ends = now + self._options.idempotency_window_ms
-        count = len(new) + len(copies)
+        count = len(new) + copies
         first = self._state.take_positions(count, now_us)
-        places = zip(range(first, first + count), new_message_ids(first, count), strict=True)
-        posted: list[Posted] = []
-        ready = 0
-        due = window_ends if batch_key is not None else now + _FOR_EVER
-        for message in messages:
-            body, ttl_ms, delay_ms, key, headers, priority, targets, companions = message
-            if key is not None:
-                known = there.message_keys.get(key.text)
-                if known is not None and known.until > now:
-                    posted.append(Posted(known.ids[0], duplicate=True))
-                    continue
-            shared = Shared() if targets else None
-            position, message_id = next(places)
-            posted.append(Posted(message_id))
-            if key is not None:
-                there.message_keys.pop(key.text, None)  # the order is that of the windows
-                there.message_keys[key.text] = Known((message_id,), key.digest, window_ends)
-                due = min(due, window_ends)
-            entry = Entry(
-                message_id, position, body, ttl_ms, now, priority, client_id, headers, shared
-            )
-            until = now + delay_ms if delay_ms else 0
-            there.add(entry, until)
-            ready += not delay_ms
-            due = min(due, until or entry.expires_at, entry.expires_at)
-            if targets:
-                self._copy(entry, targets, places)
-            for companion in companions:
-                self._accompany(message_id, companion, client_id)
+        ids = new_message_ids(first, count)
+        for entry, position, message_id in zip(
+            fresh, range(first, first + count), ids, strict=False
+        ):
+            entry.position, entry.id = position, message_id
+        due = window_ends if keyed or batch_key is not None else now + _FOR_EVER
+        if copies:
+            self._copy(new, fresh, first + len(new), ids[len(new) :])
+        for message, entry in zip(new, fresh, strict=True):
+            for companion in message.companions:
+                self._accompany(entry.id, companion, entry.client_id)
+        if keys is None:
+            posted = list(map(Posted, ids[: len(new)]))
+        else:
+            posted = keys.keep(entries, window_ends)
         if batch_key is not None:
-            ids = tuple(answer.id for answer in posted)
+            known_ids = tuple(answer.id for answer in posted)
             there.batch_keys.pop(batch_key.text, None)
-            there.batch_keys[batch_key.text] = Known(ids, batch_key.digest, window_ends)
-        if new:
-            self._state.note(queue, there, due)
-            self._announce(queue, ready)
+            there.batch_keys[batch_key.text] = Known(known_ids, batch_key.digest, window_ends)
+        if fresh:
+            self._let_in(queue, there, fresh, due)
         return posted
 
+    def _let_in(self, ref: QueueRef, queue: Queue, entries: Sequence[Entry], due: int) -> None:
+        """Let entries in, note when the queue is due, at `due` at the latest, and announce them."""
+        ready = len(entries)
+        for entry in entries:
+            due = min(due, entry.expires_at)
+            if entry.delay_expires_at:
+                due = min(due, entry.delay_expires_at)
+                ready -= 1
+        queue.add_all(entries)
+        self._state.note(ref, queue, due)
+        self._announce(ref, ready)
+
     def _copy(
-        self, entry: Entry, targets: Sequence[Copy], places: Iterator[tuple[int, str]]
+        self,
+        messages: Sequence[NewMessage],
+        entries: Sequence[Entry],
+        position: int,
+        ids: Sequence[str],
     ) -> None:
-        """Let copies of an entry, which share its body, into other queues."""
-        now = entry.created_at
-        for target, ttl_ms, delay_ms, priority in targets:
-            position, copy_id = next(places)
-            copy = Entry(
-                copy_id,
-                position,
-                entry.body,
-                ttl_ms,
-                now,
-                priority,
-                entry.client_id,
-                entry.headers,
-                entry.shared,
-            )
-            until = now + delay_ms if delay_ms else 0
-            queue = self._state.queue(target)
-            queue.add(copy, until)
-            self._state.note(target, queue, min(until or copy.expires_at, copy.expires_at))
-            self._announce(target, int(not delay_ms))
+        """Let copies of entries, which share their bodies, into other queues."""
+        targets: dict[QueueRef, list[Entry]] = {}
+        places = enumerate(ids, position)
+        for message, entry in zip(messages, entries, strict=True):
+            if not message.copies:
+                continue
+            entry.shared = Shared()
+            now = entry.created_at
+            for target, ttl_ms, delay_ms, priority in message.copies:
+                position, copy_id = next(places)
+                copy = Entry(
+                    copy_id,
+                    position,
+                    entry.body,
+                    ttl_ms,
+                    now,
+                    priority,
+                    entry.client_id,
+                    entry.headers,
+                    entry.shared,
+                )
+                if delay_ms:
+                    copy.delay_expires_at = now + delay_ms
+                targets.setdefault(target, []).append(copy)
+        for target, made in targets.items():
+            self._let_in(target, self._state.queue(target), made, made[0].expires_at)
 
     def _accompany(self, message_id: str, companion: Companion, client_id: str) -> None:
         """Let what a message brings along into its queue."""
@@ -175,7 +194,7 @@ class Posting:
         there: Queue,
         new: Sequence[NewMessage],
         *,
-        copies: Sequence[Copy],
+        has_copies: bool,
         batch_key: IdempotencyKey | None,
         now: int,
     ) -> None:
@@ -183,7 +202,8 @@ class Posting:
         most, most_keys = self._options.max_messages, self._options.max_idempotency_keys
         if len(there.entries) + len(new) > most:
             raise LimitReached(f"The queue {ref.name!r} may hold {most} messages.")
-        for target, count in Counter(copy.queue for copy in copies).items() if copies else ():
+        targets = [copy.queue for m in new for copy in m.copies] if has_copies else ()
+        for target, count in Counter(targets).items():
             full = self._state.queues.get(target)
             if count + (0 if full is None else len(full.entries)) > most:
                 raise LimitReached(f"The queue {target.name!r} may hold {most} messages.")
@@ -195,24 +215,55 @@ class Posting:
             )
 
 
-def _new_ones(messages: Sequence[NewMessage], there: Queue, now: int) -> list[NewMessage]:
-    """The messages that a post will store: those without a key, and of each new key the first.
+class _Keys:
+    """The messages' keys of one post, beside those that its queue remembers."""
 
-    Raises:
-        KeyReused: a key stands for another message, in the queue or earlier in the post.
-    """
-    new = []
-    digests: dict[str, bytes] = {}
-    for index, message in enumerate(messages):
-        key = message.idempotency_key
-        if key is not None:
-            known = there.message_keys.get(key.text)
-            is_known = known is not None and known.until > now
-            digest = known.digest if known and is_known else digests.get(key.text)
-            if digest is not None:
-                if digest != key.digest:
+    def __init__(self, queue: Queue, now: int) -> None:
+        self._known = queue.message_keys
+        self._now = now
+        self._answers: list[Entry | str] = []
+        self._first: dict[str, tuple[bytes, Entry]] = {}
+
+    def sort_out(
+        self, messages: Sequence[NewMessage], entries: Sequence[Entry]
+    ) -> tuple[list[NewMessage], list[Entry]]:
+        """What the post will store: messages without a key, and of each new key the first.
+
+        Raises:
+            KeyReused: a key stands for another message, in the queue or earlier in the post.
+        """
+        new, fresh = [], []
+        for index, (message, entry) in enumerate(zip(messages, entries, strict=True)):
+            key = message.idempotency_key
+            earlier = None if key is None else self._earlier(key)
+            if key is not None and earlier is not None:
+                if earlier[0] != key.digest:
                     raise KeyReused(index)
+                self._answers.append(earlier[1])
                 continue
-            digests[key.text] = key.digest
-        new.append(message)
-    return new
+            if key is not None:
+                self._first[key.text] = (key.digest, entry)
+            self._answers.append(entry)
+            new.append(message)
+            fresh.append(entry)
+        return new, fresh
+
+    def _earlier(self, key: IdempotencyKey) -> tuple[bytes, Entry | str] | None:
+        """What has the key by now: its digest, and its id or its entry in this post."""
+        known = self._known.get(key.text)
+        if known is not None and known.until > self._now:
+            return known.digest, known.ids[0]
+        return self._first.get(key.text)
+
+    def keep(self, entries: Sequence[Entry], until: int) -> list[Posted]:
+        """Remember the new keys, whose entries have their ids; answer for each message."""
+        for text, (digest, entry) in self._first.items():
+            self._known.pop(text, None)  # the order is that of the windows
+            self._known[text] = Known((entry.id,), digest, until)
+        return [
+            Posted(
+                answer if isinstance(answer, str) else answer.id,
+                duplicate=answer is not entry,
+            )
+            for answer, entry in zip(self._answers, entries, strict=True)
+        ]

@@ -17,13 +17,15 @@ compare instants.
 """
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 
 from sortedcontainers import SortedList
 
 from zaqar_lite.domain.models import Take
 from zaqar_lite.storage.memory.deadlines import Deadlines
 from zaqar_lite.storage.memory.entries import Claim, Entry, Known
+from zaqar_lite.storage.memory.runs import LONG_RUN, Run
 
 _LAST = 1 << 80
 """A position above all."""
@@ -64,9 +66,9 @@ class Queue:
         entries = getattr(self, "entries", {})
         self.entries: dict[int, Entry] = {}
         self.ids: dict[str, Entry] = {}
-        self.order: SortedList[int] = SortedList()
+        self.order: Run[int] = Run()
         self.expiry = Deadlines()
-        self.ready: SortedList[tuple[int, int]] = SortedList()
+        self.ready: Run[tuple[int, int]] = Run()
         self.delayed: SortedList[tuple[int, int]] = SortedList()
         self.lapses: SortedList[tuple[int, str]] = SortedList()
         self.parked: SortedList[tuple[int, int]] = SortedList()
@@ -93,6 +95,28 @@ class Queue:
             self.delayed.add((delay_expires_at, position))
         else:
             self.ready.add((entry.priority, position))
+
+    def add_all(self, entries: Sequence[Entry]) -> None:
+        """Let in what was posted at once, in the order of its positions."""
+        if len(entries) < LONG_RUN:
+            for entry in entries:
+                self.add(entry, entry.delay_expires_at)
+            return
+        ready = []
+        for entry in entries:
+            position = entry.position
+            if entry.shared is not None:
+                entry.shared.holders += 1
+            self.entries[position] = self.ids[entry.id] = entry
+            if entry.delay_expires_at:
+                entry.is_delayed = True
+                self.delayed.add((entry.delay_expires_at, position))
+            else:
+                ready.append((entry.priority, position))
+        self.order.add_run([entry.position for entry in entries])
+        self.ready.add_run(sorted(ready))
+        for instant, group in groupby(entries, attrgetter("expires_at")):
+            self.expiry.add_all(instant, [entry.position for entry in group])
 
     def remove(self, entry: Entry) -> None:
         """Take an entry out of the queue, whatever its state."""
