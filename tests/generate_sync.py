@@ -20,7 +20,10 @@ _RULES = [
         (r"\bAsyncSubscriptions\b", "SyncSubscriptions"),
         (r"\basync (def|with|for)\b", r"\1"),
         (r"\bawait ", ""),
-        (r"\bAsync(Calls|Queues|Messages|DeadLetters|Claims|Claiming|Settling|Keys)\b", r"Sync\1"),
+        (
+            r"\bAsync(Calls|Queues|Messages|DeadLetters|Claims|Claiming|Settling|Keys|Quotas)\b",
+            r"Sync\1",
+        ),
         (r"\bAiohttpTransport\b", "Urllib3Transport"),
         (r"\bIterable\[(\w+)\] \| AsyncIterable\[\1\]", r"Iterable[\1]"),
         (r"\bAsync(Claim|Client|Iterable|Iterator|Transport)\b", r"\1"),

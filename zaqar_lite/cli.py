@@ -37,6 +37,7 @@ PARTS = (
             "claim": "take messages for a while",
             "dlq": "look at dead letters and move them back",
             "key": "make, list, disable and rotate keys",
+            "quota": "show, set and reset quotas of projects",
             "subscription": "send a queue's messages to a URL",
             "listen": "receive webhooks, to try things",
             "share": "print a pre-signed permission for a queue",
@@ -108,7 +109,7 @@ WITH_A_VALUE = frozenset(
     }
 )
 FLAGS = frozenset({"--json"})
-NOUNS = frozenset({"queue", "message", "claim", "dlq", "key", "context", "subscription"})
+NOUNS = frozenset({"queue", "message", "claim", "dlq", "key", "quota", "context", "subscription"})
 
 
 def options_last(words: Sequence[str]) -> list[str]:

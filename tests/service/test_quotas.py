@@ -8,7 +8,7 @@ from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptio
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.service import quotas as module
 from zaqar_lite.service.quotas import Quotas
-from zaqar_lite.service.rates import Kind, Rates
+from zaqar_lite.service.rates import MANAGE, READ, WRITE, Rates
 from zaqar_lite.service.stock import COUNT_AGAIN, COUNT_EVERY, Stock
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 from zaqar_lite.storage.memory import create
@@ -135,7 +135,7 @@ async def metered(time: Time, **rates: int) -> Rates:
     return Rates(quotas, monotonic=time)
 
 
-def spent(rates: Rates, kind: Kind, size: int = 0) -> int:
+def spent(rates: Rates, kind: int, size: int = 0) -> int:
     """How many requests in a row are let through, up to a thousand."""
     for count in range(1_000):
         try:
@@ -148,20 +148,20 @@ def spent(rates: Rates, kind: Kind, size: int = 0) -> int:
 async def test_a_rate_lets_two_seconds_worth_in_and_then_its_own() -> None:
     time = Time()
     rates = await metered(time, write_requests=10)
-    assert spent(rates, Kind.WRITE) == 20
+    assert spent(rates, WRITE) == 20
     time.now += 1
-    assert spent(rates, Kind.WRITE) == 10
-    assert spent(rates, Kind.READ) == 1_000
+    assert spent(rates, WRITE) == 10
+    assert spent(rates, READ) == 1_000
     time.now += 100
-    assert spent(rates, Kind.WRITE) == 20
-    rates.spend("other", Kind.WRITE, 0)
+    assert spent(rates, WRITE) == 20
+    rates.spend("other", WRITE, 0)
 
 
 async def test_retry_after_says_when_a_request_comes_through() -> None:
     time = Time()
     rates = await metered(time, manage_requests=1, write_bytes=100)
-    assert spent(rates, Kind.MANAGE) == 2
-    for kind, size in ((Kind.MANAGE, 0), (Kind.WRITE, 1_000)):
+    assert spent(rates, MANAGE) == 2
+    for kind, size in ((MANAGE, 0), (WRITE, 1_000)):
         spent(rates, kind, size)
         with pytest.raises(TooMany) as caught:
             rates.spend("p", kind, size)
@@ -175,21 +175,21 @@ async def test_retry_after_says_when_a_request_comes_through() -> None:
 async def test_bytes_that_were_answered_are_paid_by_those_who_come_after() -> None:
     time = Time()
     rates = await metered(time, read_bytes=100)
-    rates.spend("p", Kind.READ, 0)
-    rates.charge("p", Kind.READ, 500)
-    assert spent(rates, Kind.READ) == 0
+    rates.spend("p", READ, 0)
+    rates.charge("p", READ, 500)
+    assert spent(rates, READ) == 0
     time.now += 3.5
-    assert spent(rates, Kind.READ) == 1_000
+    assert spent(rates, READ) == 1_000
 
 
 async def test_a_process_has_its_share_and_forgets_who_is_idle() -> None:
     time = Time()
     quotas = Quotas(House(UNLIMITED).management, Quota(read_requests=10), shared=False)
     rates = Rates(quotas, share=1 / 2, monotonic=time)
-    assert spent(rates, Kind.READ) == 10
+    assert spent(rates, READ) == 10
     for number in range(10_001):
-        rates.spend(f"p{number}", Kind.READ, 0)
+        rates.spend(f"p{number}", READ, 0)
     assert len(rates._accounts) == 10_000
     time.now += 10
-    rates.spend("one more", Kind.READ, 0)
+    rates.spend("one more", READ, 0)
     assert len(rates._accounts) == 1

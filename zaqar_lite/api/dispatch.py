@@ -61,7 +61,7 @@ class Dispatcher:
         self._tree = tree
         self._checks = checks
         self._gate = gate
-        self._meter = meter
+        self._meter, self._rates = meter, meter.rates
         self._connected = connected
         self._framework = framework
         self._framework_paths = framework_paths
@@ -120,12 +120,12 @@ class Dispatcher:
                 response = found
             elif found.hot:
                 response = await answer(request, found)
-                if self._meter.is_on:
+                if self._rates.is_on:
                     self._meter.answered(request, found, len(response.body))
             else:
                 scope["zaqar.request"] = request
                 await self._framework(scope, request.receive, send)
-                if self._meter.is_on:
+                if self._rates.is_on:
                     self._meter.answered(request, found, request.answered)
                 return request.status
         headers = header_list(request, response)
@@ -163,7 +163,7 @@ class Dispatcher:
         route.check_size(request.content_length)
         if route.needs_store:
             self._check_store()
-        if self._meter.is_on and request.project:
+        if self._rates.is_on and request.project:
             self._meter.admit(request, route)
         return route
 

@@ -3,21 +3,16 @@
 from zaqar_lite.api.http import Request
 from zaqar_lite.api.routes import Route
 from zaqar_lite.domain.identity import Verb
-from zaqar_lite.service.rates import Kind, Rates
+from zaqar_lite.service.rates import MANAGE, READ, WRITE, Rates
 
 
 class Meter:
     """Count the requests of routes; one without a verb, such as a ping, is not counted."""
 
     def __init__(self, rates: Rates, routes: tuple[Route, ...]) -> None:
-        self._rates = rates
+        self.rates = rates
         kinds = ((route.name, _kind(route)) for route in routes)
         self._kinds = {name: kind for name, kind in kinds if kind is not None}
-
-    @property
-    def is_on(self) -> bool:
-        """Whether there is anything to count for."""
-        return self._rates.is_on
 
     def admit(self, request: Request, route: Route) -> None:
         """Count a request by what it asks for: a body that is written, or managed by.
@@ -27,22 +22,22 @@ class Meter:
         """
         kind = self._kinds.get(route.name)
         if kind is not None:
-            size = 0 if kind is Kind.READ else request.content_length
-            self._rates.spend(request.project, kind, size)
+            size = 0 if kind == READ else request.content_length
+            self.rates.spend(request.project, kind, size)
 
     def answered(self, request: Request, route: Route, size: int) -> None:
         """Count the bytes that a reader was answered."""
-        if size and self._kinds.get(route.name) is Kind.READ:
-            self._rates.charge(request.project, Kind.READ, size)
+        if size and self._kinds.get(route.name) == READ:
+            self.rates.charge(request.project, READ, size)
 
 
-def _kind(route: Route) -> Kind | None:
+def _kind(route: Route) -> int | None:
     """A route's kind. What only consumers may do in a route that others may use is reading too."""
     verb = route.access.verb
     if verb is None:
         return None
     if verb is Verb.SEND:
-        return Kind.WRITE
+        return WRITE
     if verb in (Verb.READ, Verb.RECEIVE) or route.access.consuming:
-        return Kind.READ
-    return Kind.MANAGE
+        return READ
+    return MANAGE

@@ -4,10 +4,13 @@ from zaqar_lite.client.asynchronous.claiming import AsyncClaiming
 from zaqar_lite.client.asynchronous.dead_letters import AsyncDeadLetters
 from zaqar_lite.client.asynchronous.keys import AsyncKeys
 from zaqar_lite.client.asynchronous.queues import AsyncQueues
+from zaqar_lite.client.asynchronous.quotas import AsyncQuotas
 from zaqar_lite.client.asynchronous.subscriptions import AsyncSubscriptions
 
 
-class AsyncClient(AsyncQueues, AsyncDeadLetters, AsyncClaiming, AsyncKeys, AsyncSubscriptions):
+class AsyncClient(
+    AsyncQueues, AsyncDeadLetters, AsyncClaiming, AsyncKeys, AsyncQuotas, AsyncSubscriptions
+):
     """An async client for one event loop. Use it in an `async with`, or `await close()` it.
 
     Its arguments are `Shell`'s. `Client` has the same methods.

@@ -247,6 +247,22 @@ class Ping:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ProjectQuota:
+    """What a project may have, and has.
+
+    Attributes:
+        quotas: the bound of each quota by its name; None for no bound.
+        usage: what the project has; None for what the server could not count in time.
+        own: what was set for this project alone; None where only its own project asked.
+    """
+
+    project: str
+    quotas: Mapping[str, int | None]
+    usage: Mapping[str, int | None]
+    own: Mapping[str, int | None] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class KeyPage:
     """One page of keys; `marker` leads to the next, None after the last."""
 

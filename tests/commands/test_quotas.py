@@ -1,0 +1,61 @@
+"""Quotas on the command line and in the SDK."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.commands.running import Run
+from tests.server import ServerProcess
+from zaqar_lite.client import AsyncClient, BadRequest, Client, Forbidden, NotFound
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def managed() -> Iterator[ServerProcess]:
+    """A server in admin mode."""
+    with ServerProcess("memory://", "--admin-mode") as process:
+        yield process
+
+
+def test_quotas_are_set_shown_and_reset(run: Run, managed: ServerProcess) -> None:
+    url = managed.url
+    code, rows = run("quota", "set", "shop", "queues=1", "messages=none", url=url)
+    assert code == 0
+    assert {"quota": "queues", "limit": 1, "used": 0} in rows
+    assert run("queue", "create", "a", "--project", "shop", url=url)[0] == 0
+    assert run("queue", "create", "b", "--project", "shop", url=url)[0] == 1
+    for words in (("shop",), ("--project", "shop")):
+        _, rows = run("quota", "show", *words, url=url)
+        shown = {row["quota"]: (row.get("limit"), row.get("used")) for row in rows}
+        assert shown["queues"] == (1, 1)
+        assert shown["messages"] == (None, 0)
+    assert run("quota", "reset", "shop", url=url) == (0, [])
+    assert run("queue", "create", "b", "--project", "shop", url=url)[0] == 0
+    for wrong in ("queues", "queues=x", "queus=1", "queues=-1"):
+        assert run("quota", "set", "shop", wrong, url=url)[0] != 0
+
+
+async def test_the_clients_set_and_show_quotas(managed: ServerProcess) -> None:
+    async with AsyncClient(managed.url, project="async") as client:
+        made = await client.set_quota("async", queues=2, waiters=None)
+        assert (made.own, made.quotas["queues"]) == ({"queues": 2, "waiters": None}, 2)
+        shown = await client.show_quota()
+        assert (shown.project, shown.own, shown.usage["queues"]) == ("async", None, 0)
+        await client.reset_quota("async")
+        assert (await client.show_quota("async")).own == {}
+        with pytest.raises(BadRequest, match="'queu' is no quota"):
+            await client.set_quota("async", queu=1)
+    with Client(managed.url, project="sync") as sync:
+        sync.set_quota("sync", messages=1)
+        sync.post("q", 1)
+        with pytest.raises(Forbidden, match="Quota reached"):
+            sync.post("q", 1)
+
+
+async def test_only_admin_mode_sets_quotas_where_nobody_authenticates() -> None:
+    with ServerProcess("memory://") as process:
+        async with AsyncClient(process.url) as client:
+            assert (await client.show_quota()).quotas["queues"] is None
+            with pytest.raises(NotFound):
+                await client.set_quota("p", queues=1)

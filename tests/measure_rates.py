@@ -1,0 +1,81 @@
+"""What quotas cost a request: `python -m tests.measure_rates`.
+
+Microseconds a request of what the dispatcher does for rates, without any rate, with rates of other
+projects, and with rates of the project's own; and of the check that a post makes for quotas.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from zaqar_lite.api.http import Request
+from zaqar_lite.api.metering import Meter
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.domain.quotas import UNLIMITED, Quota
+from zaqar_lite.main import create_app
+from zaqar_lite.service.quotas import Quotas
+from zaqar_lite.service.rates import Rates
+from zaqar_lite.service.stock import Stock
+from zaqar_lite.settings import load
+from zaqar_lite.storage.memory import create
+
+ROUNDS = 200_000
+_MANY = 10**12
+
+
+def microseconds(act: Callable[[], object]) -> float:
+    """The least of five measurements of one call."""
+    best = float("inf")
+    for _ in range(5):
+        began = time.perf_counter()
+        for _ in range(ROUNDS // 5):
+            act()
+        best = min(best, time.perf_counter() - began)
+    return best / (ROUNDS // 5) * 1e6
+
+
+def measured() -> dict[str, float]:
+    """Measure; microseconds by what they are of."""
+    messages, management = create("memory://", clock=Clock(), options=StoreOptions())
+    routes = create_app(load(environment={}, overrides={"store": "memory://"})).routes
+    post = next(route for route in routes if route.name == "post_messages")
+    claim = next(route for route in routes if route.name == "claim_messages")
+
+    async def receive() -> dict[str, object]:
+        return {}
+
+    request = Request("POST", "/v2/queues/q/messages", b"", {}, receive)
+    request.project, request.content_length = "p", 1_000
+    found: dict[str, float] = {"nothing (the loop itself)": microseconds(lambda: None)}
+
+    def asked(meter: Meter, rates: Rates) -> None:
+        if rates.is_on and request.project:
+            meter.admit(request, post)
+        if rates.is_on:
+            meter.answered(request, post, 100)
+
+    def read(meter: Meter, rates: Rates) -> None:
+        if rates.is_on and request.project:
+            meter.admit(request, claim)
+        if rates.is_on:
+            meter.answered(request, claim, 1_000)
+
+    own = Quota(write_requests=_MANY, write_bytes=_MANY, read_requests=_MANY, read_bytes=_MANY)
+    for name, defaults in (
+        ("no rate anywhere", UNLIMITED),
+        ("rates of managing only", Quota(manage_requests=1)),
+        ("rates of requests and bytes", own),
+    ):
+        rates = Rates(Quotas(management, defaults, shared=False))
+        meter = Meter(rates, routes)
+        found[f"post, {name}"] = microseconds(partial(asked, meter, rates))
+        found[f"claim, {name}"] = microseconds(partial(read, meter, rates))
+    stock = Stock(messages, management, Quotas(management, UNLIMITED, shared=False).of)
+    found["post, no quota of messages"] = microseconds(lambda: stock.bounds("p"))
+    return found
+
+
+if __name__ == "__main__":
+    for what, cost in measured().items():
+        print(f"{cost:6.2f} us  {what}")
