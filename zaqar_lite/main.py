@@ -15,6 +15,7 @@ from zaqar_lite.domain.models import Capability, StoreOptions
 from zaqar_lite.domain.subscriptions import refused_schemes
 from zaqar_lite.push.guard import Guard, port_of
 from zaqar_lite.push.webhook import Webhooks
+from zaqar_lite.service.bulk import Bulk
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.confirming import Confirming
 from zaqar_lite.service.connected import Connected
@@ -28,6 +29,8 @@ from zaqar_lite.service.identity.authority import Authority, Defaults
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.janitor import Janitor
+from zaqar_lite.service.job_runner import JobRunner
+from zaqar_lite.service.jobs import Jobs
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies
@@ -81,7 +84,14 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
     )
     startup = Startup(
         (messages, management),
-        (janitor, services.deliveries, quotas, stock, *connections),
+        (
+            janitor,
+            services.deliveries,
+            quotas,
+            stock,
+            JobRunner(services.jobs, messages, clock),
+            *connections,
+        ),
         _prepare(settings, keys, quotas),
     )
     options = HttpOptions(
@@ -153,7 +163,9 @@ def _services(
     queues = Queues(management, messages, policies, limits, quotas.of)
     router = Router(messages, management, limits)
     notes = Notes(policies, clock)
-    service = Messages(messages, queues, policies, router, notes, limits=limits, stock=stock)
+    service = Messages(
+        messages, queues, policies, router, notes, limits=limits, clock=clock, stock=stock
+    )
     claims = Claims(messages, queues, policies, limits)
     waiting = Waiting(
         messages,
@@ -194,6 +206,7 @@ def _services(
         confirmed_only=settings.require_confirmation,
         disable_after=settings.delivery_disable_after,
     )
+    bulk = Bulk(messages, management, queues, policies, limits=limits, clock=clock)
     return Services(
         policies=policies,
         queues=queues,
@@ -207,6 +220,7 @@ def _services(
         deliveries=deliveries,
         reports=DeliveryReports(messages, subscriptions, courier, log, limits=limits, clock=clock),
         authority=Authority(Defaults(settings.role_defaults)),
+        jobs=Jobs(messages, management, bulk, limits=limits, clock=clock),
         quotas=quotas,
         usage=Usage(queues, stock, subscriptions, waiting, connected),
         connected=connected,

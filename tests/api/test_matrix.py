@@ -39,6 +39,8 @@ VALUES = {
     "delivery_id": "000660de486f45bea066b4b29e904223",
     "key_id": "0123456789abcdef",
     "project_id": "p",
+    "job_id": "000660de486f45bea066b4b29e904223",
+    "act": "cancel",
 }
 DENIED = "Not authorized"
 

@@ -16,6 +16,7 @@ from zaqar_lite.api.render import Renderer
 from zaqar_lite.api.routes import RouteTree
 from zaqar_lite.api.table import (
     claim_routes,
+    job_routes,
     key_routes,
     message_routes,
     queue_routes,
@@ -25,6 +26,7 @@ from zaqar_lite.api.table import (
 )
 from zaqar_lite.api.v2.claims import ClaimHandlers
 from zaqar_lite.api.v2.deliveries import DeliveryHandlers
+from zaqar_lite.api.v2.jobs import JobHandlers
 from zaqar_lite.api.v2.keys import KeyHandlers
 from zaqar_lite.api.v2.messages import MessageHandlers
 from zaqar_lite.api.v2.queues import QueueHandlers
@@ -41,6 +43,7 @@ from zaqar_lite.service.health import Health
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keys import Keys
+from zaqar_lite.service.jobs import Jobs
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
@@ -74,6 +77,7 @@ class Services:
     usage: Usage
     connected: Connected
     rates: Rates
+    jobs: Jobs
     identity: Identity | None = None
     keys: Keys | None = None
 
@@ -125,6 +129,7 @@ def build_app(
                 SubscriptionHandlers(services.subscriptions, services.authority),
                 DeliveryHandlers(services.reports),
             ),
+            *job_routes(JobHandlers(services.jobs, services.authority)),
             *(key_routes(KeyHandlers(services.keys)) if services.keys is not None else ()),
             *quota_routes(
                 QuotaHandlers(services.quotas, services.usage),

@@ -108,6 +108,14 @@ class Authority:
         for name in _SUBSCRIPTIONS_QUEUES:
             self._check_posting(principal, (options or {}).get(name))
 
+    def check_target(self, principal: Principal, queue: str | None) -> None:
+        """Refuse that messages are moved to a queue, if one is named, that it may not post to.
+
+        Raises:
+            Denied: it may not.
+        """
+        self._check_posting(principal, queue)
+
     def check_share(
         self,
         principal: Principal,
