@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -188,6 +189,7 @@ async def test_a_delayed_message_is_delivered_when_it_is_due(api: Api) -> None:
         changed = await api.call("PATCH", f"messages/{edited}", {"body": "B"})
         assert changed.status_code == 200
         api.advance(599.0)  # it is looked at half a second before it is due
+        await api.post({"body": "d"})  # and those who wait look when that is, by the moved clock
         await receiver.wait(2)
         await asyncio.sleep(0.8)
     assert sorted(one.document["body"] for one in receiver.received) == ["B", "a"]
@@ -340,3 +342,50 @@ async def test_many_messages_take_few_steps_and_few_connections(api: Api) -> Non
     assert calls["claim"] <= 150
     assert calls["delete"] <= 250
     assert len(ports) <= 64
+
+
+async def test_a_span_of_time_is_delivered_again(api: Api) -> None:
+    async with Receiver() as receiver:
+        made, _ = await subscribe(api, receiver.url)
+        path = f"subscriptions/{made}/replay"
+        ids = [await api.post({"body": n}) for n in range(2)]
+        api.advance(60)
+        middle = (datetime.now(UTC) + timedelta(seconds=30)).isoformat()
+        ids.append(await api.post({"body": 2}))
+        await api.call("POST", "claims", {})
+        await receiver.wait(3)
+        for body, expected in (
+            ({"until": middle}, {0, 1}),
+            ({"from": middle}, {2}),
+            ({}, {0, 1, 2}),
+            ({"from": middle, "until": middle}, set()),
+        ):
+            before = len(receiver.received)
+            answer = await api.call("POST", path, body)
+            assert answer.json() == {"replayed": len(expected), "marker": None}
+            came = await receiver.wait(before + len(expected))
+            assert {one.document["body"] for one in came[before:]} == expected
+        assert {one.headers["webhook-id"] for one in receiver.received} == {
+            f"msg_{one}" for one, *_ in ids
+        }
+        wrong: tuple[Any, ...] = (
+            {"from": "soon"},
+            {"until": 7},
+            {"marker": "?"},
+            {"marker": 1},
+            [],
+        )
+        for bad in wrong:
+            assert (await api.call("POST", path, bad)).status_code == 400, bad
+
+
+async def test_a_large_replay_goes_in_steps(api: Api) -> None:
+    for _ in range(6):
+        await api.post(*({"body": n} for n in range(100)))
+    async with Receiver() as receiver:
+        made, _ = await subscribe(api, receiver.url)
+        first = (await api.call("POST", f"subscriptions/{made}/replay")).json()
+        assert first["replayed"] == 500
+        rest = await api.call("POST", f"subscriptions/{made}/replay", {"marker": first["marker"]})
+        assert rest.json() == {"replayed": 100, "marker": None}
+        await receiver.wait(600, seconds=60)

@@ -60,6 +60,7 @@ def home_document(*, admin: bool, settles: bool) -> dict[str, Any]:
             {**subscription, "delivery_id": "param/delivery_id"},
             "POST",
         ),
+        "rel/subscription_replay": _resource(_SUBSCRIPTION + "/replay", subscription, "POST"),
         "rel/subscription_ping": _resource(_SUBSCRIPTION + "/ping", subscription, "POST"),
         **_jobs(),
         "rel/ping": {"href": "/v2/ping", "hints": _hints("GET", "HEAD")},

@@ -380,6 +380,10 @@ def _subscriptions() -> dict[str, Schema]:
             answer=_TEXT,
             error=_TEXT,
         ),
+        "Replay": _object((), **{"from": _TEXT, "until": _TEXT, "marker": _TEXT}),
+        "Replayed": _object(
+            ("replayed", "marker"), replayed=_COUNT, marker={"type": ["string", "null"]}
+        ),
         "SubscriptionSecret": _object(("secret",), secret=_TEXT),
         "Confirmation": _object(("confirmed",), confirmed={"type": "boolean"}, token=_TEXT),
     }
