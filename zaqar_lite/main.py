@@ -1,18 +1,21 @@
 """The composition root: settings -> stores -> services -> application, and the lifespan."""
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 
 from zaqar_lite import __version__
 from zaqar_lite.api.app import HttpOptions, Services, build_app
 from zaqar_lite.api.checks import ClientIds
 from zaqar_lite.api.dispatch import Dispatcher
+from zaqar_lite.api.routes import Route
 from zaqar_lite.authentication import authentication
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Capability, StoreOptions
 from zaqar_lite.domain.subscriptions import refused_schemes
+from zaqar_lite.policy_file import PolicyFile
 from zaqar_lite.push.guard import Guard, port_of
 from zaqar_lite.push.webhook import Webhooks
 from zaqar_lite.service.bulk import Bulk
@@ -110,7 +113,18 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
     readiness = Readiness(
         messages, startup.check, settings.data_directory if settings.keeps_files else None
     )
-    return build_app(services, options, startup.running, startup.check, readiness)
+    app = build_app(services, options, startup.running, startup.check, readiness)
+    if settings.policy_file is not None:
+        app.reread = _policy(settings.policy_file, services.authority, app.routes).read
+        app.reread()()
+    return app
+
+
+def _policy(path: Path, authority: Authority, routes: Iterable[Route]) -> PolicyFile:
+    """The operator's own rules, over the defaults of all routes."""
+    rules = [route.access for route in routes if route.access.rule is not None]
+    defaults = {str(access.rule): authority.default_rule(access.verb) for access in rules}
+    return PolicyFile(path, defaults, authority.adopt)
 
 
 def _prepare(
