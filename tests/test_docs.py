@@ -28,9 +28,13 @@ def sections() -> dict[tuple[str, str], str]:
 
 
 def application() -> Dispatcher:
-    return create_app(
-        load(environment={}, overrides={"store": "memory://", "admin_mode": True, "auth": "keys"})
-    )
+    overrides = {
+        "store": "memory://",
+        "admin_mode": True,
+        "auth": "keys",
+        "encryption_key_file": ROOT / "tests" / "api" / "encryption.keys",
+    }
+    return create_app(load(environment={}, overrides=overrides))
 
 
 def test_the_reference_has_every_route_with_every_status_it_can_give() -> None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zaqar_lite import __version__
 from zaqar_lite.api.app import HttpOptions, Services, build_app
@@ -53,6 +54,9 @@ from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.settings import Settings, load
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 from zaqar_lite.storage.registry import create_stores
+
+if TYPE_CHECKING:
+    from zaqar_lite.service.encryption.vault import Vault
 
 
 def create_app(settings: Settings | None = None) -> Dispatcher:
@@ -174,13 +178,24 @@ def _services(
     limits: Limits,
 ) -> Services:
     policies = Policies(management, limits, checked=one_store)
-    queues = Queues(management, messages, policies, limits, quotas.of)
+    vault = _vault(settings, management, clock)
+    # Deliveries keep what they send sealed, so they see the store as it is.
+    opened = messages if vault is None else _opened(messages, vault)
+    queues = Queues(management, messages, policies, limits, quotas.of, encrypts=vault is not None)
     router = Router(messages, management, limits)
     notes = Notes(policies, clock)
     service = Messages(
-        messages, queues, policies, router, notes, limits=limits, clock=clock, stock=stock
+        opened,
+        queues,
+        policies,
+        router,
+        notes,
+        limits=limits,
+        clock=clock,
+        stock=stock,
+        vault=vault,
     )
-    claims = Claims(messages, queues, policies, limits)
+    claims = Claims(opened, queues, policies, limits)
     waiting = Waiting(
         messages,
         most=limits.max_waiters,
@@ -219,8 +234,9 @@ def _services(
         clock=clock,
         confirmed_only=settings.require_confirmation,
         disable_after=settings.delivery_disable_after,
+        vault=vault,
     )
-    bulk = Bulk(messages, management, queues, policies, limits=limits, clock=clock)
+    bulk = Bulk(opened, management, queues, policies, limits=limits, clock=clock)
     return Services(
         policies=policies,
         queues=queues,
@@ -232,7 +248,9 @@ def _services(
         health=Health(messages, queues, service, claims),
         subscriptions=subscriptions,
         deliveries=deliveries,
-        reports=DeliveryReports(messages, subscriptions, courier, log, limits=limits, clock=clock),
+        reports=DeliveryReports(
+            messages, subscriptions, courier, log, limits=limits, clock=clock, vault=vault
+        ),
         authority=Authority(Defaults(settings.role_defaults)),
         jobs=Jobs(messages, management, bulk, limits=limits, clock=clock),
         quotas=quotas,
@@ -241,7 +259,32 @@ def _services(
         rates=rates,
         identity=identity,
         keys=keys,
+        vault=vault,
     )
+
+
+def _vault(settings: Settings, management: ManagementStore, clock: Clock) -> "Vault | None":
+    """The keys of encrypted queues, where the server has any.
+
+    Raises:
+        ConfigurationError: the file of keys is wrong, or the library is not installed.
+    """
+    if settings.encryption_key_file is None:
+        return None
+    try:
+        from zaqar_lite.service.encryption.vault import Vault, read_key_file  # noqa: PLC0415
+    except ModuleNotFoundError as exc:
+        raise ConfigurationError(
+            f"encryption_key_file needs the Python package {exc.name!r}: "
+            "pip install 'zaqar-lite[encryption]'."
+        ) from exc
+    return Vault(management, read_key_file(settings.encryption_key_file), clock)
+
+
+def _opened(messages: MessageStore, vault: "Vault") -> MessageStore:
+    from zaqar_lite.service.encryption.opening import opening  # noqa: PLC0415 - with its library
+
+    return opening(messages, vault)
 
 
 def _transports(settings: Settings) -> dict[str, Transport]:

@@ -97,6 +97,10 @@ class Settings(BaseModel):
         None,
         description="File of the first key; admin.key in the data directory when not set.",
     )
+    encryption_key_file: Path | None = Field(
+        None,
+        description="Keys of encrypted queues: a file of lines ID:BASE64, the current one first.",
+    )
     max_failed_logins: int = Field(
         60, ge=1, le=1_000_000, description="Failed logins of an address in a minute; 429 above."
     )

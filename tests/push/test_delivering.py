@@ -1,10 +1,13 @@
 """Messages are delivered to real receivers, over the memory store."""
 
 import asyncio
+import base64
+import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -12,6 +15,7 @@ import pytest
 from aiohttp import web
 
 from tests.api.conftest import Api, MakeApi, make_api  # noqa: F401 - a fixture
+from tests.api.test_encryption import write
 from tests.push.receiver import Receiver
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.notes import NOTES
@@ -52,6 +56,39 @@ async def test_sends_upstreams_document_signed(api: Api) -> None:
     assert verify(came.headers, came.body, secret) == f"msg_{posted}"
     with pytest.raises(InvalidSignature):
         verify(came.headers, came.body + b" ", secret)
+
+
+async def test_an_encrypted_queue_delivers_what_was_posted_and_keeps_it_sealed(
+    make_api: MakeApi,  # noqa: F811 - the fixture above
+    tmp_path: Path,
+) -> None:
+    keys = tmp_path / "keys"
+    write(keys, "one:" + base64.b64encode(b"1" * 32).decode())
+    settings = {"encryption_key_file": keys, "store": f"embedded://{tmp_path}/data"}
+    async with make_api(delivery_allowed=LOOPBACK, **settings) as api:
+        await api.call("PUT", "", {"_enable_encrypt_messages": True})
+        async with Receiver(500, 400) as receiver:
+            policy = {
+                "retries_with_no_delay": 2,
+                "minimum_delay_retries": 0,
+                "maximum_delay_retries": 0,
+                "minimum_delay": 0,
+                "maximum_delay": 10,
+                "retry_backoff_function": "geometric",
+            }
+            made, _ = await subscribe(api, receiver.url, options={"_retry_policy": policy})
+            await api.post({"body": {"card": "4111-1111"}})
+            first, again = await receiver.wait(2)
+            assert first.document["body"] == again.document["body"] == {"card": "4111-1111"}
+            failed: list[Any] = []
+            while not failed:
+                path = f"subscriptions/{made}/deliveries?state=failed"
+                failed = (await api.call("GET", path)).json()["deliveries"]
+                await asyncio.sleep(0.05)
+            assert "4111-1111" in json.dumps(failed)
+    stored = b"".join(one.read_bytes() for one in (tmp_path / "data").rglob("*") if one.is_file())
+    assert b"sealed:1:" in stored
+    assert b"4111-1111" not in stored
 
 
 async def test_post_data_takes_the_notification_in(api: Api) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from zaqar_lite.api.checks import Checks, ClientIds
 from zaqar_lite.api.dispatch import Dispatcher
@@ -16,6 +17,7 @@ from zaqar_lite.api.render import Renderer
 from zaqar_lite.api.routes import RouteTree
 from zaqar_lite.api.table import (
     claim_routes,
+    encryption_routes,
     job_routes,
     key_routes,
     message_routes,
@@ -26,6 +28,7 @@ from zaqar_lite.api.table import (
 )
 from zaqar_lite.api.v2.claims import ClaimHandlers
 from zaqar_lite.api.v2.deliveries import DeliveryHandlers
+from zaqar_lite.api.v2.encryption import EncryptionHandlers
 from zaqar_lite.api.v2.jobs import JobHandlers
 from zaqar_lite.api.v2.keys import KeyHandlers
 from zaqar_lite.api.v2.messages import MessageHandlers
@@ -56,6 +59,9 @@ from zaqar_lite.service.subscriptions import Subscriptions
 from zaqar_lite.service.usage import Usage
 from zaqar_lite.service.waiting import Waiting
 
+if TYPE_CHECKING:
+    from zaqar_lite.service.encryption.vault import Vault
+
 
 @dataclass(frozen=True, slots=True)
 class Services:
@@ -80,6 +86,7 @@ class Services:
     jobs: Jobs
     identity: Identity | None = None
     keys: Keys | None = None
+    vault: "Vault | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +137,11 @@ def build_app(
                 DeliveryHandlers(services.reports),
             ),
             *job_routes(JobHandlers(services.jobs, services.authority)),
+            *(
+                encryption_routes(EncryptionHandlers(services.vault))
+                if services.vault is not None
+                else ()
+            ),
             *(key_routes(KeyHandlers(services.keys)) if services.keys is not None else ()),
             *quota_routes(
                 QuotaHandlers(services.quotas, services.usage),

@@ -258,6 +258,18 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         "MessageList": _object(("messages",), messages=_list(_MESSAGE), links=_LINKS),
         "Popped": _object(("messages",), messages=_list(_POPPED)),
         "Ranges": _object(("ranges",), ranges=_list(_object(marker=_TEXT, until=_TEXT))),
+        "DataKeys": _object(
+            ("data_keys",),
+            data_keys=_list(
+                _object(
+                    ("id", "created_at", "server_key", "current"),
+                    id=_TEXT,
+                    created_at=_TEXT,
+                    server_key=_TEXT,
+                    current={"type": "boolean"},
+                )
+            ),
+        ),
         "Key": _KEY_DOCUMENT,
         "MadeKey": _MADE_KEY,
         "Keys": _object(("keys", "links"), keys=_list(_KEY_DOCUMENT), links=_LINKS),

@@ -24,6 +24,7 @@ _QUEUE_NAME = re.compile(r"[a-zA-Z0-9_\-.]+")
 
 FILTER = "_filter"
 NOTIFY_ON_POST = "_notify_on_post"
+ENCRYPT = "_enable_encrypt_messages"
 PRIORITY = "_priority"
 DONE_RETENTION = "_done_retention"
 FAILED_RETENTION = "_failed_retention"
@@ -41,7 +42,7 @@ RESERVED = frozenset(
         "_dead_letter_queue",
         "_dead_letter_queue_messages_ttl",
         "_max_claim_count",
-        "_enable_encrypt_messages",
+        ENCRYPT,
         "_max_failures",
         BACKOFF,
         RETRY_POLICY,
@@ -84,7 +85,7 @@ def overlay(limits: Limits) -> dict[str, Any]:
         "_dead_letter_queue": None,
         "_dead_letter_queue_messages_ttl": None,
         "_max_claim_count": None,
-        "_enable_encrypt_messages": False,
+        ENCRYPT: False,
     }
 
 
@@ -131,11 +132,8 @@ def validate(ref: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> None
         if value is not None and not isinstance(value, bool):
             raise Invalid(f"{key} must be true or false.")
     _dead_letter_queue(ref, metadata.get("_dead_letter_queue"))
-    if metadata.get("_enable_encrypt_messages") not in (None, False):
-        raise Invalid(
-            "_enable_encrypt_messages must be false: this server does not encrypt messages, and "
-            "will not pretend to."
-        )
+    if metadata.get(ENCRYPT) not in (None, False, True):
+        raise Invalid(f"{ENCRYPT} must be true or false.")
     for key, kind, word in (
         ("_flavor", str, "a string"),
         (FILTER, str, "a string"),

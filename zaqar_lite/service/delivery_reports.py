@@ -1,7 +1,7 @@
 """What a project may ask of its deliveries: the last attempts, what failed, another try, a ping."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -26,6 +26,9 @@ from zaqar_lite.service.notes import (
 )
 from zaqar_lite.service.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
+
+if TYPE_CHECKING:
+    from zaqar_lite.service.encryption.vault import Vault
 
 _RETRIED_MS = 3_600_000
 """How long a delivery that is retried by hand is tried at least, though its message has ended."""
@@ -64,11 +67,13 @@ class DeliveryReports:
         *,
         limits: Limits,
         clock: Clock,
+        vault: "Vault | None" = None,
     ) -> None:
         self._messages = messages
         self._subscriptions = subscriptions
         self._courier = courier
         self._log = log
+        self._vault = vault
         self._limits = limits
         self._clock = clock
 
@@ -110,10 +115,17 @@ class DeliveryReports:
                     delivery.reason,
                     delivery.attempts,
                     message.created_at,
-                    bytes(delivery.payload),
+                    await self._opened(delivery),
                 )
             )
         return found
+
+    async def _opened(self, delivery: Delivery) -> bytes:
+        """What a receiver would have got."""
+        payload = bytes(delivery.payload)
+        return (
+            payload if self._vault is None else await self._vault.open_in(delivery.project, payload)
+        )
 
     async def retry(self, queue: QueueRef, subscription_id: str, delivery_id: str) -> None:
         """Deliver again: a failed delivery by its id, or a message that the queue still has.

@@ -1,7 +1,7 @@
 """The rules of messages: post, list, get, edit, delete and pop."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
@@ -32,6 +32,9 @@ from zaqar_lite.service.routing import Router
 from zaqar_lite.service.stock import Stock
 from zaqar_lite.service.turns import STEP, cut
 from zaqar_lite.storage.base import MessageStore
+
+if TYPE_CHECKING:
+    from zaqar_lite.service.encryption.vault import Vault
 
 
 class Draft(Struct, frozen=True, gc=False):
@@ -66,7 +69,9 @@ class Messages:
         limits: Limits,
         clock: Clock,
         stock: Stock | None = None,
+        vault: "Vault | None" = None,
     ) -> None:
+        self._vault = vault
         self._messages = messages
         self._stock = stock
         self._queues = queues
@@ -146,6 +151,8 @@ class Messages:
             new = await self._router.route(queue, resolved, policy.route, self.turns)
             if sum(len(message.copies) for message in new) > STEP // 5:
                 await self.turns.wait()
+            if policy.encrypted:
+                new = await self._sealing().seal(queue, new)
             if policy.subscribed or new is not resolved:  # copies may have subscribers too
                 new = await self._notes.with_notes(queue, policy, new)
             posted = await self._messages.post(
@@ -256,11 +263,14 @@ class Messages:
                 if not await self._messages.get_messages(queue, (message_id,)):
                     raise NotFound(f"Message {message_id} does not exist.")
                 raise Conflict("Only a message of a delayed queue can be edited.")
+            stored = body
+            if body is not None and policy.encrypted:
+                stored = await self._sealing().seal_body(queue, body)
             return await self._messages.edit(
                 queue,
                 Edit(
                     message_id,
-                    body=body,
+                    body=stored,
                     ttl_ms=None if ttl is None else ttl * 1000,
                     delay_ms=None if delay is None else delay * 1000,
                     version=policy.version,
@@ -346,6 +356,14 @@ class Messages:
         if not 1 <= count <= self._limits.max_ranges:
             raise Invalid(f"'count' must be between 1 and {self._limits.max_ranges}.")
         return await self._messages.split(queue, count)
+
+    def _sealing(self) -> "Vault":
+        if self._vault is None:
+            raise Invalid(
+                "The queue is encrypted, and this server has no encryption_key_file: nothing was "
+                "stored."
+            )
+        return self._vault
 
     async def _is_live(self, queue: QueueRef, claim_id: str) -> bool:
         try:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.metadata import NOTIFY_ON_POST, SUBSCRIBED, TTL_AFTER_DELAY, retries
+from zaqar_lite.domain.metadata import ENCRYPT, NOTIFY_ON_POST, SUBSCRIBED, TTL_AFTER_DELAY, retries
 from zaqar_lite.domain.models import (
     NO_RETRIES,
     Claimed,
@@ -51,6 +51,8 @@ class Policy:
     """Whether the queue may have subscriptions."""
     notify_on_post: bool = False
     """Whether a delayed message is delivered at its post already, as upstream does."""
+    encrypted: bool = False
+    """Whether bodies are sealed before they are stored."""
 
     @property
     def letters_in(self) -> QueueRef | None:
@@ -179,4 +181,5 @@ class Policies:
             ttl_after_delay=metadata.get(TTL_AFTER_DELAY) is True,
             subscribed=SUBSCRIBED in metadata,
             notify_on_post=metadata.get(NOTIFY_ON_POST) is True,
+            encrypted=metadata.get(ENCRYPT) is True,
         )
