@@ -4,10 +4,13 @@ import json
 import os
 import signal
 import socket
+import tempfile
 import time
+import uuid
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.server import PING_HEADERS, ServerProcess
 
@@ -42,6 +45,32 @@ def test_a_stop_is_unready_first_and_serves_on_for_the_drain_delay(tmp_path: Pat
             # A second and a third signal are in a hurry.
             os.kill(server.pid, signal.SIGINT)
             assert server.terminate() == 0
+
+
+def test_several_processes_are_counted_as_one_server(request: pytest.FixtureRequest) -> None:
+    redis = request.getfixturevalue("redis_server")
+    env = {"ZAQAR_LITE_COUNT_INTERVAL": "0.1"}
+    queue = uuid.uuid4().hex
+    with ServerProcess(redis.url, "--workers", "2", env=env) as server:
+
+        def shown() -> dict[str, str]:
+            text = httpx.get(f"{server.url}/metrics").text
+            return dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
+
+        url = f"{server.url}/v2/queues/{queue}"
+        httpx.put(url, headers=PING_HEADERS, json={"_monitor": True})
+        for _ in range(40):  # each by a connection of its own, so by either process
+            body = {"messages": [{"body": 1}]}
+            httpx.post(f"{url}/messages", json=body, headers=PING_HEADERS)
+        server.wait_for(lambda: shown()["zaqar_lite_posted_messages_total"] == "40")
+        depth = f'zaqar_lite_queue_messages{{project="ping",queue="{queue}",state="ready"}}'
+        server.wait_for(lambda: shown().get(depth) == "40")
+        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+        server.wait_for(lambda: "another one takes its place" in server.log())
+        assert int(shown()["zaqar_lite_posted_messages_total"]) == 40
+        assert server.terminate() == 0
+    assert not list(Path(tempfile.gettempdir()).glob(f"zaqar-lite-metrics-{server.pid}-*"))
 
 
 def refused_ttl(server: ServerProcess) -> bool:

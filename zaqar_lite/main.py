@@ -1,25 +1,20 @@
 """The composition root: settings -> stores -> services -> application, and the lifespan."""
 
 import os
-from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 from zaqar_lite import __version__
 from zaqar_lite.api.app import HttpOptions, Services, build_app
 from zaqar_lite.api.checks import ClientIds
 from zaqar_lite.api.dispatch import Dispatcher
-from zaqar_lite.api.routes import Route
 from zaqar_lite.authentication import authentication
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Capability, StoreOptions
 from zaqar_lite.domain.subscriptions import refused_schemes
-from zaqar_lite.policy_file import PolicyFile
 from zaqar_lite.push.guard import Guard, port_of
 from zaqar_lite.push.webhook import Webhooks
-from zaqar_lite.service.bulk import Bulk
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.confirming import Confirming
 from zaqar_lite.service.connected import Connected
@@ -33,9 +28,12 @@ from zaqar_lite.service.identity.authority import Authority, Defaults
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.janitor import Janitor
-from zaqar_lite.service.job_runner import JobRunner
-from zaqar_lite.service.jobs import Jobs
 from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.metrics.board import Board, Place
+from zaqar_lite.service.metrics.census import Census
+from zaqar_lite.service.metrics.families import Families
+from zaqar_lite.service.metrics.metered import metered
+from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
@@ -55,12 +53,11 @@ from zaqar_lite.settings import Settings, load
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 from zaqar_lite.storage.registry import create_stores
 
-if TYPE_CHECKING:
-    from zaqar_lite.service.encryption.vault import Vault
 
-
-def create_app(settings: Settings | None = None) -> Dispatcher:
+def create_app(settings: Settings | None = None, place: Place | None = None) -> Dispatcher:
     """Make the ASGI application (`uvicorn --factory zaqar_lite.main:create_app`).
+
+    `place` is where this process counts, where several are one server.
 
     Raises:
         ConfigurationError: the settings or the store's URI are wrong.
@@ -74,6 +71,7 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
     shared = Capability.SHARED in messages.capabilities or not one_store
     quotas = Quotas(management, settings.default_quota, shared=shared)
     stock = Stock(messages, management, quotas.of)
+    families, board = Families(), Board(place)
     services = _services(
         settings,
         messages,
@@ -85,20 +83,24 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
         stock=stock,
         one_store=one_store,
         limits=limits,
+        counted=metered(messages, families, board.row),
     )
+    census = Census(messages, management, board, interval=settings.count_interval)
+    store = settings.store.partition(":")[0]
+    metrics = Metrics(families, board, census, clock, version=__version__, store=store)
+    metrics.gauges["waiters"] = lambda: services.waiting.count
+    services.deliveries.told = metrics.delivered
     janitor = Janitor(
-        messages, management, services.queues, services.policies, interval=settings.sweep_interval
+        messages,
+        management,
+        services.queues,
+        services.policies,
+        interval=settings.sweep_interval,
+        note=metrics.swept,
     )
     startup = Startup(
         (messages, management),
-        (
-            janitor,
-            services.deliveries,
-            quotas,
-            stock,
-            JobRunner(services.jobs, messages, clock),
-            *connections,
-        ),
+        (janitor, services.deliveries, quotas, stock, *connections, metrics),
         _prepare(settings, keys, quotas),
     )
     options = HttpOptions(
@@ -117,18 +119,9 @@ def create_app(settings: Settings | None = None) -> Dispatcher:
     readiness = Readiness(
         messages, startup.check, settings.data_directory if settings.keeps_files else None
     )
-    app = build_app(services, options, startup.running, startup.check, readiness)
-    if settings.policy_file is not None:
-        app.reread = _policy(settings.policy_file, services.authority, app.routes).read
-        app.reread()()
-    return app
-
-
-def _policy(path: Path, authority: Authority, routes: Iterable[Route]) -> PolicyFile:
-    """The operator's own rules, over the defaults of all routes."""
-    rules = [route.access for route in routes if route.access.rule is not None]
-    defaults = {str(access.rule): authority.default_rule(access.verb) for access in rules}
-    return PolicyFile(path, defaults, authority.adopt)
+    return build_app(
+        services, options, startup.running, startup.check, readiness=readiness, metrics=metrics
+    )
 
 
 def _prepare(
@@ -176,26 +169,15 @@ def _services(
     stock: Stock,
     one_store: bool,
     limits: Limits,
+    counted: MessageStore,
 ) -> Services:
+    """The services; those that serve requests work on the store that counts, `counted`."""
     policies = Policies(management, limits, checked=one_store)
-    vault = _vault(settings, management, clock)
-    # Deliveries keep what they send sealed, so they see the store as it is.
-    opened = messages if vault is None else _opened(messages, vault)
-    queues = Queues(management, messages, policies, limits, quotas.of, encrypts=vault is not None)
+    queues = Queues(management, messages, policies, limits, quotas.of)
     router = Router(messages, management, limits)
     notes = Notes(policies, clock)
-    service = Messages(
-        opened,
-        queues,
-        policies,
-        router,
-        notes,
-        limits=limits,
-        clock=clock,
-        stock=stock,
-        vault=vault,
-    )
-    claims = Claims(opened, queues, policies, limits)
+    service = Messages(counted, queues, policies, router, notes, limits=limits, stock=stock)
+    claims = Claims(counted, queues, policies, limits)
     waiting = Waiting(
         messages,
         most=limits.max_waiters,
@@ -234,57 +216,27 @@ def _services(
         clock=clock,
         confirmed_only=settings.require_confirmation,
         disable_after=settings.delivery_disable_after,
-        vault=vault,
     )
-    bulk = Bulk(opened, management, queues, policies, limits=limits, clock=clock)
     return Services(
         policies=policies,
         queues=queues,
         messages=service,
         claims=claims,
-        settling=Settling(messages, queues, policies, limits),
+        settling=Settling(counted, queues, policies, limits),
         waiting=waiting,
         sharing=sharing,
         health=Health(messages, queues, service, claims),
         subscriptions=subscriptions,
         deliveries=deliveries,
-        reports=DeliveryReports(
-            messages, subscriptions, courier, log, limits=limits, clock=clock, vault=vault
-        ),
+        reports=DeliveryReports(messages, subscriptions, courier, log, limits=limits, clock=clock),
         authority=Authority(Defaults(settings.role_defaults)),
-        jobs=Jobs(messages, management, bulk, limits=limits, clock=clock),
         quotas=quotas,
         usage=Usage(queues, stock, subscriptions, waiting, connected),
         connected=connected,
         rates=rates,
         identity=identity,
         keys=keys,
-        vault=vault,
     )
-
-
-def _vault(settings: Settings, management: ManagementStore, clock: Clock) -> "Vault | None":
-    """The keys of encrypted queues, where the server has any.
-
-    Raises:
-        ConfigurationError: the file of keys is wrong, or the library is not installed.
-    """
-    if settings.encryption_key_file is None:
-        return None
-    try:
-        from zaqar_lite.service.encryption.vault import Vault, read_key_file  # noqa: PLC0415
-    except ModuleNotFoundError as exc:
-        raise ConfigurationError(
-            f"encryption_key_file needs the Python package {exc.name!r}: "
-            "pip install 'zaqar-lite[encryption]'."
-        ) from exc
-    return Vault(management, read_key_file(settings.encryption_key_file), clock)
-
-
-def _opened(messages: MessageStore, vault: "Vault") -> MessageStore:
-    from zaqar_lite.service.encryption.opening import opening  # noqa: PLC0415 - with its library
-
-    return opening(messages, vault)
 
 
 def _transports(settings: Settings) -> dict[str, Transport]:

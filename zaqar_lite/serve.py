@@ -26,6 +26,7 @@ from zaqar_lite.domain.addresses import shown
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.main import create_app
 from zaqar_lite.reloading import Reloading, Source
+from zaqar_lite.service.metrics.board import Place, make_file
 from zaqar_lite.settings import Settings
 from zaqar_lite.tls import Certificate
 from zaqar_lite.workers import NEVER_WORKS, Workers
@@ -71,7 +72,11 @@ def run(arguments: argparse.Namespace) -> int:
     address = listener.getsockname()[:2]
     waiting = (address, settings.tls_cert is not None, announce)
     threading.Thread(target=_wait_for_a_worker, args=waiting, daemon=True).start()
-    return Workers(settings.workers, _work, settings, source, listener).run()
+    board = make_file(settings.workers, app.metrics.size)
+    try:
+        return Workers(settings.workers, _work, settings, source, listener, board).run()
+    finally:
+        board.unlink(missing_ok=True)
 
 
 def _serve(
@@ -84,7 +89,7 @@ def _serve(
     """Run the server in this process; answer its exit code."""
     certificate = _certificate(settings)
     config = _config(settings, app, certificate)
-    reloading = Reloading(settings, source, certificate, app)
+    reloading = Reloading(settings, source, certificate, app.adopt)
     server = _Server(
         config,
         announce,
@@ -102,11 +107,14 @@ def _serve(
     return NEVER_WORKS if server.has_failed else 0
 
 
-def _work(settings: Settings, source: Source, listener: socket.socket) -> int:
+def _work(
+    settings: Settings, source: Source, listener: socket.socket, board: Path, number: int
+) -> int:
     """Run one of several server processes; systemd hears of them by their parent."""
     os.environ.pop("NOTIFY_SOCKET", None)
     logs.configure(settings.log_level)
-    return _serve(settings, source, create_app(settings), listener, lambda: None)
+    app = create_app(settings, Place(board, settings.workers, number))
+    return _serve(settings, source, app, listener, lambda: None)
 
 
 class _Server(uvicorn.Server):
@@ -125,6 +133,8 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._certificate = certificate
         self._reloading = reloading
+        app.metrics.reloads = lambda: (reloading.succeeded, reloading.at)
+        app.metrics.gauges["connections"] = lambda: len(self.server_state.connections)
         self._drain_delay = drain_delay
         self._background: list[asyncio.Task[None]] = []
         self._app = app
@@ -301,7 +311,6 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
         "log_level",
         "auth",
         "keystone_url",
-        "policy_file",
         "admin_key_file",
         "tls_cert",
         "tls_key",
@@ -326,9 +335,6 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         "--auth", metavar="HOW", help="who may use it: none, keys, jwt, keystone; comma list (none)"
     )
     parser.add_argument("--keystone-url", metavar="URL", help="where Keystone is")
-    parser.add_argument(
-        "--policy-file", type=Path, metavar="FILE", help="policy.yaml: rules for tokens"
-    )
     parser.add_argument(
         "--admin-key-file", type=Path, metavar="FILE", help="the first key; made where it is not"
     )

@@ -58,9 +58,6 @@ class Settings(BaseModel):
     role_defaults: Literal["zaqar", "secure"] = Field(
         "zaqar", description="Which roles may what: Zaqar's rules, or reader, member, manager."
     )
-    policy_file: Path | None = Field(
-        None, description="policy.yaml: rules for tokens, in the place of the defaults."
-    )
     jwt_issuer: str | None = Field(None, description="Issuer whose tokens count (claim iss).")
     jwt_audience: str | None = Field(None, description="What its tokens are for (claim aud).")
     jwt_keys: str | None = Field(None, description="URL or file of the issuer's JWKS.")
@@ -96,10 +93,6 @@ class Settings(BaseModel):
     admin_key_file: Path | None = Field(
         None,
         description="File of the first key; admin.key in the data directory when not set.",
-    )
-    encryption_key_file: Path | None = Field(
-        None,
-        description="Keys of encrypted queues: a file of lines ID:BASE64, the current one first.",
     )
     max_failed_logins: int = Field(
         60, ge=1, le=1_000_000, description="Failed logins of an address in a minute; 429 above."
@@ -139,6 +132,9 @@ class Settings(BaseModel):
     max_length_client_id: int = Field(36, ge=1, le=255, description="Longest Client-ID when off.")
     sweep_interval: float = Field(
         1.0, gt=0, le=3_600, description="How long the sweep rests once nothing is left to do."
+    )
+    count_interval: float = Field(
+        5.0, ge=0.1, le=3_600, description="Age at which a scrape has all queues counted again."
     )
     shutdown_timeout: int = Field(
         25, ge=1, le=3_600, description="How long a stop waits for requests."
@@ -430,12 +426,6 @@ def _check_identity(settings: Settings) -> None:
                 raise ConfigurationError(f"auth is jwt, so {name} must be set.")
     if "keystone" in settings.providers and not settings.keystone_url:
         raise ConfigurationError("auth is keystone, so keystone_url must be set.")
-    if settings.policy_file is not None and not {"jwt", "keystone"}.intersection(
-        settings.providers
-    ):
-        raise ConfigurationError(
-            "policy_file is about the roles of tokens: auth must name jwt or keystone."
-        )
     if (settings.keystone_username is None) != (settings.keystone_password is None):
         raise ConfigurationError(
             "keystone_username and keystone_password go together: set both, or none."

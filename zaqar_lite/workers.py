@@ -22,7 +22,9 @@ _SHORT_LIFE = 1.0
 
 
 class Workers:
-    """Processes that each run `work(*arguments)`, a function that answers an exit code.
+    """Processes that each run `work(*arguments, number)`, which answers an exit code.
+
+    `number` counts from 0; a process that takes the place of another has its number.
 
     They are spawned, not forked, so function and arguments are pickled. A worker ends when the
     process that started it does, even by SIGKILL: nobody else would ever end it. SIGHUP goes to
@@ -32,7 +34,7 @@ class Workers:
     def __init__(self, count: int, work: Callable[..., int], *arguments: object) -> None:
         self._count = count
         self._work = (work, arguments)
-        self._running: dict[BaseProcess, float] = {}
+        self._running: dict[BaseProcess, tuple[int, float]] = {}
         self._stopping = False
         self._exit_code = 0
 
@@ -41,36 +43,37 @@ class Workers:
 
         Answers the exit code: 0, or NEVER_WORKS.
         """
-        for number in _SIGNALS:
-            signal.signal(number, self._stop)
+        for name in _SIGNALS:
+            signal.signal(name, self._stop)
         signal.signal(signal.SIGHUP, self._pass_on)
         life = systemd.watchdog_interval()
-        for _ in range(self._count):
-            self._start()
+        for number in range(self._count):
+            self._start(number)
         while self._running:
             if life is not None:
                 systemd.notify("WATCHDOG=1")
             pause = _LOOK if life is None else min(life, _LOOK)
             ended = wait([process.sentinel for process in self._running], timeout=pause)
             for process in [one for one in self._running if one.sentinel in ended]:
-                self._take_end(process, lived=time.monotonic() - self._running.pop(process))
+                number, started = self._running.pop(process)
+                self._take_end(process, number, lived=time.monotonic() - started)
         return self._exit_code
 
-    def _start(self) -> None:
+    def _start(self, number: int) -> None:
         process = multiprocessing.get_context("spawn").Process(
-            target=_run, args=self._work, name="worker"
+            target=_run, args=(*self._work, number), name="worker"
         )
         # Held back until the worker has its own handlers; the default ones would print a traceback.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             process.start()
-            self._running[process] = time.monotonic()
+            self._running[process] = number, time.monotonic()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         if self._stopping:
             process.terminate()
 
-    def _take_end(self, process: BaseProcess, *, lived: float) -> None:
+    def _take_end(self, process: BaseProcess, number: int, *, lived: float) -> None:
         process.join()
         if self._stopping:
             return
@@ -83,7 +86,7 @@ class Workers:
         )
         time.sleep(max(0.0, _SHORT_LIFE - lived))
         if not self._stopping:
-            self._start()
+            self._start(number)
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
         for process in list(self._running):
@@ -103,9 +106,9 @@ def _how(exit_code: int | None) -> str:
     return f"with exit code {exit_code}"
 
 
-def _run(work: Callable[..., int], arguments: tuple[object, ...]) -> None:
+def _run(work: Callable[..., int], arguments: tuple[object, ...], number: int) -> None:
     threading.Thread(target=_follow_parent, daemon=True).start()
-    raise SystemExit(work(*arguments))
+    raise SystemExit(work(*arguments, number))
 
 
 def _follow_parent() -> None:

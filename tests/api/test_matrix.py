@@ -24,14 +24,20 @@ SETTINGS: dict[str, Any] = {
     "auth": "keys",
     "admin_mode": True,
     "signed_url_secret_key": "not to be seen in any log, at all",
-    "encryption_key_file": Path(__file__).with_name("encryption.keys"),
     "max_failed_logins": 1_000_000,
     "access_log": True,
 }
 VERBS = [verb.value for verb in Verb]
 GIVE_AWAY = {"create_subscription", "update_subscription", "share_queue"}
 """They need, beside their verb, the rights that they give away: tests/api/test_keys.py."""
-OPERATORS_ONLY = {"health", "show_quotas", "set_quotas", "reset_quotas"}
+OPERATORS_ONLY = {
+    "health",
+    "metrics",
+    "queue_metrics",
+    "show_quotas",
+    "set_quotas",
+    "reset_quotas",
+}
 VALUES = {
     "queue_name": "orders",
     "message_id": "000660de486f45bea066b4b29e904223",
@@ -40,8 +46,6 @@ VALUES = {
     "delivery_id": "000660de486f45bea066b4b29e904223",
     "key_id": "0123456789abcdef",
     "project_id": "p",
-    "job_id": "000660de486f45bea066b4b29e904223",
-    "act": "cancel",
 }
 DENIED = "Not authorized"
 
@@ -314,4 +318,6 @@ async def test_a_token_of_the_system_is_in_no_project(cloud: Cloud) -> None:
     token = cloud.token("admin", project=None)
     for shot in GUARDED:
         answer = await cloud.matrix.shoot(shot, token, X_Project_ID="p")
-        assert answer.status_code == 400, (shot.route.name, answer.text)
+        is_no_projects = shot.route.plain and not shot.route.names_queue
+        refused = answer.status_code == 400
+        assert refused or is_no_projects, (shot.route.name, answer.text)

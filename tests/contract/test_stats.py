@@ -3,6 +3,8 @@
 import pytest
 
 from tests.contract.subject import MINUTE, QueueUnderTest, texts
+from zaqar_lite.domain.errors import Unsupported
+from zaqar_lite.domain.models import QueueRef
 
 pytestmark = pytest.mark.anyio
 
@@ -33,6 +35,50 @@ async def test_the_oldest_and_the_newest_are_found_by_position_in_any_state(
     assert stats.oldest is not None
     assert stats.newest is not None
     assert texts([stats.oldest, stats.newest]) == ["oldest", "newest"]
+
+
+async def test_it_tells_since_when_something_has_been_ready(queue: QueueUnderTest) -> None:
+    assert (await queue.stats()).ready_since is None
+    await queue.post("held", ttl=60 * MINUTE)
+    held = await queue.claim_id(ttl=50 * MINUTE)
+    await queue.post("delayed", ttl=60 * MINUTE, delay=20 * MINUTE)
+    assert (await queue.stats()).ready_since is None
+    queue.advance(5 * MINUTE)
+    await queue.post("ready", ttl=60 * MINUTE)
+    queue.advance(2 * MINUTE)
+    assert await ready_for(queue) in range(2 * MINUTE, 2 * MINUTE + 60_000)
+    await queue.pop()
+    assert (await queue.stats()).ready_since is None
+    queue.advance(15 * MINUTE)
+    assert await ready_for(queue) in range(2 * MINUTE, 2 * MINUTE + 60_000)
+    await queue.release(held)
+    assert await ready_for(queue) >= 2 * MINUTE
+
+
+async def ready_for(queue: QueueUnderTest) -> int:
+    """How long the first ready message has been so, about."""
+    stats = await queue.stats()
+    assert stats.oldest is not None
+    assert stats.ready_since is not None
+    return stats.oldest.now - stats.ready_since
+
+
+async def test_a_census_names_every_queue_that_holds_something(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    async def named() -> set[QueueRef]:
+        return {ref async for ref in queue.stores.messages.census()} & {queue.ref, other.ref}
+
+    try:
+        assert await named() <= {queue.ref, other.ref}
+    except Unsupported:
+        pytest.skip("this store does not tell which queues hold messages")
+    await queue.post("ready")
+    await other.post("delayed", delay=10 * MINUTE)
+    assert await named() == {queue.ref, other.ref}
+    await queue.claim()
+    await other.claim()
+    assert await named() == {queue.ref, other.ref}
 
 
 async def test_counts_follow_the_time_without_a_sweep(queue: QueueUnderTest) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from zaqar_lite.api.checks import Checks, ClientIds
 from zaqar_lite.api.dispatch import Dispatcher
@@ -11,14 +10,17 @@ from zaqar_lite.api.gate import Gate
 from zaqar_lite.api.home import home_document
 from zaqar_lite.api.lifespan import Lifespan
 from zaqar_lite.api.metering import Meter
-from zaqar_lite.api.operating import ProbeHandlers, probe_routes
+from zaqar_lite.api.operating import (
+    MetricHandlers,
+    ProbeHandlers,
+    metric_routes,
+    probe_routes,
+)
 from zaqar_lite.api.patience import Patience
 from zaqar_lite.api.render import Renderer
 from zaqar_lite.api.routes import RouteTree
 from zaqar_lite.api.table import (
     claim_routes,
-    encryption_routes,
-    job_routes,
     key_routes,
     message_routes,
     queue_routes,
@@ -28,8 +30,6 @@ from zaqar_lite.api.table import (
 )
 from zaqar_lite.api.v2.claims import ClaimHandlers
 from zaqar_lite.api.v2.deliveries import DeliveryHandlers
-from zaqar_lite.api.v2.encryption import EncryptionHandlers
-from zaqar_lite.api.v2.jobs import JobHandlers
 from zaqar_lite.api.v2.keys import KeyHandlers
 from zaqar_lite.api.v2.messages import MessageHandlers
 from zaqar_lite.api.v2.queues import QueueHandlers
@@ -46,8 +46,8 @@ from zaqar_lite.service.health import Health
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keys import Keys
-from zaqar_lite.service.jobs import Jobs
 from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.quotas import Quotas
@@ -58,9 +58,6 @@ from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.service.subscriptions import Subscriptions
 from zaqar_lite.service.usage import Usage
 from zaqar_lite.service.waiting import Waiting
-
-if TYPE_CHECKING:
-    from zaqar_lite.service.encryption.vault import Vault
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +80,8 @@ class Services:
     usage: Usage
     connected: Connected
     rates: Rates
-    jobs: Jobs
     identity: Identity | None = None
     keys: Keys | None = None
-    vault: "Vault | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +102,9 @@ def build_app(
     options: HttpOptions,
     lifespan: Lifespan,
     check_store: Callable[[], None],
+    *,
     readiness: Readiness,
+    metrics: Metrics,
 ) -> Dispatcher:
     """Make the ASGI application; `check_store` raises Unavailable until the stores are open."""
     renderer = Renderer(checksum=options.checksum)
@@ -120,6 +117,7 @@ def build_app(
                 ServiceHandlers(services.health, home_document=home), admin=options.admin_mode
             ),
             *probe_routes(ProbeHandlers(readiness)),
+            *metric_routes(MetricHandlers(metrics), is_open=services.identity is None),
             *queue_routes(
                 QueueHandlers(
                     services.queues, services.subscriptions, services.sharing, services.authority
@@ -136,12 +134,6 @@ def build_app(
                 SubscriptionHandlers(services.subscriptions, services.authority),
                 DeliveryHandlers(services.reports),
             ),
-            *job_routes(JobHandlers(services.jobs, services.authority)),
-            *(
-                encryption_routes(EncryptionHandlers(services.vault))
-                if services.vault is not None
-                else ()
-            ),
             *(key_routes(KeyHandlers(services.keys)) if services.keys is not None else ()),
             *quota_routes(
                 QuotaHandlers(services.quotas, services.usage),
@@ -149,6 +141,7 @@ def build_app(
             ),
         )
     )
+    metrics.lay_out({route.name: f"{route.method} {route.template}" for route in tree.routes})
     framework = build_framework(
         tree, options.limits, version=options.version, authenticates=services.identity is not None
     )
@@ -174,5 +167,6 @@ def build_app(
         stop=services.waiting.close,
         drain=readiness.drain,
         adopt=adopt,
+        metrics=metrics,
         access_log=options.access_log,
     )

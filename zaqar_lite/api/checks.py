@@ -86,8 +86,8 @@ class Checks:
                 "127.0.0.1 or localhost, or add the name to its setting allowed_hosts.",
             )
 
-    def run(self, request: Request, *, names_queue: bool) -> None:
-        """Check a request to a known path.
+    def run(self, request: Request, *, names_queue: bool, plain: bool = False) -> None:
+        """Check a request to a known path; a `plain` one needs no Client-ID, and takes any Accept.
 
         Raises:
             HttpError: the first check that fails.
@@ -96,6 +96,11 @@ class Checks:
         if b"url-signature" in headers:
             self._check_signature(request)
         _check_content(request)
+        if plain:
+            if names_queue:
+                request.project = _project(headers)
+                _check_queue(request)
+            return
         accept = headers.get(b"accept")
         if accept and accept not in (b"*/*", b"application/json"):
             _check_accept(accept.decode("latin-1"))

@@ -31,6 +31,7 @@ from zaqar_lite.api.routes import INVALID_REQUEST, OPEN_PATHS, Node, Route, Rout
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.connected import Connected
+from zaqar_lite.service.metrics.metrics import Metrics
 
 logger = logging.getLogger("zaqar_lite.access")
 Framework = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -56,6 +57,7 @@ class Dispatcher:
         stop: Callable[[], None],
         drain: Callable[[], None],
         adopt: Callable[[Limits], None],
+        metrics: Metrics,
         access_log: bool,
     ) -> None:
         self._tree = tree
@@ -73,8 +75,8 @@ class Dispatcher:
         """Tell who asks that this process is not ready: it stops soon, and serves till then."""
         self.adopt = adopt
         """Let other limits hold from now on."""
-        self.reread: Callable[[], Callable[[], None]] = lambda: _nothing
-        """Read the files that hold rules again; answer what takes them over, all at once."""
+        self.metrics = metrics
+        """What this server tells of itself."""
         self._access_log = access_log
 
     @property
@@ -98,10 +100,12 @@ class Dispatcher:
         request.request_id = _new_request_id()
         started = time.perf_counter()
         status = await self._serve(request, scope, send, exchange)
+        seconds = time.perf_counter() - started
+        self.metrics.request(request.route, status, seconds)
         if self._access_log:
-            self._log(logging.INFO, request, status, time.perf_counter() - started)
+            self._log(logging.INFO, request, status, seconds)
         elif status >= _FAILED and logger.isEnabledFor(logging.DEBUG):
-            self._log(logging.DEBUG, request, status, time.perf_counter() - started)
+            self._log(logging.DEBUG, request, status, seconds)
 
     async def _serve(
         self, request: Request, scope: Scope, send: Send, exchange: Exchange | None
@@ -157,9 +161,14 @@ class Dispatcher:
         if request.method == "OPTIONS":
             return Response(200, b"", ((b"allow", node.allow()),))
         if request.path not in OPEN_PATHS:
-            self._checks.run(request, names_queue=request.path.startswith("/v2/queues/"))
+            self._checks.run(
+                request,
+                names_queue=request.path.startswith("/v2/queues/"),
+                plain=route is not None and route.plain,
+            )
         if route is None:
             raise HttpError(405, "405 Method Not Allowed", headers=((b"allow", node.allow()),))
+        request.route = route.name
         if self._gate is not None:
             self._gate.authorise(request, route)
         route.check_size(request.content_length)
@@ -188,10 +197,6 @@ class Dispatcher:
                 "milliseconds": round(seconds * 1000, 3),
             },
         )
-
-
-def _nothing() -> None:
-    """Take over nothing."""
 
 
 def _address(scope: Scope) -> str:

@@ -21,7 +21,6 @@ _VARIABLE = re.compile(r"{(\w+)}")
 _MEANINGS = {
     200: "Done",
     201: "Created",
-    202: "The job has begun; Location says where to look at it",
     204: "Done, or nothing there",
     300: "The versions there are",
     400: "The request is wrong; the description says what and where",
@@ -118,7 +117,7 @@ def _documentation(route: Route) -> Schema:
         }
         for parameter in route.parameters
     ]
-    if not route.public:
+    if not route.public and not route.plain:
         parameters += [
             {
                 "name": "Client-ID",
@@ -150,7 +149,7 @@ def _responses(route: Route, authenticates: bool) -> Schema:
     for status in sorted(statuses):
         response: Schema = {"description": _MEANINGS[status]}
         schema = None
-        if status in (200, 201, 202) and route.answer:
+        if status in (200, 201) and route.answer:
             schema = route.answer
         elif status >= 400 and route.name not in ("ping", "readyz"):
             schema = "Error"

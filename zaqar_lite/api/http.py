@@ -90,9 +90,9 @@ class Request:
     """A request: what the ASGI server gave, read where it is needed.
 
     `headers` has lower-case names; of a repeated header the last value holds. `path_values` are
-    the variable segments of the path, in order; `status` is what was answered, for the log, and
-    `answered` how many bytes its body had where the framework answered. `principal` is who sent it:
-    whoever its headers name where nobody authenticates.
+    the variable segments of the path, in order; `status` is what was answered, `answered` how many
+    bytes its body had where the framework answered, and `route` the name of the route that did.
+    `principal` is who sent it: whoever its headers name where nobody authenticates.
     """
 
     method: str
@@ -107,6 +107,7 @@ class Request:
     client_id: str = ""
     status: int = 0
     answered: int = 0
+    route: str = ""
     principal: Principal = TRUSTED
 
     async def body(self) -> bytes:

@@ -40,7 +40,7 @@ class Route:
     that the domain calls Invalid. `statuses` are the answers that the route itself gives; those of
     the checks come on top. `body` names the schema of the request's document in `api/schemas.py`,
     a parameter's `schema` one there too. A route that `needs_store` is 503 until the stores are
-    open.
+    open. A `plain` one is for tools: it needs no Client-ID and takes any Accept.
     `largest_body` is refused before it is read: with 413, or with 400 and `too_large_title` where
     upstream has that.
     """
@@ -57,6 +57,7 @@ class Route:
     answer: str | None = None
     hot: bool = False
     public: bool = False
+    plain: bool = False
     needs_store: bool = True
     invalid_title: str = INVALID_REQUEST
     largest_body: int = SMALL_BODY

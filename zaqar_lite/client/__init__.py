@@ -47,7 +47,6 @@ from zaqar_lite.client.ledger import ClaimOptions
 from zaqar_lite.client.models import (
     AccessKey,
     Attempt,
-    DataKey,
     DeadLetter,
     Delivery,
     Done,
@@ -89,7 +88,6 @@ __all__ = [
     "ClaimOptions",
     "Client",
     "Conflict",
-    "DataKey",
     "DeadLetter",
     "Delivery",
     "Done",

@@ -24,7 +24,9 @@ KEYS: Mapping[str, str] = {
     "priority": "_priority",
     "notify_on_post": "_notify_on_post",
 }
-RESERVED = frozenset({*KEYS.values(), "_enable_encrypt_messages", "_flavor", "_retry_policy"})
+RESERVED = frozenset(
+    {*KEYS.values(), "_enable_encrypt_messages", "_flavor", "_monitor", "_retry_policy"}
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

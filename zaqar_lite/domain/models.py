@@ -427,13 +427,18 @@ class Refusal(NamedTuple):
 
 @dataclass(slots=True)
 class Stats:
-    """Counts of the live messages of a queue; `ready + delayed` is upstream's `free`."""
+    """Counts of the live messages of a queue; `ready + delayed` is upstream's `free`.
+
+    `ready_since` is since when the first ready message has been so, about: None where none is, and
+    where the store does not tell.
+    """
 
     ready: int = 0
     delayed: int = 0
     claimed: int = 0
     oldest: Message | None = None
     newest: Message | None = None
+    ready_since: int | None = None
 
     @property
     def total(self) -> int:

@@ -6,9 +6,11 @@ memory, finishes what a crash cut short, and drains queues whose delay was switc
 
 import asyncio
 import logging
+from collections.abc import Callable
+from time import perf_counter
 
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
-from zaqar_lite.domain.models import QueueRecord
+from zaqar_lite.domain.models import QueueRecord, Swept
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import ManagementStore, MessageStore
@@ -23,7 +25,7 @@ class Janitor:
 
     There is no fixed rate, so nothing that is due can pile up. After a step that found work the
     janitor pauses for as long as that step took: it has at most half of the store's time, and the
-    requests have the rest.
+    requests have the rest. `note` is told what each step did and how long it took.
     """
 
     def __init__(
@@ -34,12 +36,14 @@ class Janitor:
         policies: Policies,
         *,
         interval: float,
+        note: Callable[[Swept, int, float], None] | None = None,
     ) -> None:
         self._messages = messages
         self._management = management
         self._queues = queues
         self._policies = policies
         self._interval = interval
+        self._note = note
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -59,12 +63,15 @@ class Janitor:
         0 means that there is nothing left to do now.
         """
         await self._policies.turns.wait()
+        begun = perf_counter()
         swept = await self._messages.sweep(self._messages.sweep_step, self._policies.retries_of)
         for ref in swept.letters_in:
             await self._queues.ensure_dead_letter_queue(ref)
         done = swept.total + await self._management.sweep_records(_STEP)
         for record in await self._management.exposing_queues(limit=_QUEUES):
             done += await self._drain(record)
+        if self._note is not None:
+            self._note(swept, done, perf_counter() - begun)
         return done
 
     async def _drain(self, record: QueueRecord) -> int:

@@ -45,10 +45,7 @@ class Queues:
         policies: Policies,
         limits: Limits,
         quota_of: QuotaOf = unlimited,
-        *,
-        encrypts: bool = False,
     ) -> None:
-        self._encrypts = encrypts
         self._management = management
         self._messages = messages
         self._policies = policies
@@ -65,18 +62,10 @@ class Queues:
             LimitReached: the project has too many queues.
             QuotaReached: it has as many as its quota allows.
         """
-        self._check(ref, metadata)
+        rules.validate(ref, metadata, self._limits)
         await self._check_relations(ref, metadata)
         _, created = await self._create(ref, metadata)
         return created
-
-    def _check(self, ref: QueueRef, metadata: Mapping[str, Any]) -> None:
-        rules.validate(ref, metadata, self._limits)
-        if metadata.get(rules.ENCRYPT) and not self._encrypts:
-            raise Invalid(
-                f"{rules.ENCRYPT} must be false: this server does not encrypt messages, because it "
-                "has no encryption_key_file."
-            )
 
     async def ensure(self, ref: QueueRef) -> Policy:
         """Create a queue with empty metadata unless it exists (lazy queues, dead letters)."""
@@ -136,7 +125,7 @@ class Queues:
                 raise NotFound(f"Queue {ref.name} does not exist.")
             shown = rules.visible(record.metadata)
             patched = apply_patch(operations, shown, rules.overlay(self._limits))
-            self._check(ref, patched)
+            rules.validate(ref, patched, self._limits)
             rules.check_size(patched, self._limits)
             await self._check_relations(ref, patched)
             stored = {**patched, **rules.hidden(record.metadata)}

@@ -46,7 +46,7 @@ on again.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -384,6 +384,17 @@ class MessageStore(Store):
     @abstractmethod
     async def stats(self, queue: QueueRef) -> Stats:
         """Count the live messages by state; find the oldest and the newest by position."""
+
+    def census(self) -> AsyncIterator[QueueRef]:
+        """Name the queues that may hold messages, each about once, in any order.
+
+        For counts that are shown, not for decisions: what is posted meanwhile may be left out. It
+        reads in bounded steps, and no message.
+
+        Raises:
+            Unsupported: this store does not know them.
+        """
+        raise Unsupported("This store does not tell which queues hold messages.")
 
     @abstractmethod
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:

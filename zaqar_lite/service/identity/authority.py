@@ -4,7 +4,7 @@ The rules have Zaqar's names and defaults: everything that a project does with i
 anybody whom it knows, what concerns the server is for the role `admin`.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Any
 
@@ -12,7 +12,16 @@ from zaqar_lite.domain.errors import Denied
 from zaqar_lite.domain.identity import Access, How, Principal, Verb, may
 from zaqar_lite.domain.metadata import FILTER
 
-_OPERATORS = frozenset({"health:get", "quotas:get", "quotas:update", "quotas:delete"})
+_OPERATORS = frozenset(
+    {
+        "health:get",
+        "metrics:get",
+        "metrics:queue",
+        "quotas:get",
+        "quotas:update",
+        "quotas:delete",
+    }
+)
 """What concerns the server, not a project: a key for it is bound to no project."""
 _LETTERS = "_dead_letter_queue"
 _SUBSCRIPTIONS_QUEUES = ("dead_letter_queue", "events_queue")
@@ -34,10 +43,6 @@ _SHARED = {
 """What a signed URL gives, by resource and method; see `check_share` for the others."""
 _ANY_CLAIM = (Access("claims:create", Verb.RECEIVE),)
 _ANY_SUBSCRIPTION = (Access("subscription:create", Verb.MANAGE),)
-
-
-Rules = Callable[[str, Principal, str | None], bool | None]
-"""What an operator's own rules say of a rule's name, a principal and a queue; None: nothing."""
 
 
 class Defaults(Enum):
@@ -67,18 +72,6 @@ class Authority:
 
     def __init__(self, defaults: Defaults = Defaults.ZAQAR) -> None:
         self._defaults = defaults
-        self._rules: Rules = lambda _rule, _principal, _queue: None
-
-    def adopt(self, rules: Rules) -> None:
-        """Let an operator's own rules decide from now on, where they say something."""
-        self._rules = rules
-
-    def default_rule(self, verb: Verb | None) -> str:
-        """What is asked for where nothing else is said, in the language of policy files."""
-        if verb is None or (self._defaults is Defaults.ZAQAR and verb is not Verb.ADMIN):
-            return ""
-        ranks = _RANKS[_RANKS.index(_LEAST[verb]) :]
-        return " or ".join(f"role:{role}" for role in ranks)
 
     def check(self, principal: Principal, access: Access, queue: str | None) -> None:
         """Refuse what a principal may not do with a queue; None: with its project's queues as such.
@@ -86,18 +79,16 @@ class Authority:
         Raises:
             Denied: it may not.
         """
-        if access.rule is None or principal.how is How.HEADERS or principal.how is How.SIGNED:
+        if access.verb is None or principal.how is How.HEADERS or principal.how is How.SIGNED:
             return  # what a signature permits was checked with it
         if principal.grants is not None:
-            allowed = access.verb is None or (
-                may(principal.grants, access.verb, queue)
-                and (access.rule not in _OPERATORS or principal.is_operator)
+            allowed = may(principal.grants, access.verb, queue) and (
+                access.rule not in _OPERATORS or principal.is_operator
             )
         else:
-            said = self._rules(access.rule, principal, queue)
-            allowed = self._by_role(principal.roles, access.verb) if said is None else said
+            allowed = self._by_role(principal.roles, access.verb)
         if not allowed:
-            raise Denied(f"{principal.user} may not {access.rule} of {queue or 'all queues'}")
+            raise Denied(f"{principal.user} may not {access.verb.value} {queue or 'all queues'}")
 
     def check_metadata(self, principal: Principal, metadata: Mapping[str, Any]) -> None:
         """Refuse metadata that would reach queues which the principal may not.
@@ -126,14 +117,6 @@ class Authority:
         for name in _SUBSCRIPTIONS_QUEUES:
             self._check_posting(principal, (options or {}).get(name))
 
-    def check_target(self, principal: Principal, queue: str | None) -> None:
-        """Refuse that messages are moved to a queue, if one is named, that it may not post to.
-
-        Raises:
-            Denied: it may not.
-        """
-        self._check_posting(principal, queue)
-
     def check_share(
         self,
         principal: Principal,
@@ -160,9 +143,7 @@ class Authority:
             raise Denied("a signed URL is for its own queue")
         self.check(principal, _POST, queue)
 
-    def _by_role(self, roles: frozenset[str], verb: Verb | None) -> bool:
-        if verb is None:
-            return True
+    def _by_role(self, roles: frozenset[str], verb: Verb) -> bool:
         held = {role.lower() for role in roles}
         if self._defaults is Defaults.ZAQAR:
             return verb is not Verb.ADMIN or "admin" in held

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from itertools import islice
 
 from zaqar_lite.domain.clock import Clock
@@ -345,8 +345,13 @@ class MemoryMessageStore(MessageStore):
             if not there.entries:
                 break
             oldest, newest = (there.entries[there.order[end]].full_view(now) for end in (0, -1))
-            return Stats(*there.counts(now), oldest, newest)
+            return Stats(*there.counts(now), oldest, newest, there.ready_since(now))
         return Stats()
+
+    async def census(self) -> AsyncIterator[QueueRef]:
+        """Name the queues that hold something; see the seam."""
+        for queue in list(self._state.queues):
+            yield queue
 
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
         """Cut the live messages into ranges; see the seam."""

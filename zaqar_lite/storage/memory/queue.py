@@ -330,6 +330,14 @@ class Queue:
             instants.append(ripe)
         return min(instants, default=None)
 
+    def ready_since(self, now: int) -> int | None:
+        """Since when the first ready entry, or the one that was due first, has been so."""
+        if self.ready:
+            entry = self.entries[self.ready[0][1]]
+            return min(now, max(entry.created_at, entry.delay_expires_at or 0))
+        due = [queue[0][0] for queue in (self.delayed, self.parked, self.lapses) if queue]
+        return min((instant for instant in due if instant <= now), default=None)
+
     def counts(self, now: int) -> tuple[int, int, int]:
         """How many entries are ready, delayed (or parked) and claimed, once none has expired."""
         due = self.delayed.bisect_right((now, _LAST))

@@ -1,7 +1,7 @@
 """Reading: pages, messages by id, counts and ranges. Nothing here changes anything."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from bson import Int64
@@ -22,6 +22,7 @@ from zaqar_lite.storage.mongodb.queues import (
     Queues,
     QueueState,
     key_of,
+    queue_of,
 )
 
 _FINE_RANGES = 10_000
@@ -189,8 +190,8 @@ class Listing:
             ],
             hint="live",
         )
-        counts, oldest, newest = await asyncio.gather(
-            counting, self._end(live, 1), self._end(live, -1)
+        counts, oldest, newest, since = await asyncio.gather(
+            counting, self._end(live, 1), self._end(live, -1), self._ready_since(state)
         )
         by_state = {document["_id"]: document["n"] for document in counts}
         return Stats(
@@ -199,7 +200,33 @@ class Listing:
             by_state.get(CLAIMED, 0),
             None if oldest is None else to_message(oldest, state.now),
             None if newest is None else to_message(newest, state.now),
+            since,
         )
+
+    async def _ready_since(self, state: QueueState) -> int | None:
+        """Since when the first ready message has been so, or what was due first."""
+        found = await self._connection.listed.find_one(
+            {**state.live, "s": READY}, {"k": 1, "d": 1}, sort=[("k", 1)], hint="live"
+        )
+        if found is not None:
+            since = max(int(found["k"]) // 1000, int(found.get("d", 0)))
+            return min(state.now, since)
+        found = await self._connection.listed.find_one(
+            {
+                **state.live,
+                "s": {"$in": [DELAYED, CLAIMED, PARKED]},
+                "w": {"$lte": state.date},
+            },
+            {"w": 1},
+            sort=[("w", 1)],
+            hint="waking",
+        )
+        return None if found is None else int(found["w"])
+
+    async def census(self) -> AsyncIterator[QueueRef]:
+        """Name the queues that were ever used and not deleted; see the seam."""
+        async for document in self._connection.listed_queues.find({}, {"_id": 1}):
+            yield queue_of(document["_id"])
 
     async def _end(self, live: Document, direction: int) -> Document | None:
         return await self._connection.listed.find_one(

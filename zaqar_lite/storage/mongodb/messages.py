@@ -1,6 +1,6 @@
 """The message store: each operation of the seam, by the parts of the driver."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import suppress
 
 from pymongo.errors import PyMongoError
@@ -204,6 +204,10 @@ class MongoMessageStore(MessageStore):
     async def stats(self, queue: QueueRef) -> Stats:
         """Count the live messages; see the seam."""
         return await self._listing.stats(queue)
+
+    def census(self) -> AsyncIterator[QueueRef]:
+        """Name the queues that may hold messages; see the seam."""
+        return self._listing.census()
 
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
         """Cut the live messages into ranges; see the seam."""

@@ -96,6 +96,7 @@ async def stats(db: State, queue: QueueRef) -> Stats:
         there.delayed_count + there.parked_count,
         there.claimed_count - lapsed,
     )
+    stats.ready_since = there.ready_since(now)
     ends = there.ends()
     found = await read(db, there, ends, now)
     if found:

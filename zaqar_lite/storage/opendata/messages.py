@@ -1,6 +1,6 @@
 """Messages and claims of the embedded store: memory first, then one wait for the commit."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from functools import partial
 
 from zaqar_lite.domain.models import (
@@ -266,6 +266,12 @@ class OpenDataMessageStore(MessageStore):
     async def stats(self, queue: QueueRef) -> Stats:
         """Count the live messages; see the seam."""
         return await listing.stats(self._db, queue)
+
+    async def census(self) -> AsyncIterator[QueueRef]:
+        """Name the queues that hold something; see the seam."""
+        for queue in self._db.queues:
+            if queue.total:
+                yield queue.ref
 
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
         """Cut the live messages into ranges; see the seam."""

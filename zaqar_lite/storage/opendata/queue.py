@@ -27,6 +27,7 @@ from zaqar_lite.storage.opendata.entries import (
     NOTHING,
     PAGE_SIZE,
     POSITION_BITS,
+    UNKNOWN,
     Claim,
     Entry,
     Page,
@@ -425,18 +426,24 @@ class Queue:
             heappop(heap)
         return None
 
+    def ready_since(self, now: int) -> int | None:
+        """Since when the first ready entry has been so; None where it is only on disk."""
+        while (page := self.head()) is not None:
+            if page.cold is None and not self._is_next(page, self._first_key(page)):
+                continue
+            entry = page.entries.get(page.best & POSITION_MASK)
+            if entry is None or entry.created_at == UNKNOWN:
+                return None
+            return min(now, max(entry.created_at, entry.visible_at))
+        return None
+
     def take(self, page: Page) -> Entry | None:
         """Take the first ready entry of `head`; None where another page's comes before.
 
         It is held, leaves or is made ready again in the same step.
         """
         key = self._first_key(page)
-        if key != page.best:
-            page.best = key
-            if key == NOTHING:
-                heappop(self.ready)
-            else:
-                heapreplace(self.ready, (key, page))
+        if not self._is_next(page, key):
             return None
         order = page.order
         while order and order[0] == key:
@@ -449,6 +456,17 @@ class Queue:
         self.examined += 1
         self.ready_count -= 1
         return page.entries[key & POSITION_MASK]
+
+    def _is_next(self, page: Page, key: int) -> bool:
+        """Whether `head` has its first ready entry at `key`; if not, it is put where it belongs."""
+        if key == page.best:
+            return True
+        page.best = key
+        if key == NOTHING:
+            heappop(self.ready)
+        else:
+            heapreplace(self.ready, (key, page))
+        return False
 
     def _first_key(self, page: Page) -> int:
         order, entries = page.order, page.entries

@@ -16,14 +16,14 @@ process's sweep drains the outbox.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable, Unsupported
 from zaqar_lite.domain.models import QueueRef, Retries, Swept
-from zaqar_lite.storage.base import RetriesOf
+from zaqar_lite.storage.base import MAX_EXAMINED, RetriesOf
 from zaqar_lite.storage.redis.codec import pack_backoff
 from zaqar_lite.storage.redis.keys import EVERYWHERE, Keys, ref_of, tag_of
 from zaqar_lite.storage.redis.router import Router
@@ -115,6 +115,18 @@ class Sweeper:
             if not visits:
                 break
         return total
+
+    async def census(self) -> AsyncIterator[QueueRef]:
+        """Name the queues that will be visited: all that hold something."""
+        cursor: bytes | int = 0
+        while True:
+            cursor, found = await self._router.command(
+                EVERYWHERE.slot, "ZSCAN", EVERYWHERE.key("visits"), cursor, "COUNT", MAX_EXAMINED
+            )
+            for tag in found[::2]:
+                yield ref_of(tag.decode())
+            if int(cursor) == 0:
+                return
 
     async def _visit(
         self, tag: bytes, budget: int, retries_of: RetriesOf

@@ -1,7 +1,7 @@
 """The message store: each operation is one script, and one round trip."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from itertools import repeat
 from typing import Any, NoReturn
 
@@ -362,8 +362,13 @@ class RedisMessageStore(MessageStore):
         _, now, ready, delayed, claimed, *ends = await self._runner.run(
             queue, "stats", repeatable=True
         )
-        oldest, newest = read_messages(ends, 0, now) or (None, None)
-        return Stats(ready, delayed, claimed, oldest, newest)
+        oldest, newest, *first = read_messages(ends, 0, now) or (None, None)
+        since = max(first[0].created_at, first[0].delay_expires_at or 0) if first else None
+        return Stats(ready, delayed, claimed, oldest, newest, since and min(now, since))
+
+    def census(self) -> AsyncIterator[QueueRef]:
+        """Name the queues that the sweep will visit: all that hold something; see the seam."""
+        return self._runner.sweeper.census()
 
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
         """Cut the live messages into ranges; see the seam."""

@@ -177,6 +177,9 @@ class Reading(Connected, MessageStore):
             elif listed.state.is_away(now) or listed.state.is_delayed(now):
                 stats.delayed += 1
             else:
+                if not stats.ready:
+                    since = max(listed.position // 1000, listed.state.ready_at(delayed=True))
+                    stats.ready_since = min(now, since)
                 stats.ready += 1
         there = await self._fetch_all(container, ends)
         if there:

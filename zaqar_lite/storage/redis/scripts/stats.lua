@@ -1,6 +1,6 @@
 -- Count live messages by state; find the oldest and the newest.
 -- ARGV: 1 offset
--- Answers: 'ok', now, ready, delayed, claimed; of both: see show.
+-- Answers: 'ok', now, ready, delayed, claimed; of both, and of the first ready one: see show.
 -- include: census show
 local waiting_again = redis.call('ZCARD', parked)
 local answer = {'ok', now,
@@ -20,6 +20,13 @@ for _, rank in ipairs({0, -1}) do
   if best then
     local position = struct.pack('>I8', best)
     show(answer, position, redis.call('HGET', messages, position), tracks_of({position})[1])
+  end
+end
+for _, source in ipairs({ready, aside, lapsed}) do
+  local position = redis.call('ZRANGE', source, 0, 0)[1]
+  if position then
+    show(answer, position, redis.call('HGET', messages, position), tracks_of({position})[1])
+    break
   end
 end
 return answer

@@ -1,0 +1,172 @@
+"""What a scrape shows: each family after what it counts, and the depth of queues."""
+
+import re
+import time
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Api, MakeApi, claim_id_of
+from zaqar_lite.service.metrics import census
+
+pytestmark = pytest.mark.anyio
+LINE = re.compile(r"(\w+)(?:{(.*)})? (\S+)")
+
+
+async def scrape(api: Api, path: str = "/metrics") -> dict[str, float]:
+    """All samples by name and labels."""
+    answer = await api.http.get(path)
+    assert answer.status_code == 200, answer.text
+    found = {}
+    for line in answer.text.splitlines():
+        if not line.startswith("#"):
+            sample = LINE.fullmatch(line)
+            assert sample is not None, line
+            assert sample[1].startswith(("zaqar_lite_", "process_"))
+            key = sample[1] if sample[2] is None else f"{sample[1]}{{{sample[2]}}}"
+            assert key not in found, key
+            found[key] = float(sample[3])
+    return found
+
+
+async def counted(api: Api, **wanted: float) -> dict[str, float]:
+    """Scrape until a count of the queues shows what is wanted."""
+    deadline = time.monotonic() + 30
+    while True:
+        found = await scrape(api)
+        if all(found.get(f'zaqar_lite_{n}{{store="memory"}}') == v for n, v in wanted.items()):
+            return found
+        assert time.monotonic() < deadline, found
+
+
+async def settle(api: Api, message: dict[str, Any], document: dict[str, Any]) -> None:
+    assert (await api.call("PATCH", message["href"], {"claim": document})).status_code == 204
+
+
+async def test_counts_what_happens_to_messages(make_api: MakeApi) -> None:
+    async with make_api(count_interval=0.1) as api:
+        await api.call("PUT", "", {"_dead_letter_queue": "letters", "_max_claim_count": 9})
+        await api.post({"body": 1}, {"body": 2}, {"body": 3}, {"body": 4}, Idempotency_Key="k")
+        await api.post({"body": 1}, {"body": 2}, {"body": 3}, {"body": 4}, Idempotency_Key="k")
+        api.advance(7)
+        found = await counted(api, ready_messages=4)
+        assert 7 <= found['zaqar_lite_oldest_ready_message_age_seconds{store="memory"}'] < 30
+        one, two, three, four = await api.claim()
+        await settle(api, one, {"release_in": 0, "failed": True})
+        await settle(api, two, {"dead": True, "reason": "spoilt"})
+        await settle(api, three, {"release_in": 0})
+        assert (await api.call("DELETE", four["href"])).status_code == 204
+        assert (await api.call("DELETE", "messages?pop=1")).status_code == 200
+        found = await scrape(api)
+        for name, count in {
+            "posted": 4,
+            "duplicate": 4,
+            "claimed": 4,
+            "failed": 1,
+            "released": 1,
+            "deleted": 1,
+            "popped": 1,
+            "redriven": 0,
+        }.items():
+            assert found[f"zaqar_lite_{name}_messages_total"] == count, name
+        assert found['zaqar_lite_dead_lettered_messages_total{reason="rejected"}'] == 1
+        # The first message of a claim counts, and not that of the pop, which was handed out before.
+        assert found["zaqar_lite_pickup_seconds_count"] == 1
+        assert 7 <= found["zaqar_lite_pickup_seconds_sum"] < 30
+        route = "POST /v2/queues/{queue_name}/messages"
+        assert found[f'zaqar_lite_http_requests_total{{route="{route}",status="201"}}'] == 2
+        assert found[f'zaqar_lite_http_request_seconds_count{{route="{route}"}}'] == 2
+        assert found['zaqar_lite_store_operation_seconds_count{operation="settle"}'] == 3
+        await counted(api, ready_messages=2, counted_queues=2)
+        found = await scrape(api)
+        assert found['zaqar_lite_dead_letters{project="demo",queue="letters"}'] == 1
+        assert (await api.call("GET", "/none")).status_code == 404
+        found = await scrape(api)
+        assert found['zaqar_lite_http_requests_total{route="none",status="404"}'] == 1
+
+
+async def test_tells_how_late_what_was_due_is_handed_out(api: Api) -> None:
+    await api.call("PUT", "", {"_default_message_delay": 10})
+    await api.post({"body": 1})
+    api.advance(13)
+    assert await api.claim()
+    found = await scrape(api)
+    assert found["zaqar_lite_delay_lateness_seconds_count"] == 1
+    assert 2.9 <= found["zaqar_lite_delay_lateness_seconds_sum"] < 10
+    assert found['zaqar_lite_delay_lateness_seconds_bucket{le="1.0"}'] == 0
+    assert found['zaqar_lite_delay_lateness_seconds_bucket{le="+Inf"}'] == 1
+
+
+async def test_shows_few_queues_by_name_and_those_that_ask_for_it(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(census, "MOST_SHOWN", 2)
+    async with make_api(count_interval=0.1) as api:
+        for name in ("a", "b", "c", "d"):
+            metadata = {"_monitor": name == "d"}
+            await api.call("PUT", f"/v2/queues/{name}", metadata)
+            await api.call("POST", f"/v2/queues/{name}/messages", {"messages": [{"body": 1}]})
+            api.advance(10)
+        found = await counted(api, ready_messages=4, counted_queues=4)
+        assert {name for name in "abcd" if _of(name) in found} == {"a", "b", "d"}
+        one = await scrape(api, "/metrics/queues?project=demo&name=c")
+        assert one[_of("c")] == 1
+        assert 20 <= one[_of("c", "oldest_ready_message_age_seconds", "")] < 40
+        assert (await api.http.get("/metrics/queues?name=c")).status_code == 400
+
+
+def _of(name: str, metric: str = "messages", state: str = ',state="ready"') -> str:
+    return f'zaqar_lite_queue_{metric}{{project="demo",queue="{name}"{state}}}'
+
+
+async def test_speaks_openmetrics_when_asked(api: Api) -> None:
+    plain = await api.http.get("/metrics")
+    assert plain.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "# TYPE zaqar_lite_posted_messages_total counter\n" in plain.text
+    accept = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
+    answer = await api.http.get("/metrics", headers=accept)
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert "# TYPE zaqar_lite_posted_messages counter\n" in answer.text
+    assert "zaqar_lite_posted_messages_total 0\n" in answer.text
+    assert answer.text.endswith("# EOF\n")
+
+
+async def test_tells_the_depth_of_a_queue_to_who_has_one_header(api: Api) -> None:
+    await api.call("PUT", "", {"_default_message_delay": 60})
+    await api.post({"body": 1}, {"body": 2, "delay": 0}, {"body": 3, "delay": 0})
+    (claimed,) = await api.claim(1)
+    assert claim_id_of(claimed)
+    del api.http.headers["Client-ID"]
+    answer = await api.call("GET", "depth")
+    assert answer.status_code == 200
+    counts = answer.json()
+    assert counts.pop("oldest_ready_seconds") < 30
+    assert counts == {"depth": 1, "ready": 1, "delayed": 1, "claimed": 1}
+    for states, depth in (("ready,claimed", b"2\n"), ("ready,delayed,claimed", b"3\n")):
+        number = await api.call("GET", f"depth?state={states}", Accept="text/plain")
+        assert number.content == depth
+        assert number.headers["content-type"] == "text/plain; charset=utf-8"
+    assert (await api.call("GET", "depth?state=lost")).status_code == 400
+    assert (await api.call("GET", "/v2/queues/none/depth", Accept="text/plain")).content == b"0\n"
+    del api.http.headers["X-Project-ID"]
+    assert (await api.call("GET", "depth")).status_code == 400
+
+
+async def test_is_open_to_operators_only_where_somebody_authenticates(
+    make_api: MakeApi, tmp_path: Any
+) -> None:
+    file = tmp_path / "admin.key"
+    async with make_api(auth="keys", admin_key_file=file) as api:
+        api.http.headers.clear()
+        assert (await api.http.get("/metrics")).status_code == 401
+        api.http.headers["Authorization"] = f"Bearer {file.read_text().strip()}"
+        assert (await api.http.get("/metrics")).status_code == 200
+        made = await api.call(
+            "POST",
+            "/v2/keys",
+            {"project": "p", "grants": ["*:*"]},
+            Client_ID="3381af92-2b9e-11e3-b191-71861300734c",
+        )
+        api.http.headers["Authorization"] = f"Bearer {made.json()['key']}"
+        assert (await api.http.get("/metrics")).status_code == 403
+        assert (await api.http.get("/v2/queues/q/depth")).json()["depth"] == 0

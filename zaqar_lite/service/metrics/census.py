@@ -1,0 +1,154 @@
+"""Count the messages of all queues, when somebody asks, without a scan of messages.
+
+A pass asks the store for the counts that it keeps of each queue, a few queues at a time, and takes
+a twentieth of the time. It begins when a scrape finds the last one too old, so a server that nobody
+watches pays nothing; what a scrape shows is the last pass that has ended, and how old it is.
+"""
+
+import asyncio
+import heapq
+import logging
+import time
+from typing import Any, NamedTuple
+
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.metadata import MONITOR
+from zaqar_lite.domain.models import QueueRef, Stats
+from zaqar_lite.service.metrics.board import Board
+from zaqar_lite.storage.base import ManagementStore, MessageStore
+
+logger = logging.getLogger(__name__)
+MOST_SHOWN = 20
+"""Queues that are shown by their oldest message, and as many by their dead letters."""
+MOST_MONITORED = 100
+_SHARE = 19
+"""How many times as long as it worked a pass rests."""
+_STEP = 0.01
+_NEVER = 1 << 62
+
+
+class Depth(NamedTuple):
+    """The counts of one queue; `since` is when its oldest ready message became ready, if one is."""
+
+    ready: int
+    delayed: int
+    claimed: int
+    since: int | None
+    letters: bool
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many are ready, delayed and claimed."""
+        return self.ready, self.delayed, self.claimed
+
+    def age(self, now: int) -> float:
+        """Seconds that the oldest ready message has been ready."""
+        return 0.0 if self.since is None else max(0, now - self.since) / 1000
+
+
+def depth_of(stats: Stats) -> Depth:
+    """The counts of a queue, of its statistics."""
+    oldest, since = stats.oldest, None
+    if stats.ready:
+        since = stats.ready_since
+        if since is None and oldest is not None:
+            since = max(oldest.created_at, oldest.delay_expires_at or 0)
+            since = min(since, oldest.now)
+    letters = oldest is not None and oldest.origin is not None
+    return Depth(stats.ready, stats.delayed, stats.claimed, since, letters)
+
+
+class Census:
+    """Keep the counts of all queues on the board, at most `interval` seconds old when asked."""
+
+    def __init__(
+        self,
+        messages: MessageStore,
+        management: ManagementStore,
+        board: Board,
+        *,
+        interval: float,
+    ) -> None:
+        self._messages = messages
+        self._management = management
+        self._board = board
+        self._interval = interval
+        self._pass: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin nothing: a pass begins when somebody asks."""
+
+    async def stop(self) -> None:
+        """End the pass that runs, if any."""
+        if self._pass is not None:
+            self._pass.cancel()
+            await asyncio.gather(self._pass, return_exceptions=True)
+            self._pass = None
+
+    async def latest(self) -> dict[str, Any]:
+        """The last pass; begins a new one where that is too old, and waits for it a moment."""
+        found = self._board.read()
+        running = self._pass is not None and not self._pass.done()
+        if not running and time.time() - found.get("at", 0) >= self._interval:
+            self._pass = asyncio.create_task(self._run(), name="census")
+        if self._pass is not None:
+            await asyncio.wait({self._pass}, timeout=_STEP)
+        return self._board.read()
+
+    async def depth(self, queue: QueueRef) -> Depth:
+        """The counts of one queue, now."""
+        return depth_of(await self._messages.stats(queue))
+
+    async def _run(self) -> None:
+        try:
+            await self._count()
+        except Unavailable as exc:
+            logger.warning("the queues were not counted: %s", exc)
+        except Exception:
+            logger.exception("counting the queues failed")
+
+    async def _count(self) -> None:
+        begun = resumed = time.perf_counter()
+        totals = [0, 0, 0]
+        queues, since = 0, _NEVER
+        oldest: list[tuple[int, QueueRef, Depth]] = []
+        letters: list[tuple[int, QueueRef, Depth]] = []
+        monitored: list[tuple[QueueRef, Depth]] = []
+        async for ref in self._messages.census():
+            depth = await self.depth(ref)
+            queues += 1
+            totals = [sum(pair) for pair in zip(totals, depth.counts, strict=True)]
+            if depth.since is not None:
+                since = min(since, depth.since)
+                _keep(oldest, (-depth.since, ref, depth))
+            if depth.letters:
+                _keep(letters, (sum(depth.counts), ref, depth))
+            if len(monitored) < MOST_MONITORED and await self._is_monitored(ref):
+                monitored.append((ref, depth))
+            worked = time.perf_counter() - resumed
+            if worked >= _STEP:
+                await asyncio.sleep(worked * _SHARE)
+                resumed = time.perf_counter()
+        shown = {ref: depth for _, ref, depth in (*oldest, *letters)} | dict(monitored)
+        self._board.write(
+            {
+                "at": time.time(),
+                "took": time.perf_counter() - begun,
+                "totals": totals,
+                "queues": queues,
+                "since": None if since == _NEVER else since,
+                "shown": [[*ref, *depth] for ref, depth in shown.items()],
+            }
+        )
+
+    async def _is_monitored(self, ref: QueueRef) -> bool:
+        record = await self._management.get_queue(ref)
+        return record is not None and record.metadata.get(MONITOR) is True
+
+
+def _keep(best: list[tuple[int, QueueRef, Depth]], found: tuple[int, QueueRef, Depth]) -> None:
+    """Keep the largest."""
+    if len(best) < MOST_SHOWN:
+        heapq.heappush(best, found)
+    elif found > best[0]:
+        heapq.heapreplace(best, found)

@@ -1,0 +1,227 @@
+"""All that a server tells of itself, as one page of text."""
+
+import asyncio
+import os
+import platform
+import resource
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.models import QueueRef, Swept
+from zaqar_lite.service.metrics.board import Board
+from zaqar_lite.service.metrics.census import Census, Depth
+from zaqar_lite.service.metrics.families import LATENCIES, STATUSES, Families, Kind
+from zaqar_lite.service.metrics.rendering import Page
+
+_STATES = ("ready", "delayed", "claimed")
+_PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Metrics:
+    """Count requests, and write the page.
+
+    `gauges` are asked for their values when this process writes a page, and every second where
+    others write it too. `info` says what this server is: its version, its store.
+    """
+
+    def __init__(
+        self, families: Families, board: Board, census: Census, clock: Clock, **info: str
+    ) -> None:
+        self._families = families
+        self._board = board
+        self._census = census
+        self._clock = clock
+        self._row = board.row
+        self._cells: dict[tuple[str, int], tuple[int, int]] = {}
+        self._labels = {"": "none"}
+        self._ticking: asyncio.Task[None] | None = None
+        self.gauges: dict[str, Callable[[], float]] = {}
+        self._info = {"python": platform.python_version(), **info}
+        self._started, self._rested = time.time(), time.monotonic()
+        self.reloads: Callable[[], tuple[bool, float]] = lambda: (True, self._started)
+        """Whether the last reload of the settings was taken over, and when the last such was."""
+
+    @property
+    def size(self) -> int:
+        """The cells of a row."""
+        return self._families.size
+
+    def lay_out(self, routes: Mapping[str, str]) -> None:
+        """Take the routes: their names, and what they are shown as. Counting begins."""
+        self._labels |= routes
+        self._families.add_routes(list(dict.fromkeys(self._labels.values())))
+        self._board.lay_out(self._families.size)
+
+    def start(self) -> None:
+        """Begin to let other processes see this one's gauges, where there are any."""
+        if self._board.is_shared:
+            self._ticking = asyncio.create_task(self._tick(), name="metrics")
+
+    async def stop(self) -> None:
+        """End that, and counting the queues."""
+        await self._census.stop()
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+
+    def request(self, route: str, status: int, seconds: float) -> None:
+        """Count a request that was answered: by the name of its route, empty where it had none."""
+        found = self._cells.get((route, status))
+        if found is None:
+            families, label = self._families, self._labels[route]
+            shown = str(status) if str(status) in STATUSES else "500"
+            found = families.requests.at(label, shown), families.request_seconds.at(label)
+            self._cells[route, status] = found
+        cells, (count, histogram) = self._row.cells, found
+        cells[count] += 1
+        cells[histogram] += int(seconds * 1_000_000)
+        cells[histogram + 1 + bisect_left(LATENCIES, seconds)] += 1
+
+    def swept(self, swept: Swept, done: int, seconds: float) -> None:
+        """Count a step of the sweep."""
+        row, families = self._row, self._families
+        for name in ("expired", "lapsed", "promoted"):
+            row.add(families.messages[name].first, getattr(swept, name))
+        row.add(families.dead.at("swept"), swept.moved)
+        row.add(families.sweeps.first)
+        row.add(families.swept.first, done)
+        row.add(families.sweep_seconds.first, int(seconds * 1e6))
+        now = time.monotonic()
+        if not done:
+            self._rested = now
+        row.set(families.sweep_debt.first, now - self._rested)
+
+    def delivered(self, outcome: str) -> None:
+        """Count an attempt to deliver."""
+        self._row.add(self._families.deliveries.at(outcome))
+
+    async def _tick(self) -> None:
+        while True:
+            self._show_gauges()
+            self._board.show()
+            await asyncio.sleep(1)
+
+    def _show_gauges(self) -> None:
+        for name, value in self.gauges.items():
+            family = getattr(self._families, name)
+            self._row.set(family.first, value())
+
+    async def page(self, *, openmetrics: bool) -> Page:
+        """Write everything: counters, and the counts of the queues that are worth looking at."""
+        found = await self._census.latest()
+        self._show_gauges()
+        page = Page(openmetrics=openmetrics)
+        cells = self._board.sums(largest=(self._families.sweep_debt.first,))
+        for family in self._families.all:
+            page.add_cells(family, cells)
+        self._write_process(page)
+        if found:
+            self._write_totals(page, found)
+            depths = [(QueueRef(one[0], one[1]), Depth(*one[2:])) for one in found["shown"]]
+            self._write_queues(page, depths)
+        return page
+
+    async def queue_page(self, queue: QueueRef, *, openmetrics: bool) -> Page:
+        """Write the counts of one queue, as they are now."""
+        page = Page(openmetrics=openmetrics)
+        self._write_queues(page, [(queue, await self._census.depth(queue))])
+        return page
+
+    async def depth(self, queue: QueueRef) -> dict[str, float]:
+        """The counts of one queue, now, and the age of its oldest ready message in seconds."""
+        depth = await self._census.depth(queue)
+        age = depth.age(self._clock.now_ms())
+        return {**dict(zip(_STATES, depth.counts, strict=True)), "oldest_ready_seconds": age}
+
+    def _write_process(self, page: Page) -> None:
+        reloaded, at = self.reloads()
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_SIZE
+        for name, kind, text, value in (
+            (
+                "process_cpu_seconds_total",
+                Kind.COUNTER,
+                "CPU time of the process that answers.",
+                used.ru_utime + used.ru_stime,
+            ),
+            (
+                "process_resident_memory_bytes",
+                Kind.GAUGE,
+                "Memory of the process that answers.",
+                resident,
+            ),
+            ("process_start_time_seconds", Kind.GAUGE, "When it was started.", self._started),
+            (
+                "zaqar_lite_config_last_reload_successful",
+                Kind.GAUGE,
+                "Whether the last reload of the settings was taken over.",
+                reloaded,
+            ),
+            (
+                "zaqar_lite_config_last_reload_success_timestamp_seconds",
+                Kind.GAUGE,
+                "When settings were last taken over.",
+                at,
+            ),
+        ):
+            page.add(name, kind, text, [({}, value)])
+        page.add("zaqar_lite_build_info", Kind.GAUGE, "What this server is.", [(self._info, 1)])
+
+    def _write_totals(self, page: Page, found: Mapping[str, Any]) -> None:
+        store = {"store": self._info.get("store", "")}
+        since = found["since"]
+        age = 0.0 if since is None else max(0, self._clock.now_ms() - since) / 1000
+        totals = [
+            (f"{state}_messages", f"Messages that are {state}, in all queues.", count)
+            for state, count in zip(_STATES, found["totals"], strict=True)
+        ]
+        for name, text, value in (
+            *totals,
+            (
+                "oldest_ready_message_age_seconds",
+                "How long the message that has been ready longest has been so.",
+                age,
+            ),
+            ("counted_queues", "Queues that may hold messages.", found["queues"]),
+            ("count_duration_seconds", "How long counting the queues took.", found["took"]),
+            (
+                "count_age_seconds",
+                "How old the counts are.",
+                max(0.0, time.time() - found["at"]),
+            ),
+        ):
+            page.add(f"zaqar_lite_{name}", Kind.GAUGE, text, [(store, value)])
+
+    def _write_queues(self, page: Page, depths: Sequence[tuple[QueueRef, Depth]]) -> None:
+        now = self._clock.now_ms()
+        names = [{"project": ref.project, "queue": ref.name} for ref, _ in depths]
+        page.add(
+            "zaqar_lite_queue_messages",
+            Kind.GAUGE,
+            "Messages of a queue by state.",
+            [
+                ({**labels, "state": state}, count)
+                for labels, (_, depth) in zip(names, depths, strict=True)
+                for state, count in zip(_STATES, depth.counts, strict=True)
+            ],
+        )
+        page.add(
+            "zaqar_lite_queue_oldest_ready_message_age_seconds",
+            Kind.GAUGE,
+            "How long the message of a queue that has been ready longest has been so.",
+            [(labels, depth.age(now)) for labels, (_, depth) in zip(names, depths, strict=True)],
+        )
+        page.add(
+            "zaqar_lite_dead_letters",
+            Kind.GAUGE,
+            "Messages of a queue that holds dead letters.",
+            [
+                (labels, sum(depth.counts))
+                for labels, (_, depth) in zip(names, depths, strict=True)
+                if depth.letters
+            ],
+        )
