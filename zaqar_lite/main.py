@@ -15,6 +15,7 @@ from zaqar_lite.domain.models import Capability, StoreOptions
 from zaqar_lite.domain.subscriptions import refused_schemes
 from zaqar_lite.push.guard import Guard, port_of
 from zaqar_lite.push.webhook import Webhooks
+from zaqar_lite.service.audit import Trail, make_trail
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.confirming import Confirming
 from zaqar_lite.service.connected import Connected
@@ -100,7 +101,12 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     )
     startup = Startup(
         (messages, management),
-        (janitor, services.deliveries, quotas, stock, *connections, metrics),
+        (
+            *(janitor, services.deliveries, quotas, stock),
+            *_trails(services.trail),
+            *connections,
+            metrics,
+        ),
         _prepare(settings, keys, quotas),
     )
     options = HttpOptions(
@@ -122,6 +128,10 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     return build_app(
         services, options, startup.running, startup.check, readiness=readiness, metrics=metrics
     )
+
+
+def _trails(trail: Trail | None) -> tuple[Trail, ...]:
+    return () if trail is None else (trail,)
 
 
 def _prepare(
@@ -217,6 +227,9 @@ def _services(
         confirmed_only=settings.require_confirmation,
         disable_after=settings.delivery_disable_after,
     )
+    trail = None
+    if settings.audit is not None:
+        trail = make_trail(settings.audit, service, ttl=limits.max_message_ttl)
     return Services(
         policies=policies,
         queues=queues,
@@ -234,6 +247,7 @@ def _services(
         usage=Usage(queues, stock, subscriptions, waiting, connected),
         connected=connected,
         rates=rates,
+        trail=trail,
         identity=identity,
         keys=keys,
     )

@@ -150,7 +150,7 @@ class _Server(uvicorn.Server):
         starting = asyncio.current_task()
         assert starting is not None  # noqa: S101 - this is a coroutine, so a task runs it
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, self._reloading.reload)
+        loop.add_signal_handler(signal.SIGHUP, self._renew)
         if self._certificate is not None:
             self._background.append(asyncio.create_task(self._certificate.follow()))
         interval = systemd.watchdog_interval()
@@ -172,6 +172,11 @@ class _Server(uvicorn.Server):
             self._interrupt = None
         if self.started and not self.should_exit:
             self._announce()
+
+    def _renew(self) -> None:
+        """Open the audit trail anew, and read settings and certificate again."""
+        self._app.reopen()
+        self._reloading.reload()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve for `drain_delay`, answer the requests that wait, then wait for the others."""
@@ -308,6 +313,7 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
         "admin_mode",
         "trust_headers",
         "access_log",
+        "audit",
         "log_level",
         "auth",
         "keystone_url",
@@ -342,6 +348,11 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key (PEM)")
     parser.add_argument(
         "--tls-client-ca", type=Path, metavar="FILE", help="whose certificates clients must have"
+    )
+    parser.add_argument(
+        "--audit",
+        metavar="WHERE",
+        help="tell managing acts to a file, stderr, queue:NAME or queue:PROJECT/NAME",
     )
     parser.add_argument("--access-log", action="store_true", default=None)
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))

@@ -112,6 +112,10 @@ class Settings(BaseModel):
         "",
         description="Names that Host may say on loopback beside its own; comma list, or '*'.",
     )
+    audit: str | None = Field(
+        None,
+        description="Where managing acts are told: a file, stderr, queue:NAME, queue:PROJECT/NAME.",
+    )
     access_log: bool = Field(False, description="Log a line for each request.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least level that is logged; debug has a line for each 4xx and 5xx."

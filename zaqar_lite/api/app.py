@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from zaqar_lite.api.auditing import Auditor
 from zaqar_lite.api.checks import Checks, ClientIds
 from zaqar_lite.api.dispatch import Dispatcher
 from zaqar_lite.api.framework import OPENAPI_PATH, build_framework
@@ -38,6 +39,7 @@ from zaqar_lite.api.v2.service import ServiceHandlers
 from zaqar_lite.api.v2.settling import SettlingHandlers
 from zaqar_lite.api.v2.subscriptions import SubscriptionHandlers
 from zaqar_lite.domain.limits import Limits
+from zaqar_lite.service.audit import Trail
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.connected import Connected
 from zaqar_lite.service.delivering import Deliveries
@@ -80,6 +82,7 @@ class Services:
     usage: Usage
     connected: Connected
     rates: Rates
+    trail: Trail | None = None
     identity: Identity | None = None
     keys: Keys | None = None
 
@@ -168,5 +171,6 @@ def build_app(
         drain=readiness.drain,
         adopt=adopt,
         metrics=metrics,
+        auditor=None if services.trail is None else Auditor(services.trail, tree.routes),
         access_log=options.access_log,
     )

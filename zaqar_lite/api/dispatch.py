@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import getrandbits
 
+from zaqar_lite.api.auditing import Auditor
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_response
 from zaqar_lite.api.gate import Gate
@@ -58,6 +59,7 @@ class Dispatcher:
         drain: Callable[[], None],
         adopt: Callable[[Limits], None],
         metrics: Metrics,
+        auditor: Auditor | None,
         access_log: bool,
     ) -> None:
         self._tree = tree
@@ -77,7 +79,13 @@ class Dispatcher:
         """Let other limits hold from now on."""
         self.metrics = metrics
         """What this server tells of itself."""
+        self._auditor = auditor
         self._access_log = access_log
+
+    def reopen(self) -> None:
+        """Go on with the audit trail in a new file where the old one was moved away."""
+        if self._auditor is not None:
+            self._auditor.reopen()
 
     @property
     def routes(self) -> tuple[Route, ...]:
@@ -121,6 +129,8 @@ class Dispatcher:
             response = to_response(
                 exc, invalid_title=INVALID_REQUEST, request_id=request.request_id
             )
+            if request.tell is not None:
+                request.tell(response)
         else:
             if isinstance(found, Response):
                 response = found
@@ -153,6 +163,8 @@ class Dispatcher:
         if found is None:
             raise HttpError(404, "404 Not Found")
         node, request.path_values = found
+        if self._auditor is not None:
+            request.address = _address(scope)
         return self._route(request, node)
 
     def _route(self, request: Request, node: Node) -> Route | Response:
@@ -169,6 +181,8 @@ class Dispatcher:
         if route is None:
             raise HttpError(405, "405 Method Not Allowed", headers=((b"allow", node.allow()),))
         request.route = route.name
+        if self._auditor is not None:
+            request.tell = self._auditor.teller(request, route)
         if self._gate is not None:
             self._gate.authorise(request, route)
         route.check_size(request.content_length)
@@ -212,6 +226,14 @@ def _new_request_id() -> str:
 
 
 async def answer(request: Request, route: Route) -> Response:
+    """Call a route's handler, and tell the audit trail how a managing act ended."""
+    response = await _answer(request, route)
+    if request.tell is not None:
+        request.tell(response)
+    return response
+
+
+async def _answer(request: Request, route: Route) -> Response:
     """Call a route's handler; every error becomes an answer, and so does the server's stop."""
     try:
         return await route.handler(request)

@@ -92,7 +92,9 @@ class Request:
     `headers` has lower-case names; of a repeated header the last value holds. `path_values` are
     the variable segments of the path, in order; `status` is what was answered, `answered` how many
     bytes its body had where the framework answered, and `route` the name of the route that did.
-    `principal` is who sent it: whoever its headers name where nobody authenticates.
+    `principal` is who sent it: whoever its headers name where nobody authenticates. `tell` is
+    called with the answer, before it leaves, where the audit trail is told; `address` is where it
+    came from, for that.
     """
 
     method: str
@@ -108,6 +110,8 @@ class Request:
     status: int = 0
     answered: int = 0
     route: str = ""
+    address: str = ""
+    tell: "Callable[[Response], None] | None" = None
     principal: Principal = TRUSTED
 
     async def body(self) -> bytes:

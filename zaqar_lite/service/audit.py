@@ -1,0 +1,189 @@
+"""The audit trail: one line of JSON for each managing act, added to a file, a stream or a queue.
+
+Writing never fails an act that was carried out: what can't be written is told in the log.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import uuid
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteError
+from zaqar_lite.domain.metadata import is_queue_name
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.service.messages import Draft, Messages
+
+logger = logging.getLogger("zaqar_lite")
+Event = Mapping[str, Any]
+STDERR = 2
+_CLIENT_ID = uuid.uuid5(uuid.NAMESPACE_URL, "zaqar-lite:audit").hex
+_MOST_WAITING = 10_000
+_BATCH = 50
+_PAUSE = 1.0
+_LAST_WORDS = 3.0
+"""Seconds in which a stop stores what still waits."""
+
+
+class Act(NamedTuple):
+    """What a route does, in CADF's words: an action on a type of resource."""
+
+    action: str
+    target: str
+
+
+class Trail(Protocol):
+    """Where events go."""
+
+    def add(self, event: Event) -> None:
+        """Add an event behind all others."""
+
+    def reopen(self) -> None:
+        """Go on in another file where the one that was written to was moved away."""
+
+    def start(self) -> None:
+        """Begin, once the stores are open."""
+
+    async def stop(self) -> None:
+        """Write what still waits."""
+
+
+class FileTrail:
+    """Lines at the end of a file, which several processes may write to, or of standard error."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Open a file, for this user alone where it is new; None is standard error.
+
+        Raises:
+            ConfigurationError: it can't be opened.
+        """
+        self._path = path
+        try:
+            self._file = STDERR if path is None else self._open(path)
+        except OSError as exc:
+            raise ConfigurationError(f"audit: {path}: {exc.strerror}.") from None
+
+    def add(self, event: Event) -> None:
+        """Write a line, in one step: those of other processes are not mixed with it."""
+        line = json.dumps(event).encode() + b"\n"
+        try:
+            written = os.write(self._file, line)
+            if written < len(line):
+                os.write(self._file, line[written:])
+        except OSError as exc:
+            logger.error("the audit trail %s can't be written: %s", self._path, exc.strerror)
+
+    def reopen(self) -> None:
+        """Open the file anew; what can't be opened leaves the old one."""
+        if self._path is None:
+            return
+        try:
+            opened = self._open(self._path)
+        except OSError as exc:
+            logger.error("the audit trail %s can't be opened: %s", self._path, exc.strerror)
+            return
+        os.close(self._file)
+        self._file = opened
+
+    def start(self) -> None:
+        """Do nothing: the file is open."""
+
+    async def stop(self) -> None:
+        """Do nothing: every line is written at once, and acts may still follow."""
+
+    @staticmethod
+    def _open(path: Path) -> int:
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+class QueueTrail:
+    """Messages of a queue, posted behind the acts; the queue is made by the first.
+
+    While the store does not answer they wait, up to 10,000: then the oldest are lost, and the log
+    says so.
+    """
+
+    def __init__(self, messages: Messages, queue: QueueRef, *, ttl: int) -> None:
+        self._messages = messages
+        self._queue = queue
+        self._ttl = ttl
+        self._waiting: deque[Event] = deque()
+        self._came = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._stops = False
+
+    def add(self, event: Event) -> None:
+        """Let an event wait for its post."""
+        if len(self._waiting) >= _MOST_WAITING:
+            lost = self._waiting.popleft()
+            logger.error("an event of the audit trail is lost: %s", json.dumps(lost))
+        self._waiting.append(event)
+        self._came.set()
+
+    def reopen(self) -> None:
+        """Do nothing: a queue is not moved away."""
+
+    def start(self) -> None:
+        """Begin to post."""
+        self._stops = False
+        self._task = asyncio.create_task(self._run(), name="audit")
+
+    async def stop(self) -> None:
+        """Post what waits, for a few seconds at most."""
+        if self._task is None:
+            return
+        self._stops = True
+        self._came.set()
+        await asyncio.wait({self._task}, timeout=_LAST_WORDS)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._task = None
+        for event in self._waiting:
+            logger.error("an event of the audit trail is lost: %s", json.dumps(event))
+
+    async def _run(self) -> None:
+        while not self._stops:
+            await self._came.wait()
+            self._came.clear()
+            while self._waiting:
+                try:
+                    await self._post()
+                except Unavailable as exc:
+                    logger.warning("the audit trail waits for the store: %s", exc)
+                    await asyncio.sleep(_PAUSE)
+
+    async def _post(self) -> None:
+        """Post the first events; one that is repeated after an answer was lost is there twice."""
+        batch = [self._waiting[place] for place in range(min(_BATCH, len(self._waiting)))]
+        drafts = [Draft(json.dumps(event).encode(), ttl=self._ttl) for event in batch]
+        try:
+            await self._messages.post(self._queue, drafts, size=0, client_id=_CLIENT_ID)
+        except Unavailable:
+            raise
+        except ZaqarLiteError as exc:
+            logger.error("%d events of the audit trail are lost: %s", len(batch), exc)
+        for _ in batch:
+            self._waiting.popleft()
+
+
+def make_trail(where: str, messages: Messages, *, ttl: int) -> Trail:
+    """Make the trail that a setting names: a file, `stderr`, `queue:NAME`, `queue:PROJECT/NAME`.
+
+    A queue without a project is one of the project `audit`. `ttl` is that of its messages.
+
+    Raises:
+        ConfigurationError: the file can't be opened, or the queue's name is none.
+    """
+    if where == "stderr":
+        return FileTrail(None)
+    scheme, _, rest = where.partition(":")
+    if scheme != "queue":
+        return FileTrail(Path(where))
+    project, _, name = rest.rpartition("/")
+    if not is_queue_name(name):
+        raise ConfigurationError(f"audit: {name!r} is no name of a queue.")
+    return QueueTrail(messages, QueueRef(project or "audit", name), ttl=ttl)
