@@ -17,6 +17,10 @@ from zaqar_lite.bench import machine
 
 _CLIENT = "3381af92-2b9e-11e3-b191-71861300734c"
 _PROJECTS = 10
+_ROOM = {
+    f"ZAQAR_LITE_{name}": "12000"
+    for name in ("MAX_CONNECTIONS", "MAX_WAITERS", "MAX_WAITERS_PER_PROJECT")
+}
 _STEP = 100
 """Connections that are opened at a time: not more than the server's backlog."""
 
@@ -95,7 +99,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     fleets = [(100, 10, 20)] + ([(10_000, 1_000, 60)] if arguments.all else [])
     for waiters, queues, wait in fleets:
-        with ServerProcess(arguments.store, env={"ZAQAR_LITE_MAX_CONNECTIONS": "12000"}) as server:
+        with ServerProcess(arguments.store, env=_ROOM) as server:
             cost = asyncio.run(measure(server, waiters, queues, wait, arguments.seconds))
             print(cost, flush=True)
             log = server.log()

@@ -228,11 +228,11 @@ class Waiting:
                     await self._messages.unwatch(queue)
 
     def _announced(self, queue: QueueRef, count: int) -> None:
-        """Take the store's hint; a count of 0 says that something may be due earlier now."""
+        """Take the store's hint (`MessageStore.listen`)."""
         line = self._lines.get(queue)
         if line is not None:
             if count:
-                line.wake(count, counted=True)
+                line.wake(abs(count), counted=count > 0)
             line.changed.set()
 
     async def _ring(self, queue: QueueRef, line: _Line) -> None:

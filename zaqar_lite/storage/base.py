@@ -352,7 +352,8 @@ class MessageStore(Store):
         """Call `listener(queue, count)` whenever `count` messages of `queue` became ready (SETTLE).
 
         A count of 0 says that something may become ready by time earlier than `next_due` told: a
-        delayed message was posted or edited, a lease or a parking began.
+        delayed message was posted or edited, a lease or a parking began. -1 says that
+        announcements of the queue were lost: one who waits shall look.
 
         Called in the event loop, soon after the commit, for the queues under `watch`, whichever
         process did it: a post, release, settlement, edit, promotion or move. A hint, never a

@@ -93,11 +93,11 @@ async def test_a_post_in_one_process_wakes_a_waiter_in_another(
     assert len(claimed.messages) == 1
 
 
-async def test_a_lost_connection_costs_a_waiter_at_most_one_poll(
+async def test_a_lost_connection_makes_a_waiter_look_once_there_is_another(
     queue: QueueUnderTest, client: Any, own_redis: RedisServer
 ) -> None:
-    """Whatever was told meanwhile: the next look finds it; and news come again by themselves."""
-    poll = queue.stores.messages.poll_interval_ms / 1_000
+    """What was told meanwhile is lost; nobody waits for the next poll. And news come again."""
+    queue.stores.messages.poll_interval_ms = 600_000
     second = queue.at(await queue.stores.second())
     consumer = Consumer(queue)
     claiming = asyncio.create_task(consumer.claim(queue, 60))
@@ -107,8 +107,7 @@ async def test_a_lost_connection_costs_a_waiter_at_most_one_poll(
     begun = time.monotonic()
     await second.post("a")
     assert await claiming is not None
-    assert time.monotonic() - begun <= 1.2 * poll + 2
-    queue.stores.messages.poll_interval_ms = 60_000
+    assert time.monotonic() - begun <= 20
     claiming = asyncio.create_task(consumer.claim(queue, 60))
     await until(lambda: subscribers(client, queue) == 1)
     client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
@@ -151,18 +150,18 @@ async def test_a_watch_does_not_wait_for_a_dead_redis(
 
 
 async def test_what_is_due_soon_is_told(queue: QueueUnderTest) -> None:
-    """Sooner than who waits looks again: a short delay, a short wait, a short lease."""
+    """Sooner than who waits looks again (30 s): a short delay, a short wait, a short lease."""
     heard: list[int] = []
     queue.stores.messages.listen(lambda _, count: heard.append(count))
     await queue.stores.messages.watch(queue.ref)
-    await queue.post("a", delay=1_000)
+    await queue.post("a", delay=20_000)
     await queue.post("b")
     await until(lambda: heard == [0, 1])
     claim_id = await queue.claim_id(ttl=MINUTE)
     await queue.release(claim_id, delay=2_000)
     await until(lambda: heard == [0, 1, 0])
     await queue.post("c")
-    await queue.claim(ttl=3_000)
+    await queue.claim(ttl=30_000)
     await until(lambda: heard == [0, 1, 0, 1, 0])
 
 

@@ -2,8 +2,10 @@
 
 A process has one connection for it to each node that has a watched queue, and subscribes to the
 channels of watched queues only (sharded ones, so that in a cluster a queue's news stay on its
-shard). News are hints: what is told while a connection is lost is lost with it, and who waits looks
-again every `POLL_INTERVAL_MS`. A lost connection is opened anew as long as a queue is watched.
+shard). News are hints: what is told while a connection is lost is lost with it. A lost connection
+is opened anew as long as a queue is watched, and who waits for it looks once more then: that, and
+a script that tells its news in the step that makes them, is why a look every `POLL_INTERVAL_MS` is
+often enough.
 """
 
 import asyncio
@@ -24,10 +26,11 @@ from zaqar_lite.storage.redis.link import Link
 from zaqar_lite.storage.redis.router import Router
 
 logger = logging.getLogger(__name__)
-POLL_INTERVAL_MS = 5_000
+POLL_INTERVAL_MS = 30_000
 _PATIENCE = 1.0
 """Seconds for which `watch` waits until Redis has heard of it."""
-_LOOK_EVERY = POLL_INTERVAL_MS / 1000
+_LOOK_EVERY = 5.0
+"""Seconds after which a connection that has gone silent is tried."""
 _RETRY_AFTER = 0.5
 
 
@@ -95,6 +98,8 @@ class News:
         self._opening = asyncio.Lock()
         self._keeper: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
+        self._known: set[bytes] = set()
+        """Channels of which something may have been told while nobody subscribed to them."""
 
     def listen(self, listener: Listener) -> None:
         """Tell `listener` from now on."""
@@ -107,9 +112,11 @@ class News:
         self._queues[channel] = queue
         if self._keeper is None or self._keeper.done():
             self._keeper = asyncio.create_task(self._keep(), name="news")
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(_PATIENCE):
                 await self._subscribe(channel)
+        except TimeoutError:
+            self._known.add(channel)
 
     def unwatch(self, queue: QueueRef) -> None:
         """End what one `watch` began."""
@@ -118,6 +125,7 @@ class News:
             del self._watched[queue]
             channel = _channel(queue)
             del self._queues[channel]
+            self._known.discard(channel)
             for subscription in self._subscriptions.values():
                 subscription.leave(channel)
 
@@ -153,7 +161,10 @@ class News:
                     await self._lost.wait()
 
     async def _subscribe(self, channel: bytes) -> bool:
-        """Subscribe where the queue is now; answer whether that is so."""
+        """Subscribe where the queue is now; answer whether that is so.
+
+        Where it was so before, and was not any more, who waits shall look.
+        """
         try:
             node = await self._router.node_of(_slot(self._queues[channel]))
             subscription = await self._open(node)
@@ -162,6 +173,7 @@ class News:
                     other.leave(channel)
             if channel in subscription.channels:
                 return True
+            is_known = channel in self._known
             reply = await subscription.send("SSUBSCRIBE", channel)
         except (ConnectionLost, ConfigurationError, Unavailable, KeyError) as exc:
             logger.debug("no news from Redis for now: %s", exc)
@@ -173,6 +185,10 @@ class News:
             return False
         if channel not in self._queues:  # nobody watches it any more
             subscription.leave(channel)
+            return True
+        self._known.add(channel)
+        if is_known:
+            self._hear(channel, b"-1")
         return True
 
     async def _open(self, node: Any) -> Subscription:  # noqa: ANN401 - as the router has it

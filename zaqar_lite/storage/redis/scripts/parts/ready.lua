@@ -14,9 +14,10 @@ local function priority_of(record)
   return DEFAULT_PRIORITY
 end
 
--- Who waits looks again every five seconds: what is due later than that they find themselves.
+-- Who waits looks again every thirty seconds (news.py), a little sooner or later: what is due later
+-- than that they find themselves.
 local function hasten(at)
-  if at < now + 6000 then
+  if at < now + 37000 then
     redis.call('SPUBLISH', news, 0)
   end
 end
