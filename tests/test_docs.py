@@ -10,7 +10,7 @@ from zaqar_lite.settings import Settings, load
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "api-ref" / "source"
-PAGES = ("service", "queues", "messages", "claims", "subscriptions", "keys", "quotas")
+PAGES = ("service", "queues", "messages", "claims", "subscriptions", "keys", "quotas", "jobs")
 _METHOD = re.compile(r"^\.\. rest_method:: (\w+) (\S+)$", re.MULTILINE)
 _STATUS = re.compile(r"^   - (\d{3})$", re.MULTILINE)
 
@@ -28,9 +28,13 @@ def sections() -> dict[tuple[str, str], str]:
 
 
 def application() -> Dispatcher:
-    return create_app(
-        load(environment={}, overrides={"store": "memory://", "admin_mode": True, "auth": "keys"})
-    )
+    overrides = {
+        "store": "memory://",
+        "admin_mode": True,
+        "auth": "keys",
+        "encryption_key_file": ROOT / "tests" / "api" / "encryption.keys",
+    }
+    return create_app(load(environment={}, overrides=overrides))
 
 
 def test_the_reference_has_every_route_with_every_status_it_can_give() -> None:

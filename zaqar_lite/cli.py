@@ -38,6 +38,7 @@ PARTS = (
             "dlq": "look at dead letters and move them back",
             "key": "make, list, disable and rotate keys",
             "quota": "show, set and reset quotas of projects",
+            "data-key": "list and rotate the keys of encrypted queues",
             "subscription": "send a queue's messages to a URL",
             "listen": "receive webhooks, to try things",
             "share": "print a pre-signed permission for a queue",

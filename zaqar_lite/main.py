@@ -1,21 +1,26 @@
 """The composition root: settings -> stores -> services -> application, and the lifespan."""
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zaqar_lite import __version__
 from zaqar_lite.api.app import HttpOptions, Services, build_app
 from zaqar_lite.api.checks import ClientIds
 from zaqar_lite.api.dispatch import Dispatcher
+from zaqar_lite.api.routes import Route
 from zaqar_lite.authentication import authentication
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Capability, StoreOptions
 from zaqar_lite.domain.subscriptions import refused_schemes
+from zaqar_lite.policy_file import PolicyFile
 from zaqar_lite.push.guard import Guard, port_of
 from zaqar_lite.push.webhook import Webhooks
 from zaqar_lite.service.audit import Trail, make_trail
+from zaqar_lite.service.bulk import Bulk
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.confirming import Confirming
 from zaqar_lite.service.connected import Connected
@@ -29,6 +34,8 @@ from zaqar_lite.service.identity.authority import Authority, Defaults
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.janitor import Janitor
+from zaqar_lite.service.job_runner import JobRunner
+from zaqar_lite.service.jobs import Jobs
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.metrics.board import Board, Place
 from zaqar_lite.service.metrics.census import Census
@@ -53,6 +60,9 @@ from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.settings import Settings, load
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 from zaqar_lite.storage.registry import create_stores
+
+if TYPE_CHECKING:
+    from zaqar_lite.service.encryption.vault import Vault
 
 
 def create_app(settings: Settings | None = None, place: Place | None = None) -> Dispatcher:
@@ -104,6 +114,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
         (
             *(janitor, services.deliveries, quotas, stock),
             *_trails(services.trail),
+            JobRunner(services.jobs, messages, clock),
             *connections,
             metrics,
         ),
@@ -125,9 +136,20 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     readiness = Readiness(
         messages, startup.check, settings.data_directory if settings.keeps_files else None
     )
-    return build_app(
+    app = build_app(
         services, options, startup.running, startup.check, readiness=readiness, metrics=metrics
     )
+    if settings.policy_file is not None:
+        app.reread = _policy(settings.policy_file, services.authority, app.routes).read
+        app.reread()()
+    return app
+
+
+def _policy(path: Path, authority: Authority, routes: Iterable[Route]) -> PolicyFile:
+    """The operator's own rules, over the defaults of all routes."""
+    rules = [route.access for route in routes if route.access.rule is not None]
+    defaults = {str(access.rule): authority.default_rule(access.verb) for access in rules}
+    return PolicyFile(path, defaults, authority.adopt)
 
 
 def _trails(trail: Trail | None) -> tuple[Trail, ...]:
@@ -183,11 +205,24 @@ def _services(
 ) -> Services:
     """The services; those that serve requests work on the store that counts, `counted`."""
     policies = Policies(management, limits, checked=one_store)
-    queues = Queues(management, messages, policies, limits, quotas.of)
+    vault = _vault(settings, management, clock)
+    # Deliveries keep what they send sealed, so they see the store as it is.
+    opened = counted if vault is None else _opened(counted, vault)
+    queues = Queues(management, messages, policies, limits, quotas.of, encrypts=vault is not None)
     router = Router(messages, management, limits)
     notes = Notes(policies, clock)
-    service = Messages(counted, queues, policies, router, notes, limits=limits, stock=stock)
-    claims = Claims(counted, queues, policies, limits)
+    service = Messages(
+        opened,
+        queues,
+        policies,
+        router,
+        notes,
+        limits=limits,
+        clock=clock,
+        stock=stock,
+        vault=vault,
+    )
+    claims = Claims(opened, queues, policies, limits)
     waiting = Waiting(
         messages,
         most=limits.max_waiters,
@@ -226,10 +261,12 @@ def _services(
         clock=clock,
         confirmed_only=settings.require_confirmation,
         disable_after=settings.delivery_disable_after,
+        vault=vault,
     )
     trail = None
     if settings.audit is not None:
         trail = make_trail(settings.audit, service, ttl=limits.max_message_ttl)
+    bulk = Bulk(opened, management, queues, policies, limits=limits, clock=clock)
     return Services(
         policies=policies,
         queues=queues,
@@ -241,8 +278,11 @@ def _services(
         health=Health(messages, queues, service, claims),
         subscriptions=subscriptions,
         deliveries=deliveries,
-        reports=DeliveryReports(messages, subscriptions, courier, log, limits=limits, clock=clock),
+        reports=DeliveryReports(
+            messages, subscriptions, courier, log, limits=limits, clock=clock, vault=vault
+        ),
         authority=Authority(Defaults(settings.role_defaults)),
+        jobs=Jobs(messages, management, bulk, limits=limits, clock=clock),
         quotas=quotas,
         usage=Usage(queues, stock, subscriptions, waiting, connected),
         connected=connected,
@@ -250,7 +290,32 @@ def _services(
         trail=trail,
         identity=identity,
         keys=keys,
+        vault=vault,
     )
+
+
+def _vault(settings: Settings, management: ManagementStore, clock: Clock) -> "Vault | None":
+    """The keys of encrypted queues, where the server has any.
+
+    Raises:
+        ConfigurationError: the file of keys is wrong, or the library is not installed.
+    """
+    if settings.encryption_key_file is None:
+        return None
+    try:
+        from zaqar_lite.service.encryption.vault import Vault, read_key_file  # noqa: PLC0415
+    except ModuleNotFoundError as exc:
+        raise ConfigurationError(
+            f"encryption_key_file needs the Python package {exc.name!r}: "
+            "pip install 'zaqar-lite[encryption]'."
+        ) from exc
+    return Vault(management, read_key_file(settings.encryption_key_file), clock)
+
+
+def _opened(messages: MessageStore, vault: "Vault") -> MessageStore:
+    from zaqar_lite.service.encryption.opening import opening  # noqa: PLC0415 - with its library
+
+    return opening(messages, vault)
 
 
 def _transports(settings: Settings) -> dict[str, Transport]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from zaqar_lite import logs
 from zaqar_lite.domain.errors import ConfigurationError
@@ -44,11 +44,18 @@ class Source(NamedTuple):
         return load(environment=os.environ, config=self.config, overrides=self.overrides)
 
 
+class Reloaded(Protocol):
+    """What the server's application lets change: its limits, and rules that lie in files."""
+
+    adopt: Callable[[Limits], None]
+    reread: Callable[[], Callable[[], None]]
+
+
 class Reloading:
     """Take over what may change while the server runs.
 
-    A file that is wrong changes nothing: settings and certificate are both read before either is
-    taken over. `adopt` is called with the limits that hold from then on.
+    A file that is wrong changes nothing: settings, certificate and policy are all read before any
+    of them is taken over.
     """
 
     def __init__(
@@ -56,12 +63,12 @@ class Reloading:
         settings: Settings,
         source: Source,
         certificate: Certificate | None,
-        adopt: Callable[[Limits], None],
+        app: Reloaded,
     ) -> None:
         self._settings = settings
         self._source = source
         self._certificate = certificate
-        self._adopt = adopt
+        self._app = app
         self.succeeded = True
         """Whether the last reload was taken over; the start counts as one."""
         self.at = time.time()
@@ -71,6 +78,7 @@ class Reloading:
         """Read everything again; what is wrong is one line in the log."""
         try:
             found = self._source.read()
+            take_over = self._app.reread()
         except ConfigurationError as exc:
             logger.error("nothing was reloaded, the old settings stay: %s", exc)
             self.succeeded = False
@@ -78,6 +86,7 @@ class Reloading:
         self.succeeded = self._certificate is None or self._certificate.reload()
         if not self.succeeded:
             return
+        take_over()
         self.at = time.time()
         new, old = found.model_dump(), self._settings.model_dump()
         changed = {name for name in new if new[name] != old[name]}
@@ -85,7 +94,7 @@ class Reloading:
         values = {name: new[name] if name in RELOADED else old[name] for name in new}
         self._settings = Settings.model_validate(values)
         logs.configure(self._settings.log_level)
-        self._adopt(self._settings.limits())
+        self._app.adopt(self._settings.limits())
         logger.info("reloaded: %s changed", ", ".join(taken) or "nothing")
         if left:
             logger.warning("only a restart changes %s", ", ".join(left))

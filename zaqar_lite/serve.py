@@ -89,7 +89,7 @@ def _serve(
     """Run the server in this process; answer its exit code."""
     certificate = _certificate(settings)
     config = _config(settings, app, certificate)
-    reloading = Reloading(settings, source, certificate, app.adopt)
+    reloading = Reloading(settings, source, certificate, app)
     server = _Server(
         config,
         announce,
@@ -317,6 +317,7 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
         "log_level",
         "auth",
         "keystone_url",
+        "policy_file",
         "admin_key_file",
         "tls_cert",
         "tls_key",
@@ -341,6 +342,9 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         "--auth", metavar="HOW", help="who may use it: none, keys, jwt, keystone; comma list (none)"
     )
     parser.add_argument("--keystone-url", metavar="URL", help="where Keystone is")
+    parser.add_argument(
+        "--policy-file", type=Path, metavar="FILE", help="policy.yaml: rules for tokens"
+    )
     parser.add_argument(
         "--admin-key-file", type=Path, metavar="FILE", help="the first key; made where it is not"
     )

@@ -58,6 +58,9 @@ class Settings(BaseModel):
     role_defaults: Literal["zaqar", "secure"] = Field(
         "zaqar", description="Which roles may what: Zaqar's rules, or reader, member, manager."
     )
+    policy_file: Path | None = Field(
+        None, description="policy.yaml: rules for tokens, in the place of the defaults."
+    )
     jwt_issuer: str | None = Field(None, description="Issuer whose tokens count (claim iss).")
     jwt_audience: str | None = Field(None, description="What its tokens are for (claim aud).")
     jwt_keys: str | None = Field(None, description="URL or file of the issuer's JWKS.")
@@ -93,6 +96,10 @@ class Settings(BaseModel):
     admin_key_file: Path | None = Field(
         None,
         description="File of the first key; admin.key in the data directory when not set.",
+    )
+    encryption_key_file: Path | None = Field(
+        None,
+        description="Keys of encrypted queues: a file of lines ID:BASE64, the current one first.",
     )
     max_failed_logins: int = Field(
         60, ge=1, le=1_000_000, description="Failed logins of an address in a minute; 429 above."
@@ -430,6 +437,12 @@ def _check_identity(settings: Settings) -> None:
                 raise ConfigurationError(f"auth is jwt, so {name} must be set.")
     if "keystone" in settings.providers and not settings.keystone_url:
         raise ConfigurationError("auth is keystone, so keystone_url must be set.")
+    if settings.policy_file is not None and not {"jwt", "keystone"}.intersection(
+        settings.providers
+    ):
+        raise ConfigurationError(
+            "policy_file is about the roles of tokens: auth must name jwt or keystone."
+        )
     if (settings.keystone_username is None) != (settings.keystone_password is None):
         raise ConfigurationError(
             "keystone_username and keystone_password go together: set both, or none."

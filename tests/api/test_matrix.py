@@ -24,6 +24,7 @@ SETTINGS: dict[str, Any] = {
     "auth": "keys",
     "admin_mode": True,
     "signed_url_secret_key": "not to be seen in any log, at all",
+    "encryption_key_file": Path(__file__).with_name("encryption.keys"),
     "max_failed_logins": 1_000_000,
     "access_log": True,
 }
@@ -46,6 +47,8 @@ VALUES = {
     "delivery_id": "000660de486f45bea066b4b29e904223",
     "key_id": "0123456789abcdef",
     "project_id": "p",
+    "job_id": "000660de486f45bea066b4b29e904223",
+    "act": "cancel",
 }
 DENIED = "Not authorized"
 

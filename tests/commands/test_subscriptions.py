@@ -53,6 +53,11 @@ def test_a_message_is_received_signed_and_its_delivery_is_shown(
             receiver.kill()
     _, log = run("subscription", "log", "hooks", made["id"], "--json", url=delivering.url)
     assert [(row["outcome"], row["status"]) for row in log] == [("delivered", 204)]
+    _, (again,) = run(
+        "subscription", "replay", "hooks", made["id"], "--from", "2020-01-01", "--json",
+        url=delivering.url,
+    )  # fmt: skip
+    assert again == {"replayed": 1}
     _, listed = run("subscription", "list", "hooks", "--json", url=delivering.url)
     assert [row["id"] for row in listed] == [made["id"]]
     assert run("subscription", "delete", "hooks", made["id"], url=delivering.url)[0] == 0

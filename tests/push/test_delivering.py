@@ -1,9 +1,13 @@
 """Messages are delivered to real receivers, over the memory store."""
 
 import asyncio
+import base64
+import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -11,6 +15,7 @@ import pytest
 from aiohttp import web
 
 from tests.api.conftest import Api, MakeApi, make_api  # noqa: F401 - a fixture
+from tests.api.test_encryption import write
 from tests.push.receiver import Receiver
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.notes import NOTES
@@ -51,6 +56,39 @@ async def test_sends_upstreams_document_signed(api: Api) -> None:
     assert verify(came.headers, came.body, secret) == f"msg_{posted}"
     with pytest.raises(InvalidSignature):
         verify(came.headers, came.body + b" ", secret)
+
+
+async def test_an_encrypted_queue_delivers_what_was_posted_and_keeps_it_sealed(
+    make_api: MakeApi,  # noqa: F811 - the fixture above
+    tmp_path: Path,
+) -> None:
+    keys = tmp_path / "keys"
+    write(keys, "one:" + base64.b64encode(b"1" * 32).decode())
+    settings = {"encryption_key_file": keys, "store": f"embedded://{tmp_path}/data"}
+    async with make_api(delivery_allowed=LOOPBACK, **settings) as api:
+        await api.call("PUT", "", {"_enable_encrypt_messages": True})
+        async with Receiver(500, 400) as receiver:
+            policy = {
+                "retries_with_no_delay": 2,
+                "minimum_delay_retries": 0,
+                "maximum_delay_retries": 0,
+                "minimum_delay": 0,
+                "maximum_delay": 10,
+                "retry_backoff_function": "geometric",
+            }
+            made, _ = await subscribe(api, receiver.url, options={"_retry_policy": policy})
+            await api.post({"body": {"card": "4111-1111"}})
+            first, again = await receiver.wait(2)
+            assert first.document["body"] == again.document["body"] == {"card": "4111-1111"}
+            failed: list[Any] = []
+            while not failed:
+                path = f"subscriptions/{made}/deliveries?state=failed"
+                failed = (await api.call("GET", path)).json()["deliveries"]
+                await asyncio.sleep(0.05)
+            assert "4111-1111" in json.dumps(failed)
+    stored = b"".join(one.read_bytes() for one in (tmp_path / "data").rglob("*") if one.is_file())
+    assert b"sealed:1:" in stored
+    assert b"4111-1111" not in stored
 
 
 async def test_post_data_takes_the_notification_in(api: Api) -> None:
@@ -188,6 +226,7 @@ async def test_a_delayed_message_is_delivered_when_it_is_due(api: Api) -> None:
         changed = await api.call("PATCH", f"messages/{edited}", {"body": "B"})
         assert changed.status_code == 200
         api.advance(599.0)  # it is looked at half a second before it is due
+        await api.post({"body": "d"})  # and those who wait look when that is, by the moved clock
         await receiver.wait(2)
         await asyncio.sleep(0.8)
     assert sorted(one.document["body"] for one in receiver.received) == ["B", "a"]
@@ -340,3 +379,50 @@ async def test_many_messages_take_few_steps_and_few_connections(api: Api) -> Non
     assert calls["claim"] <= 150
     assert calls["delete"] <= 250
     assert len(ports) <= 64
+
+
+async def test_a_span_of_time_is_delivered_again(api: Api) -> None:
+    async with Receiver() as receiver:
+        made, _ = await subscribe(api, receiver.url)
+        path = f"subscriptions/{made}/replay"
+        ids = [await api.post({"body": n}) for n in range(2)]
+        api.advance(60)
+        middle = (datetime.now(UTC) + timedelta(seconds=30)).isoformat()
+        ids.append(await api.post({"body": 2}))
+        await api.call("POST", "claims", {})
+        await receiver.wait(3)
+        for body, expected in (
+            ({"until": middle}, {0, 1}),
+            ({"from": middle}, {2}),
+            ({}, {0, 1, 2}),
+            ({"from": middle, "until": middle}, set()),
+        ):
+            before = len(receiver.received)
+            answer = await api.call("POST", path, body)
+            assert answer.json() == {"replayed": len(expected), "marker": None}
+            came = await receiver.wait(before + len(expected))
+            assert {one.document["body"] for one in came[before:]} == expected
+        assert {one.headers["webhook-id"] for one in receiver.received} == {
+            f"msg_{one}" for one, *_ in ids
+        }
+        wrong: tuple[Any, ...] = (
+            {"from": "soon"},
+            {"until": 7},
+            {"marker": "?"},
+            {"marker": 1},
+            [],
+        )
+        for bad in wrong:
+            assert (await api.call("POST", path, bad)).status_code == 400, bad
+
+
+async def test_a_large_replay_goes_in_steps(api: Api) -> None:
+    for _ in range(6):
+        await api.post(*({"body": n} for n in range(100)))
+    async with Receiver() as receiver:
+        made, _ = await subscribe(api, receiver.url)
+        first = (await api.call("POST", f"subscriptions/{made}/replay")).json()
+        assert first["replayed"] == 500
+        rest = await api.call("POST", f"subscriptions/{made}/replay", {"marker": first["marker"]})
+        assert rest.json() == {"replayed": 100, "marker": None}
+        await receiver.wait(600, seconds=60)

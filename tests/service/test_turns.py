@@ -33,7 +33,7 @@ def service() -> Messages:
     queues = Queues(management, messages, policies, limits)
     router = Router(messages, management, limits)
     notes = Notes(policies, clock)
-    return Messages(messages, queues, policies, router, notes, limits=limits)
+    return Messages(messages, queues, policies, router, notes, limits=limits, clock=clock)
 
 
 async def _rounds_of(work: Awaitable[T]) -> int:

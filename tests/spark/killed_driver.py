@@ -27,7 +27,7 @@ def to_files(spark: SparkSession, server: str, queue: str, place: Path) -> Strea
         endpoint=server,
         queue=queue,
         mode="claim",
-        stateDir=str(place / "ledger"),
+        stateDir=(place / "ledger").as_uri(),
         maxMessagesPerTrigger="40",
     )
     return (

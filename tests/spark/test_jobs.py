@@ -77,7 +77,7 @@ def test_generate_archive_remove_backfill_and_stats(
     assert jobs.generate(spark, target, 300)["rows"] == 300
     assert jobs.stats(spark, target)["messages"] == 300
     assert jobs.stats(spark, target, dry_run=True) == {"dry_run": True, "messages": 300}
-    place, state = str(tmp_path / "archive"), str(tmp_path / "state")
+    place, state = str(tmp_path / "archive"), (tmp_path / "state").as_uri()
     assert jobs.archive(spark, target, place, state, dry_run=True)["rows"] == 300
     assert jobs.archive(spark, target, place, state)["rows"] == 300
     assert jobs.archive(spark, target, place, state)["rows"] == 0
@@ -85,7 +85,7 @@ def test_generate_archive_remove_backfill_and_stats(
     terminal = io.StringIO()
     with Progress(spark, "archive", shown=True, terminal=terminal) as progress:
         removed = jobs.archive(
-            spark, target, str(tmp_path / "removed"), str(tmp_path / "other"), remove=True
+            spark, target, str(tmp_path / "removed"), f"{state}/other", remove=True
         )
         until = time.monotonic() + 20  # Spark tells its listeners later
         while progress.rows < 300 and time.monotonic() < until:

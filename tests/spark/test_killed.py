@@ -55,6 +55,8 @@ def test_a_killed_driver_loses_nothing_and_what_it_began_is_finished_once(
     kill_in_the_middle([client.url, proxy.url, queue, letters, str(tmp_path)], proxy, tmp_path)
     (tmp_path / "hang").unlink()
 
+    assert not (tmp_path / "file:").exists()  # a URI is no path
+
     # In the middle, indeed: some is done, some is claimed, some was posted and not deleted.
     assert client.stats(queue).claimed == 40
     moved = client.stats(f"{queue}-source").total

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import fs
 from pyspark.sql.datasource import EqualTo, In, IsNotNull
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import (
@@ -28,6 +29,7 @@ from zaqar_lite.spark.browse_stream import BrowseStream, DataLoss
 from zaqar_lite.spark.claim_stream import ClaimStream
 from zaqar_lite.spark.claiming import claim
 from zaqar_lite.spark.columns import InvalidRow
+from zaqar_lite.spark.files import SharedFiles
 from zaqar_lite.spark.ledger import Ledger
 from zaqar_lite.spark.messages import Messages
 from zaqar_lite.spark.options import OptionError, Options, parse
@@ -251,17 +253,38 @@ def test_a_batch_is_planned_as_soon_as_a_message_comes(
 def test_a_ledger_of_another_queue_checkpoint_or_running_query_is_refused(
     server: ServerProcess, queue: str, tmp_path: Path
 ) -> None:
-    first = Ledger(tmp_path, queue)
+    first = Ledger(tmp_path.as_uri(), queue)
     first.open()
     with pytest.raises(OptionError, match="in use"):
-        Ledger(tmp_path, queue).open(patience=0.1)
+        Ledger(str(tmp_path), queue).open(patience=0.1)
     first.close()
     with pytest.raises(OptionError, match="belongs to"):
-        Ledger(tmp_path, "other").open()
+        Ledger(str(tmp_path), "other").open()
     reader = claiming(server, queue, tmp_path)
     with pytest.raises(OptionError, match="not the one"):
         reader.latestOffset({"batch": 7, "ledger": "another"}, ReadMaxRows(1))
     reader.stop()
+
+
+def test_a_ledger_on_a_file_system_without_locks_is_the_last_ones(tmp_path: Path) -> None:
+    def ledger() -> Ledger:
+        return Ledger(SharedFiles(fs.LocalFileSystem(), f"{tmp_path}/far/away/"), "q")
+
+    rows = pa.table({"id": ["a", "b"]})
+    dead = ledger()
+    known = dead.open()
+    dead.write(1, [("c", ["a", "b"])], rows)
+    heir = ledger()
+    assert heir.open() == known
+    assert (heir.numbers(), heir.count(1), heir.claims(1)) == ([1], 2, [("c", ["a", "b"])])
+    assert heir.rows(1, 1) == rows.slice(1)
+    heir.write(2, [], rows)
+    with pytest.raises(OptionError, match="taken by another query"):
+        dead.write(2, [], rows)
+    heir.remove(1)
+    heir.remove(1)
+    assert heir.numbers() == [2]
+    assert heir.claims(1) is None
 
 
 def test_renewal_outlasts_a_claims_ttl(movable: MovableServer, queue: str, tmp_path: Path) -> None:
@@ -318,6 +341,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         ({"mode": "claim"}, "stateDir"),
         ({"keys": "perhaps"}, "requests"),
         ({"colour": "red"}, "Unknown option"),
+        ({"reportPath": "hdfs://n/r"}, "'reportPath' is written on the machine"),
     ],
 )
 def test_a_wrong_option_is_named(given: dict[str, str], words: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from zaqar_lite.api.auditing import Auditor
 from zaqar_lite.api.checks import Checks, ClientIds
@@ -22,6 +23,8 @@ from zaqar_lite.api.render import Renderer
 from zaqar_lite.api.routes import RouteTree
 from zaqar_lite.api.table import (
     claim_routes,
+    encryption_routes,
+    job_routes,
     key_routes,
     message_routes,
     queue_routes,
@@ -31,6 +34,8 @@ from zaqar_lite.api.table import (
 )
 from zaqar_lite.api.v2.claims import ClaimHandlers
 from zaqar_lite.api.v2.deliveries import DeliveryHandlers
+from zaqar_lite.api.v2.encryption import EncryptionHandlers
+from zaqar_lite.api.v2.jobs import JobHandlers
 from zaqar_lite.api.v2.keys import KeyHandlers
 from zaqar_lite.api.v2.messages import MessageHandlers
 from zaqar_lite.api.v2.queues import QueueHandlers
@@ -48,6 +53,7 @@ from zaqar_lite.service.health import Health
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keys import Keys
+from zaqar_lite.service.jobs import Jobs
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.policy import Policies
@@ -60,6 +66,9 @@ from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.service.subscriptions import Subscriptions
 from zaqar_lite.service.usage import Usage
 from zaqar_lite.service.waiting import Waiting
+
+if TYPE_CHECKING:
+    from zaqar_lite.service.encryption.vault import Vault
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +91,11 @@ class Services:
     usage: Usage
     connected: Connected
     rates: Rates
+    jobs: Jobs
     trail: Trail | None = None
     identity: Identity | None = None
     keys: Keys | None = None
+    vault: "Vault | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +147,12 @@ def build_app(
             *subscription_routes(
                 SubscriptionHandlers(services.subscriptions, services.authority),
                 DeliveryHandlers(services.reports),
+            ),
+            *job_routes(JobHandlers(services.jobs, services.authority)),
+            *(
+                encryption_routes(EncryptionHandlers(services.vault))
+                if services.vault is not None
+                else ()
             ),
             *(key_routes(KeyHandlers(services.keys)) if services.keys is not None else ()),
             *quota_routes(

@@ -77,6 +77,8 @@ class Dispatcher:
         """Tell who asks that this process is not ready: it stops soon, and serves till then."""
         self.adopt = adopt
         """Let other limits hold from now on."""
+        self.reread: Callable[[], Callable[[], None]] = lambda: _nothing
+        """Read the files that hold rules again; answer what takes them over, all at once."""
         self.metrics = metrics
         """What this server tells of itself."""
         self._auditor = auditor
@@ -211,6 +213,10 @@ class Dispatcher:
                 "milliseconds": round(seconds * 1000, 3),
             },
         )
+
+
+def _nothing() -> None:
+    """Take over nothing."""
 
 
 def _address(scope: Scope) -> str:

@@ -16,6 +16,7 @@ import msgspec
 import orjson
 
 from zaqar_lite.api.http import HttpError, Request, WrongLength
+from zaqar_lite.domain.groups import GROUP_HEADER, MAX_GROUP
 from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN, MAX_BODY_DEPTH
 from zaqar_lite.service.messages import Draft
 
@@ -38,6 +39,8 @@ class _MessageDocument(msgspec.Struct):
     delay: int | msgspec.UnsetType = msgspec.UNSET
     idempotency_key: str | msgspec.UnsetType = msgspec.UNSET
     headers: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    group: str | msgspec.UnsetType = msgspec.UNSET
+    deliver_at: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class _PostDocument(msgspec.Struct):
@@ -123,9 +126,30 @@ def parse_messages(body: bytes) -> Sequence[Draft]:
             None if message.delay is unset else message.delay,
             None if message.idempotency_key is unset else message.idempotency_key,
             None if message.headers is unset else message.headers,
+            None if message.deliver_at is unset else message.deliver_at,
         )
+        if message.group is unset
+        else _in_group(message, message.group)
         for message in messages
     ]
+
+
+def _in_group(message: _MessageDocument, group: str) -> Draft:
+    """A message of a group, which is kept as one of its headers."""
+    if not 1 <= len(group.encode()) <= MAX_GROUP:
+        raise bad_body(f"A group has 1 to {MAX_GROUP} bytes.")
+    headers = {} if message.headers is msgspec.UNSET else message.headers
+    if GROUP_HEADER in headers:
+        raise bad_body(f"The header {GROUP_HEADER!r} is that of the group: give one of the two.")
+    unset = msgspec.UNSET
+    return Draft(
+        bytes(message.body),
+        None if message.ttl is unset else message.ttl,
+        None if message.delay is unset else message.delay,
+        None if message.idempotency_key is unset else message.idempotency_key,
+        {**headers, GROUP_HEADER: group},
+        None if message.deliver_at is unset else message.deliver_at,
+    )
 
 
 def parse_edit(body: bytes) -> Mapping[str, Any]:
@@ -229,7 +253,9 @@ def _explain(document: Any) -> HttpError:  # noqa: ANN401, PLR0911 - any JSON; a
         except HttpError as exc:
             return exc
         for name, problem in (
-            ("idempotency_key", _not_text(message)),
+            ("idempotency_key", _not_text(message, "idempotency_key")),
+            ("group", _not_text(message, "group")),
+            ("deliver_at", _not_text(message, "deliver_at")),
             ("headers", _not_headers(message)),
         ):
             if problem:
@@ -243,8 +269,8 @@ def _integer(name: str, value: Any, where: str) -> int:  # noqa: ANN401 - any JS
     return value
 
 
-def _not_text(message: Mapping[str, Any]) -> str:
-    return "" if isinstance(message.get("idempotency_key", ""), str) else "a string"
+def _not_text(message: Mapping[str, Any], name: str) -> str:
+    return "" if isinstance(message.get(name, ""), str) else "a string"
 
 
 def _not_headers(message: Mapping[str, Any]) -> str:

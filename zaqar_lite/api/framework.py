@@ -21,6 +21,7 @@ _VARIABLE = re.compile(r"{(\w+)}")
 _MEANINGS = {
     200: "Done",
     201: "Created",
+    202: "The job has begun; Location says where to look at it",
     204: "Done, or nothing there",
     300: "The versions there are",
     400: "The request is wrong; the description says what and where",
@@ -149,7 +150,7 @@ def _responses(route: Route, authenticates: bool) -> Schema:
     for status in sorted(statuses):
         response: Schema = {"description": _MEANINGS[status]}
         schema = None
-        if status in (200, 201) and route.answer:
+        if status in (200, 201, 202) and route.answer:
             schema = route.answer
         elif status >= 400 and route.name not in ("ping", "readyz"):
             schema = "Error"

@@ -60,7 +60,9 @@ def home_document(*, admin: bool, settles: bool) -> dict[str, Any]:
             {**subscription, "delivery_id": "param/delivery_id"},
             "POST",
         ),
+        "rel/subscription_replay": _resource(_SUBSCRIPTION + "/replay", subscription, "POST"),
         "rel/subscription_ping": _resource(_SUBSCRIPTION + "/ping", subscription, "POST"),
+        **_jobs(),
         "rel/ping": {"href": "/v2/ping", "hints": _hints("GET", "HEAD")},
     }
     if settles:
@@ -70,6 +72,18 @@ def home_document(*, admin: bool, settles: bool) -> dict[str, Any]:
     if admin:
         resources["rel/health"] = {"href": "/v2/health", "hints": _hints("GET")}
     return {"resources": resources}
+
+
+def _jobs() -> dict[str, Any]:
+    job = {**_NAME, "job_id": "param/job_id"}
+    delayed = _QUEUE + "/delayed/{act}"
+    act = {"act": "param/act"}
+    return {
+        "rel/redrives": _resource(_QUEUE + "/redrives", _NAME, "GET", "POST"),
+        "rel/redrive": _resource(_QUEUE + "/redrives/{job_id}", job, "GET", "DELETE"),
+        "rel/delayed_acts": _resource(delayed, {**_NAME, **act}, "GET", "POST"),
+        "rel/delayed_act": _resource(delayed + "/{job_id}", {**job, **act}, "GET", "DELETE"),
+    }
 
 
 def _resource(template: str, variables: dict[str, str], *methods: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from zaqar_lite.domain.attempts import Attempt
+from zaqar_lite.domain.groups import GROUP_HEADER, group_of
 from zaqar_lite.domain.models import Message
 
 
@@ -82,7 +83,10 @@ class Renderer:
 
 def _details(message: Message) -> Mapping[str, Any]:
     delayed_until, origin = message.delay_expires_at, message.origin
-    parked_until = message.parked_until
+    parked_until, group = message.parked_until, group_of(message)
+    headers = message.headers
+    if headers is not None and group is not None:
+        headers = {name: text for name, text in headers.items() if name != GROUP_HEADER} or None
     return {
         "claim_count": message.claim_count,
         "failure_count": message.failure_count,
@@ -90,7 +94,8 @@ def _details(message: Message) -> Mapping[str, Any]:
         "attempts": [_attempt(attempt) for attempt in message.attempts],
         "created": instant(message.created_at),
         "delay_expires": None if delayed_until is None else instant(delayed_until),
-        "headers": message.headers,
+        "headers": headers,
+        "group": group,
         "dead_letter": None
         if origin is None
         else {

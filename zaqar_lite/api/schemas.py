@@ -3,6 +3,7 @@
 from typing import Any
 
 from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON, Ended
+from zaqar_lite.domain.groups import MAX_GROUP
 from zaqar_lite.domain.limits import MAX_PROJECT_ID, Limits
 from zaqar_lite.domain.quotas import LARGEST, NAMES, RATES
 from zaqar_lite.domain.subscriptions import MAX_SUBSCRIBER, MIN_TTL
@@ -72,6 +73,7 @@ _MESSAGE = _object(
     created=_TEXT,
     delay_expires={"type": ["string", "null"]},
     headers={"type": ["object", "null"]},
+    group={"type": ["string", "null"]},
     dead_letter=_DEAD_LETTER,
 )
 _POPPED = _object(
@@ -131,6 +133,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
     return {
         **_parameters(limits),
         **_subscriptions(),
+        **_jobs(),
         "Error": _object(("title",), title=_TEXT, description=_TEXT),
         "Metadata": {"type": "object", "additionalProperties": True},
         "MetadataPatch": _list(
@@ -210,6 +213,8 @@ def schemas(limits: Limits) -> dict[str, Schema]:
                         delay=delay,
                         idempotency_key={"type": "string", "minLength": 1, "maxLength": 128},
                         headers={"type": "object", "additionalProperties": _TEXT},
+                        group={"type": "string", "minLength": 1, "maxLength": MAX_GROUP},
+                        deliver_at=_TEXT,
                     )
                 ),
                 "minItems": 1,
@@ -261,6 +266,18 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         "MessageList": _object(("messages",), messages=_list(_MESSAGE), links=_LINKS),
         "Popped": _object(("messages",), messages=_list(_POPPED)),
         "Ranges": _object(("ranges",), ranges=_list(_object(marker=_TEXT, until=_TEXT))),
+        "DataKeys": _object(
+            ("data_keys",),
+            data_keys=_list(
+                _object(
+                    ("id", "created_at", "server_key", "current"),
+                    id=_TEXT,
+                    created_at=_TEXT,
+                    server_key=_TEXT,
+                    current={"type": "boolean"},
+                )
+            ),
+        ),
         "Key": _KEY_DOCUMENT,
         "MadeKey": _MADE_KEY,
         "Keys": _object(("keys", "links"), keys=_list(_KEY_DOCUMENT), links=_LINKS),
@@ -291,6 +308,46 @@ def schemas(limits: Limits) -> dict[str, Schema]:
             href=_TEXT,
             messages=_list(_MESSAGE),
         ),
+    }
+
+
+def _jobs() -> dict[str, Schema]:
+    """The schemas of jobs."""
+    count: Schema = {"type": "integer", "minimum": 1}
+    shown = _object(
+        ("id", "act", "state", "selected", "done", "refused"),
+        id=_TEXT,
+        act=_TEXT,
+        order={"type": "object"},
+        state={"enum": ["running", "completed", "cancelled", "failed"]},
+        created=_TEXT,
+        ended={"type": ["string", "null"]},
+        total=_COUNT,
+        examined=_COUNT,
+        selected=_COUNT,
+        done=_COUNT,
+        refused={"type": "object", "additionalProperties": _COUNT},
+        rate={"type": "number"},
+        remaining={"type": ["integer", "null"]},
+        sample=_list({"type": "object"}),
+        error=_TEXT,
+    )
+    return {
+        "Job": _object(
+            ids=_list(_TEXT),
+            filter={"type": "object"},
+            dry_run={"type": "boolean"},
+            max_per_second=count,
+            limit=count,
+            to=_TEXT,
+            by={"type": "integer"},
+            reset={"enum": ["counts", "none"]},
+            delay=_COUNT,
+            ttl=_COUNT,
+            force={"type": "boolean"},
+        ),
+        "JobShown": shown,
+        "Jobs": _object(("jobs",), jobs=_list(shown)),
     }
 
 
@@ -342,6 +399,10 @@ def _subscriptions() -> dict[str, Schema]:
             milliseconds=_COUNT,
             answer=_TEXT,
             error=_TEXT,
+        ),
+        "Replay": _object((), **{"from": _TEXT, "until": _TEXT, "marker": _TEXT}),
+        "Replayed": _object(
+            ("replayed", "marker"), replayed=_COUNT, marker={"type": ["string", "null"]}
         ),
         "SubscriptionSecret": _object(("secret",), secret=_TEXT),
         "Confirmation": _object(("confirmed",), confirmed={"type": "boolean"}, token=_TEXT),

@@ -47,6 +47,7 @@ from zaqar_lite.client.ledger import ClaimOptions
 from zaqar_lite.client.models import (
     AccessKey,
     Attempt,
+    DataKey,
     DeadLetter,
     Delivery,
     Done,
@@ -88,6 +89,7 @@ __all__ = [
     "ClaimOptions",
     "Client",
     "Conflict",
+    "DataKey",
     "DeadLetter",
     "Delivery",
     "Done",

@@ -165,6 +165,16 @@ class AccessKey:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class DataKey:
+    """A key that seals a project's messages; `server_key` is the one that seals this key."""
+
+    id: str
+    server_key: str
+    created_at: dt.datetime | None
+    current: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Subscription:
     """Who is sent a queue's messages.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zaqar_lite.commands.durations import whole_seconds
+from zaqar_lite.commands.durations import instant, whole_seconds
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import FAILED, OK, Leaves, UsageError, add_leaf, add_noun
 from zaqar_lite.webhooks import InvalidSignature, verify
@@ -51,6 +51,11 @@ def add_command(subparsers: Leaves) -> None:
     retry.add_argument("queue")
     retry.add_argument("id")
     retry.add_argument("delivery", help="the id of a failed delivery, or of a message")
+    again = add_leaf(verbs, "replay", replay, "deliver again what the queue still has")
+    again.add_argument("queue")
+    again.add_argument("id")
+    again.add_argument("--from", dest="since", type=instant, metavar="TIME", help="posted since")
+    again.add_argument("--until", type=instant, metavar="TIME", help="posted before")
     checked = add_leaf(
         verbs, "verify", verify_request, "verify a request that was received; asks no server"
     )
@@ -114,6 +119,14 @@ def show_log(client: "Client", arguments: argparse.Namespace, output: Output) ->
 def retry_delivery(client: "Client", arguments: argparse.Namespace, _: Output) -> None:
     """Deliver again."""
     client.retry_delivery(arguments.queue, arguments.id, arguments.delivery)
+
+
+def replay(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Deliver a span of time again."""
+    count = client.replay_messages(
+        arguments.queue, arguments.id, since=arguments.since, until=arguments.until
+    )
+    output.record({"replayed": count})
 
 
 def verify_request(_: "Client", arguments: argparse.Namespace, output: Output) -> int:

@@ -16,7 +16,7 @@ from zaqar_lite.domain.backoff import ATTRIBUTE as BACKOFF
 from zaqar_lite.domain.backoff import parse_backoff
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import MAX_CLAIM_COUNT, MAX_QUEUE_NAME, MIN_MESSAGE_TTL, Limits
-from zaqar_lite.domain.models import NO_LIMIT, DeadLetter, QueueRef, Retries
+from zaqar_lite.domain.models import MAX_REDRIVEN, NO_LIMIT, DeadLetter, QueueRef, Retries
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.retry_policy import check_policy
 
@@ -24,6 +24,7 @@ _QUEUE_NAME = re.compile(r"[a-zA-Z0-9_\-.]+")
 
 FILTER = "_filter"
 NOTIFY_ON_POST = "_notify_on_post"
+ENCRYPT = "_enable_encrypt_messages"
 MONITOR = "_monitor"
 PRIORITY = "_priority"
 DONE_RETENTION = "_done_retention"
@@ -31,6 +32,9 @@ FAILED_RETENTION = "_failed_retention"
 FAN_OUT_ATTRIBUTES = (FILTER, PRIORITY)
 HISTORY_ATTRIBUTES = (DONE_RETENTION, FAILED_RETENTION)
 RETRY_ATTRIBUTES = ("_max_failures", BACKOFF)
+MAX_REDRIVES = "_max_redrives"
+DEFAULT_MAX_REDRIVES = 3
+TTL_AFTER_DELAY = "_ttl_after_delay"
 RESERVED = frozenset(
     {
         "_max_messages_post_size",
@@ -39,13 +43,15 @@ RESERVED = frozenset(
         "_dead_letter_queue",
         "_dead_letter_queue_messages_ttl",
         "_max_claim_count",
-        "_enable_encrypt_messages",
+        ENCRYPT,
         "_max_failures",
         BACKOFF,
         RETRY_POLICY,
         NOTIFY_ON_POST,
         MONITOR,
         "_flavor",
+        MAX_REDRIVES,
+        TTL_AFTER_DELAY,
         *FAN_OUT_ATTRIBUTES,
         *HISTORY_ATTRIBUTES,
     }
@@ -81,7 +87,7 @@ def overlay(limits: Limits) -> dict[str, Any]:
         "_dead_letter_queue": None,
         "_dead_letter_queue_messages_ttl": None,
         "_max_claim_count": None,
-        "_enable_encrypt_messages": False,
+        ENCRYPT: False,
     }
 
 
@@ -121,16 +127,15 @@ def validate(ref: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> None
     _whole(metadata, "_dead_letter_queue_messages_ttl", MIN_MESSAGE_TTL, limits.max_message_ttl)
     _whole(metadata, DONE_RETENTION, 0, MAX_RETENTION)
     _whole(metadata, FAILED_RETENTION, 0, MAX_RETENTION)
+    _whole(metadata, MAX_REDRIVES, 1, MAX_REDRIVEN)
     check_policy(metadata.get(RETRY_POLICY))
-    for name in (NOTIFY_ON_POST, MONITOR):
-        if metadata.get(name) not in (None, False, True):
-            raise Invalid(f"{name} must be true or false.")
+    for key in (NOTIFY_ON_POST, MONITOR, TTL_AFTER_DELAY):
+        value = metadata.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise Invalid(f"{key} must be true or false.")
     _dead_letter_queue(ref, metadata.get("_dead_letter_queue"))
-    if metadata.get("_enable_encrypt_messages") not in (None, False):
-        raise Invalid(
-            "_enable_encrypt_messages must be false: this server does not encrypt messages, and "
-            "will not pretend to."
-        )
+    if metadata.get(ENCRYPT) not in (None, False, True):
+        raise Invalid(f"{ENCRYPT} must be true or false.")
     for key, kind, word in (
         ("_flavor", str, "a string"),
         (FILTER, str, "a string"),
@@ -226,6 +231,12 @@ def retries(ref: QueueRef, metadata: Mapping[str, Any]) -> Retries:
     except Invalid:
         backoff = None
     return Retries(dead_letter_policy(ref, metadata), backoff)
+
+
+def max_redrives(metadata: Mapping[str, Any]) -> int:
+    """How often a letter of a dead-letter queue is redriven unless somebody insists."""
+    stored = _stored_limit(metadata.get(MAX_REDRIVES))
+    return DEFAULT_MAX_REDRIVES if stored == NO_LIMIT else stored
 
 
 def _stored_limit(value: Any) -> int:  # noqa: ANN401 - any JSON

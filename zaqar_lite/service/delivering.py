@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from random import uniform
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -39,6 +40,9 @@ from zaqar_lite.service.subscribers import Subscribers
 from zaqar_lite.service.subscriptions import Subscriptions
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.storage.base import ManagementStore, MessageStore
+
+if TYPE_CHECKING:
+    from zaqar_lite.service.encryption.vault import Vault
 
 logger = logging.getLogger(__name__)
 LEASE_MS = 60_000
@@ -73,7 +77,9 @@ class Deliveries:
         clock: Clock,
         confirmed_only: bool,
         disable_after: int,
+        vault: "Vault | None" = None,
     ) -> None:
+        self._vault = vault
         self._messages = messages
         self._management = management
         self._queues = queues
@@ -277,6 +283,13 @@ class Deliveries:
             await asyncio.sleep((due_at - now) / 1000)
         return note
 
+    async def _opened(self, delivery: Delivery) -> Delivery:
+        """The delivery with the body that was posted; what is kept of it stays sealed."""
+        if self._vault is None:
+            return delivery
+        payload = await self._vault.open_in(delivery.project, bytes(delivery.payload))
+        return msgspec.structs.replace(delivery, payload=msgspec.Raw(payload))
+
     async def _deliver(
         self, delivery: Delivery, subscription: Subscription, policy: object, *, is_fresh: bool
     ) -> tuple[Delivery, float] | None:
@@ -285,7 +298,8 @@ class Deliveries:
             return None
         if self._confirmed_only and not subscription.confirmed and delivery.kind == "Notification":
             return None
-        result = await self._courier.attempt(delivery, subscription, policy, is_fresh=is_fresh)
+        opened = await self._opened(delivery)
+        result = await self._courier.attempt(opened, subscription, policy, is_fresh=is_fresh)
         if result.fate is Fate.DEFERRED:
             return delivery, result.wait * uniform(1.0, 1.3)  # noqa: S311 - jitter
         delivery.attempts += 1

@@ -1,15 +1,15 @@
 """What a project may ask of its deliveries: the last attempts, what failed, another try, a ping."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, NotFound
-from zaqar_lite.domain.ids import is_message_id, parse_marker
+from zaqar_lite.domain.ids import format_marker, is_message_id, parse_marker
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import NewMessage, QueueRef, Selection
+from zaqar_lite.domain.models import Message, NewMessage, QueueRef, Selection
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.courier import Courier, Fate, Result
 from zaqar_lite.service.delivering import LEASE_MS
@@ -27,8 +27,14 @@ from zaqar_lite.service.notes import (
 from zaqar_lite.service.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
 
+if TYPE_CHECKING:
+    from zaqar_lite.service.encryption.vault import Vault
+
 _RETRIED_MS = 3_600_000
 """How long a delivery that is retried by hand is tried at least, though its message has ended."""
+
+MOST_REPLAYED = 500
+"""Messages that one call of `replay` looks at."""
 
 
 class Failed(NamedTuple):
@@ -40,6 +46,13 @@ class Failed(NamedTuple):
     attempts: int
     failed_at: int
     payload: bytes
+
+
+class Replayed(NamedTuple):
+    """How many messages are delivered again, and the marker of the rest; None when it was all."""
+
+    messages: int
+    marker: str | None
 
 
 class DeliveryReports:
@@ -54,11 +67,13 @@ class DeliveryReports:
         *,
         limits: Limits,
         clock: Clock,
+        vault: "Vault | None" = None,
     ) -> None:
         self._messages = messages
         self._subscriptions = subscriptions
         self._courier = courier
         self._log = log
+        self._vault = vault
         self._limits = limits
         self._clock = clock
 
@@ -100,10 +115,17 @@ class DeliveryReports:
                     delivery.reason,
                     delivery.attempts,
                     message.created_at,
-                    bytes(delivery.payload),
+                    await self._opened(delivery),
                 )
             )
         return found
+
+    async def _opened(self, delivery: Delivery) -> bytes:
+        """What a receiver would have got."""
+        payload = bytes(delivery.payload)
+        return (
+            payload if self._vault is None else await self._vault.open_in(delivery.project, payload)
+        )
 
     async def retry(self, queue: QueueRef, subscription_id: str, delivery_id: str) -> None:
         """Deliver again: a failed delivery by its id, or a message that the queue still has.
@@ -119,17 +141,7 @@ class DeliveryReports:
             delivery = decode_delivery(found[0].body)
             delivery.until = max(delivery.until, now + _RETRIED_MS)
         elif ids and (found := await self._messages.get_messages(queue, ids)):
-            (message,) = found
-            note = Note(
-                message.id,
-                queue.project,
-                queue.name,
-                message.created_at,
-                message.expires_at,
-                message.ttl_ms // 1000,
-                msgspec.Raw(message.body),
-            )
-            delivery = _first(subscription, note)
+            delivery = _first(subscription, _note(queue, found[0]))
         else:
             raise NotFound(f"There is no delivery and no message {delivery_id!r} (any more).")
         delivery.attempts, delivery.reason = 0, ""
@@ -140,6 +152,54 @@ class DeliveryReports:
             version=None,
         )
         await self._messages.delete(failed, ids, claim_ids=None)
+
+    async def replay(
+        self,
+        queue: QueueRef,
+        subscription_id: str,
+        *,
+        since: int | None,
+        until: int | None,
+        marker: str | None,
+    ) -> Replayed:
+        """Deliver again what was posted from `since` on and before `until` (ms), and still lives.
+
+        One call looks at MOST_REPLAYED messages after `marker`; the answer's leads to the rest.
+        Messages that are not due yet are left out: they will be delivered anyway.
+
+        Raises:
+            NotFound: no such subscription.
+            Invalid: the marker can't be read.
+        """
+        subscription = await self._subscriptions.get(queue, subscription_id)
+        after = None if marker is None else parse_marker(marker)
+        if marker is not None and after is None:
+            raise Invalid("The marker can't be read.")
+        page = await self._messages.list_messages(
+            queue, Selection(MOST_REPLAYED, after, include_claimed=True)
+        )
+        chosen = [
+            message
+            for message in page.messages
+            if (since is None or message.created_at >= since)
+            and (until is None or message.created_at < until)
+        ]
+        now = self._clock.now_ms()
+        if chosen:
+            await self._messages.post(
+                retries_of(queue.project),
+                [
+                    NewMessage(
+                        encode(_first(subscription, _note(queue, message))),
+                        message.expires_at - now + LEASE_MS,
+                    )
+                    for message in chosen
+                ],
+                client_id=CLIENT_ID,
+                version=None,
+            )
+        more = len(page.messages) == MOST_REPLAYED and page.marker is not None
+        return Replayed(len(chosen), format_marker(page.marker) if more and page.marker else None)
 
     async def ping(self, queue: QueueRef, subscription_id: str) -> Result:
         """Send a test notification at once, and answer what came back.
@@ -162,6 +222,19 @@ class DeliveryReports:
         if result.fate is Fate.DEFERRED:
             return result._replace(wait=max(result.wait, 1.0))
         return result
+
+
+def _note(queue: QueueRef, message: Message) -> Note:
+    """A note of a message that the queue still has."""
+    return Note(
+        message.id,
+        queue.project,
+        queue.name,
+        message.created_at,
+        message.expires_at,
+        message.ttl_ms // 1000,
+        msgspec.Raw(message.body),
+    )
 
 
 def _first(subscription: Subscription, note: Note) -> Delivery:

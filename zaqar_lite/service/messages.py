@@ -1,13 +1,15 @@
 """The rules of messages: post, list, get, edit, delete and pop."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
 from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id, parse_marker
+from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.limits import MAX_IDEMPOTENCY_KEY, MIN_MESSAGE_TTL, Limits
 from zaqar_lite.domain.models import (
     Claimed,
@@ -31,6 +33,9 @@ from zaqar_lite.service.stock import Stock
 from zaqar_lite.service.turns import STEP, cut
 from zaqar_lite.storage.base import MessageStore
 
+if TYPE_CHECKING:
+    from zaqar_lite.service.encryption.vault import Vault
+
 
 class Draft(Struct, frozen=True, gc=False):
     """A message as it was posted; None where the client gave nothing (seconds)."""
@@ -40,6 +45,7 @@ class Draft(Struct, frozen=True, gc=False):
     delay: int | None = None
     idempotency_key: str | None = None
     headers: Mapping[str, str] | None = None
+    deliver_at: str | None = None
 
 
 class Receipt(NamedTuple):
@@ -61,8 +67,11 @@ class Messages:
         notes: Notes,
         *,
         limits: Limits,
+        clock: Clock,
         stock: Stock | None = None,
+        vault: "Vault | None" = None,
     ) -> None:
+        self._vault = vault
         self._messages = messages
         self._stock = stock
         self._queues = queues
@@ -70,6 +79,7 @@ class Messages:
         self._router = router
         self._notes = notes
         self._limits = limits
+        self._clock = clock
         self.turns = policies.turns
         """In which large posts are read, checked and prepared."""
 
@@ -109,13 +119,13 @@ class Messages:
                 at. Nothing was stored.
         """
         self._check_post(drafts, batch_key)
-        large = len(drafts) > STEP
+        large, timed = len(drafts) > STEP, False
         if large:
             for first, part in cut(drafts):
                 await self.turns.wait()
-                self._check_drafts(first, part)
+                timed = self._check_drafts(first, part) or timed
         else:
-            self._check_drafts(0, drafts)
+            timed = self._check_drafts(0, drafts)
         if self._stock is not None and self._stock.bounds(queue.project):
             size_of_bodies = sum(len(draft.body) for draft in drafts)
             await self._stock.admit(queue.project, len(drafts), size_of_bodies)
@@ -123,6 +133,11 @@ class Messages:
 
         async def act(policy: Policy) -> Receipt:
             self._check_size(policy.max_post_size, size)
+            if timed and not policy.default_delay_ms:
+                raise Invalid(
+                    f"{queue.name} is a normal queue, which does not keep messages until a "
+                    "'deliver_at'. A queue whose _default_message_delay is above 0 does."
+                )
             if not policy.exists:
                 policy = await self._queues.ensure(queue)
             if large:
@@ -136,6 +151,8 @@ class Messages:
             new = await self._router.route(queue, resolved, policy.route, self.turns)
             if sum(len(message.copies) for message in new) > STEP // 5:
                 await self.turns.wait()
+            if policy.encrypted:
+                new = await self._sealing().seal(queue, new)
             if policy.subscribed or new is not resolved:  # copies may have subscribers too
                 new = await self._notes.with_notes(queue, policy, new)
             posted = await self._messages.post(
@@ -246,11 +263,14 @@ class Messages:
                 if not await self._messages.get_messages(queue, (message_id,)):
                     raise NotFound(f"Message {message_id} does not exist.")
                 raise Conflict("Only a message of a delayed queue can be edited.")
+            stored = body
+            if body is not None and policy.encrypted:
+                stored = await self._sealing().seal_body(queue, body)
             return await self._messages.edit(
                 queue,
                 Edit(
                     message_id,
-                    body=body,
+                    body=stored,
                     ttl_ms=None if ttl is None else ttl * 1000,
                     delay_ms=None if delay is None else delay * 1000,
                     version=policy.version,
@@ -337,6 +357,14 @@ class Messages:
             raise Invalid(f"'count' must be between 1 and {self._limits.max_ranges}.")
         return await self._messages.split(queue, count)
 
+    def _sealing(self) -> "Vault":
+        if self._vault is None:
+            raise Invalid(
+                "The queue is encrypted, and this server has no encryption_key_file: nothing was "
+                "stored."
+            )
+        return self._vault
+
     async def _is_live(self, queue: QueueRef, claim_id: str) -> bool:
         try:
             await self._messages.get_claim(queue, claim_id)
@@ -363,7 +391,7 @@ class Messages:
         for index, draft in enumerate(drafts, first):
             if draft.delay is not None:
                 self._check_times(f"Message {index}", None, draft.delay)
-        return [
+        new = [
             NewMessage(
                 draft.body,
                 default_ttl_ms if draft.ttl is None else draft.ttl * 1000,
@@ -373,6 +401,23 @@ class Messages:
             )
             for draft in drafts
         ]
+        for place, draft in enumerate(drafts):
+            if draft.deliver_at is not None:
+                new[place] = self._timed(first + place, draft.deliver_at, new[place], policy)
+        if policy.ttl_after_delay:
+            new = [one._replace(ttl_ms=one.ttl_ms + one.delay_ms) for one in new]
+        return new
+
+    def _timed(self, index: int, deliver_at: str, new: NewMessage, policy: Policy) -> NewMessage:
+        """A message with the delay until the instant that was given; none once that is over."""
+        delay_ms = max(0, read_instant(deliver_at) - self._clock.now_ms())
+        self._check_times(f"Message {index}: deliver_at", None, -(-delay_ms // 1000))
+        if new.ttl_ms <= delay_ms and not policy.ttl_after_delay:
+            raise Invalid(
+                f"Message {index} would expire before it is delivered: give it a longer ttl, or "
+                "the queue _ttl_after_delay."
+            )
+        return new._replace(delay_ms=delay_ms)
 
     def _check_post(self, drafts: Sequence[Draft], batch_key: str | None) -> None:
         if not drafts:
@@ -386,8 +431,9 @@ class Messages:
         if batch_key is not None:
             _check_key("The Idempotency-Key header", batch_key)
 
-    def _check_drafts(self, first: int, drafts: Sequence[Draft]) -> None:
-        """Check a part of a post, from message `first` on."""
+    def _check_drafts(self, first: int, drafts: Sequence[Draft]) -> bool:
+        """Check a part of a post, from message `first` on; tell if one has a `deliver_at`."""
+        timed = False
         ttls = range(MIN_MESSAGE_TTL, self._limits.max_message_ttl + 1)
         for index, draft in enumerate(drafts, first):
             if draft.ttl is not None and draft.ttl not in ttls:
@@ -396,6 +442,12 @@ class Messages:
                 _check_key(f"Message {index}: the idempotency_key", draft.idempotency_key)
             if draft.headers is not None:
                 self._check_headers(index, draft.headers)
+            if draft.deliver_at is not None:
+                timed = True
+                if draft.delay is not None:
+                    raise Invalid(f"Message {index} has a delay and a deliver_at: give one.")
+                read_instant(draft.deliver_at)
+        return timed
 
     def _check_times(self, what: str, ttl: int | None, delay: int | None) -> None:
         if ttl is not None and not MIN_MESSAGE_TTL <= ttl <= self._limits.max_message_ttl:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.metadata import NOTIFY_ON_POST, SUBSCRIBED, retries
+from zaqar_lite.domain.metadata import ENCRYPT, NOTIFY_ON_POST, SUBSCRIBED, TTL_AFTER_DELAY, retries
 from zaqar_lite.domain.models import (
     NO_RETRIES,
     Claimed,
@@ -45,10 +45,14 @@ class Policy:
     max_post_size: int
     retries: Retries
     route: Route
+    ttl_after_delay: bool = False
+    """Whether ttls count from the end of the delay."""
     subscribed: bool = False
     """Whether the queue may have subscriptions."""
     notify_on_post: bool = False
     """Whether a delayed message is delivered at its post already, as upstream does."""
+    encrypted: bool = False
+    """Whether bodies are sealed before they are stored."""
 
     @property
     def letters_in(self) -> QueueRef | None:
@@ -174,6 +178,8 @@ class Policies:
             max_post_size=min(size, limits.max_messages_post_size),
             retries=retries(queue, metadata),
             route=stored_route(queue, metadata),
+            ttl_after_delay=metadata.get(TTL_AFTER_DELAY) is True,
             subscribed=SUBSCRIBED in metadata,
             notify_on_post=metadata.get(NOTIFY_ON_POST) is True,
+            encrypted=metadata.get(ENCRYPT) is True,
         )

@@ -45,7 +45,10 @@ class Queues:
         policies: Policies,
         limits: Limits,
         quota_of: QuotaOf = unlimited,
+        *,
+        encrypts: bool = False,
     ) -> None:
+        self._encrypts = encrypts
         self._management = management
         self._messages = messages
         self._policies = policies
@@ -62,10 +65,18 @@ class Queues:
             LimitReached: the project has too many queues.
             QuotaReached: it has as many as its quota allows.
         """
-        rules.validate(ref, metadata, self._limits)
+        self._check(ref, metadata)
         await self._check_relations(ref, metadata)
         _, created = await self._create(ref, metadata)
         return created
+
+    def _check(self, ref: QueueRef, metadata: Mapping[str, Any]) -> None:
+        rules.validate(ref, metadata, self._limits)
+        if metadata.get(rules.ENCRYPT) and not self._encrypts:
+            raise Invalid(
+                f"{rules.ENCRYPT} must be false: this server does not encrypt messages, because it "
+                "has no encryption_key_file."
+            )
 
     async def ensure(self, ref: QueueRef) -> Policy:
         """Create a queue with empty metadata unless it exists (lazy queues, dead letters)."""
@@ -125,7 +136,7 @@ class Queues:
                 raise NotFound(f"Queue {ref.name} does not exist.")
             shown = rules.visible(record.metadata)
             patched = apply_patch(operations, shown, rules.overlay(self._limits))
-            rules.validate(ref, patched, self._limits)
+            self._check(ref, patched)
             rules.check_size(patched, self._limits)
             await self._check_relations(ref, patched)
             stored = {**patched, **rules.hidden(record.metadata)}

@@ -11,7 +11,6 @@ and what somebody holds is left to them.
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
@@ -58,7 +57,7 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._queue = options.queue
         self._columns = columns_of(schema)
-        self._ledger = Ledger(Path(options.state_dir or ""), self._queue)
+        self._ledger = Ledger(options.state_dir or "", self._queue)
         self._left: int | None = None
         self._known = False
         self._renewal = Renewal(options)
@@ -188,5 +187,5 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the thread and the lock behind: executors read the ledger only."""
-        ledger = Ledger(Path(self._options.state_dir or ""), self._queue)
+        ledger = Ledger(self._options.state_dir or "", self._queue)
         return {**self.__dict__, "_renewal": Renewal(self._options), "_ledger": ledger}

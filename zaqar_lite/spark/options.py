@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import unquote, urlsplit
 
 from zaqar_lite.client import Client, Forbidden, NotFound, RetryPolicy, ServerWarning
 from zaqar_lite.environment import client_value
@@ -186,8 +187,8 @@ def parse(given: Mapping[str, str]) -> Options:
         run_id=values.get("runId"),
         keys=reader.keys(),
         idempotency_key=values.get("idempotencyKey"),
-        report_path=values.get("reportPath"),
-        reject_path=values.get("rejectPath"),
+        report_path=reader.local("reportPath"),
+        reject_path=reader.local("rejectPath"),
         mode=reader.choice("mode", "browse", "claim"),  # type: ignore[arg-type]
         state_dir=values.get("stateDir"),
         starting_position=reader.choice(  # type: ignore[arg-type]
@@ -258,6 +259,16 @@ class _Reader:
         if text not in ("true", "false"):
             raise OptionError(f"The option {name!r} must be 'true' or 'false', not {text!r}.")
         return text == "true"
+
+    def local(self, name: str) -> str | None:
+        """Read a path on this machine, or its `file:` URI."""
+        text = self._values.get(name)
+        parts = urlsplit(text or "")
+        if parts.scheme not in {"", "file"}:
+            raise OptionError(
+                f"The option {name!r} is written on the machine itself, not {text!r}."
+            )
+        return unquote(parts.path) if parts.scheme else text
 
     def keys(self) -> Keys:
         """Read `keys`; true and false are the names that `rows` and `none` had first."""

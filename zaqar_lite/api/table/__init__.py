@@ -1,6 +1,8 @@
 """The table of routes, a module for each noun, in the order of the home document's resources."""
 
 from zaqar_lite.api.table.claims import claim_routes
+from zaqar_lite.api.table.encryption import encryption_routes
+from zaqar_lite.api.table.jobs import job_routes
 from zaqar_lite.api.table.keys import key_routes
 from zaqar_lite.api.table.messages import message_routes
 from zaqar_lite.api.table.queues import queue_routes
@@ -10,6 +12,8 @@ from zaqar_lite.api.table.subscriptions import subscription_routes
 
 __all__ = [
     "claim_routes",
+    "encryption_routes",
+    "job_routes",
     "key_routes",
     "message_routes",
     "queue_routes",

@@ -115,6 +115,17 @@ def subscription_routes(
         ),
         Route(
             "POST",
+            _SUBSCRIPTION + "/replay",
+            deliveries.replay,
+            "replay_messages",
+            "Deliver a span of time again",
+            (200, 400, 404, 413, 503),
+            Access("subscription:replay", Verb.MANAGE),
+            body="Replay",
+            answer="Replayed",
+        ),
+        Route(
+            "POST",
             _SUBSCRIPTION + "/ping",
             deliveries.ping,
             "ping_subscription",

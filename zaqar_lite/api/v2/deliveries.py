@@ -1,11 +1,12 @@
 """Deliveries of a subscription: the last attempts, what failed, another try, and a ping."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
-from zaqar_lite.api import query
+from zaqar_lite.api import documents, query
 from zaqar_lite.api.checks import queue_of
 from zaqar_lite.api.http import NO_CONTENT, Request, Response
 from zaqar_lite.api.render import instant, to_json
@@ -49,6 +50,23 @@ class DeliveryHandlers:
         await self._reports.retry(queue_of(request), subscription_id, delivery_id)
         return NO_CONTENT
 
+    async def replay(self, request: Request) -> Response:
+        """Deliver again what was posted in a span of time."""
+        document = documents.parse(await documents.read(request)) if request.content_length else {}
+        if not isinstance(document, dict):
+            raise Invalid("The body must be an object with 'from', 'until' and 'marker'.")
+        marker = document.get("marker")
+        if marker is not None and not isinstance(marker, str):
+            raise Invalid("'marker' must be a text.")
+        replayed = await self._reports.replay(
+            queue_of(request),
+            request.path_values[1],
+            since=_instant("from", document.get("from")),
+            until=_instant("until", document.get("until")),
+            marker=marker,
+        )
+        return Response(200, to_json({"replayed": replayed.messages, "marker": replayed.marker}))
+
     async def ping(self, request: Request) -> Response:
         """Send a test notification and answer what came back."""
         result = await self._reports.ping(queue_of(request), request.path_values[1])
@@ -61,6 +79,18 @@ class DeliveryHandlers:
             "error": answer.error,
         }
         return Response(200, to_json(document))
+
+
+def _instant(name: str, value: object) -> int | None:
+    """An instant of a body in milliseconds; one without a zone is UTC."""
+    if value is None:
+        return None
+    try:
+        at = datetime.fromisoformat(value if isinstance(value, str) else "")
+        at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        return round(at.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise Invalid(f"'{name}' must be an instant, such as 2026-11-22T10:00:00Z.") from None
 
 
 def _attempt(attempt: Mapping[str, Any]) -> dict[str, Any]:

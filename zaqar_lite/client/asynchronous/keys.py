@@ -1,10 +1,10 @@
 """Keys of the server: the async client's methods."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
-from zaqar_lite.client.endpoints import keys
-from zaqar_lite.client.models import AccessKey
+from zaqar_lite.client.endpoints import data_keys, keys
+from zaqar_lite.client.models import AccessKey, DataKey
 
 
 class AsyncKeys(AsyncCalls):
@@ -64,3 +64,11 @@ class AsyncKeys(AsyncCalls):
     async def delete_key(self, key_id: str) -> None:
         """Delete a key; an absent one is no error."""
         await self.call(keys.delete_key(key_id))
+
+    async def list_data_keys(self) -> Sequence[DataKey]:
+        """Return the keys that seal the messages of the project's encrypted queues, by age."""
+        return await self.call(data_keys.list_data_keys())
+
+    async def rotate_data_key(self) -> Sequence[DataKey]:
+        """Seal what is posted from now on with a new key; return all of them."""
+        return await self.call(data_keys.rotate_data_key())

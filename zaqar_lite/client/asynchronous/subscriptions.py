@@ -1,5 +1,6 @@
 """Subscriptions: the async client's methods."""
 
+import datetime as dt
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -92,6 +93,29 @@ class AsyncSubscriptions(AsyncCalls):
     async def retry_delivery(self, queue: str, subscription_id: str, delivery_id: str) -> None:
         """Deliver again: a failed delivery, or a message that the queue still has."""
         await self.call(subscriptions.retry_delivery(queue, subscription_id, delivery_id))
+
+    async def replay_messages(
+        self,
+        queue: str,
+        subscription_id: str,
+        *,
+        since: dt.datetime | None = None,
+        until: dt.datetime | None = None,
+    ) -> int:
+        """Deliver again what was posted from `since` on and before `until`; return how many.
+
+        Only messages that the queue still has can be delivered again.
+        """
+        count, marker = 0, None
+        while True:
+            some, marker = await self.call(
+                subscriptions.replay_messages(
+                    queue, subscription_id, since=since, until=until, marker=marker
+                )
+            )
+            count += some
+            if marker is None:
+                return count
 
     async def ping_subscription(self, queue: str, subscription_id: str) -> Ping:
         """Send a test notification and return what the receiver answered."""

@@ -1,5 +1,6 @@
 """Subscriptions: who is sent a queue's messages."""
 
+import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
@@ -125,6 +126,28 @@ def retry_delivery(queue: str, subscription_id: str, delivery_id: str) -> Call[N
     """Deliver again."""
     path = queue_path(queue, "subscriptions", subscription_id, "deliveries", delivery_id, "retry")
     return Call(Request("POST", path, {}), nothing)
+
+
+def replay_messages(
+    queue: str,
+    subscription_id: str,
+    *,
+    since: dt.datetime | None = None,
+    until: dt.datetime | None = None,
+    marker: str | None = None,
+) -> Call[tuple[int, str | None]]:
+    """Deliver again a part of what was posted in a span of time; answer how many, and the rest."""
+
+    def read(response: Response) -> tuple[int, str | None]:
+        document = encoding.document(response)
+        return document["replayed"], document["marker"]
+
+    span = {"from": since, "until": until}
+    body = {name: at.isoformat() for name, at in span.items() if at is not None}
+    path = queue_path(queue, "subscriptions", subscription_id, "replay")
+    if marker is not None:
+        body["marker"] = marker
+    return Call(Request("POST", path, JSON_TYPE, dumps(body)), read)
 
 
 def ping_subscription(queue: str, subscription_id: str) -> Call[Ping]:

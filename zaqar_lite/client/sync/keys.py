@@ -1,10 +1,10 @@
 # Generated from asynchronous/keys.py by tests/generate_sync.py; change it there.
 """Keys of the server: the sync client's methods."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from zaqar_lite.client.endpoints import keys
-from zaqar_lite.client.models import AccessKey
+from zaqar_lite.client.endpoints import data_keys, keys
+from zaqar_lite.client.models import AccessKey, DataKey
 from zaqar_lite.client.sync.calls import SyncCalls
 
 
@@ -64,3 +64,11 @@ class SyncKeys(SyncCalls):
     def delete_key(self, key_id: str) -> None:
         """Delete a key; an absent one is no error."""
         self.call(keys.delete_key(key_id))
+
+    def list_data_keys(self) -> Sequence[DataKey]:
+        """Return the keys that seal the messages of the project's encrypted queues, by age."""
+        return self.call(data_keys.list_data_keys())
+
+    def rotate_data_key(self) -> Sequence[DataKey]:
+        """Seal what is posted from now on with a new key; return all of them."""
+        return self.call(data_keys.rotate_data_key())

@@ -1,6 +1,7 @@
 # Generated from asynchronous/subscriptions.py by tests/generate_sync.py; change it there.
 """Subscriptions: the sync client's methods."""
 
+import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -87,6 +88,29 @@ class SyncSubscriptions(SyncCalls):
     def retry_delivery(self, queue: str, subscription_id: str, delivery_id: str) -> None:
         """Deliver again: a failed delivery, or a message that the queue still has."""
         self.call(subscriptions.retry_delivery(queue, subscription_id, delivery_id))
+
+    def replay_messages(
+        self,
+        queue: str,
+        subscription_id: str,
+        *,
+        since: dt.datetime | None = None,
+        until: dt.datetime | None = None,
+    ) -> int:
+        """Deliver again what was posted from `since` on and before `until`; return how many.
+
+        Only messages that the queue still has can be delivered again.
+        """
+        count, marker = 0, None
+        while True:
+            some, marker = self.call(
+                subscriptions.replay_messages(
+                    queue, subscription_id, since=since, until=until, marker=marker
+                )
+            )
+            count += some
+            if marker is None:
+                return count
 
     def ping_subscription(self, queue: str, subscription_id: str) -> Ping:
         """Send a test notification and return what the receiver answered."""

@@ -4,7 +4,7 @@ The rules have Zaqar's names and defaults: everything that a project does with i
 anybody whom it knows, what concerns the server is for the role `admin`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import Any
 
@@ -45,6 +45,10 @@ _ANY_CLAIM = (Access("claims:create", Verb.RECEIVE),)
 _ANY_SUBSCRIPTION = (Access("subscription:create", Verb.MANAGE),)
 
 
+Rules = Callable[[str, Principal, str | None], bool | None]
+"""What an operator's own rules say of a rule's name, a principal and a queue; None: nothing."""
+
+
 class Defaults(Enum):
     """Which roles a rule asks for where the policy says nothing.
 
@@ -72,6 +76,18 @@ class Authority:
 
     def __init__(self, defaults: Defaults = Defaults.ZAQAR) -> None:
         self._defaults = defaults
+        self._rules: Rules = lambda _rule, _principal, _queue: None
+
+    def adopt(self, rules: Rules) -> None:
+        """Let an operator's own rules decide from now on, where they say something."""
+        self._rules = rules
+
+    def default_rule(self, verb: Verb | None) -> str:
+        """What is asked for where nothing else is said, in the language of policy files."""
+        if verb is None or (self._defaults is Defaults.ZAQAR and verb is not Verb.ADMIN):
+            return ""
+        ranks = _RANKS[_RANKS.index(_LEAST[verb]) :]
+        return " or ".join(f"role:{role}" for role in ranks)
 
     def check(self, principal: Principal, access: Access, queue: str | None) -> None:
         """Refuse what a principal may not do with a queue; None: with its project's queues as such.
@@ -79,16 +95,18 @@ class Authority:
         Raises:
             Denied: it may not.
         """
-        if access.verb is None or principal.how is How.HEADERS or principal.how is How.SIGNED:
+        if access.rule is None or principal.how is How.HEADERS or principal.how is How.SIGNED:
             return  # what a signature permits was checked with it
         if principal.grants is not None:
-            allowed = may(principal.grants, access.verb, queue) and (
-                access.rule not in _OPERATORS or principal.is_operator
+            allowed = access.verb is None or (
+                may(principal.grants, access.verb, queue)
+                and (access.rule not in _OPERATORS or principal.is_operator)
             )
         else:
-            allowed = self._by_role(principal.roles, access.verb)
+            said = self._rules(access.rule, principal, queue)
+            allowed = self._by_role(principal.roles, access.verb) if said is None else said
         if not allowed:
-            raise Denied(f"{principal.user} may not {access.verb.value} {queue or 'all queues'}")
+            raise Denied(f"{principal.user} may not {access.rule} of {queue or 'all queues'}")
 
     def check_metadata(self, principal: Principal, metadata: Mapping[str, Any]) -> None:
         """Refuse metadata that would reach queues which the principal may not.
@@ -117,6 +135,14 @@ class Authority:
         for name in _SUBSCRIPTIONS_QUEUES:
             self._check_posting(principal, (options or {}).get(name))
 
+    def check_target(self, principal: Principal, queue: str | None) -> None:
+        """Refuse that messages are moved to a queue, if one is named, that it may not post to.
+
+        Raises:
+            Denied: it may not.
+        """
+        self._check_posting(principal, queue)
+
     def check_share(
         self,
         principal: Principal,
@@ -143,7 +169,9 @@ class Authority:
             raise Denied("a signed URL is for its own queue")
         self.check(principal, _POST, queue)
 
-    def _by_role(self, roles: frozenset[str], verb: Verb) -> bool:
+    def _by_role(self, roles: frozenset[str], verb: Verb | None) -> bool:
+        if verb is None:
+            return True
         held = {role.lower() for role in roles}
         if self._defaults is Defaults.ZAQAR:
             return verb is not Verb.ADMIN or "admin" in held

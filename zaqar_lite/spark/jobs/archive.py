@@ -1,7 +1,5 @@
 """Archive a queue as Parquet files by queue and date."""
 
-from pathlib import Path
-
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 
@@ -21,15 +19,15 @@ def archive(
 ) -> Summary:
     """Append what is in the queue now, and was not archived yet, to `path`.
 
-    `state` is a directory that remembers what is archived; keep one per queue and path. The files
-    are written exactly once. With `remove` messages are claimed, and deleted only after their
-    files are complete; delayed messages and those that others hold are left.
+    `state` is a directory (a path or a URI) that remembers what is archived; keep one per queue
+    and path. The files are written exactly once. With `remove` messages are claimed, and deleted
+    only after their files are complete; delayed messages and those that others hold are left.
     """
     if dry_run:
         return {"dry_run": True, "rows": target.read(spark, includeBody="false").count()}
     options = {**target.options(), "maxMessagesPerTrigger": str(batch)}
     if remove:
-        options |= {"mode": "claim", "stateDir": str(Path(state) / "ledger")}
+        options |= {"mode": "claim", "stateDir": f"{state}/ledger"}
     else:
         options |= {"failOnDataLoss": "false"}
     rows = spark.readStream.format("zaqar").options(**options).load()
@@ -38,7 +36,7 @@ def archive(
         .observe(OBSERVED, expr("count(*) as rows"), expr("sum(octet_length(body)) as bytes"))
         .writeStream.format("parquet")
         .partitionBy("queue", "date")
-        .option("checkpointLocation", str(Path(state) / f"checkpoint-{options.get('mode')}"))
+        .option("checkpointLocation", f"{state}/checkpoint-{options.get('mode')}")
         .trigger(availableNow=True)
         .start(path)
     )

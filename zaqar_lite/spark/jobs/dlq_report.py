@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
@@ -59,7 +60,7 @@ def dlq_report(
     Returns:
         Letters, patterns, sources, the page, and the seconds of the read and of the rest.
     """
-    place = Path(output)
+    place = Path(unquote(urlsplit(output).path) if output.startswith("file:") else output)
     place.mkdir(parents=True, exist_ok=True)
     read = spark.read.parquet(letters) if letters else target.read(spark, numPartitions=partitions)
     # The queue is read once. This table has the bodies, so it goes when the report is made.

@@ -1,0 +1,175 @@
+"""Encrypted queues over HTTP: what is stored, what comes out, and what keys do."""
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Api, MakeApi
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.service.encryption.vault import read_key_file
+
+pytestmark = pytest.mark.anyio
+FIRST, SECOND = (base64.b64encode(letter * 32).decode() for letter in (b"1", b"2"))
+ON = {"_enable_encrypt_messages": True}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file with one key."""
+    path = tmp_path / "keys"
+    path.write_text(f"first:{FIRST}\n")
+    return path
+
+
+def write(path: Path, *lines: str) -> None:
+    path.write_text("\n".join(lines))
+
+
+@pytest.fixture
+async def api(make_api: MakeApi, file: Path) -> AsyncIterator[Api]:
+    """A server that encrypts, with an encrypted queue."""
+    async with make_api(encryption_key_file=file) as api:
+        assert (await api.call("PUT", "", ON)).status_code == 201
+        yield api
+
+
+async def bodies(api: Api) -> list[Any]:
+    return [one["body"] for one in await api.browse()]
+
+
+async def test_bodies_are_sealed_in_the_store_and_shown_as_posted(api: Api) -> None:
+    sent = [{"card": "4111"}, "text", None, 1.50, ["\u00eb", {"n": [1]}]]
+    ids = await api.post(*({"body": body} for body in sent))
+    assert await bodies(api) == sent
+    assert (await api.call("GET", f"messages/{ids[0]}")).json()["body"] == sent[0]
+    assert (await api.call("GET", f"messages?ids={ids[1]}")).json()["messages"][0]["body"] == "text"
+    assert [one["body"] for one in await api.claim(2)] == sent[:2]
+    popped = (await api.call("DELETE", "messages?pop=3")).json()["messages"]
+    assert [one["body"] for one in popped] == sent[2:]
+
+
+async def test_the_flag_decides_about_posts_and_the_body_about_reads(api: Api) -> None:
+    await api.post({"body": "sealed"})
+    off = [{"op": "replace", "path": "/metadata/_enable_encrypt_messages", "value": False}]
+    patch = "application/openstack-messaging-v2.0-json-patch"
+    assert (await api.call("PATCH", "", off, Content_Type=patch)).status_code == 200
+    await api.post({"body": "clear"})
+    assert await bodies(api) == ["sealed", "clear"]
+
+
+async def test_an_edited_body_is_sealed_too(api: Api) -> None:
+    api.queue = "delayed"
+    await api.call("PUT", "", {**ON, "_default_message_delay": 60})
+    (message_id,) = await api.post({"body": "before"})
+    answer = await api.call("PATCH", f"messages/{message_id}", {"body": "after"})
+    assert answer.status_code == 200
+    assert (await api.call("GET", f"messages/{message_id}")).json()["body"] == "after"
+
+
+async def test_a_dead_letter_keeps_its_body(api: Api) -> None:
+    letters = {**ON, "_max_claim_count": 1, "_dead_letter_queue": "letters"}
+    api.queue = "dying"
+    await api.call("PUT", "", letters)
+    await api.post({"body": {"n": 7}})
+    await api.claim(ttl=60, grace=60)
+    api.advance(61)
+    await api.claim()
+    api.queue = "letters"
+    assert await bodies(api) == [{"n": 7}]
+
+
+async def test_a_replay_is_known_by_what_was_posted(api: Api) -> None:
+    first = await api.post({"body": 1, "idempotency_key": "k"})
+    assert await api.post({"body": 1, "idempotency_key": "k"}) == first
+    other = {"messages": [{"body": 2, "idempotency_key": "k"}]}
+    assert (await api.call("POST", "messages", other)).status_code == 409
+
+
+async def test_a_sealed_text_of_somebody_elses_is_told_to_be_damaged(api: Api) -> None:
+    forged = "\u0001sealed:1:0123456789abcdef:q:" + base64.b64encode(bytes(40)).decode()
+    api.queue = "clear"
+    await api.post({"body": forged}, {"body": "\u0001sealed:1:"}, {"body": "good"})
+    shown = await bodies(api)
+    assert [list(one) for one in shown[:2]] == [["zaqar_lite_damaged"]] * 2
+    assert shown[2] == "good"
+
+
+async def test_keys_rotate_and_the_earlier_ones_open_what_they_sealed(
+    api: Api, make_api: MakeApi
+) -> None:
+    await api.post({"body": 1})
+    (before,) = (await api.call("GET", "/v2/data-keys")).json()["data_keys"]
+    assert (before["server_key"], before["current"]) == ("first", True)
+    answer = await api.call("POST", "/v2/data-keys")
+    assert answer.status_code == 201
+    assert [one["current"] for one in answer.json()["data_keys"]] == [False, True]
+    await api.post({"body": 2})
+    assert await bodies(api) == [1, 2]
+    api.advance(31 * 86_400)
+    await api.post({"body": 3})
+    assert len((await api.call("GET", "/v2/data-keys")).json()["data_keys"]) == 3
+
+
+async def test_the_servers_key_can_be_replaced(
+    make_api: MakeApi, file: Path, tmp_path: Path
+) -> None:
+    store = {"store": f"embedded://{tmp_path}/data"}
+    async with make_api(encryption_key_file=file, **store) as api:
+        queue = api.queue
+        await api.call("PUT", "", ON)
+        await api.post({"body": 1}, {"body": 2})
+    write(file, "# the new one comes first", f"second:{SECOND}", f"first:{FIRST}")
+    async with make_api(encryption_key_file=file, **store) as api:
+        api.queue = queue
+        assert await bodies(api) == [1, 2]
+        keys = (await api.call("GET", "/v2/data-keys")).json()["data_keys"]
+        assert [one["server_key"] for one in keys] == ["second"]
+    write(file, f"third:{FIRST}")
+    async with make_api(encryption_key_file=file, **store) as api:
+        api.queue = queue
+        answer = await api.call("GET", "messages?echo=true")
+        assert answer.status_code == 503
+        assert "encryption_key_file" in answer.text
+        assert (await api.call("POST", "claims")).status_code == 503
+        # What is popped is gone from the store, so it is handed out all the same.
+        popped = (await api.call("DELETE", "messages?pop=1")).json()["messages"]
+        assert popped[0]["body"]["sealed"].startswith("\u0001sealed:1:")
+    write(file, f"second:{SECOND}")
+    async with make_api(encryption_key_file=file, **store) as api:
+        api.queue = queue
+        assert await bodies(api) == [2]
+
+
+async def test_without_a_key_a_queue_cannot_be_encrypted(make_api: MakeApi) -> None:
+    async with make_api() as api:
+        answer = await api.call("PUT", "", ON)
+        assert answer.status_code == 400
+        assert "encryption_key_file" in answer.text
+
+
+async def test_nothing_clear_lies_on_the_disk(
+    make_api: MakeApi, file: Path, tmp_path: Path
+) -> None:
+    async with make_api(encryption_key_file=file, store=f"embedded://{tmp_path}/data") as api:
+        await api.call("PUT", "", ON)
+        await api.post({"body": "4111-1111-1111"}, {"body": {"again": "4111-1111-1111"}})
+        assert len(await api.browse()) == 2
+    found = b"".join(path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file())
+    assert b"sealed:1:" in found
+    assert b"4111-1111-1111" not in found
+
+
+@pytest.mark.parametrize(
+    "text", ["", "first", "first:AES256", f"first:{FIRST}\nfirst:{SECOND}", f":{FIRST}"]
+)
+def test_a_wrong_file_of_keys_is_refused_without_showing_it(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "keys"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError) as refused:
+        read_key_file(path)
+    assert FIRST not in str(refused.value)
+    assert json.dumps(str(path))[1:-1] in str(refused.value)

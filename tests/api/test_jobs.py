@@ -1,0 +1,250 @@
+"""Jobs over HTTP: letters are put back, and delayed messages cancelled, moved and fired."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Api, claim_id_of
+
+pytestmark = pytest.mark.anyio
+LETTERS = "/v2/queues/letters"
+
+
+async def let_die(api: Api, *bodies: Any, reason: str = "http_503", **fields: Any) -> list[str]:
+    """Post messages to the test's queue, and send them to the dead letters."""
+    await api.call("PUT", "", {"_dead_letter_queue": "letters"})
+    ids = await api.post(*({"body": body, **fields} for body in bodies))
+    for message in await api.claim(20):
+        act = {"claim": {"dead": True, "reason": reason}}
+        assert (await api.call("PATCH", message["href"], act)).status_code == 204
+    return ids
+
+
+async def ended(api: Api, path: str) -> dict[str, Any]:
+    """Wait for the end of a job."""
+    for _ in range(500):
+        job: dict[str, Any] = (await api.call("GET", path)).json()
+        if job["state"] != "running" and job["ended"]:
+            return job
+        await asyncio.sleep(0.01)
+    raise AssertionError("the job does not end")
+
+
+async def run(api: Api, path: str, document: dict[str, Any]) -> dict[str, Any]:
+    """Begin a job, and wait for its end."""
+    answer = await api.call("POST", path, document)
+    assert answer.status_code == 202, answer.text
+    return await ended(api, answer.headers["location"])
+
+
+async def bodies(api: Api, queue: str = "") -> list[Any]:
+    path = f"/v2/queues/{queue or api.queue}/messages?echo=true&include_delayed=true"
+    return [message["body"] for message in (await api.call("GET", path)).json()["messages"]]
+
+
+async def test_a_filter_puts_back_what_it_means_and_nothing_else(api: Api) -> None:
+    ids = await let_die(api, *({"customer": {"id": n % 2}} for n in range(6)))
+    await let_die(api, "other", reason="invalid")
+    choice = {"reason": "http_503", "body": {"path": "customer.id", "equals": 1}}
+    job = await run(api, f"{LETTERS}/redrives", {"filter": choice})
+    assert (job["state"], job["selected"], job["done"]) == ("completed", 3, 3)
+    assert (job["total"], job["examined"], job["refused"]) == (7, 7, {})
+    assert await bodies(api) == [{"customer": {"id": 1}}] * 3
+    assert len(await bodies(api, "letters")) == 4
+    shown = (await api.call("GET", f"messages/{ids[1]}?details=true")).json()
+    assert (shown["claim_count"], shown["dead_letter"]["redriven"]) == (0, 1)
+    assert [attempt["reason"] for attempt in shown["attempts"]] == ["http_503"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "count"),
+    [
+        ({}, 2),
+        ({"source": "nobody"}, 0),
+        ({"headers": {"kind": "a"}}, 2),
+        ({"headers": {"kind": "b"}}, 0),
+        ({"older_than": 60}, 0),
+        ({"where": "reason = 'http_503' AND kind = 'a'"}, 2),
+        ({"where": "claim_count > 1"}, 0),
+        ({"body": {"path": "", "equals": "x"}}, 0),
+    ],
+)
+async def test_a_dry_run_tells_what_is_meant(api: Api, choice: Any, count: int) -> None:
+    ids = await let_die(api, "x", "y", headers={"kind": "a"})
+    job = await run(api, f"{LETTERS}/redrives", {"filter": choice, "dry_run": True})
+    assert (job["state"], job["selected"], job["done"]) == ("completed", count, 0)
+    assert [one["id"] for one in job["sample"]] == ids[:count]
+    assert len(await bodies(api, "letters")) == 2
+
+
+async def test_few_ids_are_put_back_at_once(api: Api) -> None:
+    first, second, third = await let_die(api, 1, 2, 3)
+    await api.call("POST", f"{LETTERS}/claims?limit=1")
+    document = {"ids": [first, third, "0" * 32]}
+    answer = await api.call("POST", f"{LETTERS}/redrives", document)
+    assert answer.status_code == 200
+    job = answer.json()
+    assert (job["state"], job["done"], job["refused"]) == (
+        "completed",
+        1,
+        {"claimed": 1, "gone": 1},
+    )
+    assert await bodies(api) == [3]
+    assert (await api.call("GET", f"{LETTERS}/messages/{second}")).status_code == 200
+
+
+async def test_a_letter_goes_back_three_times_unless_somebody_insists(api: Api) -> None:
+    for count in range(4):
+        if count:
+            for message in await api.claim(1):
+                await api.call("PATCH", message["href"], {"claim": {"dead": True}})
+        else:
+            (letter,) = await let_die(api, "ping-pong")
+        answer = await api.call("POST", f"{LETTERS}/redrives", {"ids": [letter]})
+        refused = {} if count < 3 else {"max_redrives": 1}
+        assert answer.json()["refused"] == refused
+    answer = await api.call("POST", f"{LETTERS}/redrives", {"ids": [letter], "force": True})
+    assert answer.json()["done"] == 1
+
+
+async def test_letters_go_where_they_are_told_to_and_wait_there(api: Api) -> None:
+    ids = await let_die(api, "a", "b")
+    await api.call("PUT", "/v2/queues/repair", {"_default_message_delay": 1})
+    document = {"ids": ids, "to": "repair", "delay": 60, "reset": "none"}
+    assert (await api.call("POST", f"{LETTERS}/redrives", document)).json()["done"] == 2
+    assert (await api.call("POST", "/v2/queues/repair/claims")).status_code == 204
+    api.advance(61)
+    claimed = (await api.call("POST", "/v2/queues/repair/claims?details=true")).json()["messages"]
+    assert [message["id"] for message in claimed] == ids
+    assert [message["claim_count"] for message in claimed] == [2, 2]
+
+
+async def test_a_delay_is_refused_by_a_queue_that_knows_none(api: Api) -> None:
+    ids = await let_die(api, "a")
+    answer = await api.call("POST", f"{LETTERS}/redrives", {"ids": ids, "delay": 60})
+    assert answer.json()["refused"] == {"target_not_delayed": 1}
+
+
+async def test_one_job_of_a_kind_runs_and_can_be_cancelled(api: Api) -> None:
+    await let_die(api, *range(20))
+    slow = {"filter": {}, "max_per_second": 1}
+    begun = await api.call("POST", f"{LETTERS}/redrives", slow)
+    assert begun.status_code == 202
+    assert (await api.call("POST", f"{LETTERS}/redrives", slow)).status_code == 409
+    path = begun.headers["location"]
+    assert (await api.call("DELETE", path)).status_code == 204
+    job = await ended(api, path)
+    assert job["state"] == "cancelled"
+    for _ in range(100):
+        if (await api.call("POST", f"{LETTERS}/redrives", {"filter": {}})).status_code == 202:
+            break
+        await asyncio.sleep(0.05)
+    jobs = (await api.call("GET", f"{LETTERS}/redrives")).json()["jobs"]
+    assert [one["id"] for one in jobs][-1] == job["id"]
+    assert len(jobs) == 2
+    assert (await api.call("DELETE", path)).status_code == 204
+    assert (await api.call("GET", f"{LETTERS}/redrives/nobody")).status_code == 404
+
+
+async def test_a_limit_ends_a_job(api: Api) -> None:
+    await let_die(api, *range(10))
+    job = await run(api, f"{LETTERS}/redrives", {"filter": {}, "limit": 4})
+    assert (job["selected"], job["done"]) == (4, 4)
+    assert await bodies(api) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"ids": [], "filter": {}},
+        {"ids": []},
+        {"ids": ["x", "x"]},
+        {"filter": {"colour": "red"}},
+        {"filter": {"where": "reason ="}},
+        {"filter": {"due_before": "tomorrow"}},
+        {"filter": {}, "to": "letters"},
+        {"filter": {}, "limit": 0},
+        {"filter": {}, "max_per_second": 0},
+        {"filter": {}, "delay": 901},
+        {"filter": {}, "reset": "all"},
+        {"filter": {}, "by": 1},
+        {"filter": {}, "colour": "red"},
+        {"ids": "abc"},
+    ],
+)
+async def test_an_order_that_breaks_a_rule_is_refused(api: Api, document: Any) -> None:
+    answer = await api.call("POST", f"{LETTERS}/redrives", document)
+    assert answer.status_code == 400, answer.text
+
+
+async def delayed(api: Api, *groups: str | None) -> list[str]:
+    """Post a delayed message in each of these groups."""
+    await api.call("PUT", "", {"_default_message_delay": 600})
+    messages = [
+        {"body": n} if group is None else {"body": n, "group": group}
+        for n, group in enumerate(groups)
+    ]
+    return await api.post(*messages)
+
+
+async def test_what_is_delayed_is_cancelled_by_its_group(api: Api) -> None:
+    await delayed(api, "c-7", None, "c-7", "c-8")
+    job = await run(api, "delayed/cancel", {"filter": {"group": "c-7"}})
+    assert (job["selected"], job["done"]) == (2, 2)
+    assert await bodies(api) == [1, 3]
+    (one, other) = (
+        await api.call("GET", "messages?echo=true&details=true&include_delayed=true")
+    ).json()["messages"]
+    assert (one["group"], other["group"], other["headers"]) == (None, "c-8", None)
+
+
+async def test_what_is_delayed_is_fired_in_order(api: Api) -> None:
+    ids = await delayed(api, None, None, None)
+    answer = await api.call("POST", "delayed/fire", {"ids": ids[::-1]})
+    assert answer.json()["done"] == 3
+    assert [message["body"] for message in await api.claim()] == [0, 1, 2]
+    answer = await api.call("POST", "delayed/fire", {"ids": ids})
+    assert answer.json()["refused"] == {"not_delayed": 3}
+
+
+async def test_what_is_delayed_is_moved_by_seconds(api: Api) -> None:
+    ids = await delayed(api, None, None)
+    shown = (await api.call("GET", f"messages/{ids[0]}?details=true")).json()
+    due = shown["delay_expires"]
+    job = await run(
+        api, "delayed/move", {"filter": {"due_after": "2001-01-01T00:00:00Z"}, "by": -500}
+    )
+    assert job["done"] == 2
+    shown = (await api.call("GET", f"messages/{ids[0]}?details=true")).json()
+    assert shown["delay_expires"] != due
+    api.advance(101)
+    assert len(await api.claim()) == 2
+
+
+async def test_what_is_delayed_is_moved_to_an_instant(api: Api) -> None:
+    (message,) = await delayed(api, None)
+    answer = await api.call(
+        "POST", "delayed/move", {"ids": [message], "to": "2001-01-01T00:00:00Z"}
+    )
+    assert answer.json()["done"] == 1
+    assert len(await api.claim()) == 1
+    far = {"ids": [message], "to": "2999-01-01T00:00:00Z"}
+    assert (await api.call("POST", "delayed/move", far)).status_code == 400
+
+
+async def test_what_is_claimed_is_not_cancelled(api: Api) -> None:
+    ids = await delayed(api, None)
+    api.advance(601)
+    (claimed,) = await api.claim()
+    answer = await api.call("POST", "delayed/cancel", {"ids": ids})
+    assert answer.json()["refused"] == {"not_delayed": 1}
+    assert claim_id_of(claimed)
+    assert (await api.call("POST", "delayed/eat", {"ids": ids})).status_code == 404
+
+
+@pytest.mark.parametrize("group", ["", "x" * 129, 7])
+async def test_a_group_is_a_short_text(api: Api, group: Any) -> None:
+    answer = await api.call("POST", "messages", {"messages": [{"body": 1, "group": group}]})
+    assert answer.status_code == 400

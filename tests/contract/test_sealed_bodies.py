@@ -1,0 +1,44 @@
+"""Sealed bodies come out of every store as they went in, and are in no store in the clear."""
+
+import pytest
+
+from tests.contract.stores import Stores
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, Selection, Take
+from zaqar_lite.service.encryption.opening import opening
+from zaqar_lite.service.encryption.vault import Vault
+
+pytestmark = pytest.mark.anyio
+KEYS = {"first": b"1" * 32}
+BODY = '{"card": "4111 1111", "name": "Zoë"}'.encode()
+
+
+async def test_a_sealed_body_is_opened_on_every_way_out(stores: Stores, project: str) -> None:
+    ref = QueueRef(project, "sealed")
+    vault = Vault(stores.management, KEYS, Clock())
+    store = opening(stores.messages, vault)
+    sealed = await vault.seal(ref, [NewMessage(BODY, 300_000) for _ in range(3)])
+    assert all(b"card" not in one.body for one in sealed)
+    posted = await store.post(ref, sealed, client_id="c", version=None)
+    ids = [one.id for one in posted]
+
+    assert [one.body for one in await store.get_messages(ref, ids)] == [BODY] * 3
+    assert [one.body for one in await stores.messages.get_messages(ref, ids)] != [BODY] * 3
+    assert (await store.list_messages(ref, Selection(10))).messages[0].body == BODY
+    take = Take(1, None, delay_mode=DelayMode.IGNORE, ttl_ms=60_000, client_id="c")
+    claimed = await store.claim(ref, take)
+    assert claimed.messages[0].body == BODY
+    assert claimed.claim_id is not None
+    assert (await store.get_claim(ref, claimed.claim_id)).messages[0].body == BODY
+    popped = await store.pop(ref, Take(2, None, delay_mode=DelayMode.IGNORE))
+    assert [one.body for one in popped.messages] == [BODY] * 2
+
+
+async def test_processes_that_begin_at_once_agree_on_a_key(stores: Stores, project: str) -> None:
+    ref = QueueRef(project, "sealed")
+    vaults = [Vault(stores.management, KEYS, Clock()) for _ in range(3)]
+    sealed = [(await one.seal(ref, [NewMessage(BODY, 300_000)]))[0].body for one in vaults]
+    assert len(await vaults[0].list_keys(ref.project)) == 1
+    for body in sealed:
+        for vault in vaults:
+            assert await vault.open_body(ref.project, body) == BODY

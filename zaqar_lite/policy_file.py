@@ -1,0 +1,98 @@
+"""The file policy.yaml: an operator's own rules, in oslo.policy's language."""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.identity import Principal
+from zaqar_lite.service.identity.authority import Rules
+
+if TYPE_CHECKING:
+    from oslo_policy.policy import Enforcer
+
+_ELSEWHERE = frozenset({"pools", "flavors", "topics", "health", "keys", "quotas"})
+"""What rules may be about although this server has no such routes, or has not with its settings."""
+
+_ASKS_ELSEWHERE = re.compile(r"\bhttps?:")
+
+
+class PolicyFile:
+    """A file of rules by their names; `defaults` are the texts of all that the routes have.
+
+    `adopt` is called with what the file says.
+    """
+
+    def __init__(
+        self, path: Path, defaults: Mapping[str, str], adopt: Callable[[Rules], None]
+    ) -> None:
+        self._path = path
+        self._defaults = defaults
+        self._adopt = adopt
+
+    def read(self) -> Callable[[], None]:
+        """Read the file; answer what takes it over.
+
+        Raises:
+            ConfigurationError: it can't be read, or a rule is wrong; or oslo.policy is missing.
+        """
+        try:
+            from oslo_config import cfg  # noqa: PLC0415 - an extra
+            from oslo_policy import policy  # noqa: PLC0415
+        except ModuleNotFoundError as exc:
+            raise ConfigurationError(
+                f"policy_file needs the Python package {exc.name!r}: "
+                "pip install 'zaqar-lite[keystone]'."
+            ) from None
+        try:
+            text = self._path.read_text(encoding="utf-8")
+            given = policy.parse_file_contents(text)
+        except OSError as exc:
+            raise self._wrong(str(exc.strerror)) from None
+        except ValueError as exc:
+            raise self._wrong(f"it is no YAML: {exc}") from None
+        self._check_names(given)
+        rules = policy.Rules.from_dict({**self._defaults, **given})
+        for name, rule in given.items():
+            # What oslo.policy can't read it takes for "!", never; it would ask web servers, too.
+            if ("!" in str(rules[name]) and "!" not in rule) or _ASKS_ELSEWHERE.search(rule):
+                raise self._wrong(f"the rule {name!r} can't be used: {rule!r}")
+        enforcer = policy.Enforcer(cfg.ConfigOpts(), use_conf=False)
+        enforcer.set_rules(rules, use_conf=False)
+        try:
+            enforcer.check_rules(raise_on_violation=True)
+        except policy.InvalidDefinitionError as exc:
+            why = f"a rule refers to one that is not there, or to itself: {exc}"
+            raise self._wrong(why) from None
+        return partial(self._adopt, partial(_allows, enforcer, frozenset(given)))
+
+    def _check_names(self, given: object) -> None:
+        """Refuse what is no mapping of texts, and names that look like a route's and are none's."""
+        if not isinstance(given, dict) or not all(
+            isinstance(text, str) for pair in given.items() for text in pair
+        ):
+            raise self._wrong("it is no mapping of names to rules")
+        for name in given:
+            about, colon, _ = name.partition(":")
+            if colon and name not in self._defaults and about not in _ELSEWHERE:
+                raise self._wrong(f"there is no rule {name!r}")
+
+    def _wrong(self, why: str) -> ConfigurationError:
+        return ConfigurationError(f"policy_file: {self._path}: {why}.")
+
+
+def _allows(
+    enforcer: "Enforcer", given: frozenset[str], rule: str, principal: Principal, queue: str | None
+) -> bool | None:
+    """What the file says about a rule; None where it says nothing."""
+    if rule not in given:
+        return None
+    target = {"project_id": principal.project, "queue_name": queue}
+    who = {
+        "roles": list(principal.roles),
+        "project_id": principal.project,
+        "user_id": principal.user,
+    }
+    return bool(enforcer.enforce(rule, target, who))

@@ -1,0 +1,184 @@
+"""What a job does to a few messages: put letters back, or cancel, move or fire what is delayed."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
+from zaqar_lite.domain.instants import read_instant
+from zaqar_lite.domain.limits import MIN_MESSAGE_TTL, Limits
+from zaqar_lite.domain.metadata import MAX_REDRIVES, max_redrives
+from zaqar_lite.domain.models import (
+    MAX_MOVED,
+    DelayMode,
+    Edit,
+    Message,
+    Move,
+    Outcome,
+    QueueRef,
+    RefusalReason,
+)
+from zaqar_lite.service.job import JobAct, Order
+from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.storage.base import ManagementStore, MessageStore
+
+_AT_ONCE = 20
+"""Edits that are under way at the same time."""
+_REASONS = {Outcome.HELD: "claimed", Outcome.NOT_FOUND: "gone"}
+
+
+class Tally(NamedTuple):
+    """How many messages it was done to, and how many were left alone, by the reason."""
+
+    done: int
+    refused: Mapping[str, int] = {}
+
+
+class Bulk:
+    """Act on messages that were read a moment ago; each for itself, exactly once."""
+
+    def __init__(
+        self,
+        messages: MessageStore,
+        management: ManagementStore,
+        queues: Queues,
+        policies: Policies,
+        *,
+        limits: Limits,
+        clock: Clock,
+    ) -> None:
+        self._messages = messages
+        self._management = management
+        self._queues = queues
+        self._policies = policies
+        self._limits = limits
+        self._clock = clock
+
+    async def act(
+        self,
+        act: JobAct,
+        queue: QueueRef,
+        found: Sequence[Message],
+        order: Order,
+        plan: Mapping[str, int],
+    ) -> Tally:
+        """Do it; `plan` is what `plan_moves` answered before."""
+        if act is JobAct.REDRIVE:
+            return await self._redrive(queue, found, order)
+        now = self._clock.now_ms()
+        waiting = [one for one in found if is_waiting(one, now)]
+        refused = Counter({"not_delayed": len(found) - len(waiting)})
+        if act is JobAct.CANCEL:
+            done, others = await self._cancel(queue, waiting)
+        else:
+            done, others = await self._reschedule(act, queue, waiting, plan)
+        return Tally(done, refused + others)
+
+    def plan_moves(self, act: JobAct, found: Sequence[Message], order: Order) -> dict[str, int]:
+        """When messages that are moved are to be due (instants, ms)."""
+        if act is not JobAct.MOVE:
+            return {}
+        if order.by is None:
+            return dict.fromkeys((one.id for one in found), read_instant(order.to or ""))
+        return {
+            one.id: one.delay_expires_at + order.by * 1000
+            for one in found
+            if one.delay_expires_at is not None
+        }
+
+    async def _redrive(self, queue: QueueRef, found: Sequence[Message], order: Order) -> Tally:
+        record = await self._management.get_queue(queue)
+        most = max_redrives(record.metadata if record else {})
+        refused: Counter[str] = Counter()
+        targets: dict[str, list[str]] = {}
+        for letter in found:
+            origin = letter.origin
+            target = order.to or (None if origin is None else origin.source)
+            if target is None or target == queue.name:
+                refused["no_source"] += 1
+            elif origin is not None and origin.redriven >= most and not order.force:
+                refused[MAX_REDRIVES.removeprefix("_")] += 1
+            else:
+                targets.setdefault(target, []).append(letter.id)
+        done = 0
+        for name, ids in targets.items():
+            moved, others = await self._move(queue, QueueRef(queue.project, name), ids, order)
+            done += moved
+            refused += others
+        return Tally(done, refused)
+
+    async def _move(
+        self, queue: QueueRef, target: QueueRef, ids: Sequence[str], order: Order
+    ) -> tuple[int, Counter[str]]:
+        policy = await self._policies.get(target)
+        if order.delay and policy.delay_mode is not DelayMode.HONOUR:
+            return 0, Counter({"target_not_delayed": len(ids)})
+        ttl_ms = policy.default_ttl_ms if order.ttl is None else order.ttl * 1000
+        delay_ms = order.delay * 1000
+        how = Move(
+            target,
+            max(ttl_ms, delay_ms + MIN_MESSAGE_TTL * 1000),
+            delay_ms,
+            order.reset == "counts",
+        )
+        outcomes: Counter[Outcome] = Counter()
+        for first in range(0, len(ids), MAX_MOVED):
+            outcomes.update(await self._messages.move(queue, ids[first : first + MAX_MOVED], how))
+        done = outcomes.pop(Outcome.DONE, 0)
+        if done:
+            await self._queues.ensure_dead_letter_queue(target)
+        return done, Counter({_REASONS[outcome]: n for outcome, n in outcomes.items()})
+
+    async def _cancel(
+        self, queue: QueueRef, waiting: Sequence[Message]
+    ) -> tuple[int, Counter[str]]:
+        ids, refused = [one.id for one in waiting], 0
+        while ids:
+            held = await self._messages.delete(queue, ids, claim_ids=())
+            if not held:
+                break
+            gone = {one.id for one in held if one.reason is RefusalReason.CLAIMED}
+            refused += len(gone)
+            ids = [one for one in ids if one not in gone]
+        return len(ids), Counter({"claimed": refused})
+
+    async def _reschedule(
+        self, act: JobAct, queue: QueueRef, waiting: Sequence[Message], plan: Mapping[str, int]
+    ) -> tuple[int, Counter[str]]:
+        reasons: Counter[str] = Counter()
+        for first in range(0, len(waiting), _AT_ONCE):
+            some = waiting[first : first + _AT_ONCE]
+            edits = (
+                self._edit(queue, one, 0 if act is JobAct.FIRE else plan[one.id]) for one in some
+            )
+            reasons.update(await asyncio.gather(*edits))
+        return reasons.pop("", 0), reasons
+
+    async def _edit(self, queue: QueueRef, message: Message, due_at: int) -> str:
+        """Let a message be due at an instant; its end keeps its distance. Answers why not."""
+        now = self._clock.now_ms()
+        delay_ms = max(0, due_at - now)
+        if delay_ms > self._limits.max_message_delay * 1000:
+            return "too_late"
+        lasts = max(message.expires_at - (message.delay_expires_at or 0), MIN_MESSAGE_TTL * 1000)
+        ttl_ms = delay_ms + lasts if delay_ms else None
+        try:
+            await self._messages.edit(queue, Edit(message.id, ttl_ms=ttl_ms, delay_ms=delay_ms))
+        except NotFound:
+            return "gone"
+        except (Conflict, Invalid):
+            return "not_delayed"
+        return ""
+
+
+def is_waiting(message: Message, now: int) -> bool:
+    """Whether a message is delayed."""
+    return (
+        message.delay_expires_at is not None
+        and message.delay_expires_at > now
+        and message.claim_id is None
+        and message.parked_until is None
+    )

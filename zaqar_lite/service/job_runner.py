@@ -1,0 +1,233 @@
+"""Running jobs: steps of bounded size, each of which leaves in the record how far it has come.
+
+A process works on a job while it holds it, for a few seconds from its last step on. Where it dies,
+another process, or the next one, goes on from there: what was done is not there any more, or is
+told by the plan of the step. Two processes that work on one job, because one of them was taken for
+dead, disturb no message: each act is on one message, and happens once.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from functools import partial
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Invalid, RecordChanged, Unavailable, Unsupported
+from zaqar_lite.domain.ids import Marker, is_message_id
+from zaqar_lite.domain.models import Message, QueueRef, Record, Selection
+from zaqar_lite.service.bulk import is_waiting
+from zaqar_lite.service.job import SAMPLE, Chooser, Job, JobAct
+from zaqar_lite.service.jobs import Jobs, running_name
+from zaqar_lite.storage.base import MessageStore
+
+logger = logging.getLogger(__name__)
+_HELD_MS = 15_000
+_LOOK_EVERY = 2.0
+"""Seconds after which jobs are looked for that nobody told of: other processes' are."""
+_MOST_JOBS = 16
+_PAGE = 100
+_SMALLEST, _LARGEST, _BYTES = 20, 500, 1_048_576
+"""Messages that one step looks at, and bytes of bodies that it may read."""
+_PLANNED = 200
+_SHARE = 0.25
+"""How long a job rests after a step, in parts of the step's time: the others have theirs."""
+
+
+class JobRunner:
+    """Run the jobs of a store in the background, on every server process."""
+
+    def __init__(self, jobs: Jobs, messages: MessageStore, clock: Clock) -> None:
+        self._jobs = jobs
+        self._messages = messages
+        self._bulk = jobs.bulk
+        self._clock = clock
+        self._name = secrets.token_hex(8)
+        self._told = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._running: dict[tuple[QueueRef, JobAct], asyncio.Task[None]] = {}
+        jobs.begun = self._told.set
+
+    def start(self) -> None:
+        """Begin to look for jobs, in a task of the running event loop."""
+        self._task = asyncio.create_task(self._look(), name="jobs")
+
+    async def stop(self) -> None:
+        """Stop after the steps under way; idempotent."""
+        tasks = [*([] if self._task is None else [self._task]), *self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._task = None
+
+    async def _look(self) -> None:
+        while True:
+            self._told.clear()
+            try:
+                await self._begin_all()
+            except Unavailable as exc:
+                logger.warning("jobs wait for the store: %s", exc)
+            except Unsupported:
+                return  # this store keeps no records, so there are no jobs
+            except Exception:
+                # A bug must not end all jobs for the life of the process.
+                logger.exception("looking for jobs failed")
+            try:
+                await asyncio.wait_for(self._told.wait(), _LOOK_EVERY)
+            except TimeoutError:
+                continue
+
+    async def _begin_all(self) -> None:
+        after: tuple[str, str] | None = None
+        while True:
+            page = await self._jobs.running(after, _PAGE)
+            for queue, record in page:
+                key = queue, Job.decode(record.value).act
+                if key not in self._running and len(self._running) < _MOST_JOBS:
+                    task = asyncio.create_task(self._run(queue, record), name="job")
+                    self._running[key] = task
+                    task.add_done_callback(partial(self._forget, key))
+            if len(page) < _PAGE:
+                return
+            last = page[-1][1]
+            after = last.project, last.name
+
+    def _forget(self, key: tuple[QueueRef, JobAct], _: "asyncio.Task[None]") -> None:
+        self._running.pop(key, None)
+
+    async def _run(self, queue: QueueRef, record: Record) -> None:
+        job = Job.decode(record.value)
+        now = self._clock.now_ms()
+        if job.holder not in ("", self._name) and job.held_until > now:
+            return
+        try:
+            await self._work(queue, job, record.version)
+        except RecordChanged:
+            self._told.set()  # it was cancelled, or somebody else has it
+        except Unavailable as exc:
+            logger.warning("a job of %s waits for the store: %s", running_name(queue, job.act), exc)
+        except Exception:
+            logger.exception("a job of %s failed", running_name(queue, job.act))
+
+    async def _work(self, queue: QueueRef, job: Job, version: int) -> None:
+        """Do a job to its end.
+
+        Raises:
+            RecordChanged: it is not this process's any more, or was cancelled.
+        """
+        time = asyncio.get_running_loop().time
+        size = _SMALLEST
+        while not job.is_over():
+            began, before = time(), job.done
+            version = await self._hold(queue, job, version)
+            if job.is_over():
+                break
+            try:
+                size, version = await self._step(queue, job, version, size)
+            except Invalid as exc:
+                job.state, job.error = "failed", str(exc)
+            if job.is_over():
+                job.ended_at = self._clock.now_ms()
+            took = time() - began
+            rest = took * _SHARE
+            if job.order.max_per_second is not None:
+                rest = max(rest, (job.done - before) / job.order.max_per_second - took)
+            if not job.is_over():
+                await asyncio.sleep(rest)
+        await self._jobs.end(queue, job, await self._hold(queue, job, version))
+
+    async def _hold(self, queue: QueueRef, job: Job, version: int) -> int:
+        """Write how far it is, and that this process goes on, unless it was cancelled.
+
+        Raises:
+            RecordChanged: another process has it.
+        """
+        job.holder, job.held_until = self._name, self._clock.now_ms() + _HELD_MS
+        try:
+            return await self._jobs.save(queue, job, version)
+        except RecordChanged:
+            record = await self._jobs.record(queue, job.act)
+            changed = None if record is None else Job.decode(record.value)
+            if record is None or changed is None or changed.id != job.id:
+                raise
+            if changed.holder != self._name or changed.state != "cancelled":
+                raise
+            job.state, job.ended_at = changed.state, changed.ended_at
+            return await self._jobs.save(queue, job, record.version)
+
+    async def _step(self, queue: QueueRef, job: Job, version: int, size: int) -> tuple[int, int]:
+        """Look at some messages and act on those that are meant.
+
+        Answers how many to look at next, and the record's version.
+        """
+        order = job.order
+        if order.max_per_second is not None:
+            size = min(size, order.max_per_second)
+        if order.by is not None:
+            size = min(size, _PLANNED)
+        if order.limit is not None:
+            size = min(size, max(1, order.limit - job.selected))
+        found, cursor, is_end = await self._page(queue, job, size)
+        chooser = Chooser(order.filter, job.created_at)
+        now, any_state = self._clock.now_ms(), order.ids is not None or job.act is JobAct.REDRIVE
+        chosen = [
+            one
+            for one in found
+            if one.id in job.plan or (chooser.means(one) and (any_state or is_waiting(one, now)))
+        ]
+        plan = {**self._bulk.plan_moves(job.act, chosen, order), **job.plan}
+        if order.by is not None and chosen and not order.dry_run:
+            job.plan = plan
+            version = await self._hold(queue, job, version)
+            if job.is_over():
+                return size, version
+        if len(job.sample) < SAMPLE and order.dry_run:
+            job.sample += [_shown(one) for one in chosen[: SAMPLE - len(job.sample)]]
+        job.selected += len(chosen)
+        if chosen and not order.dry_run:
+            tally = await self._bulk.act(job.act, queue, chosen, order, plan)
+            job.done += tally.done
+            job.refuse(tally.refused)
+        job.cursor = cursor
+        for one in found:
+            job.plan.pop(one.id, None)
+        job.examined += len(found)
+        if is_end or job.wants_all:
+            job.state = "completed"
+        average = sum(len(one.body) for one in found) // (len(found) or 1)
+        return min(_LARGEST, max(_SMALLEST, _BYTES // (average + 1))), version
+
+    async def _page(
+        self, queue: QueueRef, job: Job, size: int
+    ) -> tuple[Sequence[Message], int, bool]:
+        """The next messages, up to where that is, and whether nothing is behind it."""
+        ids = job.order.ids
+        if ids is not None:
+            some = ids[job.cursor : job.cursor + size]
+            known = [one for one in some if is_message_id(one)]
+            found = await self._messages.get_messages(queue, known)
+            job.refuse({"gone": len(some) - len(found)})
+            end = job.cursor + len(some)
+            return found, end, end >= len(ids)
+        page = await self._messages.list_messages(
+            queue,
+            Selection(
+                size,
+                Marker(job.cursor),
+                Marker(job.until),
+                include_claimed=True,
+                include_delayed=True,
+            ),
+        )
+        if page.marker is None or not page.messages:
+            return (), job.cursor, True
+        return page.messages, page.marker, page.marker >= job.until
+
+
+def _shown(message: Message) -> dict[str, object]:
+    origin = message.origin
+    return {
+        "id": message.id,
+        "source": None if origin is None else origin.source,
+        "reason": None if origin is None else origin.reason,
+    }

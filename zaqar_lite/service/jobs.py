@@ -1,0 +1,248 @@
+"""Jobs as users see them: begin, look at, list and cancel.
+
+While a job runs, its record has the name of its queue and its act, so that there is one of a kind
+in a queue. When it is over, it is kept for a day under its own id.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Conflict, Invalid, NotFound, RecordChanged
+from zaqar_lite.domain.ids import is_message_id
+from zaqar_lite.domain.instants import read_instant
+from zaqar_lite.domain.limits import MIN_MESSAGE_TTL, Limits
+from zaqar_lite.domain.metadata import is_queue_name
+from zaqar_lite.domain.models import QueueRef, Record
+from zaqar_lite.service.bulk import Bulk
+from zaqar_lite.service.job import (
+    MAX_AT_ONCE,
+    MAX_IDS,
+    MAX_RATE,
+    Chooser,
+    Job,
+    JobAct,
+    Order,
+)
+from zaqar_lite.storage.base import ManagementStore, MessageStore
+
+RUNNING, ENDED = "job", "job-ended"
+KEPT = 20
+_KEPT_MS = 86_400_000
+_TRIES = 20
+
+
+class Jobs:
+    """Jobs of the queues of one store."""
+
+    def __init__(
+        self,
+        messages: MessageStore,
+        management: ManagementStore,
+        bulk: Bulk,
+        *,
+        limits: Limits,
+        clock: Clock,
+    ) -> None:
+        self._messages = messages
+        self._management = management
+        self.bulk = bulk
+        self._limits = limits
+        self._clock = clock
+        self.begun: Callable[[], None] = lambda: None
+        """Called when there is something to run."""
+
+    async def begin(self, queue: QueueRef, act: JobAct, order: Order) -> Job:
+        """Begin a job; up to 100 ids are acted on at once, and the job is over when it is answered.
+
+        Raises:
+            Invalid: the order breaks a rule.
+            Conflict: a job of this kind runs in the queue.
+        """
+        self._check(queue, act, order)
+        now = self._clock.now_ms()
+        job = Job(f"{now:011x}{secrets.token_hex(8)}", queue.name, act, order, now)
+        if order.ids is not None and len(order.ids) <= MAX_AT_ONCE:
+            return await self._do(queue, job)
+        if order.ids is not None:
+            job.total = len(order.ids)
+        else:
+            stats = await self._messages.stats(queue)
+            job.total = stats.total
+            job.until = 0 if stats.newest is None else stats.newest.position
+        try:
+            await self._put(queue, job, expected=0)
+        except RecordChanged:
+            raise Conflict(
+                f"A job of this kind ({act.value}) runs in the queue {queue.name!r} already: wait "
+                "for its end, or cancel it."
+            ) from None
+        self.begun()
+        return job
+
+    def now_ms(self) -> int:
+        """What time it is."""
+        return self._clock.now_ms()
+
+    async def get(self, queue: QueueRef, act: JobAct, job_id: str) -> Job:
+        """Read a job.
+
+        Raises:
+            NotFound: no such job (any more).
+        """
+        record = await self.record(queue, act)
+        if record is not None and (job := Job.decode(record.value)).id == job_id:
+            return job
+        name = f"{running_name(queue, act)}/{job_id}"
+        record = await self._management.get_record(ENDED, queue.project, name)
+        if record is None:
+            raise NotFound(f"Job {job_id[:64]} does not exist.")
+        return Job.decode(record.value)
+
+    async def list_jobs(self, queue: QueueRef, act: JobAct) -> Sequence[Job]:
+        """The jobs of a kind in a queue, the newest first: one that runs, and those of a day."""
+        running = await self.record(queue, act)
+        ended = [Job.decode(record.value) for record in await self._ended(queue, act)]
+        jobs = [] if running is None else [Job.decode(running.value)]
+        return [*jobs, *reversed(ended)]
+
+    async def cancel(self, queue: QueueRef, act: JobAct, job_id: str) -> None:
+        """Let a job do nothing more; what is done stays. No error when it is over.
+
+        Raises:
+            NotFound: no such job.
+        """
+        for _ in range(_TRIES):
+            record = await self.record(queue, act)
+            job = None if record is None else Job.decode(record.value)
+            if record is None or job is None or job.id != job_id:
+                await self.get(queue, act, job_id)
+                return
+            job.state, job.ended_at = "cancelled", self._clock.now_ms()
+            try:
+                await self._put(queue, job, expected=record.version)
+            except RecordChanged:
+                continue
+            self.begun()
+            return
+        raise Conflict("The job is being changed too often.")
+
+    async def record(self, queue: QueueRef, act: JobAct) -> Record | None:
+        """The record of the job of a kind that runs in a queue."""
+        name = running_name(queue, act)
+        return await self._management.get_record(RUNNING, queue.project, name)
+
+    async def save(self, queue: QueueRef, job: Job, version: int) -> int:
+        """Write how far a job is; answer the record's version.
+
+        Raises:
+            RecordChanged: somebody else has changed it.
+        """
+        return (await self._put(queue, job, expected=version)).version
+
+    async def end(self, queue: QueueRef, job: Job, version: int) -> None:
+        """Keep a job that is over for a day; it makes room for the next one of its kind."""
+        name = running_name(queue, job.act)
+        await self._management.put_record(
+            ENDED,
+            queue.project,
+            f"{name}/{job.id}",
+            job.encode(),
+            expected=None,
+            ttl_ms=_KEPT_MS,
+        )
+        for record in (await self._ended(queue, job.act))[:-KEPT]:
+            await self._management.delete_record(ENDED, queue.project, record.name)
+        await self._management.delete_record(RUNNING, queue.project, name, expected=version)
+
+    async def running(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> Sequence[tuple[QueueRef, Record]]:
+        """Some of the jobs that are not over, in any project."""
+        records = await self._management.list_records(RUNNING, after=after, limit=limit)
+        return [(QueueRef(one.project, one.name.rpartition("/")[0]), one) for one in records]
+
+    async def _put(self, queue: QueueRef, job: Job, *, expected: int) -> Record:
+        name = running_name(queue, job.act)
+        return await self._management.put_record(
+            RUNNING, queue.project, name, job.encode(), expected=expected
+        )
+
+    async def _ended(self, queue: QueueRef, act: JobAct) -> list[Record]:
+        prefix = f"{running_name(queue, act)}/"
+        after = (queue.project, prefix)
+        found = await self._management.list_records(
+            ENDED, queue.project, after=after, limit=2 * KEPT
+        )
+        return [record for record in found if record.name.startswith(prefix)]
+
+    async def _do(self, queue: QueueRef, job: Job) -> Job:
+        """Act on a few messages at once."""
+        order, ids = job.order, job.order.ids or []
+        found = await self._messages.get_messages(queue, [one for one in ids if is_message_id(one)])
+        job.total = job.examined = len(ids)
+        job.selected = len(found)
+        job.refuse({"gone": len(ids) - len(found)})
+        if not order.dry_run:
+            tally = await self.bulk.act(
+                job.act, queue, found, order, self.bulk.plan_moves(job.act, found, order)
+            )
+            job.done = tally.done
+            job.refuse(tally.refused)
+        job.state, job.ended_at = "completed", self._clock.now_ms()
+        return job
+
+    def _check(self, queue: QueueRef, act: JobAct, order: Order) -> None:
+        if (order.ids is None) == (order.filter is None):
+            raise Invalid("Give either 'ids' or 'filter' ({} means all).")
+        if order.ids is not None:
+            if not 1 <= len(order.ids) <= MAX_IDS:
+                raise Invalid(f"'ids' may name 1 to {MAX_IDS} messages; for more use a filter.")
+            if len(set(order.ids)) < len(order.ids):
+                raise Invalid("'ids' names a message twice.")
+        Chooser(order.filter, 0)
+        for name, most in (("max_per_second", MAX_RATE), ("limit", 1 << 40)):
+            value = getattr(order, name)
+            if value is not None and not 1 <= value <= most:
+                raise Invalid(f"'{name}' must be between 1 and {most}.")
+        if act is JobAct.REDRIVE:
+            self._check_redrive(queue, order)
+        else:
+            self._check_delayed(act, order)
+
+    def _check_redrive(self, queue: QueueRef, order: Order) -> None:
+        if order.by is not None:
+            raise Invalid("'by' is for moves of delayed messages.")
+        if order.to is not None and (not is_queue_name(order.to) or order.to == queue.name):
+            raise Invalid("'to' must be the name of another queue.")
+        if not 0 <= order.delay <= self._limits.max_message_delay:
+            raise Invalid(f"'delay' must be between 0 and {self._limits.max_message_delay}.")
+        longest = self._limits.max_message_ttl
+        if order.ttl is not None and not MIN_MESSAGE_TTL <= order.ttl <= longest:
+            raise Invalid(f"'ttl' must be between {MIN_MESSAGE_TTL} and {longest}.")
+
+    def _check_delayed(self, act: JobAct, order: Order) -> None:
+        if order.delay or order.force or order.ttl is not None or order.reset != "counts":
+            raise Invalid("'delay', 'ttl', 'reset' and 'force' are for redrives.")
+        if act is not JobAct.MOVE:
+            if order.to is not None or order.by is not None:
+                raise Invalid("'to' and 'by' are for moves.")
+        elif (order.to is None) == (order.by is None):
+            raise Invalid("A move needs 'to' (an instant) or 'by' (seconds).")
+        elif order.to is not None:
+            due_ms = read_instant(order.to) - self._clock.now_ms()
+            if due_ms > self._limits.max_message_delay * 1000:
+                raise Invalid(
+                    f"'to' is further away than {self._limits.max_message_delay} s, the longest "
+                    "delay that this server allows (max_message_delay)."
+                )
+        elif abs(order.by or 0) > self._limits.max_message_delay:
+            raise Invalid(
+                f"'by' must be between -{self._limits.max_message_delay} and "
+                f"{self._limits.max_message_delay}."
+            )
+
+
+def running_name(queue: QueueRef, act: JobAct) -> str:
+    """The name of the record of the job of a kind that runs in a queue."""
+    return f"{queue.name}/{act.value}"
