@@ -30,6 +30,7 @@ async def test_documents_every_route_and_no_other(api: Api) -> None:
         options = await api.call("OPTIONS", path.replace("{", "").replace("}", ""))
         methods = {method for method, where in documented if where == path}
         assert set(options.headers["allow"].split(", ")) == methods | {"OPTIONS"}, path
+    assert document["paths"]["/v2/queues"]["get"]["x-policy-rule"] == "queues:get_all"
 
 
 @pytest.mark.slow

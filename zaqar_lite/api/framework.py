@@ -88,13 +88,17 @@ def _openapi(app: FastAPI, tree: RouteTree, limits: Limits, authenticates: bool)
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
         document["components"] = {"schemas": schemas(limits)}
         if authenticates:
-            bearer = {"type": "http", "scheme": "bearer"}
-            document["components"]["securitySchemes"] = {"bearer": bearer}
+            document["components"]["securitySchemes"] = {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"},
+            }
         for route in tree.routes:
             operation = document["paths"][route.template][route.method.lower()]
             operation["responses"] = _responses(route, authenticates)
             if authenticates and not route.public:
-                operation["security"] = [{"bearer": []}]
+                operation["security"] = [{"bearer": []}, {"token": []}]
+            if route.access.rule is not None:
+                operation["x-policy-rule"] = route.access.rule
         app.openapi_schema = document
     return app.openapi_schema
 
