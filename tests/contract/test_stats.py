@@ -4,7 +4,8 @@ import pytest
 
 from tests.contract.subject import MINUTE, QueueUnderTest, texts
 from zaqar_lite.domain.errors import Unsupported
-from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.models import Claimed, QueueRef
+from zaqar_lite.storage.base import MAX_EXAMINED
 
 pytestmark = pytest.mark.anyio
 
@@ -113,3 +114,22 @@ async def test_counts_follow_every_operation(queue: QueueUnderTest, other: Queue
     assert await other.counts() == (2, 0, 0)
     await queue.purge()
     assert await queue.counts() == (0, 0, 0)
+
+
+async def test_ten_thousand_lapsed_leases_are_counted_as_ready(queue: QueueUnderTest) -> None:
+    """Before anything has swept them; and what they are is not looked at one by one."""
+    count = 10_000 if queue.stores.case.size_divisor == 1 else 100
+    for _ in range(10):
+        await queue.post(*"x" * (count // 10))
+    claims: list[Claimed] = []
+    while (claimed := await queue.claim(500, ttl=10 * MINUTE)).messages:
+        claims.append(claimed)
+    assert await queue.counts() == (0, 0, count)
+    queue.advance(5 * MINUTE)
+    assert claims[0].claim_id is not None
+    await queue.renew(claims[0].claim_id, ttl=60 * MINUTE)
+    kept = len(claims[0].messages)
+    queue.advance(6 * MINUTE)
+    before = getattr(queue.stores.messages, "examined", 0)
+    assert await queue.counts() == (count - kept, 0, kept)
+    assert getattr(queue.stores.messages, "examined", 0) - before <= MAX_EXAMINED

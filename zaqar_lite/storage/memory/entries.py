@@ -8,14 +8,18 @@ from zaqar_lite.domain.models import Message, Origin
 
 
 class Claim:
-    """A claim and what it holds, by position; empty once it is over."""
+    """A claim and what it holds, by position; empty once it is over.
 
-    __slots__ = ("client_id", "ends_at", "held", "id", "started_at", "ttl_ms")
+    It is even while all its leases end together.
+    """
+
+    __slots__ = ("client_id", "ends_at", "held", "id", "is_even", "started_at", "ttl_ms")
 
     def __init__(self, claim_id: str, client_id: str) -> None:
         self.id = claim_id
         self.client_id = client_id
         self.held: dict[int, Entry] = {}
+        self.is_even = True
         self.ttl_ms = 0
         self.started_at = 0
         self.ends_at = 0

@@ -172,15 +172,18 @@ class Queue:
 
     def renew(self, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
         """Let a claim live `ttl_ms` from now, and of what it holds what has not lapsed."""
-        claim.started_at, claim.ttl_ms = now, ttl_ms
+        claim.started_at, claim.ttl_ms, claim.is_even = now, ttl_ms, True
         for entry in claim.held.values():
             if entry.lease_until > now:
                 self._lease(entry, now, ttl_ms, grace_ms)
+            else:
+                claim.is_even = False
         self._end_at(claim, min(entry.lease_until for entry in claim.held.values()))
 
     def extend(self, entry: Entry, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
         """Let the lease of an entry that the claim holds end `ttl_ms` from now."""
         self._lease(entry, now, ttl_ms, grace_ms)
+        claim.is_even = False
         self._end_at(claim, min(claim.ends_at, entry.lease_until))
 
     def let_go(self, entry: Entry) -> None:
@@ -342,11 +345,15 @@ class Queue:
         """How many entries are ready, delayed (or parked) and claimed, once none has expired."""
         due = self.delayed.bisect_right((now, _LAST))
         back = self.parked.bisect_right((now, _LAST))
-        lapsed = sum(
-            entry.lease_until <= now
-            for _, claim_id in self.lapses.irange(None, (now, _LAST_ID))
-            for entry in self.claims[claim_id].held.values()
-        )
+        lapsed = 0
+        for _, claim_id in self.lapses.irange(None, (now, _LAST_ID)):
+            claim = self.claims[claim_id]
+            if claim.is_even:
+                self.examined += 1
+                lapsed += len(claim.held)
+            else:
+                self.examined += len(claim.held)
+                lapsed += sum(entry.lease_until <= now for entry in claim.held.values())
         held = len(self.entries) - len(self.ready) - len(self.delayed) - len(self.parked)
         waiting = len(self.delayed) - due + len(self.parked) - back
         return len(self.ready) + due + back + lapsed, waiting, held - lapsed

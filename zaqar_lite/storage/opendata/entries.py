@@ -72,6 +72,12 @@ class Claim:
             return list(self.held) if self.deadline <= now else []
         return [at for at in self.held if self.lease(at) <= now]
 
+    def count_lapsed(self, now: int) -> int:
+        """How many that is, without a look at each where all its leases end together."""
+        if self.leases:
+            return len(self.lapsed(now))
+        return len(self.held) if self.deadline <= now else 0
+
 
 class Past:
     """What an entry went through; most entries have none.

@@ -138,7 +138,8 @@ def count_lapsed(queue: Queue, now: int) -> int:
         for due_at, _, claim in queue.lapses
         if due_at <= now and queue.claims.get(claim.id) is claim
     }
-    return sum(len(claim.lapsed(now)) for claim in due)
+    queue.examined += sum(len(claim.held) if claim.leases else 1 for claim in due)
+    return sum(claim.count_lapsed(now) for claim in due)
 
 
 def let_go(queue: Queue, entry: Entry, claim: Claim) -> None:

@@ -28,7 +28,7 @@ from zaqar_lite.domain.models import (
     Swept,
     Take,
 )
-from zaqar_lite.storage.base import Listener, MessageStore, RetriesOf, no_retries
+from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore, RetriesOf, no_retries
 from zaqar_lite.storage.opendata import (
     claiming,
     editing,
@@ -50,6 +50,7 @@ from zaqar_lite.storage.opendata.paging import cold_of_claim, cold_tail, load, p
 class OpenDataMessageStore(MessageStore):
     """The message store over RFC 0001's records."""
 
+    sweep_step = MAX_EXAMINED // 4
     capabilities = frozenset(
         {
             Capability.ATOMIC_BATCH,
