@@ -31,7 +31,7 @@ class Metrics:
     def __init__(
         self, families: Families, board: Board, census: Census, clock: Clock, **info: str
     ) -> None:
-        self._families = families
+        self.families = families
         self._board = board
         self._census = census
         self._clock = clock
@@ -48,13 +48,13 @@ class Metrics:
     @property
     def size(self) -> int:
         """The cells of a row."""
-        return self._families.size
+        return self.families.size
 
     def lay_out(self, routes: Mapping[str, str]) -> None:
         """Take the routes: their names, and what they are shown as. Counting begins."""
         self._labels |= routes
-        self._families.add_routes(list(dict.fromkeys(self._labels.values())))
-        self._board.lay_out(self._families.size)
+        self.families.add_routes(list(dict.fromkeys(self._labels.values())))
+        self._board.lay_out(self.families.size)
 
     def start(self) -> None:
         """Begin to let other processes see this one's gauges, where there are any."""
@@ -72,7 +72,7 @@ class Metrics:
         """Count a request that was answered: by the name of its route, empty where it had none."""
         found = self._cells.get((route, status))
         if found is None:
-            families, label = self._families, self._labels[route]
+            families, label = self.families, self._labels[route]
             shown = str(status) if str(status) in STATUSES else "500"
             found = families.requests.at(label, shown), families.request_seconds.at(label)
             self._cells[route, status] = found
@@ -83,7 +83,7 @@ class Metrics:
 
     def swept(self, swept: Swept, done: int, seconds: float) -> None:
         """Count a step of the sweep."""
-        row, families = self._row, self._families
+        row, families = self._row, self.families
         for name in ("expired", "lapsed", "promoted"):
             row.add(families.messages[name].first, getattr(swept, name))
         row.add(families.dead.at("swept"), swept.moved)
@@ -97,7 +97,7 @@ class Metrics:
 
     def delivered(self, outcome: str) -> None:
         """Count an attempt to deliver."""
-        self._row.add(self._families.deliveries.at(outcome))
+        self._row.add(self.families.deliveries.at(outcome))
 
     async def _tick(self) -> None:
         while True:
@@ -107,16 +107,19 @@ class Metrics:
 
     def _show_gauges(self) -> None:
         for name, value in self.gauges.items():
-            family = getattr(self._families, name)
+            family = getattr(self.families, name)
             self._row.set(family.first, value())
 
     async def page(self, *, openmetrics: bool) -> Page:
         """Write everything: counters, and the counts of the queues that are worth looking at."""
-        found = await self._census.latest()
+        return self.show(await self._census.latest(), openmetrics=openmetrics)
+
+    def show(self, found: Mapping[str, Any], *, openmetrics: bool) -> Page:
+        """Write everything, with what a pass over the queues found."""
         self._show_gauges()
         page = Page(openmetrics=openmetrics)
-        cells = self._board.sums(largest=(self._families.sweep_debt.first,))
-        for family in self._families.all:
+        cells = self._board.sums(largest=(self.families.sweep_debt.first,))
+        for family in self.families.all:
             page.add_cells(family, cells)
         self._write_process(page)
         if found:

@@ -190,10 +190,14 @@ class Listing:
             ],
             hint="live",
         )
-        counts, oldest, newest, since = await asyncio.gather(
-            counting, self._end(live, 1), self._end(live, -1), self._ready_since(state)
+        counts, oldest, newest = await asyncio.gather(
+            counting, self._end(live, 1), self._end(live, -1)
         )
         by_state = {document["_id"]: document["n"] for document in counts}
+        since = None
+        if by_state.get(READY):
+            is_ready = oldest is not None and oldest["s"] == READY
+            since = await self._ready_since(state, oldest if is_ready else None)
         return Stats(
             by_state.get(READY, 0),
             by_state.get(DELAYED, 0) + by_state.get(PARKED, 0),
@@ -203,9 +207,9 @@ class Listing:
             since,
         )
 
-    async def _ready_since(self, state: QueueState) -> int | None:
-        """Since when the first ready message has been so, or what was due first."""
-        found = await self._connection.listed.find_one(
+    async def _ready_since(self, state: QueueState, first: Document | None) -> int | None:
+        """Since when the first ready message, known or not, has been so, or what was due first."""
+        found = first or await self._connection.listed.find_one(
             {**state.live, "s": READY}, {"k": 1, "d": 1}, sort=[("k", 1)], hint="live"
         )
         if found is not None:
