@@ -426,3 +426,42 @@ async def test_a_large_replay_goes_in_steps(api: Api) -> None:
         rest = await api.call("POST", f"subscriptions/{made}/replay", {"marker": first["marker"]})
         assert rest.json() == {"replayed": 100, "marker": None}
         await receiver.wait(600, seconds=60)
+
+
+async def test_strict_order_waits_for_the_message_before(api: Api) -> None:
+    """Others are not held up, and an end without success lets the next one through."""
+    policy = {"minimum_delay": 0, "maximum_delay": 10}
+    async with Receiver(503, 503, 404, 204) as receiver, Receiver() as other:
+        made, _ = await subscribe(
+            api, receiver.url, options={"ordered": True, "_retry_policy": policy}
+        )
+        await subscribe(api, other.url)
+        for n in range(0, 10, 2):
+            await api.post({"body": n}, {"body": n + 1})
+        await other.wait(10)
+        came = await receiver.wait(12, seconds=60)
+        assert [one.document["body"] for one in came] == [0, 0, 0, *range(1, 10)]
+        failed = await api.call("GET", f"subscriptions/{made}/deliveries?state=failed")
+        assert [one["message"]["body"] for one in failed.json()["deliveries"]] == [0]
+        assert "~ordered" not in (await api.call("GET", "")).json()
+        off = await api.call("PATCH", f"subscriptions/{made}", {"options": {"ordered": False}})
+        assert off.status_code == 204
+        await api.post({"body": 10})
+        assert (await receiver.wait(13))[-1].document["body"] == 10
+        assert (await api.call("DELETE", f"subscriptions/{made}")).status_code == 204
+        await api.post({"body": 11})
+        await other.wait(12)
+        assert len(receiver.received) == 13
+
+
+async def test_a_queue_has_few_ordered_subscriptions(api: Api) -> None:
+    for n in range(10):
+        await subscribe(api, f"http://receiver.example/{n}", options={"ordered": True})
+    made, _ = await subscribe(api, "http://receiver.example/10")
+    options = {"options": {"ordered": True}}
+    more = await api.call("POST", "subscriptions", {"subscriber": "http://r.example/", **options})
+    assert more.status_code == 400, more.text
+    patched = await api.call("PATCH", f"subscriptions/{made}", options)
+    assert patched.status_code == 400, patched.text
+    wrong = await api.call("PATCH", f"subscriptions/{made}", {"options": {"ordered": 1}})
+    assert wrong.status_code == 400

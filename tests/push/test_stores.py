@@ -24,7 +24,11 @@ async def test_delivers_tries_again_and_waits_until_a_message_is_due(
         "store_options": dict(case.make_extra(tmp_path)),
         "delivery_allowed": "127.0.0.0/8",
     }
-    async with make_api(**settings) as api, Receiver(503, 204) as receiver:
+    async with (
+        make_api(**settings) as api,
+        Receiver(503, 204) as receiver,
+        Receiver(503, 204) as orderly,
+    ):
         await api.call("PUT", "", {"_default_message_delay": 600})
         made = await api.call(
             "POST",
@@ -32,6 +36,11 @@ async def test_delivers_tries_again_and_waits_until_a_message_is_due(
             {"subscriber": receiver.url, "options": {"_retry_policy": POLICY}},
         )
         assert made.status_code == 201
+        options = {"_retry_policy": POLICY, "ordered": True}
+        answer = await api.call(
+            "POST", "subscriptions", {"subscriber": orderly.url, "options": options}
+        )
+        assert answer.status_code == 201
         _, late = await api.post({"body": "now", "delay": 0}, {"body": "late"})
         came = await receiver.wait(2, seconds=60)
         assert [one.document["body"] for one in came] == ["now", "now"]
@@ -43,3 +52,7 @@ async def test_delivers_tries_again_and_waits_until_a_message_is_due(
             count = len(receiver.received) + 1
         assert receiver.received[-1].document["body"] == "late"
         assert receiver.received[-1].headers["webhook-id"] == f"msg_{late}"
+        while orderly.received[-1].document["body"] != "late":
+            await orderly.wait(len(orderly.received) + 1, seconds=60)
+        bodies = [one.document["body"] for one in orderly.received]
+        assert bodies == sorted(bodies, reverse=True)

@@ -59,6 +59,9 @@ RESERVED = frozenset(
 """The keys that mean something; others that begin with `_` are stored with a warning."""
 SUBSCRIBED = "~subscribed"
 """Ours, and never shown: counts up with each subscription, and is there while a queue has any."""
+ORDERED = "~ordered"
+"""Ours, and never shown: the ids of the subscriptions that are delivered to in strict order."""
+_OURS = (SUBSCRIBED, ORDERED)
 _LIMITS = ("_max_claim_count", "_max_failures")
 _DECIDE_LETTERS = frozenset({*_LIMITS, "_dead_letter_queue", FAILED_RETENTION})
 _MOST_TOLD = 3
@@ -102,12 +105,12 @@ def with_overlay(metadata: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 def visible(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Metadata without what this server keeps for itself."""
-    return {key: value for key, value in metadata.items() if key != SUBSCRIBED}
+    return {key: value for key, value in metadata.items() if key not in _OURS}
 
 
 def hidden(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """What this server keeps for itself in a queue's metadata."""
-    return {SUBSCRIBED: metadata[SUBSCRIBED]} if SUBSCRIBED in metadata else {}
+    return {key: metadata[key] for key in _OURS if key in metadata}
 
 
 def validate(ref: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> None:
@@ -116,8 +119,9 @@ def validate(ref: QueueRef, metadata: Mapping[str, Any], limits: Limits) -> None
     Raises:
         Invalid: names the attribute, what it may hold and what it held.
     """
-    if SUBSCRIBED in metadata:
-        raise Invalid(f"{SUBSCRIBED} is no key for users: this server keeps its own value there.")
+    for key in _OURS:
+        if key in metadata:
+            raise Invalid(f"{key} is no key for users: this server keeps its own value there.")
     _whole(metadata, "_default_message_ttl", MIN_MESSAGE_TTL, limits.max_message_ttl)
     _whole(metadata, "_max_messages_post_size", 1, limits.max_messages_post_size)
     _whole(metadata, "_default_message_delay", 0, limits.max_message_delay)

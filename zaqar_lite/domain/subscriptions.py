@@ -93,6 +93,11 @@ class Subscription:
         """The name of its record: all of a queue stand together, in the order of their ids."""
         return f"{self.queue.name}/{self.id}"
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether it is sent a message only after the one before has ended."""
+        return self.options.get("ordered") is True
+
     def encode(self) -> bytes:
         """Write the value of its record.
 
@@ -284,6 +289,8 @@ def _check_options(options: Mapping[str, Any]) -> None:
         queue = options.get(name)
         if queue is not None and (not isinstance(queue, str) or not is_queue_name(queue)):
             raise Invalid(f"options.{name} must be the name of a queue.")
+    if not isinstance(options.get("ordered", False), bool):
+        raise Invalid("options.ordered must be true or false.")
     if options.get("post_headers") is not None:
         _check_headers(options["post_headers"])
 

@@ -16,7 +16,7 @@ import msgspec
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import TooMany, Unavailable, ZaqarLiteError
-from zaqar_lite.domain.models import DelayMode, Message, NewMessage, QueueRef, Take
+from zaqar_lite.domain.models import DelayMode, IdempotencyKey, Message, NewMessage, QueueRef, Take
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.courier import Courier, Fate, Result
@@ -35,6 +35,7 @@ from zaqar_lite.service.notes import (
     payload_of,
     retries_of,
 )
+from zaqar_lite.service.ordering import Ordering
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.subscribers import Subscribers
 from zaqar_lite.service.subscriptions import Subscriptions
@@ -48,6 +49,7 @@ logger = logging.getLogger(__name__)
 LEASE_MS = 60_000
 FAILED_MS = 604_800_000
 """How long what could not be delivered is kept for who asks: 7 days."""
+_TURN = "~turn"
 _BATCH = 100
 _MOST_AT_ONCE = 400
 """Messages of a lane that one process works on."""
@@ -93,6 +95,14 @@ class Deliveries:
         self._disable_after_ms = disable_after * 1000
         self.told: Callable[[str], None] = lambda _: None
         """Called with the outcome of each attempt."""
+        self._ordering = Ordering(
+            messages,
+            management,
+            subscriptions,
+            clock,
+            deliver=self._deliver_in_order,
+            look=self._look_at_due,
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._done: dict[QueueRef, list[str]] = {lane: [] for lane in (*NOTES, *RETRIES)}
         self._has_done = {lane: asyncio.Event() for lane in self._done}
@@ -209,12 +219,14 @@ class Deliveries:
         """Send a message to all who subscribed before it was posted."""
         note = decode_note(message.body)
         queue = QueueRef(note.project, note.queue)
+        for one in note.ordered:
+            await self._take_turn(queue, one)
         if note.until <= self._clock.now_ms():
             return
         due = await self._look_at_due(note) if note.due_at else note
         if due is None:
             return
-        all_of_queue = await self._subscribers.of(queue)
+        all_of_queue = await self._subscribers.of(queue, note.version)
         if not all_of_queue:
             await self._subscriptions.unmark(queue)
             return
@@ -232,6 +244,7 @@ class Deliveries:
                 )
                 for subscription in all_of_queue
                 if subscription.created_at <= note.posted_at + _SKEW_MS
+                and subscription.id not in note.ordered
             )
         )
         await self._post_again([one for one in again if one is not None])
@@ -240,6 +253,9 @@ class Deliveries:
         """Try one delivery once more."""
         delivery = decode_delivery(message.body)
         queue = QueueRef(delivery.project, delivery.queue)
+        if delivery.kind == _TURN:
+            await self._take_turn(queue, delivery.subscription)
+            return
         found = [
             one for one in await self._subscribers.of(queue) if one.id == delivery.subscription
         ]
@@ -253,7 +269,33 @@ class Deliveries:
         if again is not None:
             await self._post_again([again])
 
-    async def _look_at_due(self, note: Note) -> Note | None:
+    async def _take_turn(self, queue: QueueRef, subscription_id: str) -> None:
+        """Take a turn at the line of an ordered subscription, and note when the next one is."""
+        at = await self._ordering.take_turn(queue, subscription_id)
+        if at is None:
+            return
+        delivery = Delivery(
+            queue.project, queue.name, subscription_id, "", at, msgspec.Raw(b"null"), kind=_TURN
+        )
+        wait = max(at - self._clock.now_ms(), 0)
+        # The notes that come meanwhile ask for the same turn.
+        key = IdempotencyKey(f"{subscription_id}.{at}", bytes(16))
+        turn = NewMessage(encode(delivery), wait + FAILED_MS, wait, key)
+        lane = retries_of(queue.project)
+        await self._messages.post(lane, [turn], client_id=CLIENT_ID, version=None)
+
+    async def _deliver_in_order(
+        self, delivery: Delivery, subscription: Subscription
+    ) -> float | None:
+        """Attempt the first delivery of a line; answer the seconds until it is tried again."""
+        if delivery.until <= self._clock.now_ms() + _LEAST_LIFE_MS:
+            await self._bury(delivery, subscription, "the message's ttl ended")
+            return None
+        policy = await self._policy_of(subscription.queue)
+        again = await self._deliver(delivery, subscription, policy, is_fresh=False)
+        return None if again is None else again[1]
+
+    async def _look_at_due(self, note: Note, lane: QueueRef | None = None) -> Note | None:
         """Read a delayed message just before it is due: it may be deleted or edited by now.
 
         None when it is not to be delivered now. Where the look comes too late, what was posted is
@@ -273,7 +315,7 @@ class Deliveries:
             note.due_at = due_at
             wait = max(due_at - now - LEASE_MS // 120, 0)
             await self._messages.post(
-                notes_of(note.project),
+                lane or notes_of(note.project),
                 [NewMessage(encode(note), note.until - now, wait)],
                 client_id=CLIENT_ID,
                 version=None,

@@ -30,11 +30,17 @@ NOTES = tuple(QueueRef("~deliveries", f"~new.{n}" if n else "~new") for n in ran
 RETRIES = tuple(QueueRef("~deliveries", f"~again.{n}" if n else "~again") for n in range(LANES))
 LEAD_MS = 500
 """So long before it is due a delayed message is looked at: was it deleted, or edited?"""
+_BURIED_MS = 46_800_000
+"""So long a line keeps what has expired behind a message that is tried again, to tell of it."""
 _NO_ID = "0" * 32
 
 
 class Note(msgspec.Struct, omit_defaults=True):
-    """A message to deliver: instants in milliseconds, `ttl` and `delay` in seconds."""
+    """A message to deliver: instants in milliseconds, `ttl` and `delay` in seconds.
+
+    `version` is that of the queue's record at the post. `ordered` are the subscriptions that have a
+    note of the message in their lines.
+    """
 
     id: str
     project: str
@@ -45,6 +51,8 @@ class Note(msgspec.Struct, omit_defaults=True):
     body: msgspec.Raw
     delay: int | None = None
     due_at: int = 0
+    version: int = 0
+    ordered: tuple[str, ...] = ()
 
 
 _ID_AT = len('{"id":"')
@@ -87,6 +95,11 @@ def retries_of(project: str) -> QueueRef:
     return RETRIES[crc32(project.encode("utf-8", "surrogatepass")) % LANES]
 
 
+def line_of(project: str, subscription_id: str) -> QueueRef:
+    """The queue of what is to be delivered in strict order to a subscription."""
+    return QueueRef(project, f"~ordered.{subscription_id}")
+
+
 class Notes:
     """Write the notes of posts."""
 
@@ -113,17 +126,18 @@ class Notes:
                 entries = [(queue, message.ttl_ms, message.delay_ms)]
                 entries += [(copy.queue, copy.ttl_ms, copy.delay_ms) for copy in message.copies]
                 notes = [
-                    _note(ref, listening[ref], message.body, now, ttl_ms, delay_ms)
+                    note
                     for ref, ttl_ms, delay_ms in entries
                     if ref in listening
+                    for note in _notes(ref, listening[ref], message.body, now, ttl_ms, delay_ms)
                 ]
                 noted.append(message._replace(companions=tuple(notes)))
         return noted
 
 
-def _note(  # noqa: PLR0917 - the parts of an entry in their order
+def _notes(  # noqa: PLR0917 - the parts of an entry in their order
     queue: QueueRef, policy: "Policy", body: bytes, now: int, ttl_ms: int, delay_ms: int
-) -> Companion:
+) -> list[Companion]:
     delays = policy.default_delay_ms > 0
     waits_ms = delay_ms if delays and not policy.notify_on_post else 0
     note = Note(
@@ -136,9 +150,17 @@ def _note(  # noqa: PLR0917 - the parts of an entry in their order
         msgspec.Raw(body),
         delay_ms // 1000 if delays else None,
         now + waits_ms if waits_ms else 0,
+        int(policy.version or 0),
+        policy.ordered,
     )
-    wait = max(waits_ms - LEAD_MS, 0)
-    return Companion(notes_of(queue.project), encode(note), _ID_AT, ttl_ms + LEAD_MS, wait)
+    body, wait = encode(note), max(waits_ms - LEAD_MS, 0)
+    # Lines come first: whoever finds the last of these finds the message in them.
+    notes = [
+        Companion(line_of(queue.project, one), body, _ID_AT, ttl_ms + _BURIED_MS, wait)
+        for one in policy.ordered
+    ]
+    notes.append(Companion(notes_of(queue.project), body, _ID_AT, ttl_ms + LEAD_MS, wait))
+    return notes
 
 
 CLIENT_ID = "7a6171617200400080006c6974650000"

@@ -8,7 +8,14 @@ from typing import TypeVar
 
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.metadata import ENCRYPT, NOTIFY_ON_POST, SUBSCRIBED, TTL_AFTER_DELAY, retries
+from zaqar_lite.domain.metadata import (
+    ENCRYPT,
+    NOTIFY_ON_POST,
+    ORDERED,
+    SUBSCRIBED,
+    TTL_AFTER_DELAY,
+    retries,
+)
 from zaqar_lite.domain.models import (
     NO_RETRIES,
     Claimed,
@@ -49,6 +56,8 @@ class Policy:
     """Whether ttls count from the end of the delay."""
     subscribed: bool = False
     """Whether the queue may have subscriptions."""
+    ordered: tuple[str, ...] = ()
+    """The ids of the subscriptions that are delivered to in strict order."""
     notify_on_post: bool = False
     """Whether a delayed message is delivered at its post already, as upstream does."""
     encrypted: bool = False
@@ -180,6 +189,7 @@ class Policies:
             route=stored_route(queue, metadata),
             ttl_after_delay=metadata.get(TTL_AFTER_DELAY) is True,
             subscribed=SUBSCRIBED in metadata,
+            ordered=tuple(metadata.get(ORDERED, ())),
             notify_on_post=metadata.get(NOTIFY_ON_POST) is True,
             encrypted=metadata.get(ENCRYPT) is True,
         )

@@ -28,7 +28,7 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.routing import compile_route
-from zaqar_lite.service.subscribers import has_subscriptions
+from zaqar_lite.service.subscribers import list_subscriptions
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 
 logger = logging.getLogger(__name__)
@@ -85,8 +85,10 @@ class Queues:
 
     async def _create(self, ref: QueueRef, metadata: Mapping[str, Any]) -> tuple[QueueRecord, bool]:
         """Create a queue, marked when it has subscriptions: they outlive their queue."""
-        if await has_subscriptions(self._management, ref):
+        if subscriptions := await list_subscriptions(self._management, ref):
             metadata = {**metadata, rules.SUBSCRIBED: 1}
+            if ordered := [one.id for one in subscriptions if one.is_ordered]:
+                metadata[rules.ORDERED] = ordered
         most, quota = self._limits.max_queues_per_project, self._quota_of(ref.project).queues
         if quota is None or quota > most:
             return await self._management.create_queue(ref, metadata, max_queues=most)

@@ -35,13 +35,9 @@ async def list_subscriptions(
     return found
 
 
-async def has_subscriptions(management: ManagementStore, queue: QueueRef) -> bool:
-    """Tell whether a queue has live subscriptions."""
-    return bool(await list_subscriptions(management, queue, limit=1))
-
-
 class _Known(NamedTuple):
     at: float
+    version: int
     subscriptions: Sequence[Subscription]
 
 
@@ -58,15 +54,22 @@ class Subscribers:
         self._changes += 1
         self._cache.pop(queue, None)
 
-    async def of(self, queue: QueueRef) -> Sequence[Subscription]:
-        """The subscriptions of a queue, at most a second old."""
+    async def of(self, queue: QueueRef, version: int = 0) -> Sequence[Subscription]:
+        """The subscriptions of a queue, at most a second old.
+
+        And not older than `version` of the queue's record, which each new subscription changes: so
+        a message reaches all that were there when it was posted, whichever process made them.
+        """
         known = self._cache.get(queue)
-        if known is not None and time.monotonic() - known.at < _FRESH:
+        is_fresh = known is not None and time.monotonic() - known.at < _FRESH
+        if known is not None and is_fresh and known.version >= version:
             return known.subscriptions
         changes, at = self._changes, time.monotonic()
+        record = await self._management.get_queue(queue)
         subscriptions = await list_subscriptions(self._management, queue)
         if changes == self._changes:  # else they may be from before the change
-            self._cache[queue] = _Known(at, subscriptions)
+            read_at = version if record is None else record.version
+            self._cache[queue] = _Known(at, read_at, subscriptions)
             self._cache.move_to_end(queue)
             if len(self._cache) > _MAX_CACHED:
                 self._cache.popitem(last=False)

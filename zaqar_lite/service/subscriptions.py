@@ -25,7 +25,7 @@ from zaqar_lite.domain.errors import (
 )
 from zaqar_lite.domain.ids import is_message_id, new_message_id
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.metadata import SUBSCRIBED
+from zaqar_lite.domain.metadata import ORDERED, SUBSCRIBED
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.domain.subscriptions import (
@@ -46,6 +46,8 @@ from zaqar_lite.storage.base import ManagementStore
 _SUBSCRIBER = "subscriber"
 _MAX_ROUNDS = 20
 _PAGE = 1_000
+MAX_ORDERED = 10
+"""Ordered subscriptions of a queue: each post writes a note for each of them."""
 _OLD_SECRET_MS = 86_400_000
 
 
@@ -113,10 +115,14 @@ class Subscriptions:
                 if there.confirmed:
                     raise Conflict("Such a subscription exists already, and is confirmed.")
                 if not (await self._policies.get(queue)).subscribed:
-                    await self._mark(queue)  # who made it has not come to that yet, or crashed
+                    await self._mark(
+                        queue, there
+                    )  # who made it has not come to that yet, or crashed
                 await self._ask(there)
                 return Subscribed(there.id, None)
             await self._check_room(queue)
+            if (draft.options or {}).get("ordered"):
+                await self._check_lines(queue, "")
             # A name without a subscription is one that somebody makes just now, or a crash left:
             # whoever writes it first under that id has made it.
             is_begun = named is not None and there is None
@@ -131,7 +137,7 @@ class Subscriptions:
             except RecordChanged:
                 continue
             await self._check_quota(made)
-            await self._mark(queue)
+            await self._mark(queue, made)
             self._subscribers.forget(queue)
             await self._ask(made)
             return Subscribed(made.id, made.secrets[0].text)
@@ -193,7 +199,11 @@ class Subscriptions:
         if draft.disabled:
             raise Invalid("A subscription is disabled by the server; delete it to end it.")
         self._check(queue, draft.subscriber, draft.options)
+        if (draft.options or {}).get("ordered"):
+            await self._check_lines(queue, subscription_id)
         old, new = await self._change(queue, subscription_id, change)
+        if new.is_ordered != old.is_ordered:
+            await self.mark_ordered(queue, new.id, ordered=new.is_ordered)
         if new.subscriber != old.subscriber:
             await self._unname(old)
             await self._ask(new)
@@ -206,6 +216,8 @@ class Subscriptions:
         await self._unname(there)
         await self._management.delete_record(KIND, queue.project, there.name)
         self._subscribers.forget(queue)
+        if there.is_ordered:
+            await self.mark_ordered(queue, there.id, ordered=False)
 
     async def confirm(
         self, queue: QueueRef, subscription_id: str, *, confirmed: bool, token: str | None
@@ -272,26 +284,52 @@ class Subscriptions:
             return
         if await list_subscriptions(self._management, queue, limit=1):
             return
-        metadata = {name: value for name, value in record.metadata.items() if name != SUBSCRIBED}
+        metadata = {
+            name: value
+            for name, value in record.metadata.items()
+            if name not in (SUBSCRIBED, ORDERED)
+        }
         try:
             await self._management.update_queue(replace(record, metadata=metadata))
         except QueueChanged:
             return
         self._policies.forget(queue)
 
+    async def _check_lines(self, queue: QueueRef, subscription_id: str) -> None:
+        lines = {*(await self._policies.get(queue)).ordered} - {subscription_id}
+        if len(lines) >= MAX_ORDERED:
+            raise Invalid(f"A queue may have {MAX_ORDERED} ordered subscriptions.")
+
     async def _ask(self, subscription: Subscription) -> None:
         if self._confirmations is not None:
             await self._confirmations.ask(subscription)
 
-    async def _mark(self, queue: QueueRef) -> None:
+    async def mark_ordered(self, queue: QueueRef, subscription_id: str, *, ordered: bool) -> None:
+        """Let posts bring their notes to a subscription's line, or not any more."""
+        if await self._management.get_queue(queue) is not None:
+            await self._change_marks(queue, subscription_id, ordered=ordered, count=0)
+
+    async def _mark(self, queue: QueueRef, made: Subscription) -> None:
         """Mark the queue's record, which is made unless it is there, by another number."""
+        await self._change_marks(queue, made.id, ordered=made.is_ordered, count=1)
+
+    async def _change_marks(
+        self, queue: QueueRef, subscription_id: str, *, ordered: bool, count: int
+    ) -> None:
         for _ in range(_MAX_ROUNDS):
             record = await self._management.get_queue(queue)
             if record is None:
                 await self._queues.ensure(queue)
                 continue
-            marks = record.metadata.get(SUBSCRIBED, 0) + 1
-            metadata = {**record.metadata, SUBSCRIBED: marks}
+            metadata = dict(record.metadata)
+            metadata[SUBSCRIBED] = record.metadata.get(SUBSCRIBED, 0) + count
+            lines = {*metadata.pop(ORDERED, ()), subscription_id}
+            if not ordered:
+                lines.discard(subscription_id)
+            if lines:
+                metadata[ORDERED] = sorted(lines)
+            if metadata == record.metadata:
+                return
             try:
                 await self._management.update_queue(
                     QueueRecord(queue, metadata, record.version, record.exposing)
