@@ -42,6 +42,7 @@ PARTS = (
             "subscription": "send a queue's messages to a URL",
             "listen": "receive webhooks, to try things",
             "share": "print a pre-signed permission for a queue",
+            "unshare": "revoke all permissions that were made for a queue",
             "health": "ask whether the server is up",
             "watch": "show a queue's counts live",
             "context": "give servers names, and choose between them",

@@ -51,6 +51,7 @@ from zaqar_lite.service.readiness import Readiness
 from zaqar_lite.service.routing import Router
 from zaqar_lite.service.settling import Settling
 from zaqar_lite.service.sharing import Sharing
+from zaqar_lite.service.signing import Keyring, Revocations
 from zaqar_lite.service.startup import Startup
 from zaqar_lite.service.stock import Stock
 from zaqar_lite.service.subscribers import Subscribers
@@ -230,7 +231,11 @@ def _services(
         quota_of=quotas.of,
         workers=settings.workers,
     )
-    sharing = Sharing(settings.signed_url_secret_key, max_expires=settings.signed_url_max_expires)
+    sharing = Sharing(
+        Keyring(*settings.signing_keys),
+        Revocations(management),
+        max_expires=settings.signed_url_max_expires,
+    )
     subscribers = Subscribers(management)
     subscriptions = Subscriptions(
         management,

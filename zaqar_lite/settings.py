@@ -7,6 +7,7 @@ and defaults.
 
 import difflib
 import ipaddress
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
@@ -23,6 +24,7 @@ from zaqar_lite.domain.quotas import UNLIMITED, Quota
 
 PROVIDERS = ("keys", "jwt", "keystone")
 _SHORTEST_KEY = 32
+_KEY_ID = re.compile(r"[a-zA-Z0-9_-]{1,32}")
 _TEN_YEARS = 315_360_000
 
 
@@ -132,6 +134,12 @@ class Settings(BaseModel):
         None,
         repr=False,
         description="Key of 32 bytes or more that signs pre-signed URLs; none can be made without.",
+    )
+    signed_url_keys: dict[str, str] = Field(
+        {}, repr=False, description="Keys that sign pre-signed URLs, by ids; all of them verify."
+    )
+    signed_url_key_id: str | None = Field(
+        None, description="Id of the key that signs; needed where there are several."
     )
     signed_url_max_expires: int = Field(
         604_800, ge=1, le=_TEN_YEARS, description="Longest life of a signed URL."
@@ -287,6 +295,19 @@ class Settings(BaseModel):
         return Limits(**{field.name: getattr(self, field.name) for field in fields(Limits)})
 
     @property
+    def signing_keys(self) -> tuple[dict[str, str], str | None]:
+        """The keys that verify pre-signed URLs, by their ids, and the id of the one that signs.
+
+        signed_url_secret_key has the id '', and signs where there is no other.
+        """
+        keys = dict(self.signed_url_keys)
+        current = self.signed_url_key_id or next(iter(keys), None)
+        if self.signed_url_secret_key is not None:
+            keys[""] = self.signed_url_secret_key
+            current = current or ""
+        return keys, current
+
+    @property
     def default_quota(self) -> Quota:
         """The quotas of a project that has none of its own."""
         return UNLIMITED.changed(self.quotas)
@@ -399,17 +420,13 @@ def _check_together(settings: Settings) -> None:
         UNLIMITED.changed(settings.quotas)
     except Invalid as exc:
         raise ConfigurationError(f"The setting quotas is wrong: {exc}") from None
-    key = settings.signed_url_secret_key
-    if key is not None and len(key.encode()) < _SHORTEST_KEY:
-        raise ConfigurationError(
-            f"signed_url_secret_key has {len(key.encode())} bytes; with fewer than {_SHORTEST_KEY} "
-            "the signatures can be guessed. Make one: openssl rand -hex 32."
-        )
+    _check_signing(settings)
     if settings.smtp_host is not None and settings.smtp_sender is None:
         raise ConfigurationError("smtp_host needs smtp_sender: the address that mails come from.")
-    if settings.require_confirmation and key is None:
+    if settings.require_confirmation and settings.signing_keys[1] is None:
         raise ConfigurationError(
-            "require_confirmation needs signed_url_secret_key: requests to confirm are signed."
+            "require_confirmation needs signed_url_secret_key or signed_url_keys: requests to "
+            "confirm are signed."
         )
     if settings.is_loopback:
         return
@@ -423,6 +440,27 @@ def _check_together(settings: Settings) -> None:
         raise ConfigurationError(
             "clock_offset_file is for tests: it is refused on an address that is not loopback."
         )
+
+
+def _check_signing(settings: Settings) -> None:
+    keys, current = settings.signing_keys
+    for key_id, key in keys.items():
+        name = f"signed_url_keys.{key_id}" if key_id else "signed_url_secret_key"
+        if key_id in settings.signed_url_keys and not _KEY_ID.fullmatch(key_id):
+            raise ConfigurationError(
+                f"signed_url_keys: {key_id!r} is no id: 1 to 32 letters, digits, '_' and '-'."
+            )
+        if len(key.encode()) < _SHORTEST_KEY:
+            raise ConfigurationError(
+                f"{name} has {len(key.encode())} bytes; with fewer than {_SHORTEST_KEY} the "
+                "signatures can be guessed. Make one: openssl rand -hex 32."
+            )
+    if settings.signed_url_key_id is None and len(settings.signed_url_keys) > 1:
+        raise ConfigurationError(
+            "signed_url_keys has several: say by signed_url_key_id which signs."
+        )
+    if settings.signed_url_key_id is not None and current not in settings.signed_url_keys:
+        raise ConfigurationError(f"signed_url_key_id: signed_url_keys has no {current!r}.")
 
 
 def _check_identity(settings: Settings) -> None:

@@ -21,7 +21,14 @@ from zaqar_lite.settings import load
 FULL = Path("/dev/full")
 pytestmark = pytest.mark.anyio
 MANAGING = {
-    *("create_queue", "update_queue", "delete_queue", "purge_queue", "share_queue"),
+    *(
+        "create_queue",
+        "update_queue",
+        "delete_queue",
+        "purge_queue",
+        "share_queue",
+        "unshare_queue",
+    ),
     *("create_subscription", "update_subscription", "delete_subscription"),
     *("confirm_subscription", "rotate_secret", "retry_delivery", "ping_subscription"),
     *("create_key", "change_key", "rotate_key", "delete_key", "set_quotas", "reset_quotas"),

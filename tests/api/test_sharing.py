@@ -4,12 +4,15 @@ import hmac
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.api.conftest import CLIENT_ID, PROJECT, Api, MakeApi
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.settings import load
 
 pytestmark = pytest.mark.anyio
 SECRET = "a secret key of at least 32 bytes"
@@ -138,3 +141,88 @@ async def test_can_not_sign_without_a_key_nor_without_a_body(make_api: MakeApi) 
         answer = await api.call("POST", "share")
         assert (answer.status_code, answer.json()["title"]) == (400, "Invalid request body")
         assert (await api.call("GET", "messages", URL_Signature="x")).status_code == 404
+
+
+KEYS = {
+    "old": "the old key, which has 32 bytes and more",
+    "new": "the new key, which has 32 bytes and more",
+}
+
+
+async def works(api: Api, shared: dict[str, Any]) -> bool:
+    """Whether a signature admits; what does not is as if nothing were there."""
+    answer = await use(api, shared, "messages?echo=true")
+    if answer.status_code == 404:
+        assert answer.json() == {"title": "404 Not Found"}
+    return answer.status_code == 200
+
+
+async def test_keys_are_replaced_while_urls_are_in_use(make_api: MakeApi, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"store": f"embedded:{tmp_path}/data"}
+    async with make_api(**settings, signed_url_secret_key=SECRET) as api:
+        plain = await share(api)
+        queue = api.queue
+    both = {**settings, "signed_url_secret_key": SECRET, "signed_url_keys": KEYS}
+    async with make_api(**both, signed_url_key_id="old") as api:
+        api.queue = queue
+        old = await share(api)
+        assert old["signature"].startswith("old.0.")
+        assert [await works(api, one) for one in (plain, old)] == [True, True]
+    async with make_api(**both, signed_url_key_id="new") as api:
+        api.queue = queue
+        new = await share(api)
+        assert [await works(api, one) for one in (plain, old, new)] == [True] * 3
+        forged = {**new, "signature": new["signature"].replace("new.", "old.")}
+        assert not await works(api, forged)
+    async with make_api(**settings, signed_url_keys={"new": KEYS["new"]}) as api:
+        api.queue = queue
+        assert [await works(api, one) for one in (plain, old, new)] == [False, False, True]
+
+
+@pytest.mark.parametrize("keys", [{}, {"k": KEYS["new"]}])
+async def test_revokes_what_was_signed_for_one_queue(
+    make_api: MakeApi, keys: dict[str, str]
+) -> None:
+    async with make_api(signed_url_secret_key=SECRET, signed_url_keys=keys) as api:
+        first = await share(api)
+        other = (await api.call("POST", "/v2/queues/other/share", {})).json()
+        assert await works(api, first)
+        for _ in range(2):
+            assert (await api.call("DELETE", "share")).status_code == 204
+            assert not await works(api, first)
+            second = await share(api)
+            assert await works(api, second)
+            first = second
+        _, epoch, digits = second["signature"].split(".")
+        assert epoch == "2"
+        for wrong in (digits, f"x.2.{digits}", f".1.{digits}", f".{digits}", "..", f"..{digits}"):
+            assert not await works(api, {**second, "signature": wrong}), wrong
+        await api.call("DELETE", "")
+        assert not await works(api, {**first, "signature": wrong})
+        assert await works(api, second)
+        answer = await api.call(
+            "GET",
+            "/v2/queues/other/messages",
+            URL_Signature=other["signature"],
+            URL_Expires=other["expires"],
+            URL_Methods="GET",
+            URL_Paths=other["paths"][0],
+        )
+        assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"signed_url_keys": {"a": "short"}}, "signed_url_keys.a has 5 bytes"),
+        ({"signed_url_keys": KEYS}, "signed_url_key_id"),
+        ({"signed_url_keys": KEYS, "signed_url_key_id": "x"}, "has no 'x'"),
+        ({"signed_url_keys": {"a.b": SECRET}}, "'a.b' is no id"),
+        ({"signed_url_keys": {"": SECRET}}, "'' is no id"),
+    ],
+)
+def test_keys_that_can_not_sign_are_told_at_the_start(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named) as caught:
+        load(environment={}, overrides=settings)
+    assert SECRET not in str(caught.value)
+    assert SECRET not in repr(load(environment={}, overrides={"signed_url_keys": {"a": SECRET}}))

@@ -179,6 +179,9 @@ def test_a_shared_permission_reads_that_queue_and_nothing_else(
             list(guest.list_messages(f"{queue}-other"))
         with pytest.raises(MessageNotFound):
             guest.get_message(queue, "0" * 32)
+        client.unshare(queue)
+        with pytest.raises(SignatureRefused):
+            list(guest.list_messages(queue))
 
 
 def test_the_service_answers_for_itself(client: Client) -> None:

@@ -110,6 +110,16 @@ class Checks:
         if names_queue:
             _check_queue(request)
 
+    async def check_revoked(self, request: Request) -> None:
+        """Refuse a signature that fits and was revoked; it is behind `run`.
+
+        Raises:
+            HttpError: 404, as for any signature that does not admit.
+        """
+        signature = request.headers[b"url-signature"].decode("latin-1")
+        if not await self._sharing.admits(queue_of(request), signature):
+            raise HttpError(404, _NOT_FOUND)
+
     def _check_signature(self, request: Request) -> None:
         def header(name: bytes) -> str:
             return request.headers.get(name, b"").decode("latin-1")

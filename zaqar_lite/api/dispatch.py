@@ -121,12 +121,7 @@ class Dispatcher:
         self, request: Request, scope: Scope, send: Send, exchange: Exchange | None
     ) -> int:
         try:
-            self._checks.check_headers(request, scope["headers"])
-            if self._gate is not None:
-                await self._gate.admit(request, _address(scope))
-            found = self._match(request, scope)
-            if exchange is not None and self._connected.is_on and request.project:
-                self._connected.serve(exchange.link, request.project)
+            found = await self._admit(request, scope, exchange)
         except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
             response = to_response(
                 exc, invalid_title=INVALID_REQUEST, request_id=request.request_id
@@ -156,6 +151,23 @@ class Dispatcher:
             with suppress(Unavailable):  # then its lease lapses
                 await response.undo()
         return response.status
+
+    async def _admit(
+        self, request: Request, scope: Scope, exchange: Exchange | None
+    ) -> Route | Response:
+        """Find out who asks, for what, and whether it may now."""
+        self._checks.check_headers(request, scope["headers"])
+        if self._gate is not None:
+            await self._gate.admit(request, _address(scope))
+        found = self._match(request, scope)
+        if isinstance(found, Route):
+            if b"url-signature" in request.headers and found.names_queue:
+                await self._checks.check_revoked(request)
+            if self._rates.is_on and request.project:
+                self._meter.admit(request, found)
+        if exchange is not None and self._connected.is_on and request.project:
+            self._connected.serve(exchange.link, request.project)
+        return found
 
     def _match(self, request: Request, scope: Scope) -> Route | Response:
         raw_path: bytes = scope.get("raw_path") or b""
@@ -190,8 +202,6 @@ class Dispatcher:
         route.check_size(request.content_length)
         if route.needs_store:
             self._check_store()
-        if self._rates.is_on and request.project:
-            self._meter.admit(request, route)
         return route
 
     def _log(self, level: int, request: Request, status: int, seconds: float) -> None:

@@ -20,7 +20,7 @@ def home_document(*, admin: bool, settles: bool) -> dict[str, Any]:
         ),
         "rel/queue": _resource(_QUEUE, _NAME, "GET", "PUT", "DELETE", "PATCH"),
         "rel/queue_stats": _resource(_QUEUE + "/stats", _NAME, "GET"),
-        "rel/queue_share": _resource(_QUEUE + "/share", _NAME, "POST"),
+        "rel/queue_share": _resource(_QUEUE + "/share", _NAME, "POST", "DELETE"),
         "rel/queue_purge": _resource(_QUEUE + "/purge", _NAME, "POST"),
         "rel/queue_ranges": _resource(_QUEUE + "/ranges{?count}", _NAME, "GET"),
         "rel/queue_history": _resource(_QUEUE + "/history{?state,marker,limit}", _NAME, "GET"),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_command(subparsers: Leaves) -> None:
-    """Declare the command."""
+    """Declare the commands."""
     parser = add_leaf(
         subparsers,
         "share",
@@ -37,6 +37,15 @@ def add_command(subparsers: Leaves) -> None:
         metavar="DURATION",
         help="how long it lasts, instead of --hours, such as 30m or 7d",
     )
+    parser = add_leaf(
+        subparsers, "unshare", unshare, "revoke all permissions that were made for a queue"
+    )
+    parser.add_argument("queue")
+
+
+def unshare(client: "Client", arguments: argparse.Namespace, _: Output) -> None:
+    """Revoke what was shared."""
+    client.unshare(arguments.queue)
 
 
 def share(client: "Client", arguments: argparse.Namespace, output: Output) -> None:

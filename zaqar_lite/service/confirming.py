@@ -49,8 +49,8 @@ class Confirming:
         queue = subscription.queue
         path = f"/v2/queues/{queue.name}/subscriptions/{subscription.id}/confirm"
         until = subscription.expires_at or self._clock.now_ms() + subscription.ttl * 1000
-        signed = self._sharing.sign_path(
-            path, "PUT", queue.project, datetime.fromtimestamp(until // 1000, UTC)
+        signed = await self._sharing.sign_path(
+            queue, path, "PUT", datetime.fromtimestamp(until // 1000, UTC)
         )
         document = {
             "Message_Type": kind,

@@ -1,21 +1,19 @@
 r"""Pre-signed URLs (zaqar-behaviour 6).
 
-The signature is hex(HMAC-SHA256(secret, text)); text is the sorted paths joined by ',', the sorted
-methods joined by ',', the project and the expiry, joined by the two characters `\` and `n`
-(upstream's format, which clients compute too). Methods must be HTTP verbs and no field may hold the
-separator or a comma, so that no two requests have the same text.
+The signature is hex(HMAC-SHA256(secret, text)), or names its key too (`signing.py`); text is the
+sorted paths joined by ',', the sorted methods joined by ',', the project and the expiry, joined by
+the two characters `\` and `n` (upstream's format, which clients compute too). Methods must be HTTP
+verbs and no field may hold the separator or a comma, so that no two requests have the same text.
 """
 
-import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from hashlib import sha256
 
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.service.signing import SEPARATOR, Keyring, Revocations
 
-SEPARATOR = "\\n"
 RESOURCES = ("messages", "subscriptions", "claims")
 METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 DEFAULT_EXPIRES = timedelta(days=1)
@@ -34,13 +32,14 @@ class SignedUrl:
 
 
 class Sharing:
-    """Make and verify pre-signed URLs."""
+    """Make, verify and revoke pre-signed URLs."""
 
-    def __init__(self, secret_key: str | None, *, max_expires: int) -> None:
-        self._secret = secret_key.encode() if secret_key else None
+    def __init__(self, keyring: Keyring, revocations: Revocations, *, max_expires: int) -> None:
+        self._keyring = keyring
+        self._revocations = revocations
         self._max_expires = timedelta(seconds=max_expires)
 
-    def share(
+    async def share(
         self,
         queue: QueueRef,
         *,
@@ -53,9 +52,10 @@ class Sharing:
         Raises:
             Invalid: a path, a method or the expiry is not allowed, or no key is configured.
         """
-        if self._secret is None:
+        if not self._keyring.can_sign:
             raise Invalid(
-                "This server can't sign URLs: its setting signed_url_secret_key is not set."
+                "This server can't sign URLs: its settings signed_url_secret_key and "
+                "signed_url_keys are not set."
             )
         for resource in resources:
             if resource not in RESOURCES:
@@ -69,22 +69,35 @@ class Sharing:
         paths = sorted({f"{base}/{resource}" for resource in resources or ("messages",)})
         verbs = sorted(set(methods or ("GET",)))
         until = self._expiry(expires).strftime(_TIME_FORMAT)
-        signature = self._sign(paths, verbs, queue.project, until)
+        epoch = await self._revocations.epoch(queue)
+        signature = self._keyring.sign(_text(paths, verbs, queue.project, until), epoch)
         return SignedUrl(paths, verbs, queue.project, until, signature)
 
-    def sign_path(self, path: str, method: str, project: str, until: datetime) -> SignedUrl:
-        """Sign one request, whatever it is, until an instant.
+    async def sign_path(
+        self, queue: QueueRef, path: str, method: str, until: datetime
+    ) -> SignedUrl:
+        """Sign one request about a queue, whatever it is, until an instant.
 
         Raises:
             Invalid: the project can't be signed, or no key is configured.
         """
-        if self._secret is None or SEPARATOR in project or "," in project:
+        project = queue.project
+        if not self._keyring.can_sign or SEPARATOR in project or "," in project:
             raise Invalid("The project id holds a ',' or the separator, or there is no key.")
         expires = until.strftime(_TIME_FORMAT)
-        signature = self._sign([path], [method], project, expires)
+        epoch = await self._revocations.epoch(queue)
+        signature = self._keyring.sign(_text([path], [method], project, expires), epoch)
         return SignedUrl([path], [method], project, expires, signature)
 
-    def verify(  # noqa: PLR0911 - one reason a line, in upstream's order
+    async def unshare(self, queue: QueueRef) -> None:
+        """Revoke all that was signed for a queue until now, requests to confirm among it."""
+        await self._revocations.revoke(queue)
+
+    async def admits(self, queue: QueueRef, signature: str) -> bool:
+        """Tell whether a verified signature for a queue was not revoked."""
+        return await self._revocations.admits(queue, signature)
+
+    def verify(  # one reason a line, in upstream's order
         self,
         *,
         path: str,
@@ -95,9 +108,10 @@ class Sharing:
         methods: str,
         expires: str,
     ) -> bool:
-        """Tell whether a signed request is good; `paths` and `methods` are comma lists."""
-        if self._secret is None:
-            return False
+        """Tell whether a signed request is good, unless it was revoked (`admits`).
+
+        `paths` and `methods` are comma lists.
+        """
         verbs = sorted(methods.split(","))
         if method not in verbs:
             return False
@@ -112,8 +126,8 @@ class Sharing:
             return False
         if until <= datetime.now(UTC):
             return False
-        expected = self._sign(allowed, verbs, project, until.strftime(_TIME_FORMAT))
-        return hmac.compare_digest(expected.encode(), signature.encode())
+        text = _text(allowed, verbs, project, until.strftime(_TIME_FORMAT))
+        return self._keyring.fits(text, signature)
 
     def _expiry(self, expires: str | None) -> datetime:
         now = datetime.now(UTC)
@@ -132,11 +146,10 @@ class Sharing:
             raise Invalid(f"'expires' must be within {days:g} days (signed_url_max_expires).")
         return until
 
-    def _sign(
-        self, paths: Sequence[str], methods: Sequence[str], project: str, expires: str
-    ) -> str:
-        text = SEPARATOR.join((",".join(paths), ",".join(methods), project, expires))
-        return hmac.new(self._secret or b"", text.encode(), sha256).hexdigest()
+
+def _text(paths: Sequence[str], methods: Sequence[str], project: str, expires: str) -> str:
+    """What is signed."""
+    return SEPARATOR.join((",".join(paths), ",".join(methods), project, expires))
 
 
 def _parse_time(text: str) -> datetime:

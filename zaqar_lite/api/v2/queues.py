@@ -145,7 +145,7 @@ class QueueHandlers:
         queue = queue_of(request)
         resources, methods = _texts(document, "paths"), _texts(document, "methods")
         self._authority.check_share(request.principal, queue.name, resources, methods)
-        signed = self._sharing.share(
+        signed = await self._sharing.share(
             queue,
             resources=resources,
             methods=methods,
@@ -159,6 +159,11 @@ class QueueHandlers:
             "signature": signed.signature,
         }
         return Response(200, to_json(shown))
+
+    async def unshare(self, request: Request) -> Response:
+        """Revoke the pre-signed URLs of a queue."""
+        await self._sharing.unshare(queue_of(request))
+        return NO_CONTENT
 
     async def history(self, request: Request) -> Response:
         """List messages that were acknowledged, or failed, where the store keeps them."""

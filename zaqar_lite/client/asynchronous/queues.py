@@ -136,6 +136,10 @@ class AsyncQueues(AsyncCalls):
         """Make a pre-signed permission for others, a day long unless `expires` says otherwise."""
         return await self.call(queues.share(queue, paths=paths, methods=methods, expires=expires))
 
+    async def unshare(self, queue: str) -> None:
+        """Revoke all pre-signed permissions of a queue that were made until now."""
+        await self.call(queues.unshare(queue))
+
     async def ping(self) -> None:
         """Return if the server and its store are up.
 

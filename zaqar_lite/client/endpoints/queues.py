@@ -167,6 +167,11 @@ def share(
     return Call(Request("POST", queue_path(queue, "share"), JSON_TYPE, body), read)
 
 
+def unshare(queue: str) -> Call[None]:
+    """Revoke the pre-signed permissions of a queue."""
+    return Call(Request("DELETE", queue_path(queue, "share"), {}), nothing)
+
+
 def ping() -> Call[None]:
     """Ask whether the server and its store are up."""
     return Call(Request("GET", "/v2/ping", {}), nothing)

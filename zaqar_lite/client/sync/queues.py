@@ -133,6 +133,10 @@ class SyncQueues(SyncCalls):
         """Make a pre-signed permission for others, a day long unless `expires` says otherwise."""
         return self.call(queues.share(queue, paths=paths, methods=methods, expires=expires))
 
+    def unshare(self, queue: str) -> None:
+        """Revoke all pre-signed permissions of a queue that were made until now."""
+        self.call(queues.unshare(queue))
+
     def ping(self) -> None:
         """Return if the server and its store are up.
 
