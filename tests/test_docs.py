@@ -10,7 +10,17 @@ from zaqar_lite.settings import Settings, load
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "api-ref" / "source"
-PAGES = ("service", "queues", "messages", "claims", "subscriptions", "keys", "quotas", "jobs")
+PAGES = (
+    "service",
+    "queues",
+    "messages",
+    "claims",
+    "subscriptions",
+    "keys",
+    "quotas",
+    "jobs",
+    "schedules",
+)
 _METHOD = re.compile(r"^\.\. rest_method:: (\w+) (\S+)$", re.MULTILINE)
 _STATUS = re.compile(r"^   - (\d{3})$", re.MULTILINE)
 

@@ -49,6 +49,8 @@ from zaqar_lite.service.quotas import Quotas
 from zaqar_lite.service.rates import Rates
 from zaqar_lite.service.readiness import Readiness
 from zaqar_lite.service.routing import Router
+from zaqar_lite.service.scheduler import Scheduler
+from zaqar_lite.service.schedules import Schedules
 from zaqar_lite.service.settling import Settling
 from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.service.signing import Keyring, Revocations
@@ -116,6 +118,9 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
             *(janitor, services.deliveries, quotas, stock),
             *_trails(services.trail),
             JobRunner(services.jobs, messages, clock),
+            Scheduler(
+                services.schedules, messages, clock, window_ms=settings.idempotency_window * 1000
+            ),
             *connections,
             metrics,
         ),
@@ -288,6 +293,7 @@ def _services(
         ),
         authority=Authority(Defaults(settings.role_defaults)),
         jobs=Jobs(messages, management, bulk, limits=limits, clock=clock),
+        schedules=Schedules(management, service, clock),
         quotas=quotas,
         usage=Usage(queues, stock, subscriptions, waiting, connected),
         connected=connected,

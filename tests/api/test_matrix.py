@@ -49,6 +49,7 @@ VALUES = {
     "project_id": "p",
     "job_id": "000660de486f45bea066b4b29e904223",
     "act": "cancel",
+    "schedule_name": "nightly",
 }
 DENIED = "Not authorized"
 

@@ -29,6 +29,7 @@ from zaqar_lite.api.table import (
     message_routes,
     queue_routes,
     quota_routes,
+    schedule_routes,
     service_routes,
     subscription_routes,
 )
@@ -40,6 +41,7 @@ from zaqar_lite.api.v2.keys import KeyHandlers
 from zaqar_lite.api.v2.messages import MessageHandlers
 from zaqar_lite.api.v2.queues import QueueHandlers
 from zaqar_lite.api.v2.quotas import QuotaHandlers
+from zaqar_lite.api.v2.schedules import ScheduleHandlers
 from zaqar_lite.api.v2.service import ServiceHandlers
 from zaqar_lite.api.v2.settling import SettlingHandlers
 from zaqar_lite.api.v2.subscriptions import SubscriptionHandlers
@@ -61,6 +63,7 @@ from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.quotas import Quotas
 from zaqar_lite.service.rates import Rates
 from zaqar_lite.service.readiness import Readiness
+from zaqar_lite.service.schedules import Schedules
 from zaqar_lite.service.settling import Settling
 from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.service.subscriptions import Subscriptions
@@ -92,6 +95,7 @@ class Services:
     connected: Connected
     rates: Rates
     jobs: Jobs
+    schedules: Schedules
     trail: Trail | None = None
     identity: Identity | None = None
     keys: Keys | None = None
@@ -149,6 +153,7 @@ def build_app(
                 DeliveryHandlers(services.reports),
             ),
             *job_routes(JobHandlers(services.jobs, services.authority)),
+            *schedule_routes(ScheduleHandlers(services.schedules, services.authority)),
             *(
                 encryption_routes(EncryptionHandlers(services.vault))
                 if services.vault is not None

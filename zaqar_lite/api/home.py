@@ -4,6 +4,7 @@ from typing import Any
 
 _QUEUE = "/v2/queues/{queue_name}"
 _SUBSCRIPTION = _QUEUE + "/subscriptions/{subscription_id}"
+_SCHEDULE = "/v2/schedules/{schedule_name}"
 _NAME = {"queue_name": "param/queue_name"}
 
 
@@ -78,7 +79,13 @@ def _jobs() -> dict[str, Any]:
     job = {**_NAME, "job_id": "param/job_id"}
     delayed = _QUEUE + "/delayed/{act}"
     act = {"act": "param/act"}
+    schedule = {"schedule_name": "param/schedule_name"}
     return {
+        "rel/schedules": _resource(
+            "/v2/schedules{?marker,limit}", {"marker": "param/marker"}, "GET"
+        ),
+        "rel/schedule": _resource(_SCHEDULE, schedule, "GET", "PUT", "PATCH", "DELETE"),
+        "rel/schedule_fire": _resource(_SCHEDULE + "/fire", schedule, "POST"),
         "rel/redrives": _resource(_QUEUE + "/redrives", _NAME, "GET", "POST"),
         "rel/redrive": _resource(_QUEUE + "/redrives/{job_id}", job, "GET", "DELETE"),
         "rel/delayed_acts": _resource(delayed, {**_NAME, **act}, "GET", "POST"),

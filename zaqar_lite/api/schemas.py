@@ -312,7 +312,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
 
 
 def _jobs() -> dict[str, Schema]:
-    """The schemas of jobs."""
+    """The schemas of jobs and schedules."""
     count: Schema = {"type": "integer", "minimum": 1}
     shown = _object(
         ("id", "act", "state", "selected", "done", "refused"),
@@ -332,7 +332,31 @@ def _jobs() -> dict[str, Schema]:
         sample=_list({"type": "object"}),
         error=_TEXT,
     )
+    body: Schema = {}
+    schedule = _object(
+        name=_TEXT,
+        queue=_TEXT,
+        body=body,
+        ttl=count,
+        delay=_COUNT,
+        headers={"type": "object", "additionalProperties": _TEXT},
+        group=_TEXT,
+        cron=_TEXT,
+        every={"type": ["integer", "string"]},
+        at=_TEXT,
+        time_zone=_TEXT,
+        start=_TEXT,
+        end=_TEXT,
+        jitter={"type": ["integer", "string"]},
+        missed={"enum": ["skip", "one", "all"]},
+        catch_up={"type": ["integer", "string"]},
+        overlap={"enum": ["allow", "skip"]},
+        paused={"type": "boolean"},
+    )
     return {
+        "Schedule": schedule,
+        "Schedules": _object(("schedules", "links"), schedules=_list(schedule), links=_LINKS),
+        "Fired": _object(("message_id",), message_id=_TEXT),
         "Job": _object(
             ids=_list(_TEXT),
             filter={"type": "object"},

@@ -168,6 +168,16 @@ class Messages:
 
         return await self._policies.decide(queue, act, policy=policy)
 
+    def check(self, drafts: Sequence[Draft]) -> None:
+        """Check messages that are posted later, as far as that does not depend on their queue.
+
+        Raises:
+            Invalid: one breaks a rule; names it by its index.
+        """
+        self._check_drafts(0, drafts)
+        for index, draft in enumerate(drafts):
+            self._check_times(f"Message {index}", draft.ttl, draft.delay)
+
     async def list_messages(
         self,
         queue: QueueRef,

@@ -7,6 +7,7 @@ from zaqar_lite.api.table.keys import key_routes
 from zaqar_lite.api.table.messages import message_routes
 from zaqar_lite.api.table.queues import queue_routes
 from zaqar_lite.api.table.quotas import quota_routes
+from zaqar_lite.api.table.schedules import schedule_routes
 from zaqar_lite.api.table.service import service_routes
 from zaqar_lite.api.table.subscriptions import subscription_routes
 
@@ -18,6 +19,7 @@ __all__ = [
     "message_routes",
     "queue_routes",
     "quota_routes",
+    "schedule_routes",
     "service_routes",
     "subscription_routes",
 ]

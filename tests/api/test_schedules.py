@@ -1,0 +1,101 @@
+"""Schedules over HTTP."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Api
+
+pytestmark = pytest.mark.anyio
+PATH = "/v2/schedules/nightly"
+
+
+async def put(api: Api, status: int = 201, **fields: Any) -> dict[str, Any]:
+    document = {"queue": api.queue, "body": {"report": 1}, **fields}
+    answer = await api.call("PUT", PATH, document)
+    assert answer.status_code == status, answer.text
+    shown: dict[str, Any] = answer.json()
+    return shown
+
+
+async def bodies(api: Api, count: int) -> list[Any]:
+    """The bodies of the queue, once there are so many."""
+    for _ in range(300):
+        found = [message["body"] for message in await api.browse()]
+        if len(found) >= count:
+            return found
+        await asyncio.sleep(0.02)
+    raise AssertionError("it does not fire")
+
+
+async def test_a_schedule_is_made_shown_changed_and_ended(api: Api) -> None:
+    made = await put(api, cron="30 2 * * *", time_zone="Europe/Berlin")
+    assert (made["name"], made["queue"], made["body"]) == ("nightly", api.queue, {"report": 1})
+    assert len(made["next"]) == 5
+    shown = (await api.call("GET", PATH)).json()
+    assert shown["next"] == made["next"]
+    assert shown["counts"] == dict.fromkeys(
+        ("fired", "missed", "uncertain", "overlapped", "failed"), 0
+    )
+    changed = await api.call("PATCH", PATH, {"cron": None, "every": "1h", "paused": True})
+    assert changed.status_code == 200, changed.text
+    assert "cron" not in changed.json()
+    assert (changed.json()["every"], changed.json()["next"]) == ("1h", [])
+    assert (await put(api, 200, every=60))["paused"] is False
+    listed = (await api.call("GET", "/v2/schedules?limit=1")).json()
+    assert [one["name"] for one in listed["schedules"]] == ["nightly"]
+    following = (await api.call("GET", listed["links"][0]["href"])).json()
+    assert following == {"schedules": [], "links": []}
+    assert (await api.call("DELETE", PATH)).status_code == 204
+    assert (await api.call("DELETE", PATH)).status_code == 204
+    assert (await api.call("GET", PATH)).status_code == 404
+
+
+async def test_it_fires_by_the_clock_and_by_hand(api: Api) -> None:
+    await put(api, every="1h", group="reports", ttl=86_400)
+    answer = await api.call("POST", PATH + "/fire")
+    assert answer.status_code == 201
+    assert await bodies(api, 1) == [{"report": 1}]
+    api.advance(3_600)
+    await put_again(api)
+    assert await bodies(api, 2) == [{"report": 1}] * 2
+    counts = (await api.call("GET", PATH)).json()["counts"]
+    assert counts["fired"] == 1
+
+
+async def put_again(api: Api) -> None:
+    """Wake the server, which looks at its clock once a second."""
+    answer = await api.call("PUT", "/v2/schedules/waker", {
+        "queue": "elsewhere", "body": 1, "at": "2099-01-01T00:00:00Z",
+    })  # fmt: skip
+    assert answer.status_code in (200, 201)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"cron": "* * * *"},
+        {"cron": "* * * * *", "every": 1},
+        {"every": 1, "colour": "red"},
+        {"every": 1, "queue": "a/b"},
+        {"every": 1, "missed": "some"},
+        {"every": 1, "jitter": "2d"},
+        {"every": 1, "body": "x" * 50_000},
+    ],
+)
+async def test_what_can_not_be_is_refused(api: Api, fields: Any) -> None:
+    await put(api, 400, **fields)
+    assert (await api.call("GET", PATH)).status_code == 404
+    await put(api, every=60)
+    changes = fields or {"cron": "x"}
+    if "every" not in fields or len(fields) > 1:
+        assert (await api.call("PATCH", PATH, changes)).status_code == 400
+
+
+async def test_a_name_that_is_none(api: Api) -> None:
+    document = {"queue": "q", "body": 1, "every": 60}
+    assert (await api.call("PUT", "/v2/schedules/a%20b", document)).status_code == 400
+    assert (await api.call("PATCH", PATH, {"paused": True})).status_code == 404
+    assert (await api.call("POST", PATH + "/fire")).status_code == 404

@@ -1,0 +1,329 @@
+"""Schedules over the memory store, with a clock that is moved: each instant has one message."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Invalid, NotFound, RecordChanged, Unavailable
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.models import Message, QueueRef, Selection, StoreOptions
+from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.notes import Notes
+from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.routing import Router
+from zaqar_lite.service.schedule import Plan
+from zaqar_lite.service.scheduler import Scheduler
+from zaqar_lite.service.schedules import Schedules
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.memory import create
+
+pytestmark = pytest.mark.anyio
+MINUTE = 60_000
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+QUEUE = QueueRef("p", "reports")
+
+
+class Place(NamedTuple):
+    """A store with two schedulers, as two processes have them."""
+
+    clock: Clock
+    messages: MessageStore
+    schedules: Schedules
+    schedulers: Sequence[Scheduler]
+
+    def move_to(self, hour: int, minute: int = 0, day: int = 1) -> None:
+        """Move the clock to a time in January 2030."""
+        at = datetime(2030, 1, day, hour, minute, tzinfo=UTC).timestamp() * 1000
+        self.clock.advance(int(at) - self.clock.now_ms())
+
+    async def put(self, name: str = "s", **fields: Any) -> None:
+        await self.schedules.put("p", name, plan(**fields))
+
+    async def run(self) -> None:
+        """Let both processes do what is due, at the same time, until nothing is."""
+        for _ in range(1_000):
+            done = await asyncio.gather(*(one.step() for one in self.schedulers))
+            if not any(count for count, _ in done):
+                return
+        raise AssertionError("there is no end of what is due")
+
+    async def posted(self) -> list[Message]:
+        page = await self.messages.list_messages(QUEUE, Selection(10_000))
+        return list(page.messages)
+
+
+def plan(**fields: Any) -> Plan:
+    document = {"queue": QUEUE.name, "body": "report", "ttl": 1_209_600, **fields}
+    return msgspec.json.decode(json.dumps(document), type=Plan)
+
+
+@pytest.fixture
+async def place() -> Place:
+    clock, limits = Clock(), Limits()
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    policies = Policies(management, limits, checked=True)
+    queues = Queues(management, messages, policies, limits)
+    service = Messages(
+        messages,
+        queues,
+        policies,
+        Router(messages, management, limits),
+        Notes(policies, clock),
+        limits=limits,
+        clock=clock,
+    )
+    schedules = Schedules(management, service, clock)
+    made = [Scheduler(schedules, messages, clock, window_ms=600_000) for _ in range(2)]
+    place = Place(clock, messages, schedules, made)
+    place.move_to(0)
+    return place
+
+
+async def test_each_instant_has_one_message(place: Place) -> None:
+    await place.put(cron="*/10 * * * *", headers={"kind": "x"}, group="g")
+    for minute in range(0, 60, 5):
+        place.move_to(9, minute)
+        await place.run()
+    posted = await place.posted()
+    assert len(posted) == 7  # six of this hour, and one of those that were missed before
+    assert posted[0].headers == {"kind": "x", "zaqar-group": "g"}
+    schedule, _ = await place.schedules.load("p", "s")
+    assert (schedule.fired, schedule.failed, schedule.uncertain) == (7, 0, 0)
+
+
+async def test_ten_days_of_hours(place: Place) -> None:
+    await place.put("a", every="1h", missed="all")
+    await place.put("b", cron="30 * * * *", time_zone="Asia/Kolkata")
+    for _ in range(10 * 48):
+        place.clock.advance(30 * MINUTE)
+        await place.run()
+    assert len(await place.posted()) == 2 * 240
+
+
+async def test_what_is_over_leaves_nothing_in_the_index(place: Place) -> None:
+    await place.put(every=60)
+    for _ in range(3):
+        place.clock.advance(MINUTE)
+        await place.run()
+    assert len(await place.schedules.due(100)) == 1
+    await place.schedules.delete("p", "s")
+    place.clock.advance(MINUTE)
+    await place.run()
+    assert len(await place.schedules.due(100)) == 0
+    assert len(await place.posted()) == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "count", "missed"),
+    [
+        ({"missed": "skip"}, 0, 7),
+        ({"missed": "one"}, 1, 6),
+        ({"missed": "all"}, 6, 1),
+        ({"missed": "all", "catch_up": "2h"}, 12, 1),
+        ({"missed": "all", "catch_up": 0}, 0, 1),
+    ],
+)
+async def test_missed_instants(place: Place, fields: Any, count: int, missed: int) -> None:
+    """What is older than it is caught up with counts as one."""
+    await place.put(cron="*/10 * * * *", **fields)
+    place.move_to(3, 5)
+    await place.run()
+    schedule, _ = await place.schedules.load("p", "s")
+    assert (len(await place.posted()), schedule.missed) == (count, missed)
+    assert place.schedules.shown_instants(schedule)[0] > place.clock.now_ms()
+
+
+async def test_one_instant_fires_once_and_never_again(place: Place) -> None:
+    await place.put(at="2030-01-01T08:00:00Z")
+    place.move_to(8)
+    await place.run()
+    place.move_to(9)
+    await place.run()
+    assert len(await place.posted()) == 1
+    schedule, _ = await place.schedules.load("p", "s")
+    assert place.schedules.shown_instants(schedule) == []
+
+
+async def test_start_and_end(place: Place) -> None:
+    await place.put(every="1h", start="2030-01-01T05:30:00Z", end="2030-01-01T08:30:00Z")
+    for hour in range(12):
+        place.move_to(hour, 30)
+        await place.run()
+    assert len(await place.posted()) == 3
+
+
+async def test_overlap_skips_while_the_last_one_is_there(place: Place) -> None:
+    await place.put(every="1h", overlap="skip")
+    for hour in range(1, 4):
+        place.move_to(hour)
+        await place.run()
+    (first,) = await place.posted()
+    await place.messages.delete(QUEUE, [first.id], claim_ids=None)
+    place.move_to(4)
+    await place.run()
+    assert len(await place.posted()) == 1
+    schedule, _ = await place.schedules.load("p", "s")
+    assert (schedule.fired, schedule.overlapped) == (2, 2)
+
+
+async def test_a_paused_schedule_waits(place: Place) -> None:
+    await place.put(every="1h")
+
+    def paused(value: bool) -> Any:
+        return lambda old: msgspec.structs.replace(old, paused=value)
+
+    await place.schedules.change("p", "s", paused(True))
+    place.move_to(5)
+    await place.run()
+    assert await place.posted() == []
+    await place.schedules.change("p", "s", paused(False))
+    place.move_to(6)
+    await place.run()
+    assert len(await place.posted()) == 1
+
+
+async def test_jitter_is_behind_the_instant(place: Place) -> None:
+    await place.put(every="1h", start="2030-01-01T01:00:00Z", jitter="10m")
+    schedule, _ = await place.schedules.load("p", "s")
+    late = schedule.due_at - schedule.next
+    assert 0 < late < 10 * MINUTE
+    place.move_to(1)
+    place.clock.advance(late - 1_000)
+    await place.run()
+    assert await place.posted() == []
+    place.clock.advance(1_000)
+    await place.run()
+    assert len(await place.posted()) == 1
+
+
+class _Killed(BaseException):
+    """Ends what runs, wherever it is, as a kill does."""
+
+
+@pytest.mark.parametrize("after", range(7))
+async def test_a_process_that_dies_anywhere_leaves_one_message(
+    place: Place, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """Each call to the store may be the last one: before it, and when it is done."""
+    calls = 0
+    await place.put(every="1h", start="2030-01-01T01:00:00Z")
+    stores: list[tuple[Any, str]] = [
+        (place.schedules._management, "put_record"),
+        (place.schedules._management, "delete_record"),
+        (place.messages, "post"),
+    ]
+    with monkeypatch.context() as patch:
+        for store, name in stores:
+            original = getattr(store, name)
+
+            async def dying(*args: Any, original: Any = original, **more: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                if calls == after:
+                    raise _Killed
+                answer = await original(*args, **more)
+                if calls == after + 1:
+                    raise _Killed
+                return answer
+
+            patch.setattr(store, name, dying)
+        place.move_to(1)
+        with pytest.raises(_Killed):
+            await place.schedulers[0].step()
+    place.clock.advance(6_000)  # how long a process that has begun is left alone
+    await place.run()
+    place.move_to(1, 30)
+    await place.run()
+    assert len(await place.posted()) == 1
+    place.move_to(2)
+    await place.run()
+    assert len(await place.posted()) == 2
+    assert len(await place.schedules.due(100)) == 1
+
+
+async def test_after_a_long_outage_in_the_middle_nothing_is_posted_twice(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await place.put(every="1h", start="2030-01-01T01:00:00Z")
+    place.move_to(1)
+    original = place.messages.post
+
+    async def dying(*args: Any, **more: Any) -> Any:
+        await original(*args, **more)
+        raise _Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place.messages, "post", dying)
+        with pytest.raises(_Killed):
+            await place.schedulers[0].step()
+    place.move_to(1, 50)
+    await place.run()
+    assert len(await place.posted()) == 1
+    schedule, _ = await place.schedules.load("p", "s")
+    assert (schedule.fired, schedule.uncertain) == (0, 1)
+
+
+async def test_a_queue_that_does_not_take_the_message_is_told(place: Place) -> None:
+    await place.put(every="1h", body="x" * 2_000)
+    queues = place.schedules._messages._queues
+    await queues.create(QUEUE, {"_max_messages_post_size": 1_024})
+    place.clock.advance(HOUR)
+    await place.run()
+    schedule, _ = await place.schedules.load("p", "s")
+    assert schedule.failed == 1
+    assert "bytes" in schedule.error
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"every": 0},
+        {"every": "1h", "cron": "* * * * *"},
+        {"cron": "* * * * *", "time_zone": "Mars"},
+        {"at": "tomorrow"},
+        {"every": 60, "catch_up": "2d"},
+        {"every": 60, "group": "x" * 129},
+        {"every": 60, "ttl": 1},
+        {"every": 60, "queue": "no/name"},
+        {"every": 60, "body": "x" * 50_000},
+    ],
+)
+async def test_a_schedule_that_breaks_a_rule_is_refused(place: Place, fields: Any) -> None:
+    with pytest.raises(Invalid):
+        await place.put(**fields)
+    with pytest.raises(NotFound):
+        await place.schedules.load("p", "s")
+
+
+async def test_a_store_that_is_away_is_met_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await place.put(every="1h")
+    place.clock.advance(HOUR)
+
+    async def away(*_: Any, **__: Any) -> Any:
+        raise Unavailable("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place.messages, "post", away)
+        assert await place.schedulers[0].step() == (0, 1.0)
+    place.clock.advance(6_000)
+    await place.run()
+    assert len(await place.posted()) == 1
+
+
+async def test_who_is_slower_posts_nothing(place: Place) -> None:
+    await place.put(every="1h")
+    schedule, version = await place.schedules.load("p", "s")
+    await place.schedules.save("p", schedule, version)
+    with pytest.raises(RecordChanged):
+        await place.schedules.save("p", schedule, version)

@@ -1,0 +1,171 @@
+"""Firing schedules, on every server process, without a leader.
+
+A due schedule is taken in three steps: its record says for which instants messages are posted, and
+which instant is next (compare-and-set: of all processes one succeeds); the messages are posted,
+each with a key of its schedule and instant; the record says that they are. After a crash in
+between, whoever meets the schedule next posts once more: what was posted is known by its key. Where
+nobody came for longer than keys are kept, nothing is posted again, and the instant counts as
+uncertain.
+"""
+
+import asyncio
+import logging
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import (
+    NotFound,
+    RecordChanged,
+    Unavailable,
+    Unsupported,
+    ZaqarLiteError,
+)
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.service.schedule import Schedule
+from zaqar_lite.service.schedules import Due, Schedules
+from zaqar_lite.storage.base import MessageStore
+
+logger = logging.getLogger(__name__)
+_STEP = 50
+_AT_ONCE = 10
+_LONGEST_REST = 1.0
+"""Seconds; so late at most is seen what another process has scheduled."""
+_IDLE = 5.0
+"""The same while no schedule is due at all."""
+_BUSY_MS = 5_000
+"""How long a process that has begun to post is left alone."""
+
+
+class Scheduler:
+    """Fire what is due."""
+
+    def __init__(
+        self, schedules: Schedules, messages: MessageStore, clock: Clock, *, window_ms: int
+    ) -> None:
+        self._schedules = schedules
+        self._messages = messages
+        self._clock = clock
+        self._window_ms = window_ms
+        self._told = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        schedules.changed = self._told.set
+
+    def start(self) -> None:
+        """Begin, in a task of the running event loop."""
+        self._task = asyncio.create_task(self._run(), name="schedules")
+
+    async def stop(self) -> None:
+        """End; idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def step(self) -> tuple[int, float]:
+        """Do what is due, up to a number; answer how much that was, and how long to rest."""
+        found = await self._schedules.due(_STEP)
+        now = self._clock.now_ms()
+        due = [one for one in found if one.at <= now]
+        done = 0
+        for first in range(0, len(due), _AT_ONCE):
+            some = due[first : first + _AT_ONCE]
+            done += sum(await asyncio.gather(*map(self._meet, some)))
+        if not found:
+            return done, _IDLE
+        if len(due) < len(found):
+            return done, min(_LONGEST_REST, (found[len(due)].at - now) / 1000)
+        return done, 0.0 if done else _LONGEST_REST
+
+    async def _run(self) -> None:
+        while True:
+            self._told.clear()
+            rest = _LONGEST_REST
+            try:
+                _, rest = await self.step()
+            except Unavailable as exc:
+                logger.warning("schedules wait for the store: %s", exc)
+            except Unsupported:
+                return  # this store keeps no records, so there are no schedules
+            except Exception:
+                # A bug must not end all schedules for the life of the process.
+                logger.exception("schedules failed")
+            if rest:
+                try:
+                    await asyncio.wait_for(self._told.wait(), rest)
+                except TimeoutError:
+                    continue
+
+    async def _meet(self, due: Due) -> bool:
+        """Do what an entry of the index stands for; answer whether something was done."""
+        try:
+            schedule, version = await self._schedules.load(due.project, due.name)
+        except NotFound:
+            await self._schedules.passed(due)
+            return True
+        now = self._clock.now_ms()
+        try:
+            if schedule.firing:
+                if 0 <= now - schedule.firing_since < _BUSY_MS:
+                    return False
+                await self._post(due, schedule, version, again=True)
+            elif schedule.due_at < due.at:
+                return False  # its own entry comes first
+            elif schedule.due_at > due.at:
+                await self._schedules.passed(due)
+            else:
+                await self._begin(due, schedule, version, now)
+        except RecordChanged:
+            return False  # another process was faster
+        except Unavailable as exc:
+            logger.warning("the schedule %r waits for the store: %s", due.name, exc)
+            return False
+        return True
+
+    async def _begin(self, due: Due, schedule: Schedule, version: int, now: int) -> None:
+        instants, missed = schedule.fires_for(now)
+        schedule.missed += missed
+        if instants and schedule.plan.overlap == "skip" and await self._is_under_way(due, schedule):
+            schedule.overlapped += len(instants)
+            instants = []
+        schedule.firing, schedule.firing_since = instants, now
+        schedule.go_on(max(schedule.next, now) if missed or len(instants) != 1 else instants[-1])
+        version = await self._schedules.save(due.project, schedule, version)
+        if instants:
+            await self._post(due, schedule, version)
+        else:
+            await self._pass(due, schedule)
+
+    async def _pass(self, due: Due, schedule: Schedule) -> None:
+        """Remove the entry, unless the schedule needs it for what is next."""
+        if schedule.due_at != due.at:
+            await self._schedules.passed(due)
+
+    async def _post(
+        self, due: Due, schedule: Schedule, version: int, *, again: bool = False
+    ) -> None:
+        """Post for the instants that the record names, and say so in the record."""
+        instants = schedule.firing
+        if again and self._clock.now_ms() - schedule.firing_since >= self._window_ms:
+            schedule.missed += len(instants)
+            schedule.uncertain += len(instants)
+        else:
+            try:
+                schedule.last_ids = await self._schedules.post(
+                    due.project, schedule, keyed=instants
+                )
+            except Unavailable:
+                raise
+            except ZaqarLiteError as exc:
+                schedule.failed += len(instants)
+                schedule.error = str(exc)[:512]
+            else:
+                schedule.fired += len(instants)
+                schedule.error = ""
+        schedule.last_at, schedule.firing = instants[-1], []
+        await self._schedules.save(due.project, schedule, version)
+        await self._pass(due, schedule)
+
+    async def _is_under_way(self, due: Due, schedule: Schedule) -> bool:
+        """Whether a message of the last time is still in its queue."""
+        queue = QueueRef(due.project, schedule.plan.queue)
+        ids = schedule.last_ids
+        return bool(ids) and bool(await self._messages.get_messages(queue, ids))

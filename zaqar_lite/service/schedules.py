@@ -1,0 +1,201 @@
+"""Schedules as users see them, and the index of what is due.
+
+A schedule is a record of its project. What is due is found by another record, whose name begins
+with the instant: it is written before the schedule says so, and removed once the schedule has
+passed it, so that there is always one, and the first of them is the next to do. One that a crash
+left behind names an instant that its schedule does not have; it is removed when it is met.
+"""
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Conflict, Invalid, LimitReached, NotFound, RecordChanged
+from zaqar_lite.domain.metadata import is_queue_name
+from zaqar_lite.domain.models import QueueRef, Record
+from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.schedule import KIND, NEVER, Plan, Schedule, check
+from zaqar_lite.storage.base import ManagementStore
+
+DUE = "schedule-due"
+CLIENT_ID = "zaqar-lite-schedules"
+MOST = 10_000
+"""Schedules of a project."""
+SHOWN = 5
+_DUE_PROJECT = "schedules"
+_TRIES = 20
+
+
+class Due(NamedTuple):
+    """An entry of the index: which schedule has something to do at an instant, and its name."""
+
+    project: str
+    name: str
+    at: int
+    key: str
+
+
+class Schedules:
+    """The schedules of one store."""
+
+    def __init__(self, management: ManagementStore, messages: Messages, clock: Clock) -> None:
+        self._management = management
+        self._messages = messages
+        self._clock = clock
+        self.changed: Callable[[], None] = lambda: None
+        """Called when something may be due earlier than was known."""
+
+    async def put(self, project: str, name: str, plan: Plan) -> tuple[Schedule, bool]:
+        """Make a schedule, or put another one in its place; answer whether it is new.
+
+        Raises:
+            Invalid: it breaks a rule.
+            LimitReached: the project has as many as it may have.
+        """
+        self._check(name, plan)
+        for _ in range(_TRIES):
+            record = await self._management.get_record(KIND, project, name)
+            if record is None and await self._is_full(project):
+                raise LimitReached(f"The project has {MOST} schedules, as many as it may have.")
+            schedule = Schedule(name, plan, self._clock.now_ms())
+            schedule.go_on(schedule.created_at)
+            try:
+                await self.save(project, schedule, 0 if record is None else record.version)
+            except RecordChanged:
+                continue
+            return schedule, record is None
+        raise Conflict("The schedule is being changed too often.")
+
+    async def change(self, project: str, name: str, apply: Callable[[Plan], Plan]) -> Schedule:
+        """Change some of a schedule; its counts stay.
+
+        Raises:
+            NotFound: no such schedule.
+            Invalid: it would break a rule.
+        """
+        for _ in range(_TRIES):
+            schedule, version = await self.load(project, name)
+            schedule.plan = apply(schedule.plan)
+            self._check(name, schedule.plan)
+            schedule.go_on(self._clock.now_ms())
+            try:
+                await self.save(project, schedule, version)
+            except RecordChanged:
+                continue
+            return schedule
+        raise Conflict("The schedule is being changed too often.")
+
+    async def load(self, project: str, name: str) -> tuple[Schedule, int]:
+        """Read a schedule and its record's version.
+
+        Raises:
+            NotFound: no such schedule.
+        """
+        record = await self._management.get_record(KIND, project, name)
+        if record is None:
+            raise NotFound(f"Schedule {name[:64]} does not exist.")
+        return Schedule.decode(record.value), record.version
+
+    async def page(self, project: str, after: str | None, limit: int) -> Sequence[Schedule]:
+        """List a project's schedules by name, after one."""
+        records = await self._management.list_records(
+            KIND, project, after=None if after is None else (project, after), limit=limit
+        )
+        return [Schedule.decode(record.value) for record in records]
+
+    async def delete(self, project: str, name: str) -> None:
+        """End a schedule; what it has posted stays. No error when there is none."""
+        await self._management.delete_record(KIND, project, name)
+
+    async def fire(self, project: str, name: str) -> str:
+        """Post a schedule's message now, beside its instants; answer the message's id.
+
+        Raises:
+            NotFound: no such schedule.
+            Invalid: the queue does not take the message.
+        """
+        schedule, _ = await self.load(project, name)
+        return (await self.post(project, schedule, keyed=None))[0]
+
+    async def post(
+        self, project: str, schedule: Schedule, *, keyed: Sequence[int] | None
+    ) -> list[str]:
+        """Post a schedule's message once for each instant, with its key, or once without."""
+        plan = schedule.plan
+        drafts = [plan.draft()]
+        if keyed is not None:
+            life = f"{schedule.name}@{schedule.created_at}"
+            keys = (sha256(f"{life}@{at}".encode()).hexdigest()[:40] for at in keyed)
+            drafts = [plan.draft(f"schedule-{key}") for key in keys]
+        receipt = await self._messages.post(
+            QueueRef(project, plan.queue),
+            drafts,
+            size=sum(len(draft.body) for draft in drafts),
+            client_id=CLIENT_ID,
+        )
+        return [posted.id for posted in receipt.posted]
+
+    def shown_instants(self, schedule: Schedule) -> list[int]:
+        """The next instants of a schedule; none while it is paused."""
+        if schedule.next == NEVER:
+            return []
+        return list(islice(schedule.instants(schedule.next - 1), SHOWN))
+
+    async def save(self, project: str, schedule: Schedule, version: int) -> int:
+        """Write a schedule behind what makes it due; answer the record's version.
+
+        Raises:
+            RecordChanged: it is at another version.
+        """
+        if schedule.due_at != NEVER:
+            value = msgspec.json.encode([project, schedule.name])
+            await self._management.put_record(
+                DUE, _DUE_PROJECT, _due_key(project, schedule), value, expected=None
+            )
+        record = await self._management.put_record(
+            KIND, project, schedule.name, schedule.encode(), expected=version
+        )
+        self.changed()
+        return record.version
+
+    async def due(self, limit: int) -> Sequence[Due]:
+        """The first entries of the index, the earliest first."""
+        found = await self._management.list_records(DUE, _DUE_PROJECT, limit=limit)
+        return [_due(record) for record in found]
+
+    async def passed(self, due: Due) -> None:
+        """Remove an entry of the index."""
+        await self._management.delete_record(DUE, _DUE_PROJECT, due.key)
+
+    async def _is_full(self, project: str) -> bool:
+        after: tuple[str, str] | None = None
+        count = 0
+        while count < MOST:
+            page = await self._management.list_records(KIND, project, after=after, limit=1_000)
+            count += len(page)
+            if len(page) < 1_000:
+                return False
+            after = project, page[-1].name
+        return True
+
+    def _check(self, name: str, plan: Plan) -> None:
+        if not is_queue_name(name):
+            raise Invalid("A schedule's name has 1 to 64 letters, digits, '_', '-' or '.'.")
+        if not is_queue_name(plan.queue):
+            raise Invalid("'queue' must be the name of a queue.")
+        check(plan, self._clock.now_ms())
+        self._messages.check([plan.draft()])
+
+
+def _due_key(project: str, schedule: Schedule) -> str:
+    owner = sha256(f"{project}/{schedule.name}".encode()).hexdigest()[:32]
+    return f"{schedule.due_at:014d}-{owner}"
+
+
+def _due(record: Record) -> Due:
+    project, name = msgspec.json.decode(record.value, type=tuple[str, str])
+    return Due(project, name, int(record.name[:14]), record.name)
