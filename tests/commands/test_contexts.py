@@ -56,6 +56,36 @@ def test_a_command_goes_where_its_context_says(
     assert run(*words, "--context", "nowhere")[0] == 2
 
 
+def test_a_context_holds_a_key_or_the_name_of_its_variable(
+    run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "admin.key"
+    options = ("--auth", "keys", "--admin-key-file", str(file))
+    with ServerProcess("memory://", *options).start(ready=401) as server:
+        admin = file.read_text().strip()
+        words = ("queue", "create")
+        add = ("context", "add", "ours", "--url", server.url)
+        _, (row,) = run(*add, "--key", "-", stdin=admin.encode())
+        assert row["key"] == f"{admin.rpartition('_')[0]}_..."
+        assert stat.S_IMODE(home.stat().st_mode) == 0o600
+        assert run(*words, "one", url="")[0] == 0
+        # A key that is asked for goes before that of the context in use, as everything does.
+        assert run(*words, "two", "--access-key", f"{admin[:-1]}x", url="")[0] == 1
+        monkeypatch.setenv("ZAQAR_LITE_KEY", f"{admin[:-1]}x")
+        assert run(*words, "two", url="")[0] == 1
+        assert run("--context", "ours", *words, "two", url="")[0] == 0
+        monkeypatch.delenv("ZAQAR_LITE_KEY")
+        # It is for the context's own server, whatever else is named.
+        assert run(*words, "two", "--url", f"{server.url}/")[0] == 1
+        _, (row,) = run(*add, "--key-env", "OUR_KEY")
+        assert (row["key_env"], "key" in row) == ("OUR_KEY", False)
+        assert admin not in home.read_text()
+        assert run(*words, "three", url="")[0] == 2
+        monkeypatch.setenv("OUR_KEY", admin)
+        assert run(*words, "three", url="")[0] == 0
+        assert run(*add, "--key-env", "A", "--key", "B")[0] == 2
+
+
 def test_a_broken_file_is_told_in_one_line(run: Run, home: Path) -> None:
     home.parent.mkdir()
     home.write_text("{")

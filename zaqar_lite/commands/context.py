@@ -8,6 +8,11 @@ from zaqar_lite.commands import contexts
 from zaqar_lite.commands.output import Output, printable
 from zaqar_lite.commands.running import NOT_FOUND, OK, USAGE, Leaves, add_noun
 
+_KEYS = frozenset({"key", "key_env"})
+_HELP = {
+    "key": "a key of the server; - reads it from standard input",
+    "key_env": "name of the variable that holds the key",
+}
 Handler = Callable[[contexts.Contexts, argparse.Namespace, Output], None]
 
 
@@ -17,7 +22,8 @@ def add_command(subparsers: Leaves) -> None:
     parser = _verb(verbs, "add", add, "name a server, or change what a name means")
     parser.add_argument("name")
     for field in contexts.FIELDS:
-        parser.add_argument(f"--{field.replace('_', '-')}", help=f"as the option of {field!r}")
+        text = _HELP.get(field, f"as the option of {field!r}")
+        parser.add_argument(f"--{field.replace('_', '-')}", help=text)
     for verb, handler, text in (
         ("use", use, "use a context where none is asked for"),
         ("remove", remove, "forget a context"),
@@ -30,7 +36,14 @@ def add(known: contexts.Contexts, arguments: argparse.Namespace, output: Output)
     """Name a server; the first one is used from now on."""
     given = {field: getattr(arguments, field) for field in contexts.FIELDS}
     said = {field: value for field, value in given.items() if value is not None}
-    known.named[arguments.name] = known.named.get(arguments.name, {}) | said
+    if said.get("key") == "-":
+        said["key"] = sys.stdin.readline().strip()
+    if "key" in said and "key_env" in said:
+        raise ValueError("--key and --key-env exclude each other")
+    before = known.named.get(arguments.name, {})
+    if not _KEYS.isdisjoint(said):  # one takes the place of the other
+        before = {field: value for field, value in before.items() if field not in _KEYS}
+    known.named[arguments.name] = before | said
     known.current = known.current or arguments.name
     contexts.save(known)
     output.record(_row(known, arguments.name))
@@ -64,7 +77,10 @@ def list_(known: contexts.Contexts, arguments: argparse.Namespace, output: Outpu
 
 
 def _row(known: contexts.Contexts, name: str) -> dict[str, object]:
-    return {"name": name, "current": name == known.current, **known.named[name]}
+    said = dict(known.named[name])
+    if "key" in said:
+        said["key"] = f"{said['key'].rpartition('_')[0]}_..."
+    return {"name": name, "current": name == known.current, **said}
 
 
 def _verb(verbs: Leaves, name: str, handler: Handler, text: str) -> argparse.ArgumentParser:

@@ -3,10 +3,11 @@
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-FIELDS = ("url", "project", "client_id", "os_cloud", "signed")
-"""What a context may say; the names of the command line's options. No secret is among them."""
+FIELDS = ("url", "project", "client_id", "os_cloud", "signed", "ca_file", "key", "key_env")
+"""What a context may say; `key_env` names the variable that holds the key."""
 
 
 class UnknownContext(ValueError):
@@ -34,6 +35,23 @@ class Contexts:
             message = f"there is no context {wanted!r}; there are: {there}"
             raise UnknownContext(message)
         return self.named[wanted]
+
+
+def key_of(context: Mapping[str, str], url: str | None) -> str | None:
+    """The key that a context holds, or its variable; for the context's own server alone.
+
+    Raises:
+        ValueError: the variable is not set.
+    """
+    if context.get("url") not in (None, url):
+        return None
+    variable = context.get("key_env")
+    if variable is None:
+        return context.get("key")
+    if not os.environ.get(variable):
+        message = f"the context's key is in {variable}, which is not set"
+        raise ValueError(message)
+    return os.environ[variable]
 
 
 def path() -> Path:
@@ -69,6 +87,7 @@ def save(contexts: Contexts) -> None:
     file = path()
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     new = file.with_suffix(".new")
+    new.unlink(missing_ok=True)
     new.touch(mode=0o600)
     document = {"current": contexts.current, "contexts": contexts.named}
     new.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

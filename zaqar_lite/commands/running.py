@@ -164,14 +164,19 @@ def connect(kind: type[S], arguments: argparse.Namespace) -> S:
 
     url = value("url")
     cloud = value("os_cloud") or (os.environ.get("OS_CLOUD") if url is None else None)
+    key: str | None = arguments.access_key
+    if key is None and arguments.os_cloud is None:
+        key = client_value("KEY")
+        if key is None or asked_for is not None:
+            key = contexts.key_of(context, url) or key
     return kind(
         url,
         project=value("project"),
         client_id=value("client_id"),
-        auth=_auth(cloud, value("signed"), arguments.access_key or client_value("KEY")),
+        auth=_auth(cloud, value("signed"), key),
         retries=RetryPolicy(attempts=arguments.attempts, on_retry=Retrying()),
         timeout=arguments.timeout,
-        ssl_context=_tls(arguments),
+        ssl_context=_tls(value("ca_file"), arguments.client_cert),
         on_warning=Warnings(),
     )
 
@@ -252,17 +257,16 @@ def pairs(words: list[str], option: str) -> dict[str, str]:
     return found
 
 
-def _tls(arguments: argparse.Namespace) -> "ssl.SSLContext | None":
+def _tls(ca_file: str | None, client_cert: str | None) -> "ssl.SSLContext | None":
     """What checks the server's certificate, and what is shown to it; None for the system's own."""
-    ca_file = arguments.ca_file or client_value("CA_FILE")
-    if ca_file is None and arguments.client_cert is None:
+    if ca_file is None and client_cert is None:
         return None
     import ssl  # noqa: PLC0415 - few need it, and all would wait for it
 
     try:
         context = ssl.create_default_context(cafile=ca_file)
-        if arguments.client_cert is not None:
-            context.load_cert_chain(arguments.client_cert)
+        if client_cert is not None:
+            context.load_cert_chain(client_cert)
     except OSError as error:
         message = f"--ca-file, --client-cert: {error}"
         raise UsageError(message) from error
