@@ -77,3 +77,19 @@ def test_filters_are_pushed_down_and_hold(
     assert chosen.rdd.getNumPartitions() <= 2
     assert [row.body for row in chosen.collect()] == ["2"]
     assert rows.where("queue = 'nowhere'").count() == 0
+
+
+def test_sql_reads_and_writes_a_queue(
+    spark: SparkSession, server: ServerProcess, client: Client, queue: str
+) -> None:
+    """A view is a queue under a name of the session's."""
+    client.post(queue, 1)
+    given = f"OPTIONS (endpoint '{server.url}', queue '{queue}')"
+    spark.sql(f"CREATE TEMPORARY VIEW of_queue (body STRING, ttl INT) USING zaqar {given}")
+    try:
+        spark.sql("INSERT INTO of_queue VALUES ('2', 700)")
+        rows = spark.sql("SELECT body FROM of_queue WHERE ttl = 700").collect()
+    finally:
+        spark.catalog.dropTempView("of_queue")
+    assert [row.body for row in rows] == ["2"]
+    assert client.stats(queue).total == 2

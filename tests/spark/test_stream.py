@@ -1,5 +1,6 @@
 """Streaming queries on a real Spark: restart, a killed batch, a lapsed claim, the sink."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,10 @@ def test_browsing_goes_on_from_its_checkpoint(
     first = to_files(stream(spark, server.url, queue, **options), tmp_path)
     assert [progress["numInputRows"] for progress in first.recentProgress][:3] == [40, 40, 20]
     client.post_all(queue, range(100, 110), in_flight=1)
-    to_files(stream(spark, server.url, queue, **options), tmp_path)
+    second = to_files(stream(spark, server.url, queue, **options), tmp_path)
     assert read_files(spark, tmp_path) == list(range(110))
+    told = [json.loads(one["sources"][0]["latestOffset"]) for one in second.recentProgress]
+    assert {one[queue]["total"] for one in told} == {110}
     assert client.stats(queue).total == 110
 
 

@@ -1,4 +1,4 @@
-"""Stream a queue by marker, without claiming: the offset is the marker of the last message read.
+"""Stream queues by marker, without claiming: an offset holds the marker of each queue's last read.
 
 Restart-safe: Spark's checkpoint holds the markers. A queue is not a log: what expired or was
 deleted before it was read is missed. With `failOnDataLoss` (the default) a stream fails when
@@ -6,7 +6,7 @@ messages that it had planned to read are gone; without, it goes on. Delayed mess
 they are posted, not when they are due (`includeDelayed`), so that none hides behind the marker.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from zaqar_lite.client import Client
+from zaqar_lite.spark import lag
 from zaqar_lite.spark.options import OptionError, Options
 from zaqar_lite.spark.reader import QueueRange, browse
 from zaqar_lite.spark.rows import columns_of
@@ -30,52 +31,71 @@ class DataLoss(RuntimeError):
 
 
 class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Read a queue in micro-batches of at most `maxMessagesPerTrigger` messages."""
+    """Read queues in micro-batches of at most `maxMessagesPerTrigger` messages.
+
+    An offset is `{"markers": {queue: marker}, "counts": {queue: messages of this batch}}`.
+    """
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
-        self._queue = options.queue
         self._columns = columns_of(schema)
-        self._target: str | None = None
+        self._targets: dict[str, str] | None = None
         self._known = False
+        self._read: Mapping[str, str] = {}
+        self._patience = lag.Patience(options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Before the first message, or after the last that is there now."""
+        """Before the first message, after the last that is there now, or at an instant."""
         self._present()
-        marker = "" if self._options.starting_position == "earliest" else self._last()
-        return {"queue": self._queue, "marker": marker, "count": 0}
+        start = self._options.starting_position
+        if start == "latest":
+            markers = self._newest()
+        else:
+            first = "" if start == "earliest" else lag.marker_at(start)
+            markers = dict.fromkeys(self._options.queues, first)
+        return {"markers": markers, "counts": {}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """The limit of a batch."""
         return ReadMaxRows(self._options.max_messages_per_trigger)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The marker after the next messages: as many as the limit allows."""
-        self._check(start)
+        """The markers after the next messages: as many as the limit allows, of each queue some."""
         self._present()
+        markers = self._markers(start)
         most = None if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_rows", None)
-        if self._target == "":
-            return start
-        marker, count = start["marker"], 0
+        counts: dict[str, int] = {}
+        left = most
         with self._options.client() as client:
-            while most is None or count < most:
-                size = self._options.page_size
-                if most is not None:
-                    size = min(size, most - count)
-                found, following = self._page(client, marker, size)
-                if not found or following is None:
-                    break
-                marker, count = following, count + found
+            for number, queue in enumerate(self._options.queues):
+                share = left and -(-left // (len(self._options.queues) - number))
+                marker, count = self._after(client, queue, markers[queue], share)
+                if count:
+                    markers[queue], counts[queue] = marker, count
+                left = None if left is None else left - count
+        self._read = markers
         # Spark compares offsets as text: only what is new may differ from `start`.
-        return {"queue": self._queue, "marker": marker, "count": count} if count else start
+        frozen = self._targets is not None
+        if not counts or self._patience.waits(sum(counts.values()), frozen=frozen):
+            return start
+        return {"markers": markers, "counts": counts}
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Tell a query's progress how much the queues hold, and how far behind it is."""
+        with self._options.client() as client:
+            return {
+                queue: lag.lag_of(client, queue, self._read.get(queue))
+                for queue in self._options.queues
+            }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[QueueRange]:
-        """One range a batch: its size is bounded, and order is kept."""
-        self._check(start)
-        self._check(end)
-        if start["marker"] == end["marker"]:
-            return []
-        return [QueueRange(self._queue, start["marker"] or None, end["marker"], end["count"])]
+        """One range a batch and queue: its size is bounded, and order within a queue is kept."""
+        before, after = self._markers(start), self._markers(end)
+        return [
+            QueueRange(queue, before[queue] or None, marker, _counts(end).get(queue, 0))
+            for queue, marker in after.items()
+            if marker != before[queue]
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a batch.
@@ -96,39 +116,61 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Freeze the end of the query at the last message that is there now."""
-        self._target = self._last()
+        """Freeze the end of the query at the last messages that are there now."""
+        self._targets = self._newest()
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: nothing was claimed."""
 
-    def _page(self, client: Client, marker: str, size: int) -> tuple[int, str | None]:
-        page = client.list_page(
-            self._queue,
-            marker=marker or None,
-            until=self._target,
-            limit=size,
-            include_claimed=self._options.include_claimed,
-            include_delayed=self._options.include_delayed,
-            raw=True,
-        )
-        return len(page.messages), page.marker
+    def _after(self, client: Client, queue: str, marker: str, most: int | None) -> tuple[str, int]:
+        """Return the marker after the next messages of a queue, and how many they are."""
+        until = None if self._targets is None else self._targets[queue]
+        count = 0
+        while until != "" and (most is None or count < most):
+            size = self._options.page_size
+            page = client.list_page(
+                queue,
+                marker=marker or None,
+                until=until,
+                limit=size if most is None else min(size, most - count),
+                include_claimed=self._options.include_claimed,
+                include_delayed=self._options.include_delayed,
+                raw=True,
+            )
+            if not page.messages or page.marker is None:
+                break
+            marker, count = page.marker, count + len(page.messages)
+        return marker, count
 
-    def _last(self) -> str:
+    def _newest(self) -> dict[str, str]:
         with self._options.client() as client:
-            newest = client.stats(self._queue).newest
-        return "" if newest is None else newest.href.rsplit("/", 1)[1]
+            newest = {queue: client.stats(queue).newest for queue in self._options.queues}
+        return {
+            queue: "" if one is None else one.href.rsplit("/", 1)[1]
+            for queue, one in newest.items()
+        }
 
     def _present(self) -> None:
-        """Ask once whether the queue is there."""
+        """Ask once whether the queues are there."""
         if not self._known:
             with self._options.client() as client:
                 self._options.check_queues(client)
             self._known = True
 
-    def _check(self, offset: dict[str, Any]) -> None:
-        if offset["queue"] != self._queue:
-            raise OptionError(
-                f"The checkpoint is of the queue {offset['queue']!r}, not of {self._queue!r}: give "
-                "every query a checkpoint of its own."
-            )
+    def _markers(self, offset: dict[str, Any]) -> dict[str, str]:
+        """Return the markers of an offset by queue; a queue that is new begins at its start."""
+        known = offset.get("markers")
+        if known is None:  # of a version that had one queue a stream
+            known = {offset["queue"]: offset["marker"]}
+        for queue in known:
+            if queue not in self._options.queues:
+                raise OptionError(
+                    f"The checkpoint is of the queue {queue!r}, which is not in "
+                    f"{', '.join(self._options.queues)}: give every query a checkpoint of its own."
+                )
+        return {queue: known.get(queue, "") for queue in self._options.queues}
+
+
+def _counts(offset: dict[str, Any]) -> dict[str, int]:
+    counts: dict[str, int] | None = offset.get("counts")
+    return {offset["queue"]: offset["count"]} if counts is None else counts

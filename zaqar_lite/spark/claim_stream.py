@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from zaqar_lite.spark import claiming
+from zaqar_lite.spark.lag import Patience, lag_of
 from zaqar_lite.spark.ledger import Claims, Ledger
 from zaqar_lite.spark.options import OptionError, Options
 from zaqar_lite.spark.renewal import Renewal, renew
@@ -60,6 +61,7 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ledger = Ledger(options.state_dir or "", self._queue)
         self._left: int | None = None
         self._known = False
+        self._patience = Patience(options)
         self._renewal = Renewal(options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -89,18 +91,28 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not self._known:
                 self._options.check_queues(client)
                 self._known = True
+            if self._options.min_messages_per_trigger > 1:
+                ready = int(lag_of(client, self._queue, None)["ready"])
+                if self._patience.waits(ready, frozen=self._left is not None):
+                    return start
             # What is frozen is there already; a query that goes on lets the server wait for it.
             wait = _WAIT if self._left is None else 0
             held = claiming.claim(client, self._options, most, wait=wait)
         if not held:
             return start
-        rows = pa.Table.from_batches([to_batch(one.messages, COLUMNS) for one in held])
+        columns = tuple(dict.fromkeys((*COLUMNS, *self._columns)))
+        rows = pa.Table.from_batches([to_batch(one.messages, columns) for one in held])
         if self._left is not None:
             self._left -= rows.num_rows
         claims = [(one.id, [message.id for message in one.messages]) for one in held]
         self._ledger.write(first + 1, claims, rows)
         self._renewal.add(first + 1, claims)
         return self._offset(first + 1)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Tell a query's progress how much the queue holds: `ready` is what is left to claim."""
+        with self._options.client() as client:
+            return {self._queue: lag_of(client, self._queue, None)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[LedgerPart]:
         """The parts of the batches after `start`, up to `end`."""

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a job and answer its exit code."""
     arguments = parser().parse_args(argv)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a job cleans up
-    target = Target(arguments.endpoint, arguments.queue, arguments.project, arguments.page_size)
+    target = _target(arguments)
     started = time.monotonic()
     try:
         spark = _session(arguments)
@@ -108,12 +108,26 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def _target(given: argparse.Namespace) -> Target:
+    names = ("keyFile", "signedFile", "cloud", "caFile", "retryTimeout")
+    access = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
+    return Target(given.endpoint, given.queue, given.project, given.page_size, access)
+
+
 def _add(subparsers: Any, name: str, text: str, job: Job) -> argparse.ArgumentParser:  # noqa: ANN401
     added: argparse.ArgumentParser = subparsers.add_parser(name, help=text, description=text)
     added.set_defaults(run=job)
     added.add_argument("--queue", required=True)
     added.add_argument("--endpoint", default="http://127.0.0.1:8888", metavar="URL")
     added.add_argument("--project", default="default")
+    for flag, option, words in (
+        ("--key-file", "keyFile", "a file with an access key; without, ZAQAR_LITE_KEY"),
+        ("--signed-file", "signedFile", "a permission that `zaqar-lite share` has printed"),
+        ("--cloud", "cloud", "log in to Keystone as clouds.yaml says"),
+        ("--ca-file", "caFile", "the certificates to trust"),
+        ("--retry-timeout", "retryTimeout", "seconds to try while there is no answer; 10"),
+    ):
+        added.add_argument(flag, dest=option, help=words)
     added.add_argument("--page-size", type=int, default=20, help="at most what the server allows")
     added.add_argument("--master", help="where Spark runs; by default here, on all cores")
     added.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE")

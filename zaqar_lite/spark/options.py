@@ -4,14 +4,27 @@ Spark gives option names in lower case and all values as text. Names here are th
 """
 
 import dataclasses
+import datetime as dt
 import functools
 import logging
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
-from zaqar_lite.client import Client, Forbidden, NotFound, RetryPolicy, ServerWarning
+from zaqar_lite.client import (
+    Auth,
+    Client,
+    Forbidden,
+    KeystoneAuth,
+    NotFound,
+    RetryPolicy,
+    ServerWarning,
+    SignedAuth,
+    ZaqarError,
+)
 from zaqar_lite.environment import client_value
 
 InvalidRows = Literal["fail", "skip", "deadletter"]
@@ -24,12 +37,27 @@ KNOWN = (
     "idempotencyKey", "reportPath", "rejectPath", "mode", "stateDir", "startingPosition",
     "failOnDataLoss", "failOnMissingQueue",
     "maxMessagesPerTrigger", "claimTtl", "claimGrace", "claimRenewal", "path",
+    "minMessagesPerTrigger", "maxTriggerDelay", "columns", "retryTimeout",
+    "keyFile", "signedFile", "cloud", "caFile",
 )  # fmt: skip
 
 
-# The first tries come sooner than an interactive client's: a task's other requests wait behind
-# them. Altogether they last as long, some ten seconds.
-_RETRIES = RetryPolicy(attempts=11, base=0.02)
+EXTRA = ("value", "timestamp", "key", "attempts", "failure_count")
+"""Columns that a read has where the option `columns` names them."""
+
+
+def _retries(seconds: float) -> RetryPolicy:
+    """Return what keeps trying for about so many seconds on average.
+
+    The first tries come sooner than an interactive client's: a task's other requests wait behind
+    them.
+    """
+    policy = RetryPolicy(attempts=1, base=0.02)
+    waited = 0.0
+    while waited < seconds:
+        waited += min(policy.cap, policy.base * 2 ** min(policy.attempts - 1, 30)) / 2
+        policy = dataclasses.replace(policy, attempts=policy.attempts + 1)
+    return policy
 
 
 _logger = logging.getLogger(__name__)
@@ -82,7 +110,15 @@ class Options:
     reject_path: str | None = None
     mode: Literal["browse", "claim"] = "browse"
     state_dir: str | None = None
-    starting_position: Literal["earliest", "latest"] = "earliest"
+    starting_position: str = "earliest"
+    min_messages_per_trigger: int = 1
+    max_trigger_delay: float = 900.0
+    columns: tuple[str, ...] = ()
+    retry_timeout: float = 10.0
+    key_file: str | None = None
+    signed_file: str | None = None
+    cloud: str | None = None
+    ca_file: str | None = None
     fail_on_data_loss: bool = True
     fail_on_missing_queue: bool = True
     max_messages_per_trigger: int = 10_000
@@ -91,18 +127,41 @@ class Options:
     claim_renewal: float = 200.0
 
     def client(self) -> Client:
-        """Open a client; it belongs to the process that opened it, never to a pickled object."""
+        """Open a client; it belongs to the process that opened it, never to a pickled object.
+
+        Raises:
+            OptionError: a file that proves who asks can't be read.
+        """
+        try:
+            key = client_value("KEY") if self.auth_options == 0 else None
+            if self.key_file is not None:
+                key = Path(self.key_file).read_text(encoding="utf-8").strip()
+            auth: Auth | None = None
+            if self.signed_file is not None:
+                auth = SignedAuth.from_file(self.signed_file)
+            elif self.cloud is not None:
+                auth = KeystoneAuth.cloud(self.cloud)
+            trusted = self.ca_file and ssl.create_default_context(cafile=self.ca_file)
+        except (OSError, ValueError, ImportError, ZaqarError) as error:
+            raise OptionError(f"Can't prove who asks, or trust the server: {error}") from error
         return Client(
             self.endpoint,
-            project=self.project,
+            project=self.project if auth is None else None,
             client_id=self.client_id,
             timeout=self.timeout,
             page_size=self.page_size,
-            key=client_value("KEY"),
-            retries=_RETRIES,
+            key=key,
+            auth=auth,
+            ssl_context=trusted or None,
+            retries=_retries(self.retry_timeout),
             release_on_sigterm=False,
             on_warning=_once,
         )
+
+    @property
+    def auth_options(self) -> int:
+        """How many options say who asks; more than one contradict each other."""
+        return sum(one is not None for one in (self.key_file, self.signed_file, self.cloud))
 
     def check_queues(self, client: Client) -> None:
         """Ask whether the queues that are to be read are there.
@@ -191,9 +250,15 @@ def parse(given: Mapping[str, str]) -> Options:
         reject_path=reader.local("rejectPath"),
         mode=reader.choice("mode", "browse", "claim"),  # type: ignore[arg-type]
         state_dir=values.get("stateDir"),
-        starting_position=reader.choice(  # type: ignore[arg-type]
-            "startingPosition", "earliest", "latest"
-        ),
+        starting_position=reader.position(),
+        min_messages_per_trigger=reader.whole("minMessagesPerTrigger", 1, 1, 10_000_000),
+        max_trigger_delay=reader.number("maxTriggerDelay", 900.0),
+        columns=reader.several("columns", *EXTRA),
+        retry_timeout=reader.number("retryTimeout", 10.0),
+        key_file=values.get("keyFile"),
+        signed_file=values.get("signedFile"),
+        cloud=values.get("cloud"),
+        ca_file=values.get("caFile"),
         fail_on_data_loss=reader.flag("failOnDataLoss", default=True),
         fail_on_missing_queue=reader.flag("failOnMissingQueue", default=True),
         max_messages_per_trigger=reader.whole("maxMessagesPerTrigger", 10_000, 1, 10_000_000),
@@ -203,6 +268,8 @@ def parse(given: Mapping[str, str]) -> Options:
     )
     if not options.claim_renewal:
         options = dataclasses.replace(options, claim_renewal=options.claim_ttl / 3)
+    if options.auth_options > 1:
+        raise OptionError("Give one of 'keyFile', 'signedFile' and 'cloud'.")
     if options.on_invalid_row == "deadletter" and not options.dead_letter_queue:
         raise OptionError("onInvalidRow=deadletter needs the option 'deadLetterQueue'.")
     if options.keys == "requests" and options.on_invalid_row != "fail":
@@ -259,6 +326,27 @@ class _Reader:
         if text not in ("true", "false"):
             raise OptionError(f"The option {name!r} must be 'true' or 'false', not {text!r}.")
         return text == "true"
+
+    def position(self) -> str:
+        """Read `startingPosition`: earliest, latest, or an instant in ISO 8601."""
+        text = self._values.get("startingPosition", "earliest")
+        if text not in {"earliest", "latest"}:
+            try:
+                dt.datetime.fromisoformat(text)
+            except ValueError:
+                raise OptionError(
+                    "The option 'startingPosition' must be earliest, latest or an instant in "
+                    f"ISO 8601, not {text!r}."
+                ) from None
+        return text
+
+    def several(self, name: str, *allowed: str) -> tuple[str, ...]:
+        given = tuple(filter(None, (one.strip() for one in self._values.get(name, "").split(","))))
+        if unknown := set(given) - set(allowed):
+            raise OptionError(
+                f"The option {name!r} may have {', '.join(allowed)}, not {min(unknown)!r}."
+            )
+        return given
 
     def local(self, name: str) -> str | None:
         """Read a path on this machine, or its `file:` URI."""

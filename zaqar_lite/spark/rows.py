@@ -1,5 +1,6 @@
 """The schema of what is read, and how messages become rows of it."""
 
+import datetime as dt
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from zaqar_lite.client import DeadLetter, Message
+from zaqar_lite.spark.lag import posted
 from zaqar_lite.spark.options import OptionError
 
 _TEXT, _WHOLE, _TIME = pa.string(), pa.int32(), pa.timestamp("us", tz="UTC")
@@ -22,6 +24,12 @@ def _expires(message: Message) -> float | None:
     if message.created is None:
         return None
     return (int(message.created.timestamp()) + int(message.ttl)) * 1_000_000
+
+
+def _timestamp(message: Message) -> int | dt.datetime | None:
+    """When it was posted, to the microsecond where the id tells."""
+    at = posted(message.id)
+    return message.created if at is None else at
 
 
 def _letter(read: Callable[[DeadLetter], Any]) -> Callable[[Message], Any]:
@@ -51,8 +59,43 @@ _COLUMN: dict[str, tuple[pa.DataType, Callable[[Message], Any]]] = {
     "checksum": (_TEXT, lambda m: m.checksum),
 }
 COLUMNS = tuple(_COLUMN)
-_KNOWN = {name: _SQL.get(kind, "map<string,string>") for name, (kind, _) in _COLUMN.items()}
-SCHEMA = ", ".join(f"{name} {kind}" for name, kind in _KNOWN.items())
+_ATTEMPT = pa.struct(
+    [
+        ("number", _WHOLE),
+        ("claimed_at", _TIME),
+        ("ended_at", _TIME),
+        ("outcome", _TEXT),
+        ("reason", _TEXT),
+        ("detail", _TEXT),
+        ("client_id", _TEXT),
+    ]
+)
+# Those that the option `columns` adds.
+_COLUMN |= {
+    "value": (pa.binary(), lambda m: None if m.body is None else bytes(m.body)),
+    "timestamp": (_TIME, _timestamp),
+    "key": (_TEXT, lambda m: None if m.headers is None else m.headers.get("key")),
+    "attempts": (
+        pa.list_(_ATTEMPT),
+        lambda m: [
+            {name.name: getattr(one, name.name) for name in _ATTEMPT} for one in m.attempts or ()
+        ],
+    ),
+    "failure_count": (_WHOLE, lambda m: m.failure_count),
+}
+_SQL |= {
+    pa.binary(): "binary",
+    pa.map_(_TEXT, _TEXT): "map<string,string>",
+    pa.list_(_ATTEMPT): "array<struct<number:int,claimed_at:timestamp,ended_at:timestamp,"
+    "outcome:string,reason:string,detail:string,client_id:string>>",
+}
+_KNOWN = {name: _SQL[kind] for name, (kind, _) in _COLUMN.items()}
+SCHEMA = ", ".join(f"{name} {_KNOWN[name]}" for name in COLUMNS)
+
+
+def schema_with(extra: Sequence[str]) -> str:
+    """Return the schema of a read with these further columns."""
+    return ", ".join([SCHEMA, *(f"{name} {_KNOWN[name]}" for name in extra)])
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
@@ -64,7 +107,7 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
     for field in schema.fields:
         known = _KNOWN.get(field.name)
         if known is None:
-            raise OptionError(f"There is no column {field.name!r}; there are {', '.join(COLUMNS)}.")
+            raise OptionError(f"There is no column {field.name!r}; there are {', '.join(_KNOWN)}.")
         if field.dataType.simpleString() != known:
             raise OptionError(
                 f"The column {field.name!r} is {known}, not {field.dataType.simpleString()}: cast "

@@ -15,7 +15,7 @@ from zaqar_lite.spark.browse_stream import BrowseStream
 from zaqar_lite.spark.claim_stream import ClaimStream
 from zaqar_lite.spark.options import OptionError, parse
 from zaqar_lite.spark.reader import PushdownReader, ZaqarReader
-from zaqar_lite.spark.rows import SCHEMA
+from zaqar_lite.spark.rows import schema_with
 from zaqar_lite.spark.writer import Sender, ZaqarStreamWriter, ZaqarWriter
 
 
@@ -60,7 +60,7 @@ class ZaqarDataSource(DataSource):
         """
         if not self._parsed.queues:
             raise OptionError("Name what to read: the option 'queue', or 'queues' with commas.")
-        return SCHEMA
+        return schema_with(self._parsed.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Browse in a batch query."""

@@ -2,7 +2,8 @@
 
 import json
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,16 @@ Summary = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a queue is; `page_size` is at most what the server allows on a page."""
+    """Where a queue is; `page_size` is at most what the server allows on a page.
+
+    `access` are further options of the data source: who asks, whom to trust, how long to try.
+    """
 
     endpoint: str
     queue: str
     project: str = "default"
     page_size: int = 20
+    access: Mapping[str, str] = field(default_factory=dict)
 
     def options(self) -> dict[str, str]:
         """The options of the data source that say this."""
@@ -30,6 +35,7 @@ class Target:
             "project": self.project,
             "queue": self.queue,
             "pageSize": str(self.page_size),
+            **self.access,
         }
 
     def client(self) -> Client:

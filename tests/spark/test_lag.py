@@ -1,0 +1,142 @@
+"""Streams of several queues, from an instant, in batches worth it, and how far they are."""
+
+import datetime as dt
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from tests.server import ServerProcess
+from tests.spark.test_parts import ID, options, values
+from zaqar_lite.client import Client, NewMessage
+from zaqar_lite.spark.browse_stream import BrowseStream
+from zaqar_lite.spark.claim_stream import ClaimStream
+from zaqar_lite.spark.options import EXTRA, OptionError, parse
+from zaqar_lite.spark.reader import QueueRange, browse
+
+
+def ids_of(reader: BrowseStream, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+    return [one for part in reader.partitions(start, end) for one in values(reader.read(part))]
+
+
+def test_several_queues_share_a_batch_and_none_starves(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    other = f"{queue}-other"
+    ids = client.post_batch(queue, range(10))
+    few = client.post_batch(other, range(2))
+    reader = BrowseStream(options(server.url, f"{queue},{other}", pageSize=4), ID)
+    start = reader.initialOffset()
+    first = reader.latestOffset(start, ReadMaxRows(6))
+    assert first["counts"] == {queue: 3, other: 2}
+    assert ids_of(reader, start, first) == ids[:3] + few
+    second = reader.latestOffset(first, ReadMaxRows(100))
+    assert ids_of(reader, first, second) == ids[3:]
+    assert reader.latestOffset(second, ReadMaxRows(100)) == second
+    # A checkpoint of the version that had one queue a stream.
+    marker = first["markers"][queue]
+    old = {"queue": queue, "marker": marker, "count": 3}
+    alone = BrowseStream(options(server.url, queue), ID)
+    assert alone.latestOffset(old, ReadMaxRows(100))["counts"] == {queue: 7}
+    assert ids_of(alone, {**old, "marker": ""}, old) == ids[:3]
+
+
+def test_a_stream_begins_at_an_instant(server: ServerProcess, client: Client, queue: str) -> None:
+    client.post_batch(queue, range(3))
+    time.sleep(0.02)  # the server's clock is this machine's
+    between = dt.datetime.now(dt.UTC)
+    time.sleep(0.02)
+    later = client.post_batch(queue, range(2))
+    reader = BrowseStream(options(server.url, queue, startingPosition=between.isoformat()), ID)
+    start = reader.initialOffset()
+    assert ids_of(reader, start, reader.latestOffset(start, ReadMaxRows(9))) == later
+    with pytest.raises(OptionError, match="'startingPosition' must be earliest, latest or an inst"):
+        options(server.url, queue, startingPosition="yesterday")
+
+
+@pytest.mark.parametrize("mode", ["browse", "claim"])
+def test_a_batch_waits_until_it_is_worth_it(
+    server: ServerProcess, client: Client, queue: str, tmp_path: Path, mode: str
+) -> None:
+    client.post_batch(queue, range(3))
+
+    def reader(**given: object) -> BrowseStream | ClaimStream:
+        ours = options(server.url, queue, mode=mode, stateDir=tmp_path / str(given), **given)
+        return (ClaimStream if mode == "claim" else BrowseStream)(ours, ID)
+
+    patient = reader(minMessagesPerTrigger=4)
+    start = patient.initialOffset()
+    assert patient.latestOffset(start, ReadMaxRows(9)) == start
+    client.post(queue, 4)
+    assert patient.latestOffset(start, ReadMaxRows(9)) != start
+    patient.stop()
+    client.post_batch(queue, range(2))
+    hurried = reader(minMessagesPerTrigger=9, maxTriggerDelay=0.01)
+    time.sleep(0.02)
+    start = hurried.initialOffset()
+    assert hurried.latestOffset(start, ReadMaxRows(9)) != start
+    hurried.stop()
+    frozen = reader(minMessagesPerTrigger=99)
+    frozen.prepareForTriggerAvailableNow()
+    client.post(queue, 9)
+    frozen.stop()
+
+
+def test_progress_tells_how_far_behind_a_stream_is(
+    server: ServerProcess, client: Client, queue: str, tmp_path: Path
+) -> None:
+    client.create_queue(queue, {"_default_message_delay": 600})
+    posted = client.post_batch(queue, [NewMessage(body=1, delay=0), NewMessage(body=2)])
+    reader = BrowseStream(options(server.url, queue), ID)
+    reader.latestOffset(reader.initialOffset(), ReadMaxRows(1))
+    told = (reader.reportLatestOffset() or {})[queue]
+    assert (told["total"], told["ready"], told["delayed"], told["claimed"]) == (2, 1, 1, 0)
+    assert told["newest"] == posted[1]
+    assert told["oldest_age"] is not None
+    assert 0 < told["lag_seconds"] < 1
+    claiming = ClaimStream(options(server.url, queue, mode="claim", stateDir=tmp_path), ID)
+    assert (claiming.reportLatestOffset() or {})[queue]["ready"] == 1
+
+
+def test_further_columns_by_option(server: ServerProcess, client: Client, queue: str) -> None:
+    before = dt.datetime.now(dt.UTC)
+    client.post(queue, {"n": 1}, headers={"key": "k"})
+    held = client.create_claim(queue, limit=1)
+    assert held is not None
+    client.release_claim(queue, held.id)
+    names = ("value", "timestamp", "key", "attempts", "failure_count")
+    given = options(server.url, queue, columns=",".join(names))
+    assert given.columns == names == EXTRA
+    (row,) = [
+        row
+        for batch in browse(client, given, QueueRange(queue, None, None), names)
+        for row in batch.to_pylist()
+    ]
+    assert (row["value"], row["key"]) == (b'{"n":1}', "k")
+    assert before <= row["timestamp"] <= dt.datetime.now(dt.UTC)
+    assert [one["outcome"] for one in row["attempts"]] == ["released"]
+    with pytest.raises(OptionError, match="'columns' may have value"):
+        options(server.url, queue, columns="colour")
+
+
+def test_a_key_in_a_file_proves_who_asks(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("zl_secret\n")
+    given = {"endpoint": "http://127.0.0.1:1", "keyFile": str(tmp_path / "key")}
+    with parse(given).client() as client:
+        assert "zl_secret" in str(client._auth.headers())
+    assert "zl_secret" not in repr(parse(given))
+    with pytest.raises(OptionError, match="Can't prove who asks"):
+        parse({**given, "keyFile": "/no/such/file"}).client()
+    with pytest.raises(OptionError, match="one of 'keyFile'"):
+        parse({**given, "cloud": "devstack"})
+
+
+def test_retries_last_as_long_as_they_are_told() -> None:
+    with parse({"endpoint": "http://127.0.0.1:1", "retryTimeout": "0"}).client() as client:
+        assert client._retries.attempts == 1
+    with parse({"endpoint": "http://127.0.0.1:1"}).client() as client:
+        assert client._retries.attempts == 11
+    with parse({"endpoint": "http://127.0.0.1:1", "retryTimeout": "300"}).client() as client:
+        assert 60 < client._retries.attempts < 80
