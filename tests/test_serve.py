@@ -91,7 +91,10 @@ def test_serves_with_standard_streams_closed(closed: tuple[int, ...], tmp_path: 
 
 def test_logs_json_lines_without_bodies_or_tokens() -> None:
     with ServerProcess("memory://", "--access-log") as server:
-        secret = {"X-Auth-Token": "token-sesame", **HEADERS}
+        caller = f"req-{uuid.uuid4()}"
+        trace = f"00-{'4b' * 16}-{'a3' * 8}-01"
+        secret = {"X-Auth-Token": "token-sesame", "traceparent": trace, **HEADERS}
+        secret["X-OpenStack-Request-ID"] = caller
         body = {"messages": [{"body": "body-sesame"}]}
         posted = httpx.post(f"{server.url}/v2/queues/q/messages", json=body, headers=secret)
         assert posted.status_code == 201
@@ -104,6 +107,8 @@ def test_logs_json_lines_without_bodies_or_tokens() -> None:
     assert access["project"] == "demo"
     assert access["request_id"] == posted.headers["x-openstack-request-id"]
     assert access["milliseconds"] > 0
+    assert access["caller_request_id"] == caller != access["request_id"]
+    assert (access["trace_id"], access["span_id"]) == ("4b" * 16, "a3" * 8)
     assert (access["method"], access["queue"]) == ("POST", "q")
     assert access["path"] == "/v2/queues/{queue_name}/messages"
     assert access["client"] == HEADERS["Client-ID"].replace("-", "")

@@ -17,6 +17,9 @@ _ACCESS_FIELDS = (
     "client",
     "status",
     "milliseconds",
+    "caller_request_id",
+    "trace_id",
+    "span_id",
 )
 
 _UNPRINTED = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]")

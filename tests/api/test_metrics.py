@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import Api, MakeApi, claim_id_of
+from zaqar_lite.api import access
 from zaqar_lite.service.metrics import census
 
 pytestmark = pytest.mark.anyio
@@ -170,3 +171,15 @@ async def test_is_open_to_operators_only_where_somebody_authenticates(
         api.http.headers["Authorization"] = f"Bearer {made.json()['key']}"
         assert (await api.http.get("/metrics")).status_code == 403
         assert (await api.http.get("/v2/queues/q/depth")).json()["depth"] == 0
+
+
+async def test_what_works_for_long_is_always_logged(
+    api: Api, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await api.claim(query="&wait=1") == []  # told to wait, so not slow
+    monkeypatch.setattr(access, "SLOW", -1.0)
+    await api.call("GET", "stats", X_OpenStack_Request_ID="not one, and not logged")
+    (line,) = [record for record in caplog.records if record.name == "zaqar_lite.access"]
+    assert (line.levelname, line.getMessage()) == ("WARNING", "slow request")
+    assert vars(line)["path"] == "/v2/queues/{queue_name}/stats"
+    assert "caller_request_id" not in vars(line)

@@ -6,12 +6,12 @@ gets the same form, whichever way it took.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import getrandbits
 
+from zaqar_lite.api.access import log_request
 from zaqar_lite.api.auditing import Auditor
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_response
@@ -34,10 +34,8 @@ from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.connected import Connected
 from zaqar_lite.service.metrics.metrics import Metrics
 
-logger = logging.getLogger("zaqar_lite.access")
 Framework = Callable[[Scope, Receive, Send], Awaitable[None]]
 _NO_CONTENT_STATUSES = (204, 304)
-_FAILED = 400
 
 
 class Dispatcher:
@@ -112,10 +110,7 @@ class Dispatcher:
         status = await self._serve(request, scope, send, exchange)
         seconds = time.perf_counter() - started
         self.metrics.request(request.route, status, seconds)
-        if self._access_log:
-            self._log(logging.INFO, request, status, seconds)
-        elif status >= _FAILED and logger.isEnabledFor(logging.DEBUG):
-            self._log(logging.DEBUG, request, status, seconds)
+        log_request(self._tree, request, status, seconds, every=self._access_log)
 
     async def _serve(
         self, request: Request, scope: Scope, send: Send, exchange: Exchange | None
@@ -203,26 +198,6 @@ class Dispatcher:
         if route.needs_store:
             self._check_store()
         return route
-
-    def _log(self, level: int, request: Request, status: int, seconds: float) -> None:
-        found = self._tree.find(request.path)
-        route = found[0].routes.get(request.method) if found else None
-        values = found[1] if found and route and "{queue_name}" in route.template else ("",)
-        logger.log(
-            level,
-            "request",
-            extra={
-                "request_id": request.request_id,
-                "method": request.method,
-                "path": route.template if route else "unknown",
-                "route": route.name if route else "unknown",
-                "project": request.project,
-                "queue": values[0],
-                "client": request.client_id,
-                "status": status,
-                "milliseconds": round(seconds * 1000, 3),
-            },
-        )
 
 
 def _nothing() -> None:

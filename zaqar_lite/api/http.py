@@ -91,10 +91,10 @@ class Request:
 
     `headers` has lower-case names; of a repeated header the last value holds. `path_values` are
     the variable segments of the path, in order; `status` is what was answered, `answered` how many
-    bytes its body had where the framework answered, and `route` the name of the route that did.
-    `principal` is who sent it: whoever its headers name where nobody authenticates. `tell` is
-    called with the answer, before it leaves, where the audit trail is told; `address` is where it
-    came from, for that.
+    bytes its body had where the framework answered, and `route` the name of the route that did;
+    `waits` how many seconds it may wait for a message. `principal` is who sent it: whoever its
+    headers name where nobody authenticates. `tell` is called with the answer, before it leaves,
+    where the audit trail is told; `address` is where it came from, for that.
     """
 
     method: str
@@ -110,6 +110,7 @@ class Request:
     status: int = 0
     answered: int = 0
     route: str = ""
+    waits: int = 0
     address: str = ""
     tell: "Callable[[Response], None] | None" = None
     principal: Principal = TRUSTED

@@ -54,6 +54,7 @@ class Patience:
         """
         if not seconds:
             return await ask()
+        request.waits = seconds
         async with _watched(request) as gone:
             found = await self._waiting.until_found(queue, seconds, ask, gone=gone, reads=reads)
             if found is not None and gone.done() and undo is not None:

@@ -1,0 +1,49 @@
+"""The lines of the log that are about single requests."""
+
+import logging
+import re
+
+from zaqar_lite.api.http import Request
+from zaqar_lite.api.routes import RouteTree
+
+logger = logging.getLogger("zaqar_lite.access")
+SLOW = 0.5
+"""Seconds of work that make a request slow; what it was told to wait does not count."""
+_FAILED = 400
+_CALLER = re.compile(rb"req-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
+
+
+def log_request(
+    tree: RouteTree, request: Request, status: int, seconds: float, *, every: bool
+) -> None:
+    """Log a request if that is asked for, if it was slow, or, at debug level, if it failed."""
+    if seconds > SLOW and seconds > SLOW + request.waits:
+        level, text = logging.WARNING, "slow request"
+    elif every:
+        level, text = logging.INFO, "request"
+    elif status >= _FAILED and logger.isEnabledFor(logging.DEBUG):
+        level, text = logging.DEBUG, "request"
+    else:
+        return
+    found = tree.find(request.path)
+    route = found[0].routes.get(request.method) if found else None
+    values = found[1] if found and route and "{queue_name}" in route.template else ("",)
+    fields = {
+        "request_id": request.request_id,
+        "method": request.method,
+        "path": route.template if route else "unknown",
+        "route": route.name if route else "unknown",
+        "project": request.project,
+        "queue": values[0],
+        "client": request.client_id,
+        "status": status,
+        "milliseconds": round(seconds * 1000, 3),
+    }
+    caller = request.headers.get(b"x-openstack-request-id", b"")
+    if _CALLER.fullmatch(caller):
+        fields["caller_request_id"] = caller.decode()
+    trace = _TRACE.fullmatch(request.headers.get(b"traceparent", b""))
+    if trace is not None:
+        fields["trace_id"], fields["span_id"] = trace[1].decode(), trace[2].decode()
+    logger.log(level, text, extra=fields)
