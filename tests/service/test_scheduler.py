@@ -45,6 +45,8 @@ class Place(NamedTuple):
         self.clock.advance(int(at) - self.clock.now_ms())
 
     async def put(self, name: str = "s", **fields: Any) -> None:
+        if "every" in fields:
+            fields = {"start": "2030-01-01T00:00:00Z", **fields}
         await self.schedules.put("p", name, plan(**fields))
 
     async def run(self) -> None:

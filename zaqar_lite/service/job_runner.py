@@ -22,7 +22,7 @@ from zaqar_lite.service.jobs import Jobs, running_name
 from zaqar_lite.storage.base import MessageStore
 
 logger = logging.getLogger(__name__)
-_HELD_MS = 15_000
+_HELD_MS = 10_000
 _LOOK_EVERY = 2.0
 """Seconds after which jobs are looked for that nobody told of: other processes' are."""
 _MOST_JOBS = 16

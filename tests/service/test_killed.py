@@ -1,0 +1,143 @@
+"""kill -9 of servers in the middle of a redrive and of schedules: nothing twice, nothing lost.
+
+Behind `tests/run --all` there are more letters, kills and hours.
+"""
+
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.server import ServerProcess
+from tests.services import RedisServer
+
+IS_LONG = "ZAQAR_TEST_ALL" in os.environ
+LETTERS, KILLS, HOURS = (20_000, 5, 240) if IS_LONG else (1_500, 2, 4)
+HEADERS = {"Client-ID": str(uuid4()), "X-Project-ID": f"killed-{uuid4().hex[:8]}"}
+HOUR = 3_600
+
+
+class Servers:
+    """Server processes over one store, any of which may be killed; their clock can be moved."""
+
+    def __init__(self, store: str, count: int, directory: Path) -> None:
+        self._offset_file = directory / "clock"
+        self._offset = 0
+        env = {"ZAQAR_LITE_CLOCK_OFFSET_FILE": str(self._offset_file)}
+        self._servers = [ServerProcess(store, env=env) for _ in range(count)]
+        for server in self._servers:
+            server.start()
+
+    def advance(self, seconds: int) -> None:
+        self._offset += seconds * 1_000
+        written = self._offset_file.with_suffix(".new")
+        written.write_text(str(self._offset))
+        written.rename(self._offset_file)
+
+    def kill_one(self) -> None:
+        """Kill a server and start it again; who held a job is not waited for."""
+        server = random.choice(self._servers)
+        server.kill()
+        server.start()
+        self.advance(11)
+
+    def call(self, method: str, path: str, document: Any = None) -> httpx.Response:
+        url = self._servers[0].url + path
+        return httpx.request(method, url, json=document, headers=HEADERS, timeout=60)
+
+    def listed(self, queue: str) -> Counter[str]:
+        """How often each message is in a queue."""
+        found: Counter[str] = Counter()
+        path = f"/v2/queues/{queue}/messages?echo=true&include_claimed=true&limit=20"
+        while True:
+            page = self.call("GET", path).json()
+            if not page["messages"]:
+                return found
+            found.update(message["id"] for message in page["messages"])
+            path = next(link["href"] for link in page["links"] if link["rel"] == "next")
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+
+
+@pytest.fixture(params=["embedded", "redis"])
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]:
+    """One server over the embedded store, or two over Redis."""
+    if request.param == "embedded":
+        made = Servers(f"embedded://{tmp_path / 'data'}", 1, tmp_path)
+    else:
+        redis: RedisServer = request.getfixturevalue("redis_server")
+        made = Servers(redis.url, 2, tmp_path)
+    yield made
+    made.close()
+
+
+def wait_for(look: Callable[[], bool]) -> None:
+    until = time.monotonic() + 120
+    while not look():
+        assert time.monotonic() < until, "it takes too long"
+        time.sleep(0.05)
+
+
+def post(servers: Servers, queue: str, count: int) -> Sequence[str]:
+    ids: list[str] = []
+    for first in range(0, count, 500):
+        messages = [{"body": n} for n in range(first, min(first + 500, count))]
+        answer = servers.call("POST", f"/v2/queues/{queue}/messages", {"messages": messages})
+        ids += [href.rsplit("/", 1)[1] for href in answer.json()["resources"]]
+    return ids
+
+
+def test_each_letter_is_moved_once_whoever_dies(servers: Servers) -> None:
+    letters = f"letters-{uuid4().hex[:8]}"
+    ids = post(servers, letters, LETTERS)
+    order = {"filter": {}, "to": f"{letters}-back", "max_per_second": LETTERS // 4}
+    begun = servers.call("POST", f"/v2/queues/{letters}/redrives", order)
+    assert begun.status_code == 202, begun.text
+
+    def job() -> dict[str, Any]:
+        shown: dict[str, Any] = servers.call("GET", begun.headers["location"]).json()
+        return shown
+
+    for number in range(1, KILLS + 1):
+        wait_for(lambda: job()["done"] >= LETTERS * number // (KILLS + 2))  # noqa: B023
+        servers.kill_one()
+    wait_for(lambda: job()["state"] != "running")
+    assert job()["state"] == "completed"
+    assert servers.listed(f"{letters}-back") == Counter(ids)
+    assert servers.listed(letters) == Counter()
+
+
+def test_each_hour_has_one_message_whoever_dies(servers: Servers) -> None:
+    name = f"hourly-{uuid4().hex[:8]}"
+    document = {
+        "queue": name, "body": "hour", "ttl": 1_209_600,
+        "every": "1h", "missed": "all", "catch_up": "1d",
+    }  # fmt: skip
+    assert servers.call("PUT", f"/v2/schedules/{name}", document).status_code == 201
+
+    def fired() -> int:
+        counts = servers.call("GET", f"/v2/schedules/{name}").json()["counts"]
+        assert counts["uncertain"] == 0
+        return int(counts["fired"])
+
+    for hour in range(1, HOURS + 1):
+        servers.advance(HOUR)
+        # Any call that schedules something wakes a server, which looks once a second otherwise.
+        waker = {"queue": "elsewhere", "body": 1, "at": "2199-01-01T00:00:00Z"}
+        servers.call("PUT", f"/v2/schedules/{name}-waker", waker)
+        if hour % (HOURS // 2) == 0:
+            time.sleep(random.random() / 50)
+            servers.kill_one()
+        wait_for(lambda: fired() >= hour)  # noqa: B023
+    assert fired() == HOURS
+    assert set(servers.listed(name).values()) == {1}
+    assert len(servers.listed(name)) == HOURS
