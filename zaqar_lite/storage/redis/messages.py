@@ -69,6 +69,7 @@ class RedisMessageStore(MessageStore):
     """Messages and claims in Redis."""
 
     poll_interval_ms = POLL_INTERVAL_MS
+    sweep_step = MAX_EXAMINED // 4
     capabilities = frozenset(
         {
             Capability.ATOMIC_BATCH,

@@ -3,8 +3,9 @@
 -- include: delays failing
 
 -- The script answers with what it has when it has examined `BUDGET` entries that are not handed out
--- (expired, exhausted, brought back), or read `BYTES` of them: the next call and the sweep go on.
-local BUDGET, BYTES = 250, 2097152
+-- (expired, exhausted, brought back), or read `BYTES` of them, about 3 ms: the next call and the
+-- sweep go on.
+local BUDGET, BYTES = 120, 1048576
 local limit, mode = tonumber(ARGV[4]), ARGV[15]
 local spent, is_settled = lapse(BUDGET / 2)
 local ended, none_lapsed, moved, is_unarmed = end_lapsed(BUDGET / 2)
