@@ -52,6 +52,7 @@ from zaqar_lite.service.routing import Router
 from zaqar_lite.service.scheduler import Scheduler
 from zaqar_lite.service.schedules import Schedules
 from zaqar_lite.service.settling import Settling
+from zaqar_lite.service.shared_rates import SharedRates
 from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.service.signing import Keyring, Revocations
 from zaqar_lite.service.startup import Startup
@@ -117,6 +118,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
         (
             *(janitor, services.deliveries, quotas, stock),
             *_trails(services.trail),
+            *_shared(services.rates, management, settings.workers),
             JobRunner(services.jobs, messages, clock),
             Scheduler(
                 services.schedules, messages, clock, window_ms=settings.idempotency_window * 1000
@@ -156,6 +158,10 @@ def _policy(path: Path, authority: Authority, routes: Iterable[Route]) -> Policy
     rules = [route.access for route in routes if route.access.rule is not None]
     defaults = {str(access.rule): authority.default_rule(access.verb) for access in rules}
     return PolicyFile(path, defaults, authority.adopt)
+
+
+def _shared(rates: Rates, management: ManagementStore, workers: int) -> tuple[SharedRates, ...]:
+    return (SharedRates(rates, management, share=1 / workers),) if management.shares_rates else ()
 
 
 def _trails(trail: Trail | None) -> tuple[Trail, ...]:
@@ -256,7 +262,7 @@ def _services(
         quota_of=quotas.of,
     )
     connected = Connected(quotas, workers=settings.workers)
-    rates = Rates(quotas, share=1 / settings.workers)
+    rates = Rates(quotas, share=1.0 if management.shares_rates else 1 / settings.workers)
     quotas.changed = rates.refresh
     courier, log = Courier(_transports(settings), clock), DeliveryLog(management, clock)
     deliveries = Deliveries(

@@ -244,6 +244,14 @@ class Record:
     expires_at: int | None = None
 
 
+class Spent(NamedTuple):
+    """Tokens that were spent of a project's bucket, into which `rate` tokens come a second."""
+
+    bucket: str
+    rate: float
+    tokens: float
+
+
 class Copy(NamedTuple):
     """One more queue that receives a message by its filter (FAN_OUT): an entry of its own."""
 

@@ -22,15 +22,26 @@ READ, WRITE, MANAGE = 0, 2, 4
 """What a request does: the place of its two buckets in RATES. An enum would cost a microsecond."""
 
 
-class _Bucket:
-    """Tokens that come back at a rate."""
+class Bucket:
+    """Tokens that come back at a rate: this process's share of the project's."""
 
-    __slots__ = ("left", "most", "name", "rate", "seen")
+    __slots__ = ("full_rate", "left", "most", "name", "rate", "seen", "spent")
 
-    def __init__(self, name: str, rate: float, now: float) -> None:
-        self.name, self.rate, self.seen = name, rate, now
-        self.most = max(rate * BURST, 1.0)
+    def __init__(self, name: str, full_rate: float, share: float, now: float) -> None:
+        self.name, self.full_rate, self.seen = name, full_rate, now
+        self.scale(share)
         self.left = self.most
+        self.spent = 0.0
+
+    def scale(self, share: float) -> None:
+        """Have another share from now on."""
+        self.rate = self.full_rate * share
+        self.most = max(self.rate * BURST, 1.0)
+
+    def take_spent(self) -> float:
+        """What was spent since this was asked last."""
+        spent, self.spent = self.spent, 0.0
+        return spent
 
     def look(self, now: float) -> float:
         """Put in what has come back by now; answer what there is."""
@@ -41,7 +52,7 @@ class _Bucket:
         return left
 
 
-class _Account(list[_Bucket | None]):
+class Account(list[Bucket | None]):
     """The buckets of a project, in the order of RATES, and the quota that they are for."""
 
     __slots__ = ("quota",)
@@ -65,7 +76,7 @@ class Rates:
         self._quotas = quotas
         self._share = share
         self._monotonic = monotonic
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: dict[str, Account] = {}
         self.is_on = quotas.has_rates
         """Whether any project has a rate: else there is nothing to ask for."""
 
@@ -98,8 +109,10 @@ class Rates:
             if left <= 0:
                 self._refuse(volume, 1 - left)
             volume.left = left - size
+            volume.spent += size
         if requests is not None:
             requests.left -= 1
+            requests.spent += 1
 
     def charge(self, project: str, kind: int, size: int) -> None:
         """Take `size` bytes that were answered, whether they are there or not."""
@@ -107,18 +120,36 @@ class Rates:
         bucket = None if account is None else account[kind + 1]
         if bucket is not None:
             bucket.left -= size
+            bucket.spent += size
 
-    def _refuse(self, bucket: _Bucket, missing: float) -> None:
-        rate = bucket.rate / self._share
+    def spenders(self) -> list[tuple[str, Account]]:
+        """The projects that spent something since it was taken."""
+        return [
+            (project, account)
+            for project, account in self._accounts.items()
+            if any(bucket is not None and bucket.spent for bucket in account)
+        ]
+
+    def scale(self, share: float) -> None:
+        """Have another share of all rates from now on."""
+        if share == self._share:
+            return
+        self._share = share
+        for account in self._accounts.values():
+            for bucket in account:
+                if bucket is not None:
+                    bucket.scale(share)
+
+    def _refuse(self, bucket: Bucket, missing: float) -> None:
         raise TooMany(
-            f"The project's quota is {rate:g} a second ({bucket.name}).",
+            f"The project's quota is {bucket.full_rate:g} a second ({bucket.name}).",
             retry_after=math.ceil(missing / bucket.rate),
         )
 
-    def _open(self, project: str) -> _Account:
+    def _open(self, project: str) -> Account:
         now, quota = self._monotonic(), self._quotas.of(project)
-        account = _Account(
-            None if rate is None else _Bucket(name, rate * self._share, now)
+        account = Account(
+            None if rate is None else Bucket(name, rate, self._share, now)
             for name, rate in zip(RATES, quota.rates, strict=True)
         )
         account.quota = quota
@@ -130,7 +161,7 @@ class Rates:
     def _forget(self, now: float) -> None:
         """Forget who has all tokens, which changes nothing; else the first."""
 
-        def is_full(bucket: _Bucket | None) -> bool:
+        def is_full(bucket: Bucket | None) -> bool:
             return bucket is None or bucket.look(now) >= bucket.most
 
         kept = {name: one for name, one in self._accounts.items() if not all(map(is_full, one))}

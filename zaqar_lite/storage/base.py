@@ -74,6 +74,7 @@ from zaqar_lite.domain.models import (
     Selection,
     Settled,
     Settlement,
+    Spent,
     Stats,
     Swept,
     Take,
@@ -440,6 +441,9 @@ class ManagementStore(Store):
     A driver's two stores may share a connection; a server may also take them from two drivers.
     """
 
+    shares_rates: bool = False
+    """Whether several processes can share rates by `spend`."""
+
     @abstractmethod
     async def create_queue(
         self, ref: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
@@ -555,6 +559,14 @@ class ManagementStore(Store):
     async def sweep_records(self, limit: int) -> int:
         """Remove up to `limit` expired records of any kind; answer how many (RECORDS)."""
         return 0
+
+    async def spend(self, project: str, spent: Sequence[Spent], seconds: float) -> Sequence[float]:
+        """Take tokens from a project's buckets, in one step; answer what each has left.
+
+        A bucket holds at most as many tokens as come in so many seconds, and at least one. It is
+        full at first, and may go into debt. Only where `shares_rates`.
+        """
+        raise Unsupported("This store shares no rates.")
 
     async def filtered_queues(self, project: str) -> Sequence[QueueRecord]:
         """Find a project's records that have a `_filter` (FAN_OUT stores; asked on every post)."""

@@ -9,7 +9,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import LimitReached, QueueChanged
 from zaqar_lite.domain.json_values import is_same
 from zaqar_lite.domain.metadata import dead_letter_target
-from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
+from zaqar_lite.domain.models import QueueRecord, QueueRef, Record, Spent
 from zaqar_lite.storage.base import MAX_EXAMINED, ManagementStore
 from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of, keys_of_project, ref_of
@@ -22,6 +22,8 @@ _NAMES_PER_STEP = 100
 
 class RedisManagementStore(ManagementStore):
     """Queue records in Redis."""
+
+    shares_rates = True
 
     def __init__(self, connection: Connection, clock: Clock) -> None:
         self._connection = connection
@@ -63,6 +65,14 @@ class RedisManagementStore(ManagementStore):
                 json.dumps(dict(metadata)),
             )
         return make_record(ref, fields), status == b"created"
+
+    async def spend(self, project: str, spent: Sequence[Spent], seconds: float) -> Sequence[float]:
+        """Take tokens from a project's buckets; see the seam."""
+        words = [str(self._clock.offset_ms), str(seconds)]
+        for bucket, rate, tokens in spent:
+            words += (bucket, str(rate), str(tokens))
+        _, *left = await self._router.run(load("spend"), keys_of_project(project), *words)
+        return [float(tokens) for tokens in left]
 
     async def get_queue(self, ref: QueueRef) -> QueueRecord | None:
         """Read a queue's record; see the seam."""

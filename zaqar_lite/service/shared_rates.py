@@ -1,0 +1,67 @@
+"""Rates of projects that several processes share by their store.
+
+A process lets requests in by its own buckets, tells the store five times a second what it spent,
+and takes over what the store says is left. So no request waits for the store; what all processes
+let in is right over time, and at once they may let in what a bucket holds, each of them.
+"""
+
+import asyncio
+import logging
+
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import Spent
+from zaqar_lite.service.rates import BURST, Account, Rates
+from zaqar_lite.storage.base import ManagementStore
+
+logger = logging.getLogger(__name__)
+TELL_EVERY = 0.2
+_AT_ONCE = 100
+
+
+class SharedRates:
+    """Keep the buckets of this process in step with those of the store.
+
+    While the store does not answer, this process has its `share` of each rate.
+    """
+
+    def __init__(self, rates: Rates, management: ManagementStore, *, share: float) -> None:
+        self._rates = rates
+        self._management = management
+        self._share = share
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to tell."""
+        self._task = asyncio.create_task(self._run(), name="rates")
+
+    async def stop(self) -> None:
+        """End telling."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def tell(self) -> None:
+        """Tell what was spent since the last time, and take over what is left."""
+        spenders = self._rates.spenders()
+        for first in range(0, len(spenders), _AT_ONCE):
+            part = spenders[first : first + _AT_ONCE]
+            try:
+                await asyncio.gather(*(self._tell(*spender) for spender in part))
+            except Unavailable as exc:
+                logger.debug("the rates are not shared: %s", exc)
+                self._rates.scale(self._share)
+                return
+        self._rates.scale(1.0)
+
+    async def _tell(self, project: str, account: Account) -> None:
+        buckets = [bucket for bucket in account if bucket is not None]
+        spent = [Spent(bucket.name, bucket.full_rate, bucket.take_spent()) for bucket in buckets]
+        left = await self._management.spend(project, spent, BURST)
+        for bucket, tokens in zip(buckets, left, strict=True):
+            bucket.left = tokens - bucket.spent  # what was spent meanwhile is told the next time
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(TELL_EVERY)
+            await self.tell()
