@@ -44,7 +44,7 @@ PARTS = (
             "share": "print a pre-signed permission for a queue",
             "unshare": "revoke all permissions that were made for a queue",
             "health": "ask whether the server is up",
-            "watch": "show a queue's counts live",
+            "watch": "show queues' counts live, the worst first",
             "context": "give servers names, and choose between them",
             "completion": "print completion for a shell",
         },

@@ -197,6 +197,28 @@ def test_watching_prints_a_line_per_look(run: Run, queue: str) -> None:
     assert counts == {"ready": 0, "delayed": 1, "claimed": 0, "dead": 2}
 
 
+def test_watching_a_project_shows_the_worst_first(run: Run, queue: str) -> None:
+    def watched(*words: str) -> list[str]:
+        code, rows = run("watch", "--count", "1", "--project", queue, *words)
+        assert code == 0
+        return [row["queue"] for row in rows]
+
+    assert watched() == []
+    for name in ("calm", "busy", "failing", "failing-dead"):
+        dead = ("--dead-letter-queue", "failing-dead") if name == "failing" else ()
+        run("queue", "create", name, *dead, "--project", queue)
+    run("message", "post", "failing-dead", "1", "--project", queue)
+    run("message", "post", "busy", "1", "2", "3", "--project", queue)
+    assert watched()[0] == "failing"
+    assert watched()[-1] == "calm"
+    assert watched("--search", "ready>2") == ["busy"]
+    assert watched("--search", "fail dead>0") == ["failing"]
+    assert watched("--search", "oldest>1h") == []
+    assert len(watched("--top", "2")) == 2
+    assert watched("calm", "busy") == ["calm", "busy"]
+    assert run("watch", "--count", "1", "--search", "ready>many")[0] == 2
+
+
 def test_wrong_usage_is_exit_code_2(run: Run, queue: str) -> None:
     assert run("message", "post", queue)[0] == 2
     assert run("queue", "create", queue, "no-equals-sign")[0] == 2

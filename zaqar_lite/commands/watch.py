@@ -1,4 +1,4 @@
-"""`zaqar-lite watch`: ready, delayed, claimed and dead counts of a queue, live."""
+"""`zaqar-lite watch`: ready, delayed, claimed and dead counts of queues, or of all, live."""
 
 import argparse
 import dataclasses
@@ -6,13 +6,14 @@ import datetime as dt
 import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands import durations
 from zaqar_lite.commands.durations import seconds_above_zero
 from zaqar_lite.commands.output import Output, printable
 from zaqar_lite.commands.running import UNAVAILABLE, Leaves, add_leaf, at_least
+from zaqar_lite.commands.trouble import MOST_QUEUES, Search, by_trouble, named, search
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,6 +29,7 @@ class Look:
 
     rows: list[dict[str, object]]
     failure: str | None = None
+    note: str = ""
 
 
 def add_command(subparsers: Leaves) -> None:
@@ -36,7 +38,19 @@ def add_command(subparsers: Leaves) -> None:
         subparsers, "watch", watch, "show ready, delayed, claimed and dead counts live"
     )
     parser.set_defaults(attempts=1)  # each look is a try
-    parser.add_argument("queue", nargs="+")
+    parser.add_argument(
+        "queue", nargs="*", help="queues in this order; without any, the project's, worst first"
+    )
+    parser.add_argument(
+        "--search",
+        type=search,
+        default=Search(),
+        metavar="WORDS",
+        help="only queues with these in their names, and such as 'ready>100 oldest>5m dead>0'",
+    )
+    parser.add_argument(
+        "--top", type=at_least(1), default=20, metavar="N", help="queues to show of all (20)"
+    )
     parser.add_argument(
         "--interval",
         type=seconds_above_zero,
@@ -64,6 +78,8 @@ def _print(looks: Iterator[Look], output: Output) -> Look:
             print(f"zaqar-lite: {look.failure}", file=sys.stderr, flush=True)
         elif look.failure is None and last.failure is not None:
             print("zaqar-lite: the server is back", file=sys.stderr, flush=True)
+        if look.note and look.note != last.note:
+            print(f"zaqar-lite: {look.note}", file=sys.stderr, flush=True)
         output.rows(look.rows, (), empty="")
         sys.stdout.flush()
         last = look
@@ -78,32 +94,48 @@ def _live(looks: Iterator[Look], interval: float) -> Look:
         for look in looks:
             if look.failure is None:
                 before, rows = rows, look.rows
-            live.update(_table(rows, before, interval, look.failure), refresh=True)
+            live.update(_table(rows, before, interval, look), refresh=True)
             last = look
     return last
 
 
 def _looks(client: "Client", arguments: argparse.Namespace) -> Iterator[Look]:
     for number in itertools.count(1):
-        yield _look(client, arguments.queue)
+        yield _look(client, arguments)
         if number == arguments.count:
             return
         time.sleep(arguments.interval)
 
 
-def _look(client: "Client", queues: list[str]) -> Look:
+def _look(client: "Client", arguments: argparse.Namespace) -> Look:
     from zaqar_lite.client import Unavailable, Unreachable  # noqa: PLC0415 - once a command runs
 
     try:
-        return Look([_counts(client, queue) for queue in queues])
+        if not arguments.queue:
+            return _look_at_all(client, arguments.search, arguments.top)
+        rows = [_counts(client, queue) for queue in arguments.queue]
+        return Look([row for row in rows if arguments.search.finds(row)])
     except (Unavailable, Unreachable) as error:
         return Look([], printable(error))
 
 
-def _counts(client: "Client", queue: str) -> dict[str, object]:
+def _look_at_all(client: "Client", wanted: Search, top: int) -> Look:
+    queues, is_cut = named(client, wanted)
+    rows = [_counts(client, queue, metadata) for queue, metadata in queues.items()]
+    rows = sorted(filter(wanted.finds, rows), key=by_trouble)
+    note = f"only the first {MOST_QUEUES:,} queues were looked at" if is_cut else ""
+    if len(rows) > top:
+        note = "; ".join(filter(None, (f"{len(rows) - top:,} more (--top)", note)))
+    return Look(rows[:top], note=note)
+
+
+def _counts(
+    client: "Client", queue: str, metadata: Mapping[str, object] | None = None
+) -> dict[str, object]:
     stats = client.stats(queue)
-    dead_letter_queue = client.get_queue(queue).get("_dead_letter_queue")
-    dead = client.stats(dead_letter_queue).total if dead_letter_queue else None
+    metadata = client.get_queue(queue) if metadata is None else metadata
+    dead_letter_queue = metadata.get("_dead_letter_queue")
+    dead = client.stats(str(dead_letter_queue)).total if dead_letter_queue else None
     return {
         "at": dt.datetime.now(dt.UTC),
         "queue": queue,
@@ -119,7 +151,7 @@ def _table(
     rows: list[dict[str, object]],
     before: list[dict[str, object]],
     interval: float,
-    failure: str | None,
+    look: Look,
 ) -> "Table":
     """Return the counts, each with its change since the last look."""
     from rich.table import Table  # noqa: PLC0415
@@ -127,9 +159,12 @@ def _table(
 
     table = Table("queue", *COUNTS, "oldest", header_style="bold")
     often = f"every {durations.shown(interval)}; Ctrl-C ends"
-    table.caption = Text(often if failure is None else f"{failure}; looking again {often}")
-    for index, row in enumerate(rows):
-        last = before[index] if before else row
+    if look.failure is not None:
+        often = f"{look.failure}; looking again {often}"
+    table.caption = Text("; ".join(filter(None, (look.note, often))))
+    known = {row["queue"]: row for row in before}
+    for row in rows:
+        last = known.get(row["queue"], row)
         cells = [_change(row[name], last[name]) for name in COUNTS]
         age = row["oldest_age"]
         oldest = durations.shown(age) if isinstance(age, int | float) else ""
