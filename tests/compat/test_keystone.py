@@ -67,32 +67,55 @@ def cloud(keystone_server: KeystoneServer) -> Iterator[Cloud]:
         yield Cloud(keystone_server, admin, server.url)
 
 
-def test_openstack_lists_queues_with_a_password(cloud: Cloud) -> None:
-    user = cloud.make_user("manager", "shop")
-    token = cloud.keystone.log_in(user, project="shop")
-    assert cloud.ask(token, "/v2/queues/orders", "PUT").status_code == 201
+def openstack(cloud: Cloud, user: str, project: str, *words: str) -> str:
+    """Run `openstack messaging ...` as a user of a project; answer what it prints."""
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("OS_")},
         "OS_AUTH_URL": cloud.keystone.url,
         "OS_USERNAME": user,
         "OS_PASSWORD": PASSWORD,
-        "OS_PROJECT_NAME": "shop",
+        "OS_PROJECT_NAME": project,
         "OS_USER_DOMAIN_ID": "default",
         "OS_PROJECT_DOMAIN_ID": "default",
         "OS_IDENTITY_API_VERSION": "3",
     }
-
     program = str(Path(sys.executable).with_name("openstack"))
-    listed = subprocess.run(
-        [program, "messaging", "queue", "list", "-f", "json"],
+    done = subprocess.run(
+        [program, "messaging", *words],
         env=environment,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert listed.returncode == 0, listed.stderr
-    assert [row["Name"] for row in json.loads(listed.stdout)] == ["orders"]
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_openstack_lists_queues_with_a_password(cloud: Cloud) -> None:
+    user = cloud.make_user("manager", "shop")
+    token = cloud.keystone.log_in(user, project="shop")
+    assert cloud.ask(token, "/v2/queues/orders", "PUT").status_code == 201
+    listed = openstack(cloud, user, "shop", "queue", "list", "-f", "json")
+    assert [row["Name"] for row in json.loads(listed)] == ["orders"]
+
+
+def test_openstack_subscribes_changes_and_ends(cloud: Cloud) -> None:
+    """By the commands of python-zaqarclient, unmodified."""
+    user, hook = cloud.make_user("manager", "hooks"), "http://receiver.example/"
+    shown = ("-f", "json")
+
+    def run(verb: str, *words: str) -> str:
+        return openstack(cloud, user, "hooks", "subscription", verb, "orders", *words)
+
+    made = json.loads(run("create", hook, "600", "--options", '{"a": 1}', *shown))
+    (listed,) = json.loads(run("list", *shown))
+    assert (listed["ID"], listed["Subscriber"], listed["TTL"]) == (made["ID"], hook, 600)
+    run("update", made["ID"], "--subscriber", f"{hook}b", "--ttl", "900")
+    changed = json.loads(run("show", made["ID"], *shown))
+    assert (changed["Subscriber"], changed["TTL"]) == (f"{hook}b", 900)
+    run("delete", made["ID"])
+    assert json.loads(run("list", *shown)) == []
 
 
 @pytest.mark.parametrize(

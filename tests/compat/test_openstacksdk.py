@@ -77,3 +77,21 @@ def test_claims_renews_and_releases(message: Any, queue: str) -> None:
     assert len(list(message.messages(queue, echo=True))) == 3
     with pytest.raises(exceptions.NotFoundException):
         message.get_claim(queue, claim_id)
+
+
+def test_subscribes_lists_gets_and_ends(message: Any, queue: str) -> None:
+    made = message.create_subscription(
+        queue, subscriber="http://receiver.example/hook", ttl=600, options={"a": 1}
+    )
+    (listed,) = message.subscriptions(queue)
+    assert (listed.subscriber, listed.ttl, listed.options) == (
+        "http://receiver.example/hook",
+        600,
+        {"a": 1},
+    )
+    found = message.get_subscription(queue, made.subscription_id)
+    assert (found.id, found.source) == (listed.id, queue)
+    message.delete_subscription(queue, made.subscription_id)
+    assert list(message.subscriptions(queue)) == []
+    with pytest.raises(exceptions.NotFoundException):
+        message.get_subscription(queue, made.subscription_id)
