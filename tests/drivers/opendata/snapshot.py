@@ -10,6 +10,7 @@ from zaqar_lite.storage.opendata.format.attempts import Attempts
 from zaqar_lite.storage.opendata.format.encoding import after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.restoring import unrouted_ids
 
 
 def snapshot(db: Database, now: int) -> dict[Any, Any]:
@@ -94,7 +95,8 @@ async def check_invariants(db: Database) -> None:
     """Every message has its payload and metadata, and none is left of a message that is gone."""
     while db.garbage:
         return  # a purge is still being deleted, step by step
-    live = {e.id for q in db.queues for p in q.pages for e in p.entries.values()}
+    unrouted = await unrouted_ids(db)
+    live = unrouted | {e.id for q in db.queues for p in q.pages for e in p.entries.values()}
     prefix = keys.prefix(RecordType.PAYLOAD)
     payloads = {
         keys.read_message_id(key)
@@ -103,8 +105,11 @@ async def check_invariants(db: Database) -> None:
     }
     assert payloads == live
     logged = {
-        keys.read_log_entry_key(key)[2] + db.log_start
-        async for chunk in db.engine.scan(db.log_prefix, after_prefix(db.log_prefix))
+        keys.read_log_entry_key(key)[2] + start
+        for start, segment in db.segments
+        async for chunk in db.engine.scan(
+            keys.log_prefix(segment), after_prefix(keys.log_prefix(segment))
+        )
         for key, _ in chunk
     }
     assert logged == live
@@ -116,7 +121,7 @@ async def check_invariants(db: Database) -> None:
     }
     known = {
         (e.name, q.raw) for q in db.queues for p in q.pages for e in p.entries.values()
-        if e.past is not None
+        if e.past is not None or e.claim is not None
     } | {
         (item.message_id, q.raw) for q in db.queues for h in (q.done, q.failed) for item in h.tail
     }  # fmt: skip

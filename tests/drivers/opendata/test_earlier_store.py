@@ -1,9 +1,11 @@
 """A store that version 0.2.0 wrote opens, with every message in its state.
 
-`pages1.json` holds its records, key and value in hexadecimal, and the instant it was closed at.
+`pages1.json` holds its records, key and value in hexadecimal, and the instant it was closed at;
+`slatedb_51b3156.tar.xz` a whole directory that SlateDB had written by then.
 """
 
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,27 @@ async def test_an_earlier_store_goes_on(earlier: Store) -> None:
             "first", "parked", "held", "delayed", "ready", "keyed",
         ]  # fmt: skip
         await check_database(earlier.db)
+
+
+async def test_an_earlier_directory_of_slatedb_opens(tmp_path: Path) -> None:
+    """With SlateDB's own files as they were: manifests, log, tables, and our notes beside them."""
+    with tarfile.open(Path(__file__).parent / "slatedb_51b3156.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    store = Store(f"opendata+slatedb://{tmp_path / 'data'}")
+    store.clock = Clock(wall=lambda: 1_795_377_600, monotonic=lambda: 0.0)
+    store._make()
+    async with store.messages:
+        assert not store.db.damages
+        assert not store.db.engine.damages
+        assert await listed(store) == ["first", "second", "delayed"]
+        stats = await store.messages.stats(QUEUE)
+        assert (stats.ready, stats.delayed, stats.claimed) == (1, 1, 1)
+        claim_id = "e3e4c9642539418e88a7406a955ec915"
+        held = await store.messages.get_claim(QUEUE, claim_id)
+        assert texts(list(held.messages)) == ["first"]
+        await store.messages.release(QUEUE, claim_id)
+        assert texts(await store.claim()) == ["first", "second"]
+        record = await store.management.get_queue(QUEUE)
+        assert record is not None
+        assert record.metadata == {"colour": "red"}
+        await check_database(store.db)

@@ -12,7 +12,7 @@ from zaqar_lite.storage.opendata.format import active, attempts, bookkeeping, ke
 from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.paging import walk
-from zaqar_lite.storage.opendata.restoring import garbage_ids
+from zaqar_lite.storage.opendata.restoring import garbage_ids, unrouted_ids
 
 _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
     RecordType.PAYLOAD: records.decode_payload,
@@ -29,6 +29,7 @@ _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
     RecordType.STATE: bookkeeping.decode_state,
     RecordType.GARBAGE: bookkeeping.decode_garbage,
     RecordType.RECORD: bookkeeping.decode_record,
+    RecordType.UNROUTED: bytes,
 }
 _LOG_ENTRY = 0x10
 _LOG_DECODERS: dict[int, Callable[[bytes], Any]] = {
@@ -66,7 +67,7 @@ async def check(db: Database) -> Findings:
                 recorded.add(key)
             if problem is not None:
                 found.problems.append(problem)
-    garbage = await garbage_ids(db)
+    garbage, unrouted = await garbage_ids(db), await unrouted_ids(db)
     held: dict[int, QueueRef] = {}
     known: set[bytes] = set()
     async for queue, entry in walk(db):
@@ -79,7 +80,7 @@ async def check(db: Database) -> Findings:
             if message_id not in there:
                 found.problems.append(f"message {message_id} of {ref} has no {kind}")
     for kind, there in (("payload", payloads), ("metadata", logged)):
-        lost = there - held.keys() - garbage
+        lost = there - held.keys() - garbage - unrouted
         found.problems += [f"{kind} of message {number}: no queue holds it" for number in lost]
     found.problems += [f"{keys.describe(key)} is missing" for key in sorted(known - recorded)]
     lost_keys = sorted(recorded - known)

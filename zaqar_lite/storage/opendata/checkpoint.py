@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.active import encode_active
-from zaqar_lite.storage.opendata.format.attempts import encode_attempts
+from zaqar_lite.storage.opendata.format.attempts import Attempts, encode_attempts
 from zaqar_lite.storage.opendata.format.bookkeeping import encode_garbage
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 from zaqar_lite.storage.opendata.format.records import (
@@ -70,12 +70,22 @@ def _encode_claims(queue: Queue, puts: dict[bytes, bytes], deletes: dict[bytes, 
                 ClaimRecord(claim.created_at, claim.ttl_ms, claim.grace_ms, claim.client_id, ids)
             )
     queue.changed_claims.clear()
+    plain: dict[str, bytes] = {}  # of those that are held for the first time, by holder
     for entry in queue.ended:
-        past = entry.past
-        if past is not None and queue.find(entry.position) is entry:
-            key = keys.attempts_key(entry.name, queue.raw)
-            puts[key] = encode_attempts(past.attempts)
-            deletes.pop(key, None)
+        past, claim = entry.past, entry.claim
+        holder = claim.client_id if claim is not None and claim.ttl_ms else None
+        if queue.find(entry.position) is not entry:
+            continue
+        if past is not None:
+            value = encode_attempts(past.attempts, holder)
+        elif holder is None:
+            continue
+        else:
+            value = plain.get(holder) or encode_attempts(Attempts([]), holder)
+            plain[holder] = value
+        key = keys.attempts_key(entry.name, queue.raw)
+        puts[key] = value
+        deletes.pop(key, None)
     queue.ended.clear()
 
 
@@ -86,11 +96,12 @@ def _encode_removed(
     for entry in queue.removed:
         message_id = entry.id
         past = entry.past
+        if entry.attempts:
+            key = keys.attempts_key(entry.name, queue.raw)
+            if key not in puts:  # a history that began in this batch needs it
+                deletes[key] = None
         if past is not None:
             if past.consumers:
-                key = keys.attempts_key(entry.name, queue.raw)
-                if key not in puts:  # a history that began in this batch needs it
-                    deletes[key] = None
                 for kept in past.kept:
                     key = keys.attempt_key(past.history, kept.number)
                     puts.pop(key, None)

@@ -3,7 +3,8 @@
     filter          `queue = 'project/name'`, or that OR the queue's own filter; where it has
                     priority rules, RULES of that AND each condition
     max attempts    `_max_claim_count`; 0 where there is none: unlimited
-    done retention  `_done_retention` in seconds, 0 where there is none or it is for ever
+    done retention  `_done_retention` in seconds, 0 for ever; 1 where no history is kept, since the
+                    RFC's field can't say less
     extensions      x-version, x-exposing, and the metadata as the user wrote them, as JSON:
                     x-metadata, in pieces where it is longer than a Utf8 can be
 
@@ -51,6 +52,7 @@ from zaqar_lite.storage.opendata.format.records import (
 
 _VERSION, _EXPOSING, _METADATA = "x-version", "x-exposing", "x-metadata"
 _PIECE = 16_000  # characters; at most four bytes each
+_NO_HISTORY_S = 1
 
 
 def encode_record(record: QueueRecord) -> bytes:
@@ -70,7 +72,7 @@ def encode_record(record: QueueRecord) -> bytes:
     config = Config(
         _filter(record.ref, metadata),
         _number(metadata, "_max_claim_count"),
-        _number(metadata, DONE_RETENTION),
+        _number(metadata, DONE_RETENTION, _NO_HISTORY_S),
         extensions,
     )
     try:
@@ -95,6 +97,8 @@ def decode_record(ref: QueueRef, data: bytes) -> QueueRecord:
         raise CodecError(f"configuration of {ref}: {exc}") from exc
     if not text and config.max_attempts:
         metadata["_max_claim_count"] = config.max_attempts
+    if not text and config.done_retention_s != _NO_HISTORY_S:
+        metadata[DONE_RETENTION] = config.done_retention_s
     return QueueRecord(ref, metadata, version, _EXPOSING in extensions)
 
 
@@ -160,6 +164,6 @@ def _like(node: Like, prefix: str) -> Like:
     return Like(node.name, literal + pattern, escape)
 
 
-def _number(metadata: Mapping[str, Any], key: str) -> int:
+def _number(metadata: Mapping[str, Any], key: str, otherwise: int = 0) -> int:
     value = metadata.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise

@@ -122,6 +122,7 @@ class Database(State):
         self.puts, self.deletes, self.touched = {}, {}, set()
         self.written, self._written_touched = Batch({}, ()), set()
         self._written_news, self.news = {}, {}
+        self.unrouted_due = 0
         self.ids.forget_stored()
         await loading.reload_catalogue(self)
         await loading.reload(self, sorted(refs))

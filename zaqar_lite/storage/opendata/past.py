@@ -87,7 +87,7 @@ def _carry(db: State, queue: Queue, entry: Entry, ref: QueueRef) -> None:
     db.changed(queue)
     queue.removed.pop()  # the payload goes along
     before = entry.remember()
-    if before.consumers:
+    if entry.attempts:
         db.delete(keys.attempts_key(entry.name, queue.raw))
     target = db.queues.make(ref)
     # A message that was copied may be here already: then this one gets a name of its own.

@@ -84,7 +84,7 @@ class Queue:
         self.is_noted = False  # whether it comes at once
         self.changed_pages: set[int | None] = set()  # by number
         self.changed_claims: dict[str, Claim | None] = {}
-        self.ended: list[Entry] = []  # whose attempts record is out of date
+        self.ended: list[Entry] = []  # or begun: whose attempts record is out of date
         self.removed: list[Entry] = []
         self.damaged_pages: set[int | None] = set()
         self.last_page = 0
@@ -487,6 +487,7 @@ class Queue:
         if entry.attempts < 0xFFFF:
             entry.attempts += 1
         claim.held[entry.position] = entry.name
+        self.ended.append(entry)
         self.change(entry.page)
 
     def make_ready(self, entry: Entry) -> None:

@@ -168,6 +168,10 @@ class Queues:
         records = (self.record(QueueRef(project, name)) for name in names)
         return [record for record in records if record is not None]
 
+    def all_filtered(self) -> list[QueueRecord]:
+        """The records of all projects' queues that have a filter."""
+        return [record for project in sorted(self._filtered) for record in self.filtered(project)]
+
     def exposing(self) -> list[QueueRecord]:
         """The records that are exposing."""
         records = (self.record(ref) for ref in self._exposing)

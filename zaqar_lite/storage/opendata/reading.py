@@ -161,9 +161,14 @@ def readable(stored: Mapping[bytes, Stored], key: bytes) -> bytes:
 def split_headers(metadata: Metadata) -> tuple[str | None, str | None, dict[str, str]]:
     """Split a metadata record's headers: the queue, the client, and the message's own."""
     headers = list(metadata.headers)
-    queue = client_id = None
-    if headers and headers[0][0] == QUEUE_HEADER:
-        queue = headers.pop(0)[1]
-    if headers and headers[0][0] == CLIENT_HEADER:
-        client_id = headers.pop(0)[1]
+    queue, client_id = _taken(headers, QUEUE_HEADER), _taken(headers, CLIENT_HEADER)
     return queue, client_id, dict(headers)
+
+
+def _taken(headers: list[tuple[str, str]], name: str) -> str | None:
+    """Take the first header of a name; ours stand in front, others' anywhere."""
+    for place, (known, value) in enumerate(headers):
+        if known == name:
+            del headers[place]
+            return value
+    return None

@@ -1,11 +1,15 @@
-"""Replaying the metadata log: messages that are published there and not in their queues yet.
+"""Replaying the metadata log: messages that another writer published there.
 
 They come out as the service would have routed them. The queue that a message was published to has
 the log's visible-at and retention; one that receives it by its filter has its own default delay,
-its own default ttl, where it has none the log's retention, and both have their own priority.
+its own default ttl, where it has none the log's retention, and both have their own priority. For a
+message that names no queue, the filters of all projects are asked. What no queue receives is kept
+until its retention ends (`sweeping.py`); so is a message whose payload lies elsewhere, which is
+refused by name: this server neither fetches a reference nor hands it out.
 """
 
 import logging
+from contextlib import suppress
 from typing import NamedTuple
 
 from zaqar_lite.domain.errors import Invalid
@@ -19,11 +23,18 @@ from zaqar_lite.domain.filters import (
 )
 from zaqar_lite.domain.metadata import FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
-from zaqar_lite.storage.opendata.engine import Damage
+from zaqar_lite.storage.opendata.engine import Damage, Stored
 from zaqar_lite.storage.opendata.entries import NEVER, NOWHERE, Entry
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
-from zaqar_lite.storage.opendata.format.records import QUEUE_HEADER, Metadata, decode_metadata
+from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.format.records import (
+    QUEUE_HEADER,
+    Metadata,
+    Uri,
+    decode_metadata,
+    decode_payload,
+)
 from zaqar_lite.storage.opendata.loading import count_shared
 from zaqar_lite.storage.opendata.paging import cold_for_names, load
 from zaqar_lite.storage.opendata.reading import split_headers
@@ -33,34 +44,75 @@ logger = logging.getLogger(__name__)
 
 
 async def replay(db: State) -> None:
-    """Replay the log above the "routed up to" mark: what another writer published there."""
-    segment_start, segment = db.segments[-1]
-    start = keys.log_entry_key(segment, max(0, db.routed - segment_start))
+    """Replay the log above the "routed up to" mark, in all of its segments."""
     router = Router(db)
-    routed = 0
-    async for chunk in db.engine.scan(start, after_prefix(keys.log_prefix(segment))):
-        for key, value in chunk:
-            if isinstance(value, Damage):
-                db.damaged(value)
-                continue
-            try:
-                metadata = decode_metadata(value)
-            except CodecError as exc:
-                db.damaged(Damage(key, str(exc)))
-                continue
-            routed += 1
-            db.ids.reserve(metadata.message_id)
-            for ref, entry in router.entries(metadata):
-                queue = db.queues.make(ref)
-                await load(db, queue, cold_for_names(queue, (entry.position,)))
-                if queue.find(entry.position) is None:
-                    entry.page = queue.tail(entry.position)
-                    queue.add(entry)
-                    db.changed(queue)
-    if routed:
+    routed = seen = 0
+    for first, segment in db.segments:
+        start = keys.log_entry_key(segment, max(0, db.routed - first))
+        async for rows in db.engine.scan(start, after_prefix(keys.log_prefix(segment))):
+            for key, value in rows:
+                metadata = _published(db, key, value, first)
+                if metadata is None:
+                    continue
+                seen += 1
+                if await _route(db, router, metadata):
+                    routed += 1
+    if seen:
         count_shared(db)
-        logger.info("routed %d messages of the metadata log into their queues", routed)
+        logger.info("routed %d of %d messages of the metadata log to queues", routed, seen)
         await db.committer.durable()
+
+
+def _published(db: State, key: bytes, value: Stored, first: int) -> Metadata | None:
+    """Read an entry of the log; None, and named, where it can't be, or is at another's place."""
+    if isinstance(value, Damage):
+        db.damaged(value)
+        return None
+    try:
+        metadata = decode_metadata(value)
+        if first + keys.read_log_entry_key(key)[2] != metadata.message_id:
+            raise CodecError(f"message {metadata.message_id} has its metadata at another's place")
+    except CodecError as exc:
+        db.damaged(Damage(key, str(exc)))
+        return None
+    return metadata
+
+
+async def _route(db: State, router: "Router", metadata: Metadata) -> bool:
+    """Enter a message into its queues; answer whether there are any."""
+    db.ids.reserve(metadata.message_id)
+    entries = router.entries(metadata)
+    if entries and (uri := await _elsewhere(db, metadata.message_id)) is not None:
+        logger.error(
+            "message %d of the metadata log is refused: its payload lies at %s",
+            metadata.message_id, uri,
+        )  # fmt: skip
+        entries = []
+    for ref, entry in entries:
+        queue = db.queues.make(ref)
+        await load(db, queue, cold_for_names(queue, (entry.position,)))
+        if queue.find(entry.position) is None:
+            entry.page = queue.tail(entry.position)
+            queue.add(entry)
+            db.changed(queue)
+    if not entries:
+        db.put(keys.unrouted_key(_deadline(metadata), metadata.message_id), b"")
+    return bool(entries)
+
+
+def _deadline(metadata: Metadata) -> int:
+    """When a message's retention ends; 0 seconds are for ever."""
+    return metadata.received_at + metadata.retention_s * 1000 if metadata.retention_s else NEVER - 1
+
+
+async def _elsewhere(db: State, message_id: int) -> str | None:
+    """Where a message's payload lies, if that is not in the store."""
+    key = keys.message_key(RecordType.PAYLOAD, message_id)
+    value = (await db.engine.get([key])).get(key)
+    with suppress(CodecError):  # named when somebody reads it
+        payload = decode_payload(value) if isinstance(value, bytes) else b""
+        return payload.uri if isinstance(payload, Uri) else None
+    return None
 
 
 class _Receiver(NamedTuple):
@@ -98,22 +150,18 @@ class Router:
     def entries(self, metadata: Metadata) -> list[tuple[QueueRef, Entry]]:
         """Make a message's entry for each of its queues; they have no page there yet.
 
-        These are the queue it was published to and those whose filter matches; none if another
-        program than a queue's service wrote it.
+        These are the queue it was published to and those whose filter matches.
         """
         own, client_id, headers = split_headers(metadata)
-        if own is None:
-            return []
-        try:
-            ref = keys.read_queue_id(own.encode())
-        except CodecError:
-            return []
-        seen = {**headers, QUEUE_HEADER: ref.name}
+        queues, seen, ref = self._db.queues, headers, _queue_of(own)
         received, visible = metadata.received_at, metadata.visible_at
-        retention = metadata.retention_s * 1000 or NEVER - 1 - received
-        first = self._receiver(ref, self._db.queues.record(ref))
-        targets = [(first, retention, visible if visible != received else 0)]
-        for record in self._db.queues.filtered(ref.project):
+        retention = _deadline(metadata) - received
+        targets = []
+        if ref is not None:
+            seen = {**headers, QUEUE_HEADER: ref.name}
+            first = self._receiver(ref, queues.record(ref))
+            targets.append((first, retention, visible if visible != received else 0))
+        for record in queues.all_filtered() if ref is None else queues.filtered(ref.project):
             receiver = self._receiver(record.ref, record)
             if record.ref != ref and receiver.receives(seen):
                 visible = received + receiver.delay_ms if receiver.delay_ms else 0
@@ -135,6 +183,13 @@ class Router:
         if known is None:
             known = self._known[ref] = _read_receiver(ref, record)
         return known
+
+
+def _queue_of(header: str | None) -> QueueRef | None:
+    """The queue that a header names; None where it is missing, or no `project/name`."""
+    with suppress(CodecError):
+        return None if header is None else keys.read_queue_id(header.encode())
+    return None
 
 
 def _read_receiver(ref: QueueRef, record: QueueRecord | None) -> _Receiver:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Claim, Entry, Page
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.active import read_active
@@ -51,7 +52,7 @@ async def put_back(db: State) -> None:
         record for kind in (RecordType.ACTIVE, RecordType.CLAIM) async for record in _read(db, kind)
     ]
     held, shared = _held(records)
-    held |= await garbage_ids(db)
+    held |= await garbage_ids(db) | await unrouted_ids(db)
     router = Router(db)
     lost: dict[QueueRef, list[Entry]] = {}
     async for metadata in _logged(db):
@@ -109,6 +110,17 @@ async def garbage_ids(db: State) -> set[int]:
         for value in stored.values()
         if isinstance(value, bytes)
         for message_id in decode_garbage(value)
+    }
+
+
+async def unrouted_ids(db: State) -> set[int]:
+    """The ids of messages in the log that no queue received."""
+    start = keys.prefix(RecordType.UNROUTED)
+    return {
+        keys.read_message_id(key, 10)
+        async for rows in db.engine.scan(start, after_prefix(start))
+        for key, value in rows
+        if not isinstance(value, Damage)
     }
 
 

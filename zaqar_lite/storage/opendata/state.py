@@ -70,6 +70,7 @@ class State:
         self.log_start = 0
         self.garbage: deque[bytes] = deque()
         self.next_garbage = 0
+        self.unrouted_due = 0  # no message that no queue received is over before
         self.damages: list[Damage] = []
         self._suffixes: dict[tuple[QueueRef, str], tuple[int, bytes]] = {}
         self.bodies = Bodies(int(options.extra.get("payload_cache_bytes", _CACHED_BODIES)))

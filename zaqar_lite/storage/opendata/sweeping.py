@@ -10,10 +10,14 @@ from dataclasses import dataclass, field
 from zaqar_lite.domain.models import QueueRef, Swept
 from zaqar_lite.storage.base import RetriesOf
 from zaqar_lite.storage.opendata import past
+from zaqar_lite.storage.opendata.checkpoint import GARBAGE_STEP
 from zaqar_lite.storage.opendata.due import STEP, expire, next_due, promote
 from zaqar_lite.storage.opendata.engine import Damage
+from zaqar_lite.storage.opendata.entries import NEVER
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.bookkeeping import decode_garbage
+from zaqar_lite.storage.opendata.format.encoding import after_prefix
+from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.leases import cold_lapsed, first_lapse
 from zaqar_lite.storage.opendata.paging import cool, load, load_expired
 from zaqar_lite.storage.opendata.queue import Queue
@@ -58,10 +62,10 @@ async def sweep(db: State, limit: int, retries_of: RetriesOf) -> Swept:
         agenda.changed(queue)
     deleted = 0
     while True:
-        deleted += await _delete_garbage(db)
+        deleted += await _delete_garbage(db) + await _delete_unrouted(db, now)
         if db.touched or db.puts or db.deletes:
             await db.committer.durable()
-        if not db.garbage or deleted >= limit:
+        if deleted >= limit or not (db.garbage or db.unrouted_due <= now):
             break
     return Swept(
         tidied.expired, tidied.promoted, tidied.lapsed, tidied.moved, deleted,
@@ -155,6 +159,30 @@ async def _delete_garbage(db: State) -> int:
     db.puts.pop(key, None)
     gone = () if value is None else decode_garbage(value)
     for message_id in gone:
-        db.deletes[keys.message_key(keys.RecordType.PAYLOAD, message_id)] = None
-        db.deletes[db.log_key(message_id)] = None
+        _delete_message(db, message_id)
     return len(gone)
+
+
+async def _delete_unrouted(db: State, now: int) -> int:
+    """Delete one step of the messages that no queue received and whose retention is over."""
+    if db.unrouted_due > now:
+        return 0
+    db.unrouted_due, deleted = NEVER, 0
+    start = keys.prefix(RecordType.UNROUTED)
+    async for rows in db.engine.scan(start, after_prefix(start)):
+        for key, value in rows:
+            if isinstance(value, Damage):
+                continue
+            deadline = keys.read_message_id(key)
+            if deadline > now or deleted >= GARBAGE_STEP:
+                db.unrouted_due = deadline
+                return deleted
+            db.deletes[key] = None
+            _delete_message(db, keys.read_message_id(key, 10))
+            deleted += 1
+    return deleted
+
+
+def _delete_message(db: State, message_id: int) -> None:
+    db.deletes[keys.message_key(RecordType.PAYLOAD, message_id)] = None
+    db.deletes[db.log_key(message_id)] = None

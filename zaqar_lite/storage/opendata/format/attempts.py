@@ -28,6 +28,7 @@ _ATTEMPT = struct.Struct("<HqqqBB")
 _REASON, _DETAIL, _CLIENT = 1, 2, 4
 _ENDINGS = (Ended.RELEASED, Ended.FAILED, Ended.LAPSED, Ended.DEAD)
 _CODES = {ending: code for code, ending in enumerate(_ENDINGS)}
+_NONE_ENDED, _IS_HELD = 0x7F, 0x80
 
 
 class Kept(NamedTuple):
@@ -40,9 +41,9 @@ class Kept(NamedTuple):
 class Attempts(NamedTuple):
     """What a message remembers of its ended attempts.
 
-    The consumers are the RFC's. The others are an addition, absent where `history` is 0: the
-    number that keys the attempts' own records, how many attempts were failures, how the last one
-    ended, and which have a record.
+    The consumers are the RFC's, without who holds it now. The others are an addition, absent where
+    there is nothing to say: the number that keys the attempts' own records, how many attempts were
+    failures, how the last one ended, and which have a record.
     """
 
     consumers: list[str]
@@ -52,18 +53,22 @@ class Attempts(NamedTuple):
     kept: tuple[Kept, ...] = ()
 
 
-def encode_attempts(attempts: Attempts) -> bytes:
-    """Encode what a message remembers of its ended attempts.
+def encode_attempts(attempts: Attempts, holder: str | None = None) -> bytes:
+    """Encode what a message remembers of its ended attempts, and who holds it now.
+
+    The holder is the last of the RFC's consumers; a flag in the addition tells it from the others.
 
     Raises:
         CodecError: a field does not fit.
     """
     consumers, history, failures, last_ended, kept = attempts
-    encoded = array(consumers, encode_consumer)
-    if not history or last_ended is None:
-        return encoded
-    fixed = pack(_SUMMARY, history, failures, _CODES[last_ended])
-    return encoded + fixed + array(kept, lambda one: pack(_KEPT, *one))
+    if holder is None and (not history or last_ended is None):
+        return array(consumers, encode_consumer)
+    code = _NONE_ENDED if last_ended is None else _CODES[last_ended]
+    if holder is not None:
+        consumers, code = [*consumers, holder], code | _IS_HELD
+    fixed = pack(_SUMMARY, history, failures, code)
+    return array(consumers, encode_consumer) + fixed + array(kept, lambda one: pack(_KEPT, *one))
 
 
 def decode_attempts(data: bytes) -> Attempts:
@@ -78,7 +83,10 @@ def decode_attempts(data: bytes) -> Attempts:
     (history, failures, code), offset = unpack(_SUMMARY, data, offset)
     kept, offset = read_array(data, offset, _read_kept)
     finish(data, offset, "attempts")
-    return Attempts(consumers, history, failures, _ending(code), tuple(kept))
+    ended = None if code & ~_IS_HELD == _NONE_ENDED else _ending(code & ~_IS_HELD)
+    if code & _IS_HELD:
+        del consumers[-1:]
+    return Attempts(consumers, history, failures, ended, tuple(kept))
 
 
 def _read_kept(data: bytes, offset: int) -> tuple[Kept, int]:

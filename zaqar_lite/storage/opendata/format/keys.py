@@ -15,6 +15,7 @@
     01 0d number                 messages that nobody holds any more, to be deleted in steps
     01 0e history attempt        one ended attempt of a message (history: u64, attempt: u16)
     01 0f TB(kind) TB(project) TB(name)    a record that is neither a queue nor a message
+    01 10 deadline id            message of the log that no queue received, until its retention ends
     03 01 segment 10 TB(log) var_u64(sequence - start of the segment)     entry of the log
     03 01 segment 40 log         listing of the log's keys
     03 01 00000000 20            block of the log's sequences
@@ -61,6 +62,7 @@ class RecordType(Enum):
     GARBAGE = 0x0D
     ATTEMPT = 0x0E
     RECORD = 0x0F
+    UNROUTED = 0x10
 
 
 def prefix(kind: RecordType) -> bytes:
@@ -172,6 +174,11 @@ def idempotency_key(queue: bytes, kind: bytes, digest: bytes) -> bytes:
     return queue_key(RecordType.IDEMPOTENCY, queue) + kind + digest
 
 
+def unrouted_key(deadline: int, message_id: int) -> bytes:
+    """Key of a message that no queue received; such keys are in the order of their deadlines."""
+    return prefix(RecordType.UNROUTED) + _U64.pack(deadline) + _U64.pack(message_id)
+
+
 class QueueKey(NamedTuple):
     """What a key of a queue's record says: the queue, and the bytes after it."""
 
@@ -274,6 +281,8 @@ def _describe(key: bytes) -> str:
         return f"{name} of message {read_message_id(key)}"
     if len(key) == 2:
         return name
+    if kind is RecordType.UNROUTED:
+        return f"{name} message {read_message_id(key, 10)}"
     if kind is RecordType.ATTEMPT:
         history, number = read_attempt_key(key)
         return f"attempt {number} of history {history}"

@@ -1,0 +1,187 @@
+"""What another writer of the RFC's format put into the store, and what it reads there of ours."""
+
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, Store, listed, texts
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.storage.opendata.checking import check
+from zaqar_lite.storage.opendata.engine import Batch
+from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
+from zaqar_lite.storage.opendata.format.attempts import decode_attempts
+from zaqar_lite.storage.opendata.format.encoding import read_array
+from zaqar_lite.storage.opendata.format.keys import RecordType
+
+pytestmark = pytest.mark.anyio
+ELSEWHERE = QueueRef("elsewhere", "queue")
+ORDER = ("kind", "order")
+
+
+async def publish(
+    store: Store,
+    *headers: Sequence[tuple[str, str]],
+    retention_s: int = 3600,
+    payload: bytes | None = None,
+) -> list[int]:
+    """Write messages into the log as another program does, and start the server again."""
+    db = store.db
+    first, now = db.ids.next + 5, db.clock.now_ms()
+    puts = {}
+    for number, own in enumerate(headers, first):
+        body = records.encode_payload(b'"message %d"' % (number - first))
+        puts[keys.message_key(RecordType.PAYLOAD, number)] = payload or body
+        puts[db.log_key(number)] = records.encode_metadata(
+            records.Metadata(number, now, now, now, retention_s, own)
+        )
+    await db.engine.commit(Batch(puts, ()))
+    await store.restart()
+    return list(range(first, first + len(headers)))
+
+
+async def test_filters_are_asked_of_a_message_that_names_no_queue(store: Store) -> None:
+    """As the RFC has it: whoever's filter matches receives it, and it is stored once."""
+    for ref, metadata in ((QUEUE, "kind = 'order'"), (ELSEWHERE, "kind = 'order'"), (OTHER, None)):
+        await store.management.create_queue(ref, {"_filter": metadata}, max_queues=9)
+    (number,) = await publish(store, [ORDER])
+    assert store.db.shared == {number: 2}
+    assert [await listed(store, ref) for ref in (QUEUE, ELSEWHERE, OTHER)] == [
+        ["message 0"], ["message 0"], [],
+    ]  # fmt: skip
+    assert await store.acknowledge() == 1
+    assert len(await store.records(RecordType.PAYLOAD)) == 1
+    assert texts(await store.claim(queue=ELSEWHERE)) == ["message 0"]
+
+
+async def test_the_queue_s_header_may_stand_anywhere(store: Store) -> None:
+    await publish(store, [ORDER, ("sys.client", "foreign"), ("queue", "project/queue")])
+    (message,) = (await store.claim()).messages
+    assert (message.headers, message.client_id) == ({"kind": "order"}, "foreign")
+
+
+async def test_what_no_queue_receives_ends_with_its_retention(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    await publish(
+        store, [ORDER], [("queue", "no-project"), ORDER], [("queue", "project/queue")],
+        retention_s=60,
+    )  # fmt: skip
+    kept = await publish(store, [("kind", "forever")], retention_s=0)
+    assert "routed 1 of 3 messages" in caplog.text
+    assert (await check(store.db)).problems == []
+    assert len(await store.records(RecordType.PAYLOAD)) == 4
+    await store.sweep()
+    await store.restart()
+    assert len(await store.records(RecordType.PAYLOAD)) == 4
+    store.clock.advance(61_000)
+    await store.sweep()
+    assert list(await store.records(RecordType.PAYLOAD)) == [
+        keys.message_key(RecordType.PAYLOAD, kept[0])
+    ]
+    assert (await check(store.db)).problems == []
+
+
+async def test_many_end_in_steps(store: Store) -> None:
+    await publish(store, *[[ORDER]] * 300, retention_s=60)
+    store.clock.advance(61_000)
+    await store.sweep()
+    assert not await store.records(RecordType.PAYLOAD)
+    assert not await store.records(RecordType.UNROUTED)
+
+
+async def test_each_segment_of_the_log_is_routed(store: Store) -> None:
+    """Another writer went on in a segment of its own."""
+    db = store.db
+    first, now = db.ids.next + 5, db.clock.now_ms()
+    own = [("queue", "project/queue")]
+    puts = {
+        keys.log_segment_key(2): bookkeeping.encode_segment(first + 1, now),
+        keys.log_listing_key(2): b"",
+        keys.log_entry_key(1, first - db.log_start): records.encode_metadata(
+            records.Metadata(first, now, now, now, 60, own)
+        ),
+        keys.message_key(RecordType.PAYLOAD, first): records.encode_payload(b'"sealed"'),
+    }
+    await db.engine.commit(Batch(puts, ()))
+    await store.restart()
+    assert store.db.log_start == first + 1
+    assert await listed(store) == ["sealed"]
+    await store.post("next")
+    await store.restart()
+    assert await listed(store) == ["sealed", "next"]
+    assert await store.acknowledge() == 2
+
+
+async def test_a_payload_that_lies_elsewhere_is_refused_by_name(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    payload = records.encode_uri(records.Uri("s3://bucket/key", 7))
+    own = [("queue", "project/queue")]
+    (number,) = await publish(store, own, retention_s=60, payload=payload)
+    assert f"message {number} of the metadata log is refused" in caplog.text
+    assert "s3://bucket/key" in caplog.text
+    assert (await store.messages.stats(QUEUE)).total == 0
+    store.clock.advance(61_000)
+    await store.sweep()
+    assert not await store.records(RecordType.PAYLOAD)
+
+
+async def test_an_entry_that_is_not_at_its_message_s_place_is_named(store: Store) -> None:
+    db = store.db
+    number, now = db.ids.next + 5, db.clock.now_ms()
+    metadata = records.Metadata(number, now, now, now, 60, [("queue", "project/queue")])
+    await db.engine.commit(Batch({db.log_key(number + 1): records.encode_metadata(metadata)}, ()))
+    await store.restart()
+    (damage,) = store.db.damages
+    assert f"message {number}" in damage.why
+    assert (await store.messages.stats(QUEUE)).total == 0
+    store.db.delete(store.db.log_key(number + 1))
+    await store.db.committer.durable()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "retention"),
+    [({}, 1), ({"_done_retention": 0}, 0), ({"_done_retention": 60}, 60)],
+)
+async def test_no_history_and_for_ever_differ_in_the_configuration(
+    store: Store, metadata: dict[str, int], retention: int
+) -> None:
+    """0 is for ever, as the RFC says; none is the shortest that its field can say."""
+    await store.management.create_queue(QUEUE, metadata, max_queues=9)
+    ((key, value),) = (await store.records(RecordType.CONFIG)).items()
+    ours = records.decode_config(value)
+    assert ours.done_retention_s == retention
+    earlier = ours._replace(done_retention_s=metadata.get("_done_retention", 0))
+    for config in (earlier, ours._replace(extensions=())):  # of ours before, and of others
+        store.db.put(key, records.encode_config(config))
+        await store.db.committer.durable()
+        await store.restart()
+        record = await store.management.get_queue(QUEUE)
+        assert record is not None
+        assert record.metadata == metadata
+
+
+def consumers_of_the_rfc(value: bytes) -> list[str]:
+    """What a reader that knows only the RFC reads of a record of attempts."""
+    return read_array(value, 0, records.read_consumer)[0]
+
+
+async def test_who_holds_a_message_now_is_in_the_rfc_s_attempts(store: Store) -> None:
+    ids = await store.post("first", "second")
+    await store.claim(1, client="before")
+    store.clock.advance(HOUR // 10)
+    claimed = await store.claim(client="now")
+    values = (await store.records(RecordType.ATTEMPTS)).values()
+    assert [consumers_of_the_rfc(value) for value in values] == [["before", "now"], ["now"]]
+    assert [decode_attempts(value).consumers for value in values] == [["before"], []]
+    await store.restart()
+    held = await store.messages.get_claim(QUEUE, claimed.claim_id or "", details=True)
+    assert [[one.client_id for one in m.attempts] for m in held.messages] == [["before"], []]
+    await store.messages.release(QUEUE, claimed.claim_id or "")
+    values = (await store.records(RecordType.ATTEMPTS)).values()
+    assert [consumers_of_the_rfc(value) for value in values] == [["before", "now"], ["now"]]
+    await store.claim(client="last")
+    await store.messages.delete(QUEUE, ids, claim_ids=None)
+    assert not await store.records(RecordType.ATTEMPTS)
