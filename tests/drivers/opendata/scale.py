@@ -1,8 +1,10 @@
 """Measure what many messages and many queues cost: `python -m tests.drivers.opendata.scale`.
 
 `--delayed 1000000` posts so many delayed messages of 200 bytes and claims by twenty behind them;
-`--queues 100000` makes so many queues without messages. Both are opened again by a process of its
-own: seconds to open, resident memory, and what a sweep of an idle store costs the processor.
+`--queues 100000` makes so many queues without messages, and posts beside them. Both are opened
+again by a process of its own: seconds to open, resident memory, and what a sweep of an idle store
+costs the processor. `--purge 500000` posts so many messages and purges them: the longest step of
+the event loop.
 """
 
 import argparse
@@ -25,6 +27,7 @@ QUEUE, OTHER = QueueRef("scale", "queue"), QueueRef("scale", "other")
 BODY = json.dumps("x" * 198).encode()
 DAY = 24 * 3_600_000
 _ROUNDS, _SWEEPS = 200, 60
+_POSTS, _TURNS = 100, 20
 
 
 def resident() -> float:
@@ -61,6 +64,63 @@ async def claims(messages: MessageStore, queue: QueueRef) -> list[float]:
     return times
 
 
+async def posts(messages: MessageStore) -> list[float]:
+    """Post one by one while the sweep comes by; answer what the posts took."""
+    times = []
+    sweep = asyncio.create_task(messages.sweep(1_000))
+    for _ in range(_POSTS):
+        began = time.perf_counter()
+        await post(messages, OTHER, 1)
+        times.append(time.perf_counter() - began)
+    await sweep
+    return times
+
+
+async def beside(messages: MessageStore) -> None:
+    """Compare posts with those to an empty store, in turns."""
+    with tempfile.TemporaryDirectory() as directory:
+        empty, _ = stores(f"embedded://{directory}/empty")
+        async with empty:
+            times: tuple[list[float], list[float]] = [], []
+            for _ in range(_TURNS):
+                times[0].extend(await posts(empty))
+                times[1].extend(await posts(messages))
+    (alone, among), p99 = times, _POSTS * _TURNS * 99 // 100
+    print(
+        f"single posts: p50 {statistics.median(among) * 1e3:.2f} ms, p99 "
+        f"{sorted(among)[p99] * 1e3:.2f} ms, {sorted(among)[p99] / sorted(alone)[p99]:.2f} of the "
+        "p99 of an empty store"
+    )
+
+
+async def purge(uri: str, count: int) -> None:
+    """Purge a long queue; tell the longest step of the event loop, by the processor's time."""
+    messages, _ = stores(uri)
+    async with messages:
+        await post(messages, QUEUE, count)
+        await messages.sweep(1_000)
+        gaps, done = [0.0], asyncio.Event()
+
+        async def watch() -> None:
+            while not done.is_set():
+                began = time.thread_time()
+                await asyncio.sleep(0)
+                gaps.append(time.thread_time() - began)
+
+        watching = asyncio.create_task(watch())
+        began = time.perf_counter()
+        await messages.purge(QUEUE)
+        while (await messages.sweep(1_000)).deleted:
+            pass
+        took = time.perf_counter() - began
+        done.set()
+        await watching
+        print(
+            f"purge of {count:,}, swept: {took:.1f} s, longest step of the event loop "
+            f"{max(gaps) * 1e3:.1f} ms of the processor"
+        )
+
+
 async def fill(uri: str, queues: int, delayed: int) -> None:
     """Make queues, and post delayed messages."""
     messages, management = stores(uri)
@@ -94,7 +154,9 @@ async def look(uri: str, delayed: int) -> None:
             await messages.sweep(1_000)
         each = (time.process_time() - used) / _SWEEPS
         print(f"idle: {each * 1e3:.3f} ms of the processor a sweep; {resident():.0f} MB resident")
-        if delayed:
+        if not delayed:
+            await beside(messages)
+        else:
             few, many = await claims(messages, OTHER), await claims(messages, QUEUE)
             print(
                 f"claim of 20: median {statistics.median(few) * 1e3:.3f} ms in a small queue, "
@@ -109,6 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--delayed", type=int, default=0)
     parser.add_argument("--queues", type=int, default=0)
+    parser.add_argument("--purge", type=int, default=0)
     parser.add_argument("--directory", default=None)
     parser.add_argument("--uri", default=None, help="look at a store that was filled")
     arguments = parser.parse_args()
@@ -117,6 +180,9 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
         uri = f"embedded://{directory}/data"
+        if arguments.purge:
+            asyncio.run(purge(uri, arguments.purge))
+            return
         asyncio.run(fill(uri, arguments.queues, arguments.delayed))
         command = [sys.executable, "-m", "tests.drivers.opendata.scale", "--uri", uri]
         subprocess.run([*command, "--delayed", str(arguments.delayed)], check=True)

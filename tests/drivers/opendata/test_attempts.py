@@ -24,8 +24,8 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.storage.opendata.checking import check, dump
 from zaqar_lite.storage.opendata.entries import Past
 from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.storage.opendata.format.attempts import Attempts, encode_attempts
 from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.format.records import Attempts, encode_attempts
 
 pytestmark = pytest.mark.anyio
 

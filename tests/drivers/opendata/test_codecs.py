@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.drivers.opendata.profiles import encode_metadata, encode_raw_payload
 from zaqar_lite.domain.attempts import Attempt, Ended
 from zaqar_lite.domain.filters import (
     And,
@@ -31,7 +32,6 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.configuration import stored_filter
 from zaqar_lite.storage.opendata.format import (
     active,
-    attempts,
     bookkeeping,
     encoding,
     keys,
@@ -83,7 +83,7 @@ def test_after_prefix_is_above_every_key_with_the_prefix(prefix: bytes, rest: by
 @given(st.one_of(st.binary(max_size=100), st.just(b"x" * 70_000)))
 def test_payloads(body: bytes) -> None:
     assert records.decode_payload(records.encode_payload(body)) == body
-    assert records.decode_payload(records.encode_raw_payload(body)) == body
+    assert records.decode_payload(encode_raw_payload(body)) == body
 
 
 @settings(deadline=None)
@@ -94,7 +94,7 @@ def test_payloads(body: bytes) -> None:
     )
 )  # fmt: skip
 def test_metadata(metadata: records.Metadata) -> None:
-    assert records.decode_metadata(records.encode_metadata(metadata)) == metadata
+    assert records.decode_metadata(encode_metadata(metadata)) == metadata
 
 
 origins = st.fixed_dictionaries(
@@ -153,25 +153,25 @@ def test_what_a_claimed_message_keeps(visible_at: int, deadline: int, message_id
 
 
 @settings(deadline=None)
-@given(st.lists(st.builds(records.Ended, u64, i64, u16), max_size=30))
-def test_ended_messages(items: list[records.Ended]) -> None:
+@given(st.lists(st.builds(records.EndedMessage, u64, i64, u16), max_size=30))
+def test_ended_messages(items: list[records.EndedMessage]) -> None:
     assert records.decode_ended(records.encode_ended(items)) == items
 
 
 @settings(deadline=None)
 @given(
-    st.lists(consumers, max_size=10).map(attempts.Attempts)
+    st.lists(consumers, max_size=10).map(records.Attempts)
     | st.builds(
-        attempts.Attempts,
+        records.Attempts,
         st.lists(consumers, max_size=10),
         st.integers(1, (1 << 64) - 1),
         st.integers(0, (1 << 32) - 1),
         st.sampled_from(Ended),
-        st.lists(st.builds(attempts.Kept, u16, st.integers(0, 1 << 20)), max_size=16).map(tuple),
+        st.lists(st.builds(records.Kept, u16, st.integers(0, 1 << 20)), max_size=16).map(tuple),
     )
 )
-def test_what_a_message_remembers_of_its_attempts(known: attempts.Attempts) -> None:
-    assert attempts.decode_attempts(attempts.encode_attempts(known)) == known
+def test_what_a_message_remembers_of_its_attempts(known: records.Attempts) -> None:
+    assert records.decode_attempts(records.encode_attempts(known)) == known
 
 
 @settings(deadline=None)
@@ -183,7 +183,7 @@ def test_what_a_message_remembers_of_its_attempts(known: attempts.Attempts) -> N
     u64,
 )  # fmt: skip
 def test_an_attempt(attempt: Attempt, history: int) -> None:
-    assert attempts.decode_attempt(attempts.encode_attempt(attempt)) == attempt
+    assert records.decode_attempt(records.encode_attempt(attempt)) == attempt
     key = keys.attempt_key(history, attempt.number)
     assert keys.read_attempt_key(key) == (history, attempt.number)
     assert str(history) in keys.describe(key)
@@ -284,7 +284,7 @@ def test_configurations(
 
 DECODERS = [
     records.decode_payload, records.decode_metadata, active.decode_active, records.decode_ended,
-    attempts.decode_attempts, attempts.decode_attempt, records.decode_config, records.decode_claim,
+    records.decode_attempts, records.decode_attempt, records.decode_config, records.decode_claim,
     bookkeeping.decode_remembered, bookkeeping.decode_block, bookkeeping.decode_segment,
     bookkeeping.decode_state, bookkeeping.decode_garbage, bookkeeping.decode_record,
     encoding.read_terminated, encoding.read_var_u64, encoding.read_utf8, decode_filter,

@@ -5,14 +5,15 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.drivers.opendata.profiles import encode_metadata, encode_uri
 from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, Store, listed, texts
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.checking import check
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
-from zaqar_lite.storage.opendata.format.attempts import decode_attempts
 from zaqar_lite.storage.opendata.format.encoding import read_array
 from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.format.records import decode_attempts
 
 pytestmark = pytest.mark.anyio
 ELSEWHERE = QueueRef("elsewhere", "queue")
@@ -32,7 +33,7 @@ async def publish(
     for number, own in enumerate(headers, first):
         body = records.encode_payload(b'"message %d"' % (number - first))
         puts[keys.message_key(RecordType.PAYLOAD, number)] = payload or body
-        puts[db.log_key(number)] = records.encode_metadata(
+        puts[db.log_key(number)] = encode_metadata(
             records.Metadata(number, now, now, now, retention_s, own)
         )
     await db.engine.commit(Batch(puts, ()))
@@ -99,7 +100,7 @@ async def test_each_segment_of_the_log_is_routed(store: Store) -> None:
     puts = {
         keys.log_segment_key(2): bookkeeping.encode_segment(first + 1, now),
         keys.log_listing_key(2): b"",
-        keys.log_entry_key(1, first - db.log_start): records.encode_metadata(
+        keys.log_entry_key(1, first - db.log_start): encode_metadata(
             records.Metadata(first, now, now, now, 60, own)
         ),
         keys.message_key(RecordType.PAYLOAD, first): records.encode_payload(b'"sealed"'),
@@ -117,7 +118,7 @@ async def test_each_segment_of_the_log_is_routed(store: Store) -> None:
 async def test_a_payload_that_lies_elsewhere_is_refused_by_name(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    payload = records.encode_uri(records.Uri("s3://bucket/key", 7))
+    payload = encode_uri(records.Uri("s3://bucket/key", 7))
     own = [("queue", "project/queue")]
     (number,) = await publish(store, own, retention_s=60, payload=payload)
     assert f"message {number} of the metadata log is refused" in caplog.text
@@ -132,7 +133,7 @@ async def test_an_entry_that_is_not_at_its_message_s_place_is_named(store: Store
     db = store.db
     number, now = db.ids.next + 5, db.clock.now_ms()
     metadata = records.Metadata(number, now, now, now, 60, [("queue", "project/queue")])
-    await db.engine.commit(Batch({db.log_key(number + 1): records.encode_metadata(metadata)}, ()))
+    await db.engine.commit(Batch({db.log_key(number + 1): encode_metadata(metadata)}, ()))
     await store.restart()
     (damage,) = store.db.damages
     assert f"message {number}" in damage.why

@@ -11,6 +11,9 @@ import pytest
 from tests.drivers.opendata.profiles import (
     LogLayout,
     Profile,
+    encode_metadata,
+    encode_raw_payload,
+    encode_uri,
     in_profile,
     log_entry_key,
     read_kind,
@@ -18,7 +21,6 @@ from tests.drivers.opendata.profiles import (
 from zaqar_lite.domain.filters import compile_priority, parse
 from zaqar_lite.storage.opendata.format import (
     active,
-    attempts,
     bookkeeping,
     encoding,
     keys,
@@ -79,13 +81,13 @@ def encode_value(record: str, fields: dict[str, Any]) -> bytes:  # noqa: PLR0911
         case "payload" if fields["type"] == 1:
             return records.encode_payload(bytes.fromhex(fields["payload_hex"]))
         case "payload" if fields["type"] == 3:
-            return records.encode_raw_payload(bytes.fromhex(fields["payload_hex"]))
+            return encode_raw_payload(bytes.fromhex(fields["payload_hex"]))
         case "payload":
             digest = bytes.fromhex(fields["sha256"]) if "sha256" in fields else None
-            return records.encode_uri(records.Uri(fields["uri"], fields["size"], digest))
+            return encode_uri(records.Uri(fields["uri"], fields["size"], digest))
         case "metadata":
             headers = [(name, value) for name, value in fields.pop("headers")]
-            return records.encode_metadata(records.Metadata(headers=headers, **fields))
+            return encode_metadata(records.Metadata(headers=headers, **fields))
         case "seqblock":
             return bookkeeping.encode_block(fields["base_sequence"], fields["block_size"])
         case "log segmentmeta":
@@ -97,13 +99,15 @@ def encode_value(record: str, fields: dict[str, Any]) -> bytes:  # noqa: PLR0911
             )
             return active.encode_active(available, in_flight)
         case "done" | "failed":
-            return records.encode_ended([records.Ended(*item.values()) for item in fields["items"]])
+            return records.encode_ended(
+                [records.EndedMessage(*item.values()) for item in fields["items"]]
+            )
         case "consumer":
             return records.encode_consumer(
                 fields.get("uuid") or fields.get("name") or fields["number"]
             )
         case "attempts":
-            return attempts.encode_attempts(attempts.Attempts(fields["consumers"]))
+            return records.encode_attempts(records.Attempts(fields["consumers"]))
         case "filter":
             return encode_filter(parse(fields["text"]))
         case "config":
@@ -123,11 +127,11 @@ def reencode(record: str, data: bytes) -> bytes:  # noqa: PLR0911 - one a record
         case "payload":
             payload = records.decode_payload(data)
             if isinstance(payload, records.Uri):
-                return records.encode_uri(payload)
+                return encode_uri(payload)
             raw = data[:1] == b"\x03"
-            return (records.encode_raw_payload if raw else records.encode_payload)(payload)
+            return (encode_raw_payload if raw else records.encode_payload)(payload)
         case "metadata":
-            return records.encode_metadata(records.decode_metadata(data))
+            return encode_metadata(records.decode_metadata(data))
         case "seqblock":
             return bookkeeping.encode_block(*bookkeeping.decode_block(data))
         case "log segmentmeta":
@@ -145,7 +149,7 @@ def reencode(record: str, data: bytes) -> bytes:  # noqa: PLR0911 - one a record
             assert end == len(data)
             return records.encode_consumer(int(text) if data[:1] == b"\x03" else text)
         case "attempts":
-            return attempts.encode_attempts(attempts.decode_attempts(data))
+            return records.encode_attempts(records.decode_attempts(data))
         case "filter":
             tree, end = decode_filter(data)
             assert end == len(data)

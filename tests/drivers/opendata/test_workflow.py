@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.drivers.opendata.profiles import encode_metadata
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, THIRD, Store, texts
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.filters import Filter, Rules, compile_priority
@@ -89,7 +90,7 @@ async def test_messages_above_the_mark_are_routed_at_opening(store: Store) -> No
     )
     puts = {
         keys.message_key(RecordType.PAYLOAD, message_id): records.encode_payload(b'"replayed"'),
-        db.log_key(message_id): records.encode_metadata(metadata),
+        db.log_key(message_id): encode_metadata(metadata),
     }
     await db.engine.commit(Batch(puts, ()))
     await store.restart()
@@ -122,7 +123,7 @@ async def test_replayed_messages_come_as_the_service_would_have_routed_them(stor
     metadata = records.Metadata(message_id, now, now, now + 5_000, 3600, headers)
     puts = {
         keys.message_key(RecordType.PAYLOAD, message_id): records.encode_payload(b'"replayed"'),
-        db.log_key(message_id): records.encode_metadata(metadata),
+        db.log_key(message_id): encode_metadata(metadata),
     }
     await db.engine.commit(Batch(puts, ()))
     await store.restart()

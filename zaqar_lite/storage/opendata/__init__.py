@@ -9,11 +9,11 @@ The records' bytes are in `format/` (`keys.py` lists them), the engines below th
 `slatedb/`, behind `engine.py`. `state.py` is what operations may touch: queues, ids, and the batch
 that gathers. A queue (`queue.py`) is its pages of up to 256 entries, each one record
 (`checkpoint.py`); of a page that is not in memory its bounds and a summary are (`paging.py`,
-`pages.py`), and the pages of all queues share one bounded memory (`resident.py`). A payload
+`pages.py`), and the pages of all queues share one bounded memory (`caches.py`). A payload
 and its entry of the metadata log are written once. An operation waits until what it needs is in
 memory, changes it in one step of the event loop, and is answered when the batch it is in is durable
 (`committer.py`). What is due is over by its instant alone; claims and the sweep tidy it up in
-bounded steps (`due.py`), and the sweep knows which queues to visit (`agenda.py`). `database.py`
+bounded steps (`due.py`), and the sweep knows which queues to visit (`queues.py`). `database.py`
 stands on top: it opens by `opening.py`, `loading.py`, `replay.py` and, where pages were lost,
 `restoring.py`, writes the batches, and brings the memory back when one fails.
 """
@@ -46,8 +46,7 @@ def create(
 ) -> tuple[MessageStore, ManagementStore]:
     """Make the two stores over one database, not yet opened.
 
-    Raises:
-        ConfigurationError: the URI is wrong, or its library is not installed.
+    Raises ConfigurationError: the URI is wrong, or its library is not installed.
     """
     db = Database(create_engine(uri), clock, options)
     return OpenDataMessageStore(db), OpenDataManagementStore(db)
@@ -56,10 +55,8 @@ def create(
 def create_engine(uri: str, *, must_exist: bool = False) -> Engine:
     """Make the engine of a URI, not yet opened.
 
-    `must_exist` refuses a directory that holds no store, where opening would make one.
-
-    Raises:
-        ConfigurationError: the URI is wrong, its library is not installed, or there is no store.
+    `must_exist` refuses a directory that holds no store, where opening would make one. Raises
+    ConfigurationError: the URI is wrong, its library is not installed, or there is no store.
     """
     try:
         parts = urlsplit(uri)

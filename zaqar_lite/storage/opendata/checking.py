@@ -8,7 +8,7 @@ from typing import Any
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.engine import Damage, Engine
-from zaqar_lite.storage.opendata.format import active, attempts, bookkeeping, keys, records
+from zaqar_lite.storage.opendata.format import active, bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.paging import walk
@@ -19,8 +19,8 @@ _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
     RecordType.ACTIVE: active.decode_active,
     RecordType.DONE: records.decode_ended,
     RecordType.FAILED: records.decode_ended,
-    RecordType.ATTEMPTS: attempts.decode_attempts,
-    RecordType.ATTEMPT: attempts.decode_attempt,
+    RecordType.ATTEMPTS: records.decode_attempts,
+    RecordType.ATTEMPT: records.decode_attempt,
     RecordType.CONFIG: records.decode_config,
     RecordType.ID_BLOCK: bookkeeping.decode_block,
     RecordType.FORMAT: bytes,

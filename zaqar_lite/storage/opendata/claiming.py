@@ -14,13 +14,26 @@ from zaqar_lite.domain.errors import NotFound
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, RefusalReason, Take
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.opendata import histories, leases, past
-from zaqar_lite.storage.opendata.due import STEP, expose, gather
-from zaqar_lite.storage.opendata.entries import Claim, Entry, Page, is_damaged
-from zaqar_lite.storage.opendata.leases import cold_lapsed, first_lapse, live
+from zaqar_lite.storage.opendata import due, past, reading
+from zaqar_lite.storage.opendata.due import (
+    STEP,
+    cold_lapsed,
+    expose,
+    first_lapse,
+    gather,
+    live,
+    wake,
+)
+from zaqar_lite.storage.opendata.entries import (
+    Claim,
+    Entry,
+    Page,
+    is_damaged,
+)
 from zaqar_lite.storage.opendata.paging import load, prepared
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import bodies_in_memory, read_bodies
+from zaqar_lite.storage.opendata.ready import head, take_first
 from zaqar_lite.storage.opendata.settling import MOST_LAPSES, Step, end_lapsed
 from zaqar_lite.storage.opendata.state import State
 
@@ -99,7 +112,7 @@ def hold(take: Take, there: Queue, now: int, entries: Sequence[Entry]) -> str:
     claim = Claim(new_claim_id(), take.client_id)
     for entry in entries:
         there.hold(entry, claim)
-    leases.begin(there, claim, now, take.ttl_ms, take.grace_ms)
+    due.begin(there, claim, now, take.ttl_ms, take.grace_ms)
     return claim.id
 
 
@@ -189,17 +202,17 @@ def _first(queue: Queue, now: int, budget: _Budget) -> Entry | _Stop | Page:
     What has waited until now is made ready, and what has expired is removed.
     """
     while budget.left > 0:
-        page = queue.head()
+        page = head(queue)
         if page is None:
             return _Stop.EMPTY
         if page.cold is not None:
             return page
         if page in queue.due:
             budget.left -= len(page.entries)
-            queue.wake(page, now, len(page.entries))
+            wake(queue, page, now, len(page.entries))
             continue
         examined = queue.examined
-        entry = queue.take(page)
+        entry = take_first(queue, page)
         budget.left -= queue.examined - examined
         if entry is None:
             continue
@@ -213,7 +226,7 @@ def _first(queue: Queue, now: int, budget: _Budget) -> Entry | _Stop | Page:
 
 def _in_memory(db: State, entries: Sequence[Entry], take: Take) -> list[_Readable] | None:
     """The taken entries with their bodies, unless something of them must be read."""
-    if take.details and any(map(histories.has_kept, entries)):
+    if take.details and any(map(reading.has_kept, entries)):
         return None
     bodies = bodies_in_memory(db, entries)
     return None if bodies is None else list(zip(entries, bodies, repeat(())))
@@ -237,7 +250,7 @@ async def _read(
         draft.held[entry.position] = entry.name
     try:
         found = await read_bodies(db, there, entries)
-        told = await histories.read(db, entries) if take.details else {}
+        told = await reading.read_attempts(db, entries) if take.details else {}
         is_current = db.queue_to_change(queue, take.version) is there
     except BaseException:
         if db.is_current(there):
@@ -265,8 +278,7 @@ def _let_go(draft: Claim, entries: Sequence[Entry]) -> list[Entry]:
 def live_claim(there: Queue | None, claim_id: str, now: int) -> tuple[Queue, Claim]:
     """The claim of this id, and the queue.
 
-    Raises:
-        NotFound: it does not exist, has lapsed, or holds no live message any more.
+    Raises NotFound: it does not exist, has lapsed, or holds no live message any more.
     """
     claim = None if there is None else there.claims.get(claim_id)
     if there is None or claim is None or not live(there, claim, now):

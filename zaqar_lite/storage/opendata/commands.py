@@ -1,6 +1,10 @@
-"""The command `zaqar-lite store`: check, dump, export and import the embedded store.
+"""The command `zaqar-lite store`: check, dump, export, import and compact the embedded store.
 
-Each takes the store's lock, so none runs beside a server on the same directory.
+Each takes the store's lock, so none runs beside a server on the same directory. `import` also fills
+an empty store with what is intact of a damaged one: of a SQLite file, damaged or recovered by
+SQLite's own tool, or of a store that opens but has damaged places. What that lost is put back from
+the metadata log when the new store is opened (`restoring.py`), because it is marked as one that may
+miss records.
 """
 
 import argparse
@@ -8,9 +12,10 @@ import asyncio
 import io
 import sqlite3
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -20,10 +25,60 @@ from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.opendata import create_engine, transfer
 from zaqar_lite.storage.opendata.checking import check, dump
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.replacing import replacing
-from zaqar_lite.storage.opendata.salvaging import fill, rows_of_file, rows_of_store
-from zaqar_lite.storage.opendata.sqlite.compacting import is_sqlite
+from zaqar_lite.storage.opendata.disk import replacing
+from zaqar_lite.storage.opendata.engine import FIRST, REBUILT, Batch, Engine
+from zaqar_lite.storage.opendata.sqlite.compacting import intact_rows, is_sqlite
 from zaqar_lite.storage.opendata.sqlite.engine import SqliteEngine
+
+_ROWS = 1_000
+
+
+async def rows_of_file(path: Path) -> AsyncIterator[dict[bytes, bytes]]:
+    """The intact records of a SQLite file; a key may come again, the first one is right.
+
+    Raises sqlite3.Error: nothing of it can be read.
+    """
+    rows = intact_rows(path)
+    while part := _first_of_each(rows):
+        yield part
+
+
+def _first_of_each(rows: Iterator[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    part: dict[bytes, bytes] = {}
+    for key, value in islice(rows, _ROWS):
+        part.setdefault(key, value)
+    return part
+
+
+async def rows_of_store(source: Engine) -> AsyncIterator[dict[bytes, bytes]]:
+    """The intact records of an open store."""
+    async for chunk in source.scan(FIRST, b"\xff"):
+        yield {key: value for key, value in chunk if isinstance(value, bytes)}
+
+
+async def fill(target: Engine, parts: AsyncIterator[dict[bytes, bytes]]) -> int:
+    """Write records into an open, empty store, and mark it; answer how many.
+
+    Raises ConfigurationError: the store is not empty, or there is nothing to put into it;
+    Unavailable: it can't be written.
+    """
+    async for chunk in target.scan(FIRST, b"\xff"):
+        if chunk:
+            raise ConfigurationError(
+                "What is intact of a damaged store goes into an empty one: give --store a "
+                "directory of its own."
+            )
+    count = 0
+    async for part in parts:
+        there = await target.get(list(part))
+        new = {key: value for key, value in part.items() if key >= FIRST and key not in there}
+        if new:
+            await target.commit(Batch({REBUILT: b"", **new}, ()))
+            count += len(new)
+    if not count:
+        raise ConfigurationError("No record of a store is intact in it.")
+    return count
+
 
 DEFAULT_STORE = "embedded:zaqar-lite-data"
 
@@ -99,7 +154,7 @@ def run_export(arguments: argparse.Namespace) -> int:
         export = transfer.Export(db, arguments.project, arguments.queue)
         with _output(arguments.file) as file:
             async for line in export.lines():
-                file.write(line.encode() + b"\n")
+                file.write(line + b"\n")
         if export.missing:
             _say(f"{export.missing} messages can't be read and are not in the export")
         if export.damaged:

@@ -51,8 +51,7 @@ class Committer:
     def check_readable(self) -> None:
         """Refuse to read while the memory differs from the engine.
 
-        Raises:
-            Unavailable: a write failed, and what it had changed in memory is being undone.
+        Raises Unavailable: a write failed, and what it had changed in memory is being undone.
         """
         if self._recovering:
             raise Unavailable("A write failed; the store returns to its last good state.")
@@ -60,8 +59,7 @@ class Committer:
     def check_writable(self) -> None:
         """Refuse to write shortly after a write failed, and while one takes too long.
 
-        Raises:
-            Unavailable: says why that write failed, or for how long it has been waited for.
+        Raises Unavailable: says why that write failed, or for how long it has been waited for.
         """
         self.check_readable()
         stalled = self._stalled()
@@ -84,8 +82,7 @@ class Committer:
     def durable(self) -> "asyncio.Future[None]":
         """Wait until everything applied so far is durable.
 
-        Raises:
-            Unavailable: the batch before is being written for too long.
+        Raises Unavailable: the batch before is being written for too long.
         """
         stalled = self._stalled()
         if stalled is not None:

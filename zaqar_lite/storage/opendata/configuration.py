@@ -41,14 +41,9 @@ from zaqar_lite.domain.filters import (
 )
 from zaqar_lite.domain.metadata import DONE_RETENTION, FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
+from zaqar_lite.storage.opendata.format import records
 from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import queue_id
-from zaqar_lite.storage.opendata.format.records import (
-    QUEUE_HEADER,
-    Config,
-    decode_config,
-    encode_config,
-)
 
 _VERSION, _EXPOSING, _METADATA = "x-version", "x-exposing", "x-metadata"
 _PIECE = 16_000  # characters; at most four bytes each
@@ -56,11 +51,7 @@ _NO_HISTORY_S = 1
 
 
 def encode_record(record: QueueRecord) -> bytes:
-    """Encode a queue's record.
-
-    Raises:
-        Invalid: its metadata does not fit.
-    """
+    """Encode a queue's record. Raises Invalid: its metadata does not fit."""
     metadata = record.metadata
     text = json.dumps(metadata, ensure_ascii=False, separators=(",", ":"))
     extensions = [(_VERSION, str(record.version))]
@@ -69,14 +60,14 @@ def encode_record(record: QueueRecord) -> bytes:
     extensions += [
         (_METADATA, text[start : start + _PIECE]) for start in range(0, len(text), _PIECE)
     ]
-    config = Config(
+    config = records.Config(
         _filter(record.ref, metadata),
         _number(metadata, "_max_claim_count"),
         _number(metadata, DONE_RETENTION, _NO_HISTORY_S),
         extensions,
     )
     try:
-        return encode_config(config)
+        return records.encode_config(config)
     except CodecError as exc:
         raise Invalid(f"The metadata of {record.ref.name!r} can't be stored: {exc}.") from exc
 
@@ -84,10 +75,9 @@ def encode_record(record: QueueRecord) -> bytes:
 def decode_record(ref: QueueRef, data: bytes) -> QueueRecord:
     """Read a queue's record; one without our extensions is a queue with what the RFC says.
 
-    Raises:
-        CodecError: it can't be read.
+    Raises CodecError: it can't be read.
     """
-    config = decode_config(data)
+    config = records.decode_config(data)
     extensions = dict(config.extensions)
     text = "".join(value for key, value in config.extensions if key == _METADATA)
     try:
@@ -103,7 +93,7 @@ def decode_record(ref: QueueRef, data: bytes) -> QueueRecord:
 
 
 def _filter(ref: QueueRef, metadata: Mapping[str, Any]) -> Expression:
-    own = Compare("=", QUEUE_HEADER, queue_id(ref).decode())
+    own = Compare("=", records.QUEUE_HEADER, queue_id(ref).decode())
     rules, text = metadata.get(PRIORITY), metadata.get(FILTER)
     try:
         matching: Node = own
@@ -136,7 +126,7 @@ def stored_filter(node: Node, project: str) -> Node:
         return type(node)(tuple(stored_filter(child, project) for child in node.nodes))
     if isinstance(node, Not):
         return Not(stored_filter(node.node, project))
-    if isinstance(node, Constant | Exists | Between) or node.name != QUEUE_HEADER:
+    if isinstance(node, Constant | Exists | Between) or node.name != records.QUEUE_HEADER:
         return node
     return _stored_condition(node, f"{project}/")
 

@@ -66,8 +66,7 @@ class Engine(ABC):
     async def open(self) -> None:
         """Become the only writer of this place, or refuse.
 
-        Raises:
-            ConfigurationError: another server has it, or it cannot be used; says what to do.
+        Raises ConfigurationError: another server has it, or it cannot be used; says what to do.
         """
 
     @abstractmethod
@@ -82,8 +81,7 @@ class Engine(ABC):
     async def commit(self, batch: Batch) -> None:
         """Make changes durable: when this returns, they survive the loss of power.
 
-        Raises:
-            Unavailable: they were not made, or it is not known whether they were.
+        Raises Unavailable: they were not made, or it is not known whether they were.
         """
 
     async def resolve(self) -> bool:
@@ -122,8 +120,7 @@ class DirectoryLock:
     def acquire(self) -> None:
         """Create the directory and take its lock.
 
-        Raises:
-            ConfigurationError: another process has it, or the directory can't be made.
+        Raises ConfigurationError: another process has it, or the directory can't be made.
         """
         try:
             make_directory(self._directory)

@@ -1,23 +1,13 @@
 """What a queue is made of in memory: entries, the pages that checkpoint them, and claims."""
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from zaqar_lite.domain.attempts import MAX_CLAIMS, Ended
+from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.models import Message, Origin
-from zaqar_lite.storage.opendata.format.active import (
-    Extra,
-    encode_elements,
-    encode_extra,
-    encode_extras,
-    encode_plain_extra,
-    join_active,
-)
-from zaqar_lite.storage.opendata.format.attempts import Attempts, Kept
-from zaqar_lite.storage.opendata.format.records import Metadata
+from zaqar_lite.storage.opendata.format.records import Attempts, Kept, Metadata
 
 PAGE_SIZE = 256
 """Entries of a page: below it the cost of a commit dominates, above it the bytes do."""
@@ -229,39 +219,6 @@ class Page:
         self.entries, self.order = {}, None
         self.encoded, self.encoded_count = b"", 0
 
-    def encode(self) -> bytes:
-        """Encode the page as it is now."""
-        available: list[int] = []
-        in_flight: list[int] = []
-        extras: list[bytes] = []
-        for entry in islice(self.entries.values(), self.encoded_count, None):
-            claim, past = entry.claim, entry.past
-            if claim is not None and claim.ttl_ms:
-                in_flight += (
-                    entry.id, entry.priority, claim.claimed_at,
-                    claim.lease(entry.position) if claim.leases else claim.deadline,
-                    entry.attempts,
-                )  # fmt: skip
-            elif past is not None and past.parked_until:
-                until = past.parked_until
-                in_flight += (entry.id, entry.priority, until, until, entry.attempts)
-            else:
-                available += (
-                    entry.id, entry.priority, entry.visible_at, entry.expires_at, entry.attempts,
-                )  # fmt: skip
-                if past is None and entry.is_plain:
-                    continue
-            extra = entry.extra()
-            if extra is not None:
-                extras.append(extra)
-        elements = self.encoded + encode_elements(available)
-        number = self.encoded_count + len(available) // 5
-        if not in_flight and not extras and number < PAGE_SIZE:
-            self.encoded, self.encoded_count = elements, number
-        else:
-            self.encoded, self.encoded_count = b"", 0  # nothing more is appended to a full page
-        return join_active(number, elements, in_flight, encode_extras(extras))
-
 
 class Entry(Struct, eq=False):
     """One message in one queue.
@@ -354,62 +311,6 @@ class Entry(Struct, eq=False):
                 message.parked_until = past.parked_until
         return message
 
-    def extra(self) -> bytes | None:
-        """Encode what the entry has beyond the RFC's fields."""
-        past, claim = self.past, self.claim
-        parked = past is not None and past.parked_until != 0
-        held = None
-        if parked or (claim is not None and claim.ttl_ms):
-            held = self.visible_at, self.expires_at
-        last_claim = None if past is None else past.last_claim
-        if self.is_plain and (past is None or past.is_plain):
-            return encode_plain_extra(self.id, held, last_claim, parked=parked)
-        extra = Extra(last_claim=last_claim, parked=parked)
-        if held is not None:
-            extra.visible_at, extra.deadline = held
-        if not self.is_plain and self.ttl_ms:
-            extra.ttl_ms = self.ttl_ms
-        if self.position != self.id:
-            extra.position = self.position
-        if past is not None:
-            extra.renamed, extra.shared = past.renamed, past.shared
-            origin = past.origin
-            if origin is not None:
-                extra.reason = None if origin.reason == MAX_CLAIMS else origin.reason
-                extra.source, extra.moved_at = origin.source, origin.moved_at
-                extra.moved_count = origin.claim_count
-                extra.moved_client, extra.redriven = origin.last_client_id, origin.redriven
-                if origin.last_claim_id is not None:
-                    extra.moved_claim = bytes.fromhex(origin.last_claim_id)
-        return encode_extra(self.id, extra)
-
-    @classmethod
-    def restore(
-        cls, page: Page, message_id: int, priority: int, attempts: int, extra: Extra | None
-    ) -> "Entry":
-        """Make an entry from a page's record; deadlines and metadata are the caller's to add."""
-        extra = extra or _NO_EXTRA
-        position = message_id if extra.position is None else extra.position
-        entry = cls(
-            message_id, position, page, priority, 0, 0, extra.ttl_ms or 0, UNKNOWN, None, None
-        )
-        entry.attempts = attempts
-        if extra.last_claim or extra.shared or extra.renamed or extra.source is not None:
-            past = entry.remember()
-            past.last_claim, past.shared = extra.last_claim, extra.shared
-            past.renamed = extra.renamed
-            if extra.source is not None:
-                past.origin = Origin(
-                    extra.source,
-                    extra.moved_at,
-                    extra.moved_count,
-                    None if extra.moved_claim is None else extra.moved_claim.hex(),
-                    extra.moved_client,
-                    extra.reason or MAX_CLAIMS,
-                    extra.redriven,
-                )
-        return entry
-
 
 NOWHERE = Page(None, NEVER)
 """The page of entries that are not in a queue yet."""
@@ -433,6 +334,3 @@ def is_ready(entry: Entry) -> bool:
         and not entry.delayed
         and (past is None or not (past.damaged or past.parked_until))
     )
-
-
-_NO_EXTRA = Extra()

@@ -7,11 +7,10 @@ from itertools import islice, takewhile
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import Message, Page, QueueRef, Selection, Stats
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.opendata import histories
-from zaqar_lite.storage.opendata.due import STEP, promote
+from zaqar_lite.storage.opendata import paging, reading
+from zaqar_lite.storage.opendata.due import STEP, count_lapsed, promote
 from zaqar_lite.storage.opendata.entries import UNKNOWN, Entry, is_damaged
 from zaqar_lite.storage.opendata.entries import Page as QueuePage
-from zaqar_lite.storage.opendata.leases import count_lapsed
 from zaqar_lite.storage.opendata.paging import (
     cold_after,
     cold_at,
@@ -22,6 +21,7 @@ from zaqar_lite.storage.opendata.paging import (
 )
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import fill, warm
+from zaqar_lite.storage.opendata.ready import ready_since
 from zaqar_lite.storage.opendata.state import State
 
 
@@ -96,8 +96,8 @@ async def stats(db: State, queue: QueueRef) -> Stats:
         there.delayed_count + there.parked_count,
         there.claimed_count - lapsed,
     )
-    stats.ready_since = there.ready_since(now)
-    ends = there.ends()
+    stats.ready_since = ready_since(there, now)
+    ends = paging.ends(there)
     found = await read(db, there, ends, now)
     if found:
         stats.oldest, stats.newest = found[0], found[-1]
@@ -109,7 +109,7 @@ async def split(db: State, queue: QueueRef, count: int) -> Sequence[int]:
     there, _ = await settled(db, queue, lambda there: cold_at(there, _cuts(there.total, count)))
     if there is None:
         return ()
-    ends = there.at(_cuts(there.total, count))
+    ends = paging.at(there, _cuts(there.total, count))
     cuts = [list(page.entries)[within] for page, within in ends]
     await db.committer.visible(there.epoch)
     return cuts
@@ -132,7 +132,7 @@ async def read(
     epoch = there.epoch
     messages = [entry.view(db.names.write(entry.name), now) for entry in found]
     if details:
-        told = await histories.read(db, found)
+        told = await reading.read_attempts(db, found)
         for message in messages:
             message.attempts = told.get(message.position, ())
     await fill(db, there, found, messages)

@@ -7,23 +7,22 @@ from collections.abc import Sequence
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import QueueRef, Record
 from zaqar_lite.storage.opendata.configuration import decode_record
+from zaqar_lite.storage.opendata.due import index_claim
 from zaqar_lite.storage.opendata.engine import Damage, Stored
-from zaqar_lite.storage.opendata.entries import Claim, Entry, Page, Summary
-from zaqar_lite.storage.opendata.format import bookkeeping, keys
+from zaqar_lite.storage.opendata.entries import (
+    Claim,
+    Entry,
+    Page,
+    Summary,
+)
+from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.active import encode_active
 from zaqar_lite.storage.opendata.format.bookkeeping import Remembered
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.format.records import (
-    ClaimRecord,
-    decode_claim,
-    decode_ended,
-    encode_ended,
-)
-from zaqar_lite.storage.opendata.idempotency import read_record
-from zaqar_lite.storage.opendata.leases import index_claim
 from zaqar_lite.storage.opendata.pages import entries_of, plain_summary
 from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.remembered import read_record
 from zaqar_lite.storage.opendata.state import State
 
 _PER_QUEUE = (
@@ -36,8 +35,8 @@ _PER_QUEUE = (
 )
 _EMPTY = {
     RecordType.ACTIVE: encode_active((), ()),
-    RecordType.DONE: encode_ended(()),
-    RecordType.FAILED: encode_ended(()),
+    RecordType.DONE: records.encode_ended(()),
+    RecordType.FAILED: records.encode_ended(()),
 }
 
 
@@ -118,12 +117,12 @@ class _Loading:
         if kind is RecordType.ACTIVE:
             self._read_page(part, keys.read_page(where.rest), value)
         elif kind is RecordType.CLAIM:
-            _read_claim(part, where.rest.hex(), decode_claim(value))
+            _read_claim(part, where.rest.hex(), records.decode_claim(value))
         elif kind is RecordType.IDEMPOTENCY:
             part.keys.append((where.rest, read_record(where.rest, value)))
         else:
             history = queue.done if kind is RecordType.DONE else queue.failed
-            history.restore_page(keys.read_page(where.rest), decode_ended(value))
+            history.restore_page(keys.read_page(where.rest), records.decode_ended(value))
 
     def _read_page(self, part: _Parts, number: int | None, value: bytes) -> None:
         page = Page(number, 0)
@@ -155,7 +154,7 @@ class _Loading:
         count_shared(self._db)
 
 
-def _read_claim(part: _Parts, claim_id: str, record: ClaimRecord) -> None:
+def _read_claim(part: _Parts, claim_id: str, record: records.ClaimRecord) -> None:
     claim = Claim(claim_id, record.client_id)
     claim.created_at, claim.ttl_ms, claim.grace_ms = (
         record.created_at, record.ttl_ms, record.grace_ms,
@@ -193,10 +192,8 @@ def count_shared(db: State) -> None:
 
 async def load_catalogue(db: State) -> None:
     """Read all records of the catalogue; damaged ones are named and left as they are."""
-    prefix = keys.prefix(RecordType.RECORD)
-    async for chunk in db.engine.scan(prefix, after_prefix(prefix)):
-        for key, value in chunk:
-            _read_catalogue(db, key, value)
+    async for key, value in db.rows(keys.prefix(RecordType.RECORD)):
+        _read_catalogue(db, key, value)
 
 
 async def reload_catalogue(db: State) -> None:
@@ -210,11 +207,10 @@ async def reload_catalogue(db: State) -> None:
 
 
 def _read_catalogue(db: State, key: bytes, value: Stored) -> None:
-    if isinstance(value, Damage):
-        db.damaged(value)
-        return
-    try:
-        version, expires_at, text = bookkeeping.decode_record(value)
-        db.catalogue.install(Record(*keys.read_record_key(key), text, version, expires_at))
-    except CodecError as exc:
-        db.damaged(Damage(key, str(exc)))
+    def read(data: bytes) -> Record:
+        version, expires_at, text = bookkeeping.decode_record(data)
+        return Record(*keys.read_record_key(key), text, version, expires_at)
+
+    record = db.decoded(key, value, read)
+    if record is not None:
+        db.catalogue.install(record)

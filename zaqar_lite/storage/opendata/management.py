@@ -12,34 +12,18 @@ from zaqar_lite.storage.base import MAX_EXAMINED, ManagementStore
 from zaqar_lite.storage.opendata.catalogue import is_live
 from zaqar_lite.storage.opendata.checkpoint import EMPTY_ACTIVE, EMPTY_ENDED
 from zaqar_lite.storage.opendata.configuration import encode_record
-from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.database import DatabaseUser
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.queue import Queue
 
 
-class OpenDataManagementStore(ManagementStore):
+class OpenDataManagementStore(DatabaseUser, ManagementStore):
     """The management store over RFC 0001's records."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-
-    async def open(self) -> None:
-        """Open the database; see the seam."""
-        await self._db.open()
-
-    async def close(self) -> None:
-        """Close the database; see the seam."""
-        await self._db.close()
-
-    async def ping(self) -> None:
-        """Return when the store can be written; see the seam."""
-        self._db.committer.check_writable()
 
     async def create_queue(
         self, ref: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
     ) -> tuple[QueueRecord, bool]:
-        """Create a queue unless it exists, with the RFC's empty records; see the seam."""
         db = self._db
         db.committer.check_readable()
         record = await self.get_queue(ref)
@@ -63,7 +47,6 @@ class OpenDataManagementStore(ManagementStore):
         return stored, True
 
     async def get_queue(self, ref: QueueRef) -> QueueRecord | None:
-        """Read a queue's record; see the seam."""
         db = self._db
         db.committer.check_readable()
         record = db.queues.record(ref)
@@ -71,7 +54,6 @@ class OpenDataManagementStore(ManagementStore):
         return record
 
     async def update_queue(self, record: QueueRecord) -> QueueRecord:
-        """Replace a record at its version; see the seam."""
         db = self._db
         queue = db.queue_to_change(record.ref, None)
         if queue is None or queue.record is None or queue.record.version != record.version:
@@ -82,7 +64,6 @@ class OpenDataManagementStore(ManagementStore):
         return stored
 
     async def delete_queue(self, ref: QueueRef, *, version: int) -> None:
-        """Delete a record at its version; see the seam."""
         db = self._db
         queue = db.queue_to_change(ref, None)
         if queue is None or queue.record is None:
@@ -102,7 +83,6 @@ class OpenDataManagementStore(ManagementStore):
         name_contains: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Sequence[QueueRecord]:
-        """List a project's queues by name, in steps; see the seam."""
         db = self._db
         found: list[QueueRecord] = []
         epoch = 0
@@ -128,22 +108,18 @@ class OpenDataManagementStore(ManagementStore):
         return found
 
     async def count_queues(self, project: str) -> int:
-        """Count a project's queues; see the seam."""
         self._db.committer.check_readable()
         return len(self._db.queues.names(project))
 
     async def dead_letter_sources(self, target: QueueRef, *, limit: int) -> Sequence[str]:
-        """Name the queues with this dead-letter queue; see the seam."""
         self._db.committer.check_readable()
         return self._db.queues.sources(target)[:limit]
 
     async def exposing_queues(self, *, limit: int) -> Sequence[QueueRecord]:
-        """Find the exposing queues; see the seam."""
         self._db.committer.check_readable()
         return self._db.queues.exposing()[:limit]
 
     async def filtered_queues(self, project: str) -> Sequence[QueueRecord]:
-        """Find the queues with a filter; see the seam."""
         self._db.committer.check_readable()
         return self._db.queues.filtered(project)
 
@@ -157,7 +133,6 @@ class OpenDataManagementStore(ManagementStore):
         expected: int | None,
         ttl_ms: int | None = None,
     ) -> Record:
-        """Write a record at its expected version; see the seam."""
         db = self._db
         db.committer.check_writable()
         self._check_record(kind, project, name, expected)
@@ -169,7 +144,6 @@ class OpenDataManagementStore(ManagementStore):
         return record
 
     async def get_record(self, kind: str, project: str, name: str) -> Record | None:
-        """Read a live record; see the seam."""
         db = self._db
         db.committer.check_readable()
         record = db.catalogue.get(kind, project, name, db.clock.now_ms())
@@ -179,7 +153,6 @@ class OpenDataManagementStore(ManagementStore):
     async def delete_record(
         self, kind: str, project: str, name: str, *, expected: int | None = None
     ) -> bool:
-        """Delete a record; see the seam."""
         db = self._db
         db.committer.check_writable()
         record = db.catalogue.get(kind, project, name, db.clock.now_ms())
@@ -199,7 +172,6 @@ class OpenDataManagementStore(ManagementStore):
         after: tuple[str, str] | None = None,
         limit: int,
     ) -> Sequence[Record]:
-        """List live records, in steps; see the seam."""
         db = self._db
         found: list[Record] = []
         if project is not None:
@@ -218,7 +190,6 @@ class OpenDataManagementStore(ManagementStore):
         return found[:limit]
 
     async def sweep_records(self, limit: int) -> int:
-        """Remove expired records; see the seam."""
         db = self._db
         db.committer.check_writable()
         expired = db.catalogue.expired(db.clock.now_ms(), limit)

@@ -31,8 +31,7 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore, RetriesOf, no_retries
 from zaqar_lite.storage.opendata import (
     claiming,
-    editing,
-    leases,
+    due,
     listing,
     past,
     posting,
@@ -40,14 +39,14 @@ from zaqar_lite.storage.opendata import (
     sweeping,
 )
 from zaqar_lite.storage.opendata.claiming import live_claim, refusal
-from zaqar_lite.storage.opendata.database import Database
+from zaqar_lite.storage.opendata.database import DatabaseUser
 from zaqar_lite.storage.opendata.due import STEP, expose, ripens_at
 from zaqar_lite.storage.opendata.entries import NEVER
 from zaqar_lite.storage.opendata.listing import cold_named, named, read
 from zaqar_lite.storage.opendata.paging import cold_of_claim, cold_tail, load, prepared, purge_some
 
 
-class OpenDataMessageStore(MessageStore):
+class OpenDataMessageStore(DatabaseUser, MessageStore):
     """The message store over RFC 0001's records."""
 
     sweep_step = MAX_EXAMINED // 4
@@ -64,25 +63,10 @@ class OpenDataMessageStore(MessageStore):
     )
     poll_interval_ms = 60_000  # one process: no announcement is lost
 
-    def __init__(self, db: Database) -> None:
-        self._db = db
-
     @property
     def examined(self) -> int:
         """How many entries the operations on the queues there are have looked at (for tests)."""
         return sum(queue.examined for queue in self._db.queues)
-
-    async def open(self) -> None:
-        """Open the database; see the seam."""
-        await self._db.open()
-
-    async def close(self) -> None:
-        """Close the database; see the seam."""
-        await self._db.close()
-
-    async def ping(self) -> None:
-        """Return when the store can be written; see the seam."""
-        self._db.committer.check_writable()
 
     async def post(
         self,
@@ -93,7 +77,6 @@ class OpenDataMessageStore(MessageStore):
         batch_key: IdempotencyKey | None = None,
         version: int | None,
     ) -> Sequence[Posted]:
-        """Store messages; see the seam."""
         db = self._db
         while True:
             found, now = await prepared(db, queue, version, cold_tail)
@@ -108,13 +91,11 @@ class OpenDataMessageStore(MessageStore):
         return posted
 
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
-        """List messages; see the seam."""
         return await listing.list_messages(self._db, queue, selection)
 
     async def get_messages(
         self, queue: QueueRef, ids: Collection[str], *, details: bool = False
     ) -> Sequence[Message]:
-        """Fetch messages by id; see the seam."""
         db = self._db
         there, now = await prepared(db, queue, None, cold_named(db, ids), reads=True)
         if there is None:
@@ -122,13 +103,11 @@ class OpenDataMessageStore(MessageStore):
         return await read(db, there, named(db, there, ids, now), now, details=details)
 
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
-        """Change a delayed message; see the seam."""
-        return await editing.edit(self._db, queue, edit)
+        return await posting.edit(self._db, queue, edit)
 
     async def delete(
         self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
     ) -> Sequence[Refusal]:
-        """Delete messages, all or none; see the seam."""
         db = self._db
         there, now = await prepared(db, queue, None, cold_named(db, ids))
         if there is None:
@@ -147,43 +126,33 @@ class OpenDataMessageStore(MessageStore):
             if keeps and (holder := entry.holder(now)) is not None:
                 past.record_done(db, there, entry, now, holder.client_id)
             there.remove(entry)
-        if found:
-            db.changed(there)
-            await db.committer.durable()
-        else:
-            await db.committer.visible(there.epoch)
+        await db.finish(there, changed=found)
         return ()
 
     async def pop(self, queue: QueueRef, take: Take) -> Claimed:
-        """Remove and hand out ready messages; see the seam."""
         return await claiming.hand_out(self._db, queue, take, partial(claiming.remove, self._db))
 
     async def claim(self, queue: QueueRef, take: Take) -> Claimed:
-        """Hand out ready messages under a new claim; see the seam."""
         return await claiming.hand_out(self._db, queue, take, partial(claiming.hold, take))
 
     async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
-        """Read a live claim; see the seam."""
         there, now = await prepared(self._db, queue, None, cold_of_claim(claim_id), reads=True)
         there, claim = live_claim(there, claim_id, now)
         answer = Claim(claim.id, claim.ttl_ms, now - claim.created_at, ())
         answer.messages = await read(
-            self._db, there, leases.live(there, claim, now), now, details=details
+            self._db, there, due.live(there, claim, now), now, details=details
         )
         return answer
 
     async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
-        """Let a live claim live on; see the seam."""
         db = self._db
         there, now = await prepared(db, queue, None, cold_of_claim(claim_id))
         there, claim = live_claim(there, claim_id, now)
-        leases.renew(there, claim, now, ttl_ms, grace_ms)
+        due.renew(there, claim, now, ttl_ms, grace_ms)
         db.announce(queue, 0)
-        db.changed(there)
-        await db.committer.durable()
+        await db.finish(there, changed=True)
 
     async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
-        """End a claim; see the seam."""
         await settling.release(self._db, queue, claim_id, delay_ms)
 
     async def settle(
@@ -195,29 +164,23 @@ class OpenDataMessageStore(MessageStore):
         retries: Retries = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
-        """Settle messages of a claim; see the seam."""
         return await settling.settle(self._db, queue, claim_id, settlements, retries, version)
 
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
-        """Move messages to another queue; see the seam."""
         return await settling.move(self._db, queue, ids, move)
 
     async def next_due(self, queue: QueueRef) -> int | None:
-        """How long until a message becomes ready by time; see the seam."""
         there = self._db.queue(queue, None)
         instant = NEVER if there is None else ripens_at(there)
         return None if instant >= NEVER else max(0, instant - self._db.clock.now_ms())
 
     def listen(self, listener: Listener) -> None:
-        """Announce to `listener` what became ready; see the seam."""
         self._db.listener = listener
 
     async def watch(self, queue: QueueRef) -> None:
-        """Begin to announce a queue; see the seam."""
         self._db.watched[queue] += 1
 
     async def unwatch(self, queue: QueueRef) -> None:
-        """End what `watch` began; see the seam."""
         watched = self._db.watched
         watched[queue] -= 1
         if watched[queue] <= 0:
@@ -265,21 +228,17 @@ class OpenDataMessageStore(MessageStore):
         await db.committer.durable()
 
     async def stats(self, queue: QueueRef) -> Stats:
-        """Count the live messages; see the seam."""
         return await listing.stats(self._db, queue)
 
     async def census(self) -> AsyncIterator[QueueRef]:
-        """Name the queues that hold something; see the seam."""
         for queue in self._db.queues:
             if queue.total:
                 yield queue.ref
 
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
-        """Cut the live messages into ranges; see the seam."""
         return await listing.split(self._db, queue, count)
 
     async def expose(self, queue: QueueRef, limit: int) -> int:
-        """Make delayed messages ready; see the seam."""
         db = self._db
         exposed = 0
         while (there := db.queue_to_change(queue, None)) is not None and exposed < limit:
@@ -298,13 +257,11 @@ class OpenDataMessageStore(MessageStore):
         return exposed
 
     async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
-        """Bring queues up to now and tidy the store; see the seam."""
         return await sweeping.sweep(self._db, limit, retries_of)
 
     async def history(
         self, queue: QueueRef, state: HistoryState, *, marker: str | None, limit: int
     ) -> HistoryPage:
-        """List done or failed messages; see the seam."""
         there = self._db.queue(queue, None)
         if there is None:
             return HistoryPage((), None)

@@ -1,6 +1,6 @@
 """Pages that are only on disk, the loading of those an operation needs, and forgetting others.
 
-All queues' pages share the memory that there is for entries (`resident.py`). A page that is saved
+All queues' pages share the memory that there is for entries (`caches.py`). A page that is saved
 may leave it, whatever its messages wait for; what must be known of it stays: its bounds, and a
 summary. Loading waits for the engine, and others may act meanwhile. So an operation asks again and
 again what it needs that is cold, and acts in the same step of the event loop in which the answer is
@@ -10,17 +10,16 @@ nothing.
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
 
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Claim, Entry, Page
 from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.storage.opendata.format.attempts import decode_attempts
 from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.format.records import decode_attempts
 from zaqar_lite.storage.opendata.pages import entries_of
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import readable
@@ -134,14 +133,10 @@ async def recall_attempts(db: State, queue: Queue, entries: Iterable[Entry]) -> 
         for entry in entries
         if entry.attempts > (entry.claim is not None) or entry.past is not None
     }
-    stored = await db.engine.get(list(wanted)) if wanted else {}
-    for key, value in stored.items():
-        try:
-            if isinstance(value, Damage):
-                raise CodecError(value.why)
-            wanted[key].remember().attempts = decode_attempts(value)
-        except CodecError as exc:
-            db.damaged(Damage(key, str(exc)))
+    for key, value in (await db.engine.get(list(wanted)) if wanted else {}).items():
+        attempts = db.decoded(key, value, decode_attempts)
+        if attempts is not None:
+            wanted[key].remember().attempts = attempts
 
 
 def cool(db: State, kept: AbstractSet[Page] = frozenset()) -> None:
@@ -211,8 +206,11 @@ def cold_of_claim(claim_id: str) -> Needed:
 
 
 def _cold(queue: Queue, positions: Iterable[int]) -> list[Page]:
-    pages = dict.fromkeys(map(queue.page_of, positions))
-    return [page for page in pages if page is not None and page.cold is not None]
+    return _only_cold(map(queue.page_of, positions))
+
+
+def _only_cold(pages: Iterable[Page | None]) -> list[Page]:
+    return [page for page in dict.fromkeys(pages) if page is not None and page.cold is not None]
 
 
 def cold_tail(queue: Queue) -> list[Page]:
@@ -234,12 +232,34 @@ def cold_after(queue: Queue, position: int, count: int) -> list[Page]:
     return found
 
 
+def at(queue: Queue, indexes: Iterable[int]) -> Iterator[tuple[Page, int]]:
+    """The pages of the entries with these ascending indexes, and each entry's index in its."""
+    pages = iter(queue.pages)
+    page, before, count = None, 0, 0
+    for index in indexes:
+        while page is None or index >= before + count:
+            before += count
+            page = next(pages)
+            count = page.count
+        yield page, index - before
+
+
+def ends(queue: Queue) -> list[Entry]:
+    """The first and the last entry; empty when there is none."""
+    filled = [page for page in (*queue.pages[:2], *queue.pages[-2:]) if page.entries]
+    if not filled:
+        return []
+    return [
+        next(iter(filled[0].entries.values())),
+        next(reversed(filled[-1].entries.values())),
+    ]
+
+
 def cold_at(queue: Queue, indexes: Iterable[int]) -> list[Page]:
     """The cold pages that hold the entries with these ascending indexes."""
-    pages = dict.fromkeys(page for page, _ in queue.at(indexes))
-    return [page for page in pages if page.cold is not None]
+    return _only_cold(page for page, _ in at(queue, indexes))
 
 
 def cold_ends(queue: Queue) -> list[Page]:
     """The cold pages among the first and the last that hold anything."""
-    return [page for page in (*queue.pages[:2], *queue.pages[-2:]) if page.cold is not None]
+    return _only_cold((*queue.pages[:2], *queue.pages[-2:]))

@@ -17,16 +17,10 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import NEVER, PAGE_SIZE, Entry
-from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.storage.opendata.format.attempts import (
-    Attempts,
-    decode_attempts,
-    encode_attempts,
-)
+from zaqar_lite.storage.opendata.format import keys, records
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.format.records import Ended, decode_ended
-from zaqar_lite.storage.opendata.history import History
 from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.remembered import History
 from zaqar_lite.storage.opendata.state import State
 
 logger = logging.getLogger(__name__)
@@ -87,7 +81,7 @@ def _carry(db: State, queue: Queue, entry: Entry, ref: QueueRef) -> None:
     db.changed(queue)
     queue.removed.pop()  # the payload goes along
     before = entry.remember()
-    if entry.attempts:
+    if entry.attempts or before.consumers:
         db.delete(keys.attempts_key(entry.name, queue.raw))
     target = db.queues.make(ref)
     # A message that was copied may be here already: then this one gets a name of its own.
@@ -113,10 +107,10 @@ def record_done(db: State, queue: Queue, entry: Entry, now: int, client_id: str 
 
 
 def _record(db: State, queue: Queue, history: History, entry: Entry, now: int) -> None:
-    history.append(Ended(entry.name, now, entry.attempts))
+    history.append(records.EndedMessage(entry.name, now, entry.attempts))
     if entry.past is not None and entry.past.consumers:
-        consumers = Attempts(entry.past.consumers)
-        db.puts[keys.attempts_key(entry.name, queue.raw)] = encode_attempts(consumers)
+        consumers = records.Attempts(entry.past.consumers)
+        db.puts[keys.attempts_key(entry.name, queue.raw)] = records.encode_attempts(consumers)
 
 
 async def read(
@@ -129,7 +123,7 @@ async def read(
     history = queue.done if state is HistoryState.DONE else queue.failed
     cutoff = _cutoff(queue, history, db.clock.now_ms())
     page, after = _read_marker(marker)
-    found: list[tuple[int | None, Ended]] = []
+    found: list[tuple[int | None, records.EndedMessage]] = []
     for number in history.numbers(page):
         items = await _items(db, queue, history, number)
         if (number or 0) == page:
@@ -140,18 +134,13 @@ async def read(
             break
     found = found[:limit]
     wanted = [keys.attempts_key(item.message_id, queue.raw) for _, item in found]
-    stored = await db.engine.get(wanted) if wanted else {}
+    stored = await db.read(wanted)
     entries = []
     for key, (_, item) in zip(wanted, found, strict=True):
-        consumers = db.puts.get(key) or stored.get(key)
-        entries.append(
-            HistoryEntry(
-                db.names.write(item.message_id),
-                item.ended_at,
-                item.attempts,
-                decode_attempts(consumers).consumers if isinstance(consumers, bytes) else (),
-            )
-        )
+        value = stored.get(key)
+        consumers = records.decode_attempts(value).consumers if isinstance(value, bytes) else ()
+        name = db.names.write(item.message_id)
+        entries.append(HistoryEntry(name, item.ended_at, item.attempts, consumers))
     if not found:
         return HistoryPage((), None)
     number, last = found[-1]
@@ -171,22 +160,18 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
-async def _items(db: State, queue: Queue, history: History, number: int | None) -> Sequence[Ended]:
+async def _items(
+    db: State, queue: Queue, history: History, number: int | None
+) -> Sequence[records.EndedMessage]:
     if number == history.number:
         return list(history.tail)
     if number in history.filled:
         return history.filled[number]
     key = keys.queue_key(history.kind, queue.raw, number)
-    value = db.puts.get(key) or db.written.puts.get(key)
-    if value is None:
-        stored = (await db.engine.get([key])).get(key)
-        if stored is None:
-            return ()
-        if isinstance(stored, Damage):
-            logger.error("damaged: %s; what it lists is passed over", stored)
-            return ()
-        value = stored
-    return decode_ended(value)
+    value = (await db.read([key])).get(key)
+    if isinstance(value, Damage):
+        logger.error("damaged: %s; what it lists is passed over", value)
+    return records.decode_ended(value) if isinstance(value, bytes) else ()
 
 
 def _cutoff(queue: Queue, history: History, now: int) -> int:
@@ -231,7 +216,7 @@ async def trim(db: State, queue: Queue, now: int) -> int:
     return trimmed
 
 
-def _forget(db: State, queue: Queue, gone: Sequence[Ended]) -> int:
+def _forget(db: State, queue: Queue, gone: Sequence[records.EndedMessage]) -> int:
     for item in gone:
         key = keys.attempts_key(item.message_id, queue.raw)
         db.delete(key)

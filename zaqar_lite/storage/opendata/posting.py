@@ -1,14 +1,28 @@
-"""Posting: limits, idempotency keys, and a payload stored once for every queue that gets it."""
+"""Posting, and changing a message while it is delayed.
+
+Limits, idempotency keys, and a payload that is stored once for every queue that gets it.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
 
-from zaqar_lite.domain.errors import KeyReused, LimitReached
-from zaqar_lite.domain.models import Copy, IdempotencyKey, NewMessage, Posted, QueueRef
-from zaqar_lite.storage.opendata.due import STEP
+from zaqar_lite.domain.errors import Conflict, Invalid, KeyReused, LimitReached, NotFound
+from zaqar_lite.domain.models import (
+    Copy,
+    Edit,
+    IdempotencyKey,
+    Message,
+    NewMessage,
+    Posted,
+    QueueRef,
+)
+from zaqar_lite.storage.opendata.due import STEP, wake
 from zaqar_lite.storage.opendata.entries import NOWHERE, Entry
-from zaqar_lite.storage.opendata.idempotency import BATCH, MESSAGE, Known, short
+from zaqar_lite.storage.opendata.listing import cold_named, named
+from zaqar_lite.storage.opendata.paging import prepared
 from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.reading import bodies_in_memory, read_bodies
+from zaqar_lite.storage.opendata.remembered import BATCH, MESSAGE, Known, short
 from zaqar_lite.storage.opendata.state import State
 
 
@@ -23,9 +37,8 @@ def post(
 ) -> Sequence[Posted]:
     """Store messages in a queue that is settled at `now`, and its copies; answer their ids.
 
-    Raises:
-        KeyReused: a key stands for another message; nothing was stored.
-        LimitReached: over a limit; nothing was stored.
+    Raises KeyReused: a key stands for another message; nothing was stored; LimitReached: over a
+    limit; nothing was stored.
     """
     batch = b"" if batch_key is None else BATCH + short(batch_key.text)
     if batch_key is not None:
@@ -34,28 +47,22 @@ def post(
             if not known.is_of(batch_key.digest):
                 raise KeyReused(None)
             return [Posted(db.names.write(number), duplicate=True) for number in known.ids]
-    if batch_key is None and not any(message.idempotency_key for message in messages):
-        new = messages
-        keyed: list[bytes | None] | None = None
+    if not any(message.idempotency_key for message in messages):
+        write, first = db.names.write, db.ids.next
+        posted = [Posted(write(number)) for number in range(first, first + len(messages))]
+        new, fresh = messages, dict[bytes, Known]()
     else:
-        keyed = [
-            None if message.idempotency_key is None else MESSAGE + short(message.idempotency_key[0])
-            for message in messages
-        ]
-        new = _new(queue, messages, keyed, now)
+        new, posted, fresh = _without_known(db, queue, messages, now)
     _check_limits(db, queue, new, now)
-    if keyed is not None:
-        _check_key_limit(db, queue, new, batch_key is not None, now)
-    first = db.ids.take(len(new), db.puts)
-    if keyed is None:
-        _store(db, queue, new, first, client_id, now)
-        posted = [Posted(db.names.write(number)) for number in range(first, first + len(new))]
-    else:
-        posted = _store_keyed(db, queue, messages, keyed, new, first, client_id, now)
-        if batch_key is not None:
-            ids = tuple(int(entry.id[:16], 16) for entry in posted)
-            ends = now + db.options.idempotency_window_ms
-            queue.keys.put(batch, ends, Known(ids, batch_key.digest))
+    if fresh or batch_key is not None:
+        _check_key_limit(db, queue, len(fresh) + (batch_key is not None), now)
+    _store(db, queue, new, db.ids.take(len(new), db.puts), client_id, now)
+    ends = now + db.options.idempotency_window_ms
+    if fresh:
+        queue.keys.put_together(fresh, ends)
+    if batch_key is not None:
+        ids = tuple(int(entry.id[:16], 16) for entry in posted)
+        queue.keys.put(batch, ends, Known(ids, batch_key.digest))
     if any(message.companions for message in new):
         _accompany(db, new, [one.id for one in posted if not one.duplicate], client_id, now)
     db.changed(queue)
@@ -64,27 +71,33 @@ def post(
     return posted
 
 
-def _new(
-    queue: Queue, messages: Sequence[NewMessage], keyed: Sequence[bytes | None], now: int
-) -> list[NewMessage]:
-    """The messages that will be stored: without a key, or the first of a key not known yet.
+def _without_known(
+    db: State, queue: Queue, messages: Sequence[NewMessage], now: int
+) -> tuple[list[NewMessage], list[Posted], dict[bytes, Known]]:
+    """The messages that will be stored, what each of all is answered with, and the new keys.
 
-    Raises:
-        KeyReused: a key stands for another message, in the queue or earlier in the post.
+    Stored is what has no key, and the first of a key that is not known yet. Raises KeyReused: a
+    key stands for another message, in the queue or earlier in the post.
     """
-    seen: dict[bytes, Known] = {}
-    new = []
-    for index, (message, key) in enumerate(zip(messages, keyed, strict=True)):
-        posted = message.idempotency_key
-        if key is not None and posted is not None:
-            known = seen.get(key) or queue.keys.get(key, now)
+    new: list[NewMessage] = []
+    posted: list[Posted] = []
+    fresh: dict[bytes, Known] = {}
+    get, write, number = queue.keys.get, db.names.write, db.ids.next
+    for index, message in enumerate(messages):
+        if message.idempotency_key is not None:
+            text, digest = message.idempotency_key
+            key = MESSAGE + short(text)
+            known = fresh.get(key) or get(key, now)
             if known is not None:
-                if not known.is_of(posted.digest):
+                if not known.is_of(digest):
                     raise KeyReused(index)
+                posted.append(Posted(write(known.ids[0]), duplicate=True))
                 continue
-            seen[key] = Known((), posted.digest)
+            fresh[key] = Known((number,), digest)
+        posted.append(Posted(write(number)))
         new.append(message)
-    return new
+        number += 1
+    return new, posted, fresh
 
 
 def _check_limits(db: State, queue: Queue, new: Sequence[NewMessage], now: int) -> None:
@@ -103,49 +116,17 @@ def _check_limits(db: State, queue: Queue, new: Sequence[NewMessage], now: int) 
             raise LimitReached(f"The queue {ref.name!r} may hold {most} messages.")
 
 
-def _check_key_limit(
-    db: State, queue: Queue, new: Sequence[NewMessage], has_batch_key: bool, now: int
-) -> None:
+def _check_key_limit(db: State, queue: Queue, count: int, now: int) -> None:
     queue.keys.forget(now, STEP)
-    most_keys = db.options.max_idempotency_keys
-    keys = sum(message.idempotency_key is not None for message in new) + has_batch_key
-    if keys and len(queue.keys) + keys > most_keys:
+    most = db.options.max_idempotency_keys
+    if len(queue.keys) + count > most:
         raise LimitReached(
-            f"The queue {queue.ref.name!r} may remember {most_keys} keys.",
+            f"The queue {queue.ref.name!r} may remember {most} keys.",
             retry_after=max(1, -(-(queue.keys.next_due() - now) // 1000)) if queue.keys else 1,
         )
 
 
-def _store_keyed(  # noqa: PLR0917 - the hot loop's values, passed on as they are
-    db: State,
-    queue: Queue,
-    messages: Sequence[NewMessage],
-    keyed: Sequence[bytes | None],
-    new: Sequence[NewMessage],
-    first: int,
-    client_id: str,
-    now: int,
-) -> list[Posted]:
-    _store(db, queue, new, first, client_id, now)
-    posted: list[Posted] = []
-    number = first
-    get, write = queue.keys.get, db.names.write
-    fresh: dict[bytes, Known] = {}
-    for message, key in zip(messages, keyed, strict=True):
-        if key is not None and message.idempotency_key is not None:
-            known = fresh.get(key) or get(key, now)
-            if known is not None:
-                posted.append(Posted(write(known.ids[0]), duplicate=True))
-                continue
-            fresh[key] = Known((number,), message.idempotency_key.digest)
-        posted.append(Posted(write(number)))
-        number += 1
-    if fresh:
-        queue.keys.put_together(fresh, now + db.options.idempotency_window_ms)
-    return posted
-
-
-def _store(  # noqa: PLR0917 - as above
+def _store(  # noqa: PLR0917 - the hot loop's values, passed on as they are
     db: State, queue: Queue, new: Sequence[NewMessage], first: int, client_id: str, now: int
 ) -> None:
     if not new:
@@ -204,3 +185,63 @@ def _accompany(
         _store(db, target, entries, db.ids.take(len(entries), db.puts), client_id, now)
         db.changed(target)
         db.announce(ref, sum(not entry.delay_ms for entry in entries))
+
+
+async def edit(db: State, queue: QueueRef, wanted: Edit) -> Message:
+    """Change a delayed message; see the seam."""
+    message_id, body, ttl_ms, delay_ms = (
+        wanted.message_id, wanted.body, wanted.ttl_ms, wanted.delay_ms,
+    )  # fmt: skip
+    there, entry, now, shown = await _editable(db, queue, message_id, wanted.version)
+    if body is not None and db.holders(entry) > 1:
+        raise Conflict(
+            f"The body of message {message_id} can't be changed: other queues hold it too."
+        )
+    visible_at = entry.visible_at if delay_ms is None else now + delay_ms
+    expires_at = entry.expires_at if ttl_ms is None else now + ttl_ms
+    if expires_at < visible_at:
+        raise Invalid(
+            f"Message {message_id} would expire {visible_at - expires_at} ms before its "
+            "delay is over: give a longer ttl or a shorter delay."
+        )
+    if body is not None:
+        shown = body
+        db.store(entry.id, (body,))
+    if ttl_ms is not None:
+        there.set_ttl(entry, ttl_ms, now)
+    if delay_ms is not None:
+        there.set_delay(entry, visible_at)
+        wake(there, entry.page, now, len(entry.page.entries))
+        db.announce(queue, int(visible_at <= now))
+    message = entry.view(db.names.write(entry.name), now)
+    message.body = shown
+    db.changed(there)
+    await db.committer.durable()
+    return message
+
+
+async def _editable(
+    db: State, queue: QueueRef, message_id: str, version: int | None
+) -> tuple[Queue, Entry, int, bytes]:
+    """The queue, the delayed message, the instant and the body, to be used before the next await.
+
+    The body is read before anything is changed, so that the answer can't fail afterwards.
+    """
+    read: tuple[Entry, bytes] | None = None
+    while True:
+        there, now = await prepared(db, queue, version, cold_named(db, (message_id,)))
+        found = () if there is None else named(db, there, (message_id,), now)
+        if there is None or not found:
+            raise NotFound(f"Message {message_id} does not exist.")
+        (entry,) = found
+        if not entry.delayed or entry.visible_at <= now:
+            raise Conflict(f"Message {message_id} is not delayed (any more).")
+        bodies = bodies_in_memory(db, found)
+        if bodies is not None:
+            return there, entry, now, bodies[0]
+        if read is not None and read[0] is entry:
+            return there, entry, now, read[1]
+        body = (await read_bodies(db, there, found)).get(entry.position)
+        if body is None:
+            raise NotFound(f"Message {message_id} does not exist.")
+        read = entry, body

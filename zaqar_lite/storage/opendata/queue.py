@@ -16,34 +16,23 @@ Nothing here writes: `changed_pages` and `changed_claims` tell what differs from
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from heapq import heapify, heappop, heappush, heapreplace
+from collections.abc import Iterator
+from heapq import heappush
 from itertools import islice
 
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.opendata.entries import (
-    MAX_PRIORITY,
     NEVER,
     NOTHING,
     PAGE_SIZE,
     POSITION_BITS,
-    UNKNOWN,
     Claim,
     Entry,
     Page,
     Summary,
-    is_ready,
-    ready_key,
 )
 from zaqar_lite.storage.opendata.format.keys import RecordType, queue_id
-from zaqar_lite.storage.opendata.history import History
-from zaqar_lite.storage.opendata.idempotency import Keys
-
-POSITION_MASK = (1 << POSITION_BITS) - 1
-_SPARE_PAGES = 8
-_SPARE_BOUNDS = 64
-_FOLDED = PAGE_SIZE * 3 // 4
-_MOST_JOINED = 64
+from zaqar_lite.storage.opendata.remembered import History, Keys
 
 
 class Queue:
@@ -80,7 +69,7 @@ class Queue:
         self.expired_pages: list[Page] = []  # cold ones that hold something that has expired
         self.examined = 0
         self.epoch = 0
-        self.visit_at = NEVER  # when the sweep comes next (`agenda.py`)
+        self.visit_at = NEVER  # when the sweep comes next (`queues.py`)
         self.is_noted = False  # whether it comes at once
         self.changed_pages: set[int | None] = set()  # by number
         self.changed_claims: dict[str, Claim | None] = {}
@@ -138,27 +127,6 @@ class Queue:
         for page in islice(self.pages, index + 1, None):
             yield from page.entries.values()
 
-    def at(self, indexes: Iterable[int]) -> Iterator[tuple[Page, int]]:
-        """The pages of the entries with these ascending indexes, and each entry's index in its."""
-        pages = iter(self.pages)
-        page, before, count = None, 0, 0
-        for index in indexes:
-            while page is None or index >= before + count:
-                before += count
-                page = next(pages)
-                count = page.count
-            yield page, index - before
-
-    def ends(self) -> list[Entry]:
-        """The first and the last entry; empty when there is none."""
-        filled = [page for page in (*self.pages[:2], *self.pages[-2:]) if page.entries]
-        if not filled:
-            return []
-        return [
-            next(iter(filled[0].entries.values())),
-            next(reversed(filled[-1].entries.values())),
-        ]
-
     def first_position(self) -> int | None:
         """No entry's position is lower; None when there is none."""
         if not self.total:
@@ -211,7 +179,8 @@ class Queue:
     def adopt_cold(self, page: Page, cold: Summary) -> None:
         """Append a page whose entries stay in its record, and whose bounds are known."""
         self.adopt(page)
-        self._set_cold(page, cold)
+        page.cold = cold
+        self._count(cold, 1)
         heappush(self.expiries, (page.min_expires, page.first, page))
         if page.next_visible != NEVER:
             heappush(self.waiting, (page.next_visible, page.first, page))
@@ -244,18 +213,18 @@ class Queue:
         """Count an entry that is in its page, and let the bounds of the page include it."""
         self.total += 1
         if entry.expires_at < entry.page.min_expires:
-            self._note_expiry(entry)
+            self.note_expiry(entry)
         if entry.delayed:
             self.delayed_count += 1
             self._index_wait(entry, entry.visible_at)
         elif entry.claim is None:
-            past = entry.past
-            if past is not None and past.parked_until:
+            if entry.past is not None and entry.past.parked_until:
                 self.park(entry)
             else:
                 self.make_ready(entry)
 
-    def _note_expiry(self, entry: Entry) -> None:
+    def note_expiry(self, entry: Entry) -> None:
+        """Let the page of an entry be looked at when it expires, or before."""
         page = entry.page
         if entry.expires_at < page.min_expires:
             page.min_expires = entry.expires_at
@@ -267,9 +236,8 @@ class Queue:
         self._index_wait(entry, entry.remember().parked_until)
 
     def _index_wait(self, entry: Entry, until: int) -> None:
-        page = entry.page
-        page.best_waiting = min(page.best_waiting, entry.priority)
-        self.note_wait(page, until)
+        entry.page.best_waiting = min(entry.page.best_waiting, entry.priority)
+        self.note_wait(entry.page, until)
 
     def note_wait(self, page: Page, until: int) -> None:
         """Let a page be looked at when one of its entries is ready, or before."""
@@ -286,7 +254,7 @@ class Queue:
         """Count an entry in no state, as one that is taken; it leaves in the same step."""
         past = entry.past
         if entry.claim is not None:
-            self.drop_lease(entry.claim, entry)
+            self.drop_lease(entry.claim, entry.position)
         elif entry.delayed:
             self.delayed_count -= 1
         elif past is not None and past.parked_until:
@@ -325,53 +293,6 @@ class Queue:
         self.drop_page(page)
         self.damaged_page(page.number)
 
-    def tidy(self) -> bool:
-        """Join neighbouring pages that are nearly empty, once there are many; tell if more are.
-
-        Stragglers would otherwise keep a page each, in memory and on disk. Bounds of pages that are
-        gone are forgotten, too, once they are most of a heap.
-        """
-        most, pages = 2 * len(self.pages) + _SPARE_BOUNDS, self.pages
-        if len(self.ready) > most:
-            self.ready = [(page.best, page) for page in pages if page.best != NOTHING]
-            heapify(self.ready)
-        if len(self.waiting) > most:
-            waiting = [page for page in pages if page.next_visible != NEVER]
-            self.waiting = [(page.next_visible, page.first, page) for page in waiting]
-            heapify(self.waiting)
-        if len(self.expiries) > most:
-            ending = [page for page in pages if page.min_expires != NEVER]
-            self.expiries = [(page.min_expires, page.first, page) for page in ending]
-            heapify(self.expiries)
-        if len(self.pages) <= 2 * (self.total // PAGE_SIZE) + _SPARE_PAGES:
-            return False
-        left, joined = self.pages[0], 0
-        for right in self.pages[1:]:
-            if left.cold or right.cold or len(left.entries) + len(right.entries) > _FOLDED:
-                left = right
-                continue
-            self._join(left, right)
-            joined += 1
-            if joined == _MOST_JOINED:
-                return True
-        return False
-
-    def _join(self, left: Page, right: Page) -> None:
-        for entry in right.entries.values():
-            entry.page = left
-            self._note_expiry(entry)
-        left.entries.update(right.entries)
-        left.order = None
-        left.best_waiting = min(left.best_waiting, right.best_waiting)
-        self.note_wait(left, right.next_visible)
-        self.offer(left, right.best)
-        if right in self.due:
-            self.due[left] = None
-        right.entries = {}
-        self.change(left)
-        self.change(right)
-        self.drop_page(right)
-
     # -- pages in memory, and not --
 
     def cool(self, page: Page) -> bool:
@@ -379,21 +300,17 @@ class Queue:
         cold = None if page in self.due or not page.entries else page.summarise()
         if cold is None:
             return False
-        self.total -= cold.total
-        self.ready_count -= cold.ready
-        self.delayed_count -= cold.delayed
-        self.parked_count -= cold.parked
         page.forget_entries()
-        self._set_cold(page, cold)
+        page.cold = cold  # counted as its entries were
+        self.cold_pages += 1
         return True
 
-    def _set_cold(self, page: Page, cold: Summary) -> None:
-        page.cold = cold
-        self.cold_pages += 1
-        self.total += cold.total
-        self.ready_count += cold.ready
-        self.delayed_count += cold.delayed
-        self.parked_count += cold.parked
+    def _count(self, cold: Summary, sign: int) -> None:
+        self.cold_pages += sign
+        self.total += sign * cold.total
+        self.ready_count += sign * cold.ready
+        self.delayed_count += sign * cold.delayed
+        self.parked_count += sign * cold.parked
 
     def uncool(self, page: Page) -> None:
         """Let nothing count of a cold page: its entries come in anew, or it goes."""
@@ -402,11 +319,7 @@ class Queue:
             return
         page.cold = None
         self.half_due.pop(page, None)
-        self.cold_pages -= 1
-        self.total -= cold.total
-        self.ready_count -= cold.ready
-        self.delayed_count -= cold.delayed
-        self.parked_count -= cold.parked
+        self._count(cold, -1)
 
     # -- states --
 
@@ -415,71 +328,6 @@ class Queue:
         if key < page.best:
             page.best = key
             heappush(self.ready, (key, page))
-
-    def head(self) -> Page | None:
-        """The page that is next to be claimed from, unless its bound is too low."""
-        heap = self.ready
-        while heap:
-            key, page = heap[0]
-            if key == page.best:
-                return page
-            heappop(heap)
-        return None
-
-    def ready_since(self, now: int) -> int | None:
-        """Since when the first ready entry has been so; None where it is only on disk."""
-        while (page := self.head()) is not None:
-            if page.cold is None and not self._is_next(page, self._first_key(page)):
-                continue
-            entry = page.entries.get(page.best & POSITION_MASK)
-            if entry is None or entry.created_at == UNKNOWN:
-                return None
-            return min(now, max(entry.created_at, entry.visible_at))
-        return None
-
-    def take(self, page: Page) -> Entry | None:
-        """Take the first ready entry of `head`; None where another page's comes before.
-
-        It is held, leaves or is made ready again in the same step.
-        """
-        key = self._first_key(page)
-        if not self._is_next(page, key):
-            return None
-        order = page.order
-        while order and order[0] == key:
-            heappop(order)
-        page.best = order[0] if order else NOTHING
-        if order:
-            heapreplace(self.ready, (page.best, page))
-        else:
-            heappop(self.ready)
-        self.examined += 1
-        self.ready_count -= 1
-        return page.entries[key & POSITION_MASK]
-
-    def _is_next(self, page: Page, key: int) -> bool:
-        """Whether `head` has its first ready entry at `key`; if not, it is put where it belongs."""
-        if key == page.best:
-            return True
-        page.best = key
-        if key == NOTHING:
-            heappop(self.ready)
-        else:
-            heapreplace(self.ready, (key, page))
-        return False
-
-    def _first_key(self, page: Page) -> int:
-        order, entries = page.order, page.entries
-        if order is None:
-            order = page.order = [ready_key(entry) for entry in entries.values() if is_ready(entry)]
-            heapify(order)
-        while order:
-            entry = entries.get(order[0] & POSITION_MASK)
-            if entry is not None and is_ready(entry):
-                return order[0]
-            heappop(order)
-            self.examined += 1
-        return NOTHING
 
     def hold(self, entry: Entry, claim: Claim) -> None:
         """Let `claim` hold an entry that was taken."""
@@ -500,15 +348,10 @@ class Queue:
         if page.order is not None:
             heappush(page.order, key)
         if key < page.best:
-            page.best = key
-            heappush(self.ready, (key, page))
+            self.offer(page, key)
 
-    def drop_lease(self, claim: Claim, entry: Entry) -> None:
-        """Let a claim hold an entry no more; it ends with its last one."""
-        self.drop_position(claim, entry.position)
-
-    def drop_position(self, claim: Claim, position: int) -> None:
-        """As `drop_lease`, where the entry itself is lost."""
+    def drop_lease(self, claim: Claim, position: int) -> None:
+        """Let a claim hold the entry at a position no more; it ends with its last one."""
         del claim.held[position]
         claim.leases.pop(position, None)
         if not claim.held:
@@ -529,38 +372,10 @@ class Queue:
         entry.ttl_ms = ttl_ms
         entry.expires_at = now + ttl_ms
         self.change(entry.page)
-        self._note_expiry(entry)
+        self.note_expiry(entry)
 
     def set_delay(self, entry: Entry, visible_at: int) -> None:
         """Let a delayed entry wait until another instant."""
         entry.visible_at = visible_at
         self._index_wait(entry, visible_at)
         self.change(entry.page)
-
-    def wake(self, page: Page, until: int, limit: int) -> int:
-        """Make up to `limit` entries of a page ready whose wait ends up to an instant."""
-        self.due.pop(page, None)
-        self.examined += len(page.entries)
-        count, next_visible, best = 0, NEVER, MAX_PRIORITY
-        for entry in page.entries.values():
-            past = entry.past
-            if entry.delayed:
-                visible_at = entry.visible_at
-            elif past is not None and past.parked_until and entry.claim is None:
-                visible_at = past.parked_until
-            else:
-                continue
-            if visible_at > until or count == limit:
-                next_visible, best = min(next_visible, visible_at), min(best, entry.priority)
-                continue
-            count += 1
-            if entry.delayed:
-                entry.delayed = False
-                self.delayed_count -= 1
-            else:
-                entry.remember().parked_until = 0
-                self.parked_count -= 1
-            self.make_ready(entry)
-        page.next_visible, page.best_waiting = NEVER, best
-        self.note_wait(page, next_visible)
-        return count

@@ -1,22 +1,16 @@
-"""Bodies and metadata: kept in memory while there is room, read from the records otherwise."""
+"""Bodies, metadata and attempts: from memory while there is room, else from the records."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
+from zaqar_lite.domain.attempts import Attempt
 from zaqar_lite.domain.models import Message
 from zaqar_lite.storage.opendata.engine import Damage, Stored
 from zaqar_lite.storage.opendata.entries import UNKNOWN, Entry
-from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format import keys, records
 from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
-from zaqar_lite.storage.opendata.format.records import (
-    CLIENT_HEADER,
-    QUEUE_HEADER,
-    Metadata,
-    Uri,
-    decode_metadata,
-    decode_payload,
-)
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.state import State
 
@@ -67,60 +61,60 @@ async def read_bodies(db: State, queue: Queue, entries: Sequence[Entry]) -> dict
     stored = await _read(db, entries)
     found = {}
     for entry in entries:
-        try:
+        with _setting_aside(db, queue, entry):
             body = _body_of(entry.id, stored)
             _learn(db, entry, stored)
-        except CodecError as exc:
-            if db.is_current(queue) and queue.find(entry.position) is entry:
-                set_aside(db, queue, entry, str(exc))
-            continue
-        found[entry.position] = body
+            found[entry.position] = body
     return found
 
 
 async def warm(db: State, queue: Queue, entries: Iterable[Entry]) -> None:
     """Read the metadata of entries that do not have it yet."""
     cold = [entry for entry in entries if entry.created_at == UNKNOWN]
-    stored = await db.engine.get([db.log_key(entry.id) for entry in cold])
+    stored = await db.read([db.log_key(entry.id) for entry in cold])
     for entry in cold:
-        try:
+        with _setting_aside(db, queue, entry):
             _learn(db, entry, stored)
-        except CodecError as exc:
-            if db.is_current(queue) and queue.find(entry.position) is entry:
-                set_aside(db, queue, entry, str(exc))
+
+
+@contextmanager
+def _setting_aside(db: State, queue: Queue, entry: Entry) -> Iterator[None]:
+    """Set an entry aside when it can't be read, unless it has left the queue."""
+    try:
+        yield
+    except CodecError as exc:
+        if db.is_current(queue) and queue.find(entry.position) is entry:
+            set_aside(db, queue, entry, str(exc))
 
 
 async def _read(db: State, entries: Sequence[Entry]) -> dict[bytes, Stored]:
+    """Read the payloads of entries, and the metadata of those that do not have it yet."""
     wanted: list[bytes] = []
-    ours: dict[bytes, Stored] = {}
+    known: dict[bytes, Stored] = {}
     for entry in entries:
         key = PAYLOAD_PREFIX + entry.id.to_bytes(8, "big")
         body = db.bodies.get(entry.id)
-        if body is not None:
-            ours[key] = b"\x03" + body
+        if body is None:
+            wanted.append(key)
         else:
-            value = db.puts.get(key) or db.written.puts.get(key)
-            if value is None:
-                wanted.append(key)
-            else:
-                ours[key] = value
+            known[key] = b"\x03" + body
         if entry.created_at == UNKNOWN:
             wanted.append(db.log_key(entry.id))
-    stored = await db.engine.get(wanted) if wanted else {}
-    stored.update(ours)
-    return stored
+    return known | await db.read(wanted)
 
 
 def _body_of(message_id: int, stored: Mapping[bytes, Stored]) -> bytes:
-    payload = decode_payload(readable(stored, keys.message_key(RecordType.PAYLOAD, message_id)))
-    if isinstance(payload, Uri):
+    payload = records.decode_payload(
+        readable(stored, keys.message_key(RecordType.PAYLOAD, message_id))
+    )
+    if isinstance(payload, records.Uri):
         raise CodecError(f"the payload lies at {payload.uri}, which this server does not fetch")
     return payload
 
 
 def _learn(db: State, entry: Entry, stored: Mapping[bytes, Stored]) -> None:
     if entry.created_at == UNKNOWN:
-        metadata = decode_metadata(readable(stored, db.log_key(entry.id)))
+        metadata = records.decode_metadata(readable(stored, db.log_key(entry.id)))
         _, client_id, headers = split_headers(metadata)
         entry.learn(metadata, client_id, headers)
 
@@ -147,8 +141,7 @@ def set_aside(db: State, queue: Queue, entry: Entry, why: str) -> None:
 def readable(stored: Mapping[bytes, Stored], key: bytes) -> bytes:
     """The value of a key among what was read.
 
-    Raises:
-        CodecError: it is missing or damaged; names the record.
+    Raises CodecError: it is missing or damaged; names the record.
     """
     value = stored.get(key)
     if value is None:
@@ -158,10 +151,10 @@ def readable(stored: Mapping[bytes, Stored], key: bytes) -> bytes:
     return value
 
 
-def split_headers(metadata: Metadata) -> tuple[str | None, str | None, dict[str, str]]:
+def split_headers(metadata: records.Metadata) -> tuple[str | None, str | None, dict[str, str]]:
     """Split a metadata record's headers: the queue, the client, and the message's own."""
     headers = list(metadata.headers)
-    queue, client_id = _taken(headers, QUEUE_HEADER), _taken(headers, CLIENT_HEADER)
+    queue, client_id = _taken(headers, records.QUEUE_HEADER), _taken(headers, records.CLIENT_HEADER)
     return queue, client_id, dict(headers)
 
 
@@ -172,3 +165,31 @@ def _taken(headers: list[tuple[str, str]], name: str) -> str | None:
             del headers[place]
             return value
     return None
+
+
+def has_kept(entry: Entry) -> bool:
+    """Whether there is something to read of an entry's attempts."""
+    return entry.past is not None and bool(entry.past.kept)
+
+
+async def read_attempts(db: State, entries: Sequence[Entry]) -> Mapping[int, Sequence[Attempt]]:
+    """Read the attempts of entries as they are now, by position; one that is damaged is left out.
+
+    An attempt that goes meanwhile, with its message, is left out too.
+    """
+    wanted = {
+        entry.position: [keys.attempt_key(past.history, one.number) for one in past.kept]
+        for entry in entries
+        if (past := entry.past) is not None and past.kept
+    }
+    stored = await db.read(key for of_entry in wanted.values() for key in of_entry)
+    found: dict[int, list[Attempt]] = {}
+    for position, of_entry in wanted.items():
+        found[position] = []
+        for key in of_entry:
+            try:
+                if key in stored:
+                    found[position].append(records.decode_attempt(readable(stored, key)))
+            except CodecError as exc:
+                logger.error("damaged: %s", exc)
+    return found

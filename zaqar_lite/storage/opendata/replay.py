@@ -23,18 +23,11 @@ from zaqar_lite.domain.filters import (
 )
 from zaqar_lite.domain.metadata import FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
-from zaqar_lite.storage.opendata.engine import Damage, Stored
+from zaqar_lite.storage.opendata.engine import Stored
 from zaqar_lite.storage.opendata.entries import NEVER, NOWHERE, Entry
-from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format import keys, records
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.format.records import (
-    QUEUE_HEADER,
-    Metadata,
-    Uri,
-    decode_metadata,
-    decode_payload,
-)
 from zaqar_lite.storage.opendata.loading import count_shared
 from zaqar_lite.storage.opendata.paging import cold_for_names, load
 from zaqar_lite.storage.opendata.reading import split_headers
@@ -49,36 +42,30 @@ async def replay(db: State) -> None:
     routed = seen = 0
     for first, segment in db.segments:
         start = keys.log_entry_key(segment, max(0, db.routed - first))
-        async for rows in db.engine.scan(start, after_prefix(keys.log_prefix(segment))):
-            for key, value in rows:
-                metadata = _published(db, key, value, first)
-                if metadata is None:
-                    continue
+        async for key, value in db.rows(start, after_prefix(keys.log_prefix(segment))):
+            metadata = _published(db, key, value, first)
+            if metadata is not None:
                 seen += 1
-                if await _route(db, router, metadata):
-                    routed += 1
+                routed += await _route(db, router, metadata)
     if seen:
         count_shared(db)
         logger.info("routed %d of %d messages of the metadata log to queues", routed, seen)
         await db.committer.durable()
 
 
-def _published(db: State, key: bytes, value: Stored, first: int) -> Metadata | None:
+def _published(db: State, key: bytes, value: Stored, first: int) -> records.Metadata | None:
     """Read an entry of the log; None, and named, where it can't be, or is at another's place."""
-    if isinstance(value, Damage):
-        db.damaged(value)
-        return None
-    try:
-        metadata = decode_metadata(value)
+
+    def read(data: bytes) -> records.Metadata:
+        metadata = records.decode_metadata(data)
         if first + keys.read_log_entry_key(key)[2] != metadata.message_id:
             raise CodecError(f"message {metadata.message_id} has its metadata at another's place")
-    except CodecError as exc:
-        db.damaged(Damage(key, str(exc)))
-        return None
-    return metadata
+        return metadata
+
+    return db.decoded(key, value, read)
 
 
-async def _route(db: State, router: "Router", metadata: Metadata) -> bool:
+async def _route(db: State, router: "Router", metadata: records.Metadata) -> bool:
     """Enter a message into its queues; answer whether there are any."""
     db.ids.reserve(metadata.message_id)
     entries = router.entries(metadata)
@@ -100,7 +87,7 @@ async def _route(db: State, router: "Router", metadata: Metadata) -> bool:
     return bool(entries)
 
 
-def _deadline(metadata: Metadata) -> int:
+def _deadline(metadata: records.Metadata) -> int:
     """When a message's retention ends; 0 seconds are for ever."""
     return metadata.received_at + metadata.retention_s * 1000 if metadata.retention_s else NEVER - 1
 
@@ -110,8 +97,8 @@ async def _elsewhere(db: State, message_id: int) -> str | None:
     key = keys.message_key(RecordType.PAYLOAD, message_id)
     value = (await db.engine.get([key])).get(key)
     with suppress(CodecError):  # named when somebody reads it
-        payload = decode_payload(value) if isinstance(value, bytes) else b""
-        return payload.uri if isinstance(payload, Uri) else None
+        payload = records.decode_payload(value) if isinstance(value, bytes) else b""
+        return payload.uri if isinstance(payload, records.Uri) else None
     return None
 
 
@@ -147,7 +134,7 @@ class Router:
         self._db = db
         self._known: dict[QueueRef, _Receiver] = {}
 
-    def entries(self, metadata: Metadata) -> list[tuple[QueueRef, Entry]]:
+    def entries(self, metadata: records.Metadata) -> list[tuple[QueueRef, Entry]]:
         """Make a message's entry for each of its queues; they have no page there yet.
 
         These are the queue it was published to and those whose filter matches.
@@ -158,7 +145,7 @@ class Router:
         retention = _deadline(metadata) - received
         targets = []
         if ref is not None:
-            seen = {**headers, QUEUE_HEADER: ref.name}
+            seen = {**headers, records.QUEUE_HEADER: ref.name}
             first = self._receiver(ref, queues.record(ref))
             targets.append((first, retention, visible if visible != received else 0))
         for record in queues.all_filtered() if ref is None else queues.filtered(ref.project):

@@ -11,24 +11,18 @@ lost ones it had, nothing tells.
 
 import logging
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from typing import TypeAlias
+from typing import TypeVar
 
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Claim, Entry, Page
-from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format import keys, records
 from zaqar_lite.storage.opendata.format.active import read_active
-from zaqar_lite.storage.opendata.format.attempts import decode_attempts
 from zaqar_lite.storage.opendata.format.bookkeeping import decode_garbage
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.format.records import (
-    Metadata,
-    decode_claim,
-    decode_metadata,
-)
 from zaqar_lite.storage.opendata.loading import count_shared
 from zaqar_lite.storage.opendata.paging import cold_for_names, load
 from zaqar_lite.storage.opendata.queue import Queue
@@ -37,7 +31,7 @@ from zaqar_lite.storage.opendata.state import State
 
 logger = logging.getLogger(__name__)
 _CHUNK = 1_000
-OfQueue: TypeAlias = tuple[RecordType, keys.QueueKey, bytes]
+T = TypeVar("T")
 
 
 async def put_back(db: State) -> None:
@@ -48,10 +42,7 @@ async def put_back(db: State) -> None:
     """
     if not _may_miss(db, RecordType.ACTIVE):
         return
-    records = [
-        record for kind in (RecordType.ACTIVE, RecordType.CLAIM) async for record in _read(db, kind)
-    ]
-    held, shared = _held(records)
+    held, shared = await _held(db)
     held |= await garbage_ids(db) | await unrouted_ids(db)
     router = Router(db)
     lost: dict[QueueRef, list[Entry]] = {}
@@ -65,7 +56,7 @@ async def put_back(db: State) -> None:
             await load(db, queue, cold_for_names(queue, (entry.position,)))
             if _may_have_lost(db, ref, entry):
                 lost.setdefault(ref, []).append(entry)
-    claimed = _claimed(records)
+    claimed = await _claimed(db) if lost else {}
     for ref, entries in lost.items():
         queue = db.queues.make(ref)
         await _recall_attempts(db, queue, entries)
@@ -86,13 +77,14 @@ async def put_back(db: State) -> None:
         await db.committer.durable()
 
 
-async def _read(db: State, kind: RecordType) -> AsyncIterator[OfQueue]:
-    prefix = keys.prefix(kind)
-    async for chunk in db.engine.scan(prefix, after_prefix(prefix)):
-        for key, value in chunk:
-            with suppress(CodecError):  # it was named when it was read
-                if isinstance(value, bytes):
-                    yield kind, keys.read_queue_key(key), value
+async def _intact(
+    db: State, kind: RecordType, decode: Callable[[bytes], T]
+) -> AsyncIterator[tuple[keys.QueueKey, T]]:
+    """The records of a type; those that can't be read were named when they were loaded."""
+    async for key, value in db.rows(keys.prefix(kind)):
+        with suppress(CodecError):
+            if isinstance(value, bytes):
+                yield keys.read_queue_key(key), decode(value)
 
 
 def _may_miss(db: State, kind: RecordType) -> bool:
@@ -115,70 +107,50 @@ async def garbage_ids(db: State) -> set[int]:
 
 async def unrouted_ids(db: State) -> set[int]:
     """The ids of messages in the log that no queue received."""
-    start = keys.prefix(RecordType.UNROUTED)
     return {
         keys.read_message_id(key, 10)
-        async for rows in db.engine.scan(start, after_prefix(start))
-        for key, value in rows
+        async for key, value in db.rows(keys.prefix(RecordType.UNROUTED))
         if not isinstance(value, Damage)
     }
 
 
-def _held(records: Sequence[OfQueue]) -> tuple[set[int], set[tuple[int, QueueRef]]]:
+async def _held(db: State) -> tuple[set[int], set[tuple[int, QueueRef]]]:
     """Which messages a queue holds alone, and which of those that several were given it has.
 
     A queue has what it has moved to its dead-letter queue: it has not lost it.
     """
     held: set[int] = set()
     shared: set[tuple[int, QueueRef]] = set()
-    for kind, where, value in records:
-        if kind is not RecordType.ACTIVE:
-            continue
-        try:
-            available, in_flight, extras = read_active(value)
-            ref = keys.read_queue_id(where.queue)
-        except CodecError:
-            continue  # it was named when it was read
+    async for where, (available, in_flight, extras) in _intact(db, RecordType.ACTIVE, read_active):
         ids = (*available[::5], *in_flight[::5])
         held.update(ids)
         for place, extra in extras.items():
             if extra.shared:
-                message_id = ids[place]
-                held.discard(message_id)
-                shared.add((message_id, ref))
+                ref = keys.read_queue_id(where.queue)
+                held.discard(ids[place])
+                shared.add((ids[place], ref))
                 if extra.source is not None:
-                    shared.add((message_id, QueueRef(ref.project, extra.source)))
+                    shared.add((ids[place], QueueRef(ref.project, extra.source)))
     return held, shared
 
 
-def _claimed(records: Sequence[OfQueue]) -> dict[tuple[bytes, int], str]:
+async def _claimed(db: State) -> dict[tuple[bytes, int], str]:
     """Who holds what, by queue and message, as the claims' own records say."""
-    claimed: dict[tuple[bytes, int], str] = {}
-    for kind, where, value in records:
-        if kind is RecordType.CLAIM:
-            try:
-                claim = decode_claim(value)
-            except CodecError:
-                continue
-            pairs = ((where.queue, message_id) for message_id in claim.message_ids)
-            claimed.update(dict.fromkeys(pairs, where.rest.hex()))
-    return claimed
+    return {
+        (where.queue, message_id): where.rest.hex()
+        async for where, claim in _intact(db, RecordType.CLAIM, records.decode_claim)
+        for message_id in claim.message_ids
+    }
 
 
-async def _logged(db: State) -> AsyncIterator[Metadata]:
+async def _logged(db: State) -> AsyncIterator[records.Metadata]:
     """Read the whole log below the "routed up to" mark; what lies behind it is replayed."""
     for start, segment in db.segments:
         first, last = keys.log_entry_key(segment, 0), after_prefix(keys.log_prefix(segment))
-        async for chunk in db.engine.scan(first, last):
-            for key, value in chunk:
-                try:
-                    if (
-                        isinstance(value, bytes)
-                        and start + keys.read_log_entry_key(key)[2] < db.routed
-                    ):
-                        yield decode_metadata(value)
-                except CodecError:
-                    continue  # nothing tells whose it is
+        async for key, value in db.rows(first, last):
+            with suppress(CodecError):  # nothing tells whose it is
+                if isinstance(value, bytes) and start + keys.read_log_entry_key(key)[2] < db.routed:
+                    yield records.decode_metadata(value)
 
 
 def _may_have_lost(db: State, ref: QueueRef, entry: Entry) -> bool:
@@ -205,7 +177,7 @@ async def _recall_attempts(db: State, queue: Queue, entries: Sequence[Entry]) ->
         }
         for key, value in (await db.engine.get(list(of_key))).items():
             try:
-                attempts = decode_attempts(value if isinstance(value, bytes) else b"")
+                attempts = records.decode_attempts(value if isinstance(value, bytes) else b"")
             except CodecError:
                 continue
             of_key[key].remember().attempts = attempts

@@ -20,10 +20,10 @@ from zaqar_lite.domain.models import (
     Settled,
     Settlement,
 )
-from zaqar_lite.storage.opendata import leases, past
+from zaqar_lite.storage.opendata import due, past
 from zaqar_lite.storage.opendata.entries import MAX_ATTEMPTS, MAX_CONSUMERS, Claim, Entry
 from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.storage.opendata.format.attempts import Kept, encode_attempt
+from zaqar_lite.storage.opendata.format.records import Kept, encode_attempt
 from zaqar_lite.storage.opendata.listing import cold_named, named
 from zaqar_lite.storage.opendata.paging import cold_of_claim, prepared
 from zaqar_lite.storage.opendata.queue import Queue
@@ -67,11 +67,7 @@ async def settle(  # noqa: PLR0917 - the seam's values
     step = Step(db, there, now, retries)
     settled = [_settle(step, claim_id, settlement) for settlement in settlements]
     outcomes = [outcome for outcome, _ in settled]
-    if Outcome.DONE in outcomes:
-        db.changed(there)
-        await db.committer.durable()
-    else:
-        await db.committer.visible(there.epoch)
+    await db.finish(there, changed=Outcome.DONE in outcomes)
     return Settled(outcomes, sum(moved for _, moved in settled))
 
 
@@ -80,15 +76,11 @@ async def release(db: State, ref: QueueRef, claim_id: str, delay_ms: int) -> Non
     there, now = await prepared(db, ref, None, cold_of_claim(claim_id))
     if there is None:
         return
-    held = leases.live(there, there.claims.get(claim_id), now)
+    held = due.live(there, there.claims.get(claim_id), now)
     step = Step(db, there, now, NO_RETRIES)
     for entry in held:
         _give_back(step, entry, _End(Ended.RELEASED, now), delay_ms)
-    if held:
-        db.changed(there)
-        await db.committer.durable()
-    else:
-        await db.committer.visible(there.epoch)
+    await db.finish(there, changed=held)
 
 
 def end_lapsed(step: Step, limit: int) -> tuple[int, int]:
@@ -97,7 +89,7 @@ def end_lapsed(step: Step, limit: int) -> tuple[int, int]:
     Answers how many, and how many of their messages were moved to the dead letters.
     """
     db, queue, now, _ = step
-    found = leases.lapsed(queue, now, limit)
+    found = due.lapsed(queue, now, limit)
     moved = 0
     for entry in found:
         claim = entry.claim
@@ -128,7 +120,7 @@ def _settle(step: Step, claim_id: str, settlement: Settlement) -> tuple[Outcome,
                 past.record_done(db, queue, entry, now, holder.client_id)
             queue.remove(entry)
         case Act.EXTEND:
-            leases.extend(queue, holder, entry, now, settlement.ttl_ms, settlement.grace_ms)
+            due.extend(queue, holder, entry, now, settlement.ttl_ms, settlement.grace_ms)
             db.announce(queue.ref, 0)
         case Act.DEAD:
             letter = retries.dead_letter
@@ -190,7 +182,7 @@ def _give_back(step: Step, entry: Entry, end: _End, delay_ms: int) -> None:
         queue.make_ready(entry)
         db.announce(queue.ref, 1)
     else:
-        leases.park(queue, entry, until, now)
+        due.park(queue, entry, until, now)
         db.announce(queue.ref, 0)
 
 
@@ -200,7 +192,7 @@ def _end(step: Step, entry: Entry, end: _End, delay_ms: int) -> None:
     claim = entry.claim
     if claim is None:
         return
-    leases.let_go(queue, entry, claim)
+    due.let_go(queue, entry, claim)
     lived = entry.remember()
     lived.last_claim, lived.last_ended = claim.raw, end.outcome
     lived.consumers.append(claim.client_id)
@@ -239,10 +231,7 @@ async def move(db: State, ref: QueueRef, ids: Sequence[str], how: Move) -> list[
         else:
             past.put_back(db, there, found[0], how, now)
             outcomes.append(Outcome.DONE)
-    if Outcome.DONE in outcomes:
-        await db.committer.durable()
-    else:
-        await db.committer.visible(there.epoch)
+    await db.finish(there, changed=Outcome.DONE in outcomes)
     return outcomes
 
 

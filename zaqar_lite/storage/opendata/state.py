@@ -7,38 +7,32 @@ writes its batches and recovers it.
 
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
 from zaqar_lite.storage.base import Listener
-from zaqar_lite.storage.opendata.bodies import Bodies
+from zaqar_lite.storage.opendata.caches import Bodies, Resident
 from zaqar_lite.storage.opendata.catalogue import Catalogue
 from zaqar_lite.storage.opendata.committer import Committer
 from zaqar_lite.storage.opendata.due import settle
-from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine
+from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Row, Stored
 from zaqar_lite.storage.opendata.entries import Entry
-from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format import keys, records
 from zaqar_lite.storage.opendata.format.bookkeeping import encode_record
-from zaqar_lite.storage.opendata.format.encoding import CodecError, var_u64
+from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix, var_u64
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
-from zaqar_lite.storage.opendata.format.records import (
-    CLIENT_HEADER,
-    QUEUE_HEADER,
-    encode_headers,
-    encode_payload,
-    encode_posted,
-)
 from zaqar_lite.storage.opendata.ids import Ids, Names
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.queues import Queues
-from zaqar_lite.storage.opendata.resident import Resident
 
 logger = logging.getLogger(__name__)
 _CACHED_BODIES = 16 * 1024 * 1024
 _MAX_SUFFIXES = 10_000
 _PAGE_CACHE = 32 * 1024 * 1024
+T = TypeVar("T")
 
 
 class State:
@@ -79,9 +73,8 @@ class State:
     def queue(self, ref: QueueRef, version: int | None) -> Queue | None:
         """The queue to read, if there is one, at the version that the caller decided by.
 
-        Raises:
-            QueueChanged: its record is at another version.
-            Unavailable: the state is being recovered.
+        Raises QueueChanged: its record is at another version; Unavailable: the state is being
+        recovered.
         """
         self.committer.check_readable()
         queue = self.queues.get(ref)
@@ -103,8 +96,7 @@ class State:
     def changed(self, queue: Queue) -> None:
         """Note that an operation changed a queue: its readers wait for the batch.
 
-        Raises:
-            Unavailable: a recovery has replaced the queue, so the change is lost.
+        Raises Unavailable: a recovery has replaced the queue, so the change is lost.
         """
         if not self.is_current(queue):
             raise Unavailable("A write failed meanwhile; nothing of this was stored.")
@@ -134,7 +126,7 @@ class State:
                 own = entry.headers
                 number, headers = self._log_headers(queue, client_id, own) if own else plain
                 message_id, now = entry.id, entry.created_at
-                puts[prefix + var_u64(message_id - start)] = encode_posted(
+                puts[prefix + var_u64(message_id - start)] = records.encode_posted(
                     message_id, now, entry.visible_at or now, -(-(entry.expires_at - now) // 1000),
                     number, headers,
                 )  # fmt: skip
@@ -148,7 +140,7 @@ class State:
         """Put the payloads of ids in a row into the batch; remember them for those who will ask."""
         puts = self.puts
         for message_id, body in enumerate(bodies, first):
-            puts[PAYLOAD_PREFIX + message_id.to_bytes(8, "big")] = encode_payload(body)
+            puts[PAYLOAD_PREFIX + message_id.to_bytes(8, "big")] = records.encode_payload(body)
         self.bodies.keep(first, bodies)
 
     def _log_headers(
@@ -159,11 +151,14 @@ class State:
         if known is None:
             if len(self._suffixes) >= _MAX_SUFFIXES:
                 self._suffixes.clear()
-            reserved = [(QUEUE_HEADER, queue.raw.decode()), (CLIENT_HEADER, client_id)]
-            known = self._suffixes[queue.ref, client_id] = (2, encode_headers(reserved))
+            reserved = [
+                (records.QUEUE_HEADER, queue.raw.decode()),
+                (records.CLIENT_HEADER, client_id),
+            ]
+            known = self._suffixes[queue.ref, client_id] = (2, records.encode_headers(reserved))
         if not headers:
             return known
-        return known[0] + len(headers), known[1] + encode_headers(list(headers.items()))
+        return known[0] + len(headers), known[1] + records.encode_headers(list(headers.items()))
 
     def log_key(self, message_id: int) -> bytes:
         """The key of a message's entry in the metadata log."""
@@ -188,12 +183,52 @@ class State:
         self.puts.pop(key, None)
         self.deletes[key] = None
 
+    async def read(self, wanted: Iterable[bytes]) -> dict[bytes, Stored]:
+        """Read records as they are now: what the batches hold that are not durable, too."""
+        found: dict[bytes, Stored] = {}
+        absent = []
+        for key in wanted:
+            value = self.puts.get(key) or self.written.puts.get(key)
+            if value is None:
+                absent.append(key)
+            else:
+                found[key] = value
+        if absent:
+            found |= await self.engine.get(absent)
+        return found
+
+    async def rows(self, start: bytes, end: bytes | None = None) -> AsyncIterator[Row]:
+        """Read the stored records of a range, or of a prefix, one by one."""
+        async for chunk in self.engine.scan(start, after_prefix(start) if end is None else end):
+            for row in chunk:
+                yield row
+
+    def decoded(self, key: bytes, value: Stored, decode: Callable[[bytes], T]) -> T | None:
+        """Decode a record; None, and named, where it can't be read."""
+        if isinstance(value, bytes):
+            try:
+                return decode(value)
+            except CodecError as exc:
+                value = Damage(key, str(exc))
+        self.damaged(value)
+        return None
+
     def remove_record(self, queue: Queue) -> None:
-        """Remove a queue's record, and the empty records that were made with it."""
+        """Remove a queue's record."""
         if queue.record is not None:
             self.queues.set_record(queue, None)
-            key = keys.queue_key(RecordType.CONFIG, queue.raw)
-            self.delete(key)
+            self.delete(keys.queue_key(RecordType.CONFIG, queue.raw))
+
+    async def finish(self, queue: Queue, *, changed: object) -> None:
+        """Wait until a change of a queue is durable, or until all that its reader saw is.
+
+        Raises Unavailable: that failed, or a recovery has replaced the queue.
+        """
+        if changed:
+            self.changed(queue)
+            await self.committer.durable()
+        else:
+            await self.committer.visible(queue.epoch)
 
     def announce(self, ref: QueueRef, count: int) -> None:
         """Tell who waits for a queue, once the batch is durable, that messages became ready."""

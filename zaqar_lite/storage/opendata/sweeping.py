@@ -1,29 +1,39 @@
 """The sweep: bring queues up to now, end what has lapsed, delete what nobody holds any more.
 
-It visits the queues that changed or in which something is due (`agenda.py`), each for a bounded
+It visits the queues that changed or in which something is due (`queues.py`), each for a bounded
 step whose changes are one batch; a queue with more to do is visited again after the others.
 """
 
 import asyncio
 from dataclasses import dataclass, field
+from heapq import heapify
 
 from zaqar_lite.domain.models import QueueRef, Swept
 from zaqar_lite.storage.base import RetriesOf
 from zaqar_lite.storage.opendata import past
 from zaqar_lite.storage.opendata.checkpoint import GARBAGE_STEP
-from zaqar_lite.storage.opendata.due import STEP, expire, next_due, promote
+from zaqar_lite.storage.opendata.due import (
+    STEP,
+    cold_lapsed,
+    expire,
+    first_lapse,
+    next_due,
+    promote,
+)
 from zaqar_lite.storage.opendata.engine import Damage
-from zaqar_lite.storage.opendata.entries import NEVER
+from zaqar_lite.storage.opendata.entries import NEVER, NOTHING, PAGE_SIZE, Page
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.bookkeeping import decode_garbage
-from zaqar_lite.storage.opendata.format.encoding import after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.leases import cold_lapsed, first_lapse
 from zaqar_lite.storage.opendata.paging import cool, load, load_expired
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.settling import MOST_LAPSES, Step, end_lapsed
 from zaqar_lite.storage.opendata.state import State
 
+_SPARE_PAGES = 8
+_SPARE_BOUNDS = 64
+_FOLDED = PAGE_SIZE * 3 // 4
+_MOST_JOINED = 64
 _BETWEEN = 32
 """Visits in which nothing was due, before others have their turn."""
 
@@ -101,7 +111,7 @@ async def _visit(  # noqa: PLR0917 - what one visit works with
     if queue.expired_pages:
         await load_expired(db, queue)
         return True
-    has_more = queue.tidy()
+    has_more = _tidy(queue)
     if queue.changed_pages:
         db.touched.add(queue)
     trimmed = await past.trim(db, queue, now) if queue.done or queue.failed else 0
@@ -133,6 +143,55 @@ async def _end_lapsed(  # noqa: PLR0917 - what one visit works with
         tidied.letters_in.add(letter.target)
 
 
+def _tidy(queue: Queue) -> bool:
+    """Join neighbouring pages that are nearly empty, once there are many; tell if more are.
+
+    Stragglers would otherwise keep a page each, in memory and on disk. Bounds of pages that are
+    gone are forgotten, too, once they are most of a heap.
+    """
+    most, pages = 2 * len(queue.pages) + _SPARE_BOUNDS, queue.pages
+    if len(queue.ready) > most:
+        queue.ready = [(page.best, page) for page in pages if page.best != NOTHING]
+        heapify(queue.ready)
+    if len(queue.waiting) > most:
+        waiting = [page for page in pages if page.next_visible != NEVER]
+        queue.waiting = [(page.next_visible, page.first, page) for page in waiting]
+        heapify(queue.waiting)
+    if len(queue.expiries) > most:
+        ending = [page for page in pages if page.min_expires != NEVER]
+        queue.expiries = [(page.min_expires, page.first, page) for page in ending]
+        heapify(queue.expiries)
+    if len(queue.pages) <= 2 * (queue.total // PAGE_SIZE) + _SPARE_PAGES:
+        return False
+    left, joined = queue.pages[0], 0
+    for right in queue.pages[1:]:
+        if left.cold or right.cold or len(left.entries) + len(right.entries) > _FOLDED:
+            left = right
+            continue
+        _join(queue, left, right)
+        joined += 1
+        if joined == _MOST_JOINED:
+            return True
+    return False
+
+
+def _join(queue: Queue, left: Page, right: Page) -> None:
+    for entry in right.entries.values():
+        entry.page = left
+        queue.note_expiry(entry)
+    left.entries.update(right.entries)
+    left.order = None
+    left.best_waiting = min(left.best_waiting, right.best_waiting)
+    queue.note_wait(left, right.next_visible)
+    queue.offer(left, right.best)
+    if right in queue.due:
+        queue.due[left] = None
+    right.entries = {}
+    queue.change(left)
+    queue.change(right)
+    queue.drop_page(right)
+
+
 def _is_over(db: State, queue: Queue) -> bool:
     """Let a queue rest that has nothing left; answer whether it has, but a batch tells it first."""
     if not queue.is_bare or not db.is_current(queue):
@@ -148,16 +207,13 @@ async def _delete_garbage(db: State) -> int:
     if not db.garbage:
         return 0
     key = db.garbage[0]
-    value = db.puts.get(key) or db.written.puts.get(key)
-    if value is None:
-        stored = (await db.engine.get([key])).get(key)
-        value = None if isinstance(stored, Damage) else stored
+    value = (await db.read([key])).get(key)
     if not db.garbage or db.garbage[0] != key:
         return 0
     db.garbage.popleft()
     db.deletes[key] = None
     db.puts.pop(key, None)
-    gone = () if value is None else decode_garbage(value)
+    gone = decode_garbage(value) if isinstance(value, bytes) else ()
     for message_id in gone:
         _delete_message(db, message_id)
     return len(gone)
@@ -169,17 +225,16 @@ async def _delete_unrouted(db: State, now: int) -> int:
         return 0
     db.unrouted_due, deleted = NEVER, 0
     start = keys.prefix(RecordType.UNROUTED)
-    async for rows in db.engine.scan(start, after_prefix(start)):
-        for key, value in rows:
-            if isinstance(value, Damage):
-                continue
-            deadline = keys.read_message_id(key)
-            if deadline > now or deleted >= GARBAGE_STEP:
-                db.unrouted_due = deadline
-                return deleted
-            db.deletes[key] = None
-            _delete_message(db, keys.read_message_id(key, 10))
-            deleted += 1
+    async for key, value in db.rows(start):
+        if isinstance(value, Damage):
+            continue
+        deadline = keys.read_message_id(key)
+        if deadline > now or deleted >= GARBAGE_STEP:
+            db.unrouted_due = deadline
+            break
+        db.deletes[key] = None
+        _delete_message(db, keys.read_message_id(key, 10))
+        deleted += 1
     return deleted
 
 

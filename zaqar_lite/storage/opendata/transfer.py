@@ -1,4 +1,4 @@
-"""Queues and messages as JSON lines: out of one store and into another.
+"""Queues, messages and records as JSON lines: out of one store and into another.
 
     {"format": "zaqar-lite", "version": 1}
     {"queue": {"project": ..., "name": ..., "metadata": {...}}}
@@ -11,40 +11,204 @@ because an id proves that its store gave it out. A claimed message comes in dela
 ends: nobody can hold it there, and the holder may be done.
 """
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from zaqar_lite.domain.attempts import Attempt, Ended
+from msgspec import Meta, MsgspecError, Struct, convert, structs
+from msgspec.json import encode
+
+from zaqar_lite.domain.attempts import MAX_ATTEMPTS, MAX_CLAIMS, Attempt, Ended
 from zaqar_lite.domain.errors import Invalid, LimitReached, Unavailable
-from zaqar_lite.domain.models import Message, Origin, QueueRecord, QueueRef, Record
+from zaqar_lite.domain.limits import MAX_PROJECT_ID
+from zaqar_lite.domain.metadata import is_queue_name
+from zaqar_lite.domain.models import (
+    MAX_RECORD,
+    MAX_REDRIVEN,
+    Message,
+    Origin,
+    QueueRecord,
+    QueueRef,
+    Record,
+)
 from zaqar_lite.storage.base import MessageStore
-from zaqar_lite.storage.opendata import histories
 from zaqar_lite.storage.opendata.configuration import encode_record
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.storage.opendata.format.attempts import Attempts, Kept, encode_attempt
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.importing import (
-    HEAD,
-    Numbered,
-    parse,
-    read_attempt,
-    refused,
-    write_line,
-)
+from zaqar_lite.storage.opendata.format.records import Attempts, Kept, encode_attempt
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.paging import cold_after, prepared
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.reading import fill
+from zaqar_lite.storage.opendata.reading import fill, read_attempts
 
+_HEAD = {"format": "zaqar-lite", "version": 1}
 _CHUNK = 500
+_LAST = 253_402_300_799_999
+"""The end of the year 9999."""
+_LONGEST = 0xFFFF_FFFF * 1000
+"""Milliseconds that a record's seconds can count."""
+_WIDEST = 0xFFFF
+"""Bytes of a text in a record."""
 MakeQueue: TypeAlias = Callable[[QueueRef, Mapping[str, Any]], Awaitable[None]]
 """Makes a queue as the server would; raises Invalid or LimitReached where it would refuse."""
 Rehearse: TypeAlias = Callable[[MessageStore, Iterable[QueueRecord]], Awaitable[MakeQueue]]
 """Answers what makes queues beside these records, for this message store, and stores nothing."""
+_Instant: TypeAlias = Annotated[int, Meta(ge=0, le=_LAST)]
+_Span: TypeAlias = Annotated[int, Meta(ge=0, le=_LONGEST)]
+_Count: TypeAlias = Annotated[int, Meta(ge=0, le=0xFFFF)]
+
+
+class _Queue(Struct):
+    project: str
+    name: str
+    metadata: dict[str, Any]
+
+
+class _Record(Struct, omit_defaults=True):
+    kind: str
+    project: str
+    name: str
+    value: str
+    expires_at: _Instant | None = None
+
+
+class _Attempt(Struct, omit_defaults=True):
+    number: _Count
+    claimed_at: _Instant
+    ended_at: _Instant
+    outcome: Ended
+    delay_ms: _Instant = 0
+    reason: str | None = None
+    detail: str | None = None
+    client_id: str | None = None
+
+
+class _Origin(Struct):
+    source: str
+    moved_at: _Instant
+    claim_count: _Count
+    last_claim_id: str | None
+    last_client_id: str | None
+    reason: str = MAX_CLAIMS
+    redriven: Annotated[int, Meta(ge=0, le=MAX_REDRIVEN)] = 0
+
+
+class _Message(Struct, omit_defaults=True):
+    project: str
+    queue: str
+    body: str
+    created_at: _Instant
+    expires_at: _Instant
+    ttl_ms: _Span
+    delayed_until: _Instant | None = None
+    claimed_until: _Instant | None = None
+    parked_until: _Instant | None = None
+    claim_count: _Count = 0
+    failure_count: Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)] = 0
+    attempts: Annotated[list[_Attempt], Meta(max_length=MAX_ATTEMPTS)] = []
+    priority: Annotated[int, Meta(ge=0, le=0xFF)] = 100
+    client_id: str | None = None
+    headers: dict[str, str] | None = None
+    origin: _Origin | None = None
+
+
+class _Line(Struct, omit_defaults=True):
+    """One of these."""
+
+    queue: _Queue | None = None
+    message: _Message | None = None
+    record: _Record | None = None
+
+
+class _Lines(NamedTuple):
+    """The queues of a file, each with the number of its line, its messages and its records."""
+
+    queues: list[tuple[int, _Queue]]
+    messages: list[_Message]
+    records: list[_Record]
+
+
+def _parse(text: bytes) -> _Lines:
+    """Read and check the lines of an export. Raises Invalid: names the line that is wrong."""
+    queues, messages, records = found = _Lines([], [], [])
+    lines = ((number, line) for number, line in enumerate(text.split(b"\n"), 1) if line.strip())
+    number, head = next(lines, (1, b""))
+    try:
+        _expect(bool(head), "the file is empty")
+        _expect(_read(head) == _HEAD, f"the file must begin with {encode(_HEAD).decode()}")
+        for number, text_of_line in lines:
+            line = convert(_read(text_of_line), _Line)
+            _check(line)
+            if line.queue is not None:
+                _check_name(line.queue.project, line.queue.name)
+                queues.append((number, line.queue))
+            elif line.record is not None:
+                size = len(line.record.value.encode())
+                _expect(size <= MAX_RECORD, f"`value` is longer than {MAX_RECORD} bytes")
+                records.append(line.record)
+            elif line.message is not None:
+                _check_message(line.message)
+                messages.append(line.message)
+            else:
+                raise ValueError("it has no `queue`, `message` or `record`")
+    except (ValueError, MsgspecError) as exc:
+        raise _refused(number, exc) from exc
+    return found
+
+
+def _read(text: bytes | str) -> Any:  # noqa: ANN401 - any JSON
+    try:
+        return json.loads(text if isinstance(text, str) else text.decode(), parse_constant=_refuse)
+    except RecursionError as exc:
+        raise ValueError("it is nested too deeply") from exc
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _refused(number: int, why: Exception) -> Invalid:
+    return Invalid(f"Line {number} can't be imported: {str(why).rstrip('.')}. Nothing was stored.")
+
+
+def _check(line: Struct) -> None:
+    """Check that bodies are JSON, and that the other texts fit into records."""
+    for name, value in structs.asdict(line).items():
+        if isinstance(value, Struct):
+            _check(value)
+        elif name == "attempts":
+            for attempt in value:
+                _check(attempt)
+        elif name in ("body", "value"):
+            value.encode()
+            _read(value)
+        else:
+            texts = [*value, *value.values()] if name == "headers" and value else [value]
+            for text in texts:
+                is_short = not isinstance(text, str) or len(text.encode()) <= _WIDEST
+                _expect(is_short, f"`{name}` is longer than {_WIDEST} bytes")
+
+
+def _check_message(message: _Message) -> None:
+    _check_name(message.project, message.queue)
+    lasts = message.expires_at - message.created_at
+    _expect(lasts <= _LONGEST, "`expires_at` is more than 136 years after `created_at`")
+    claim = None if message.origin is None else message.origin.last_claim_id
+    _expect(claim is None or len(bytes.fromhex(claim)) == 16, "`last_claim_id` is no claim id")
+
+
+def _check_name(project: str, name: str) -> None:
+    _expect(len(project) <= MAX_PROJECT_ID, f"a project has at most {MAX_PROJECT_ID} letters")
+    _expect(is_queue_name(name), f"{name!r} is no name: 1 to 64 letters, digits, '_', '-' or '.'")
+
+
+def _expect(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
 
 
 class Export:
@@ -61,25 +225,27 @@ class Export:
         self.missing = 0
         self.damaged = len(db.damages)
 
-    async def lines(self) -> AsyncIterator[str]:
+    async def lines(self) -> AsyncIterator[bytes]:
         """Write the queues, by project and name where these are given."""
-        yield write_line(HEAD)
+        yield encode(_HEAD)
         for ref in self._db.queues.refs():
             if self._project not in (None, ref.project) or self._name not in (None, ref.name):
                 continue
             queue = self._db.queues.make(ref)
             if queue.record is not None:
-                yield write_line({"queue": {**ref._asdict(), "metadata": queue.record.metadata}})
+                yield encode(_Line(queue=_Queue(*ref, dict(queue.record.metadata))))
             known = len(queue.damaged_pages)
-            async for described in self._messages(queue):
-                yield write_line({"message": described})
+            async for message in self._messages(queue):
+                yield encode(_Line(message=message))
             self.damaged += len(queue.damaged_pages) - known
         if self._name is None:
             for record in self._db.catalogue.all():
                 if self._project in (None, record.project):
-                    yield write_line({"record": _describe_record(record)})
+                    name = record.kind, record.project, record.name
+                    value = record.value.decode()
+                    yield encode(_Line(record=_Record(*name, value, record.expires_at)))
 
-    async def _messages(self, queue: Queue) -> AsyncIterator[dict[str, Any]]:
+    async def _messages(self, queue: Queue) -> AsyncIterator[_Message]:
         db, now, position = self._db, self._db.clock.now_ms(), -1
         while True:
             needed = partial(cold_after, position=position, count=_CHUNK)
@@ -89,13 +255,9 @@ class Export:
                 return
             position = chunk[-1].position
             messages = [entry.view(db.names.write(entry.name), now) for entry in chunk]
-            leases = {
-                entry.position: entry.claim.lease(entry.position)
-                for entry in chunk
-                if entry.claim is not None
-            }
+            leases = {e.position: e.claim.lease(e.position) for e in chunk if e.claim is not None}
             priorities = {entry.position: entry.priority for entry in chunk}
-            told = await histories.read(db, chunk)
+            told = await read_attempts(db, chunk)
             for message in messages:
                 message.attempts = told.get(message.position, ())
             await fill(db, queue, chunk, messages)
@@ -105,64 +267,44 @@ class Export:
                 yield _describe(queue.ref, message, leases.get(at), priorities[at])
 
 
-def _describe(ref: QueueRef, message: Message, lease: int | None, priority: int) -> dict[str, Any]:
-    described = {
-        "project": ref.project,
-        "queue": ref.name,
-        "body": message.body.decode(),
-        "created_at": message.created_at,
-        "expires_at": message.expires_at,
-        "ttl_ms": message.ttl_ms,
-        "delayed_until": message.delay_expires_at,
-        "claimed_until": lease,
-        "parked_until": message.parked_until,
-        "claim_count": message.claim_count,
-        "failure_count": message.failure_count or None,
-        "attempts": [_describe_attempt(one) for one in message.attempts] or None,
-        "priority": priority,
-        "client_id": message.client_id,
-        "headers": None if message.headers is None else dict(message.headers),
-        "origin": None if message.origin is None else message.origin._asdict(),
-    }
-    return {key: value for key, value in described.items() if value is not None}
-
-
-def _describe_record(record: Record) -> dict[str, Any]:
-    described = {
-        "kind": record.kind,
-        "project": record.project,
-        "name": record.name,
-        "value": record.value.decode(),
-        "expires_at": record.expires_at,
-    }
-    return {key: value for key, value in described.items() if value is not None}
-
-
-def _describe_attempt(attempt: Attempt) -> dict[str, Any]:
-    described = {**attempt._asdict(), "outcome": attempt.outcome.value}
-    return {key: value for key, value in described.items() if value is not None}
+def _describe(ref: QueueRef, message: Message, lease: int | None, priority: int) -> _Message:
+    return _Message(
+        ref.project,
+        ref.name,
+        message.body.decode(),
+        message.created_at,
+        message.expires_at,
+        message.ttl_ms,
+        message.delay_expires_at,
+        lease,
+        message.parked_until,
+        message.claim_count,
+        message.failure_count,
+        [_Attempt(*one) for one in message.attempts],
+        priority,
+        message.client_id,
+        None if message.headers is None else dict(message.headers),
+        None if message.origin is None else _Origin(*message.origin),
+    )
 
 
 async def load(db: Database, text: bytes, rehearse: Rehearse) -> tuple[int, int]:
     """Read what `Export` wrote; answer how many queues and messages came in.
 
     Every line is checked before the first one is stored. A queue that exists keeps its metadata,
-    and a record its value.
-
-    Raises:
-        Invalid: names the line that is wrong; nothing was stored.
-        Unavailable: writing failed, and a part may be stored.
+    and a record its value. Raises Invalid: names the line that is wrong; nothing was stored;
+    Unavailable: writing failed, and a part may be stored.
     """
-    queues, messages, records = parse(text)
-    await _check_records(db, queues, rehearse)
-    for _, described in queues:
-        _make_queue(db, described)
-    for described in records:
-        _add_record(db, described)
+    queues, messages, records = _parse(text)
+    await _check_queues(db, queues, rehearse)
+    for _, line in queues:
+        _make_queue(db, line)
+    for record in records:
+        _add_record(db, record)
     try:
         for start in range(0, len(messages), _CHUNK):
-            for described in messages[start : start + _CHUNK]:
-                _add(db, described)
+            for message in messages[start : start + _CHUNK]:
+                _add(db, message)
             await db.committer.durable()
         await db.committer.durable()
     except Unavailable as exc:
@@ -173,69 +315,66 @@ async def load(db: Database, text: bytes, rehearse: Rehearse) -> tuple[int, int]
     return len(queues), len(messages)
 
 
-async def _check_records(db: Database, queues: Sequence[Numbered], rehearse: Rehearse) -> None:
+async def _check_queues(
+    db: Database, queues: Sequence[tuple[int, _Queue]], rehearse: Rehearse
+) -> None:
     records = [record for ref in db.queues.refs() if (record := db.queues.record(ref)) is not None]
     make = await rehearse(OpenDataMessageStore(db), records)
-    for number, described in queues:
-        ref, metadata = QueueRef(described["project"], described["name"]), described["metadata"]
+    for number, line in queues:
+        ref = QueueRef(line.project, line.name)
         try:
-            await make(ref, metadata)
-            encode_record(QueueRecord(ref, metadata, 0))
+            await make(ref, line.metadata)
+            encode_record(QueueRecord(ref, line.metadata, 0))
         except (Invalid, LimitReached, ValueError) as exc:
-            raise refused(number, exc) from exc
+            raise _refused(number, exc) from exc
 
 
-def _make_queue(db: Database, described: dict[str, Any]) -> None:
-    queue = db.queues.make(QueueRef(described["project"], described["name"]))
+def _make_queue(db: Database, line: _Queue) -> None:
+    queue = db.queues.make(QueueRef(line.project, line.name))
     if queue.record is None:
-        version = db.ids.take(1, db.puts)
-        record = QueueRecord(queue.ref, described["metadata"], version)
-        db.puts[keys.queue_key(RecordType.CONFIG, queue.raw)] = encode_record(record)
+        record = QueueRecord(queue.ref, line.metadata, db.ids.take(1, db.puts))
+        db.put(keys.queue_key(RecordType.CONFIG, queue.raw), encode_record(record))
         db.queues.set_record(queue, record)
         db.changed(queue)
 
 
-def _add_record(db: Database, described: dict[str, Any]) -> None:
-    kind, project, name = described["kind"], described["project"], described["name"]
-    if db.catalogue.get(kind, project, name, db.clock.now_ms()) is None:
-        value, version = described["value"].encode(), db.ids.take(1, db.puts)
-        expires_at = described.get("expires_at")
-        db.put_record(Record(kind, project, name, value, version, expires_at))
+def _add_record(db: Database, line: _Record) -> None:
+    if db.catalogue.get(line.kind, line.project, line.name, db.clock.now_ms()) is None:
+        version = db.ids.take(1, db.puts)
+        value = line.value.encode()
+        db.put_record(Record(line.kind, line.project, line.name, value, version, line.expires_at))
 
 
-def _add(db: Database, described: dict[str, Any]) -> None:
-    queue: Queue = db.queues.make(QueueRef(described["project"], described["queue"]))
-    message_id = db.ids.take(1, db.puts)
-    created = described["created_at"]
-    expires = max(described["expires_at"], created + 1)  # in the log, a retention of 0 is for ever
-    due = max(described.get("delayed_until") or 0, described.get("claimed_until") or 0)
-    client, headers = described.get("client_id") or "unknown", described.get("headers")
+def _add(db: Database, line: _Message) -> None:
+    queue = db.queues.make(QueueRef(line.project, line.queue))
+    message_id, now = db.ids.take(1, db.puts), db.clock.now_ms()
+    expires = max(line.expires_at, line.created_at + 1)  # in the log, a retention of 0 is for ever
+    due = max(line.delayed_until or 0, line.claimed_until or 0)
     entry = Entry(
-        message_id, message_id, queue.tail(message_id), described.get("priority", 100), due,
-        expires, described["ttl_ms"], created, client, headers,
+        message_id, message_id, queue.tail(message_id), line.priority, due, expires, line.ttl_ms,
+        line.created_at, line.client_id or "unknown", line.headers,
     )  # fmt: skip
-    entry.attempts = described.get("claim_count", 0)
-    entry.delayed = due > db.clock.now_ms()
-    if described.get("origin") is not None:
-        entry.remember().origin = Origin(**described["origin"])
-    _add_attempts(db, queue, entry, described)
-    if described.get("parked_until", 0) > db.clock.now_ms():
+    entry.attempts = line.claim_count
+    entry.delayed = due > now
+    if line.origin is not None:
+        entry.remember().origin = Origin(*structs.astuple(line.origin))
+    _add_attempts(db, queue, entry, line)
+    if (line.parked_until or 0) > now:
         entry.delayed = False
-        entry.remember().parked_until = described["parked_until"]
+        entry.remember().parked_until = line.parked_until or 0
     queue.add(entry)
-    db.publish(queue, (entry,), (described["body"].encode(),))
+    db.publish(queue, (entry,), (line.body.encode(),))
     db.changed(queue)
 
 
-def _add_attempts(db: Database, queue: Queue, entry: Entry, described: dict[str, Any]) -> None:
-    attempts = [read_attempt(one) for one in described.get("attempts", ())]
-    failures = described.get("failure_count", 0)
-    if not attempts and not failures:
+def _add_attempts(db: Database, queue: Queue, entry: Entry, line: _Message) -> None:
+    attempts = [Attempt(*structs.astuple(one)) for one in line.attempts]
+    if not attempts and not line.failure_count:
         return
     entry.remember().attempts = Attempts(
         [one.client_id or "unknown" for one in attempts],
         db.ids.take(1, db.puts),
-        failures,
+        line.failure_count,
         attempts[-1].outcome if attempts else Ended.FAILED,
         tuple(Kept(one.number, one.size) for one in attempts),
     )

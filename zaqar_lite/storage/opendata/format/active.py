@@ -53,8 +53,7 @@ def _layout(number: int) -> struct.Struct:
 def encode_elements(fields: Sequence[int]) -> bytes:
     """Encode available or in-flight messages, given as their fields in one row, without a count.
 
-    Raises:
-        CodecError: a field out of range.
+    Raises CodecError: a field out of range.
     """
     number = len(fields) // 5
     layout = _layout(number) if number <= _CACHED_COUNT else struct.Struct("<" + "QBqqH" * number)
@@ -64,8 +63,7 @@ def encode_elements(fields: Sequence[int]) -> bytes:
 def encode_entries(fields: Sequence[int]) -> bytes:
     """Encode an array of available or in-flight messages, given as their fields in one row.
 
-    Raises:
-        CodecError: more than 65,535 elements, or a field out of range.
+    Raises CodecError: more than 65,535 elements, or a field out of range.
     """
     return count(len(fields) // 5, "messages") + encode_elements(fields)
 
@@ -243,10 +241,8 @@ def _by_place(
 def read_active(data: bytes) -> tuple[Sequence[int], Sequence[int], Mapping[int, Extra]]:
     """Read an active page: the fields of the available and of the in-flight ones, and the extras.
 
-    These are by the place of their entry in the page, those in flight behind the others.
-
-    Raises:
-        CodecError: cut short or bytes left over.
+    These are by the place of their entry in the page, those in flight behind the others. Raises
+    CodecError: cut short or bytes left over.
     """
     available, offset = _read_entries(data, 0)
     in_flight, offset = _read_entries(data, offset)

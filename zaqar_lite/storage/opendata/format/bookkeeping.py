@@ -31,11 +31,7 @@ def encode_block(base: int, size: int) -> bytes:
 
 
 def decode_block(data: bytes) -> tuple[int, int]:
-    """Read a block: base and size.
-
-    Raises:
-        CodecError: not 16 bytes.
-    """
+    """Read a block: base and size. Raises CodecError: not 16 bytes."""
     (base, size), end = unpack(_BLOCK, data, 0)
     finish(data, end, "block")
     return base, size
@@ -47,11 +43,7 @@ def encode_segment(start_sequence: int, started_at: int) -> bytes:
 
 
 def decode_segment(data: bytes) -> tuple[int, int]:
-    """Read the start of a segment: sequence and instant.
-
-    Raises:
-        CodecError: not 16 bytes.
-    """
+    """Read the start of a segment: sequence and instant. Raises CodecError: not 16 bytes."""
     (sequence, started_at), end = unpack(_SEGMENT, data, 0)
     finish(data, end, "segment")
     return sequence, started_at
@@ -74,11 +66,7 @@ def encode_state(routed: int, last_instant: int, secret: bytes) -> bytes:
 
 
 def decode_state(data: bytes) -> State:
-    """Read the state of the store.
-
-    Raises:
-        CodecError: of another size.
-    """
+    """Read the state of the store. Raises CodecError: of another size."""
     if len(data) != _STATE.size:
         raise CodecError(f"state of {len(data)} bytes")
     return State(*_STATE.unpack(data))
@@ -104,11 +92,7 @@ def encode_remembered(expires_at: int, ids: Sequence[int], digests: bytes = b"")
 
 
 def decode_remembered(data: bytes) -> Remembered:
-    """Read what idempotency keys stand for.
-
-    Raises:
-        CodecError: cut short or bytes left over.
-    """
+    """Read what idempotency keys stand for. Raises CodecError: cut short or bytes left over."""
     (expires_at,), offset = unpack(_I64, data, 0)
     number, offset = read_count(data, offset), offset + 2
     ids, offset = unpack(struct.Struct(f"<{number}Q"), data, offset)
@@ -126,8 +110,7 @@ def encode_record(version: int, expires_at: int | None, value: bytes) -> bytes:
 def decode_record(data: bytes) -> tuple[int, int | None, bytes]:
     """Read a record of some kind: its version, when it ends, and its value.
 
-    Raises:
-        CodecError: cut short.
+    Raises CodecError: cut short.
     """
     (version, expires_at), offset = unpack(_RECORD, data, 0)
     return version, None if expires_at < 0 else expires_at, data[offset:]
@@ -139,11 +122,7 @@ def encode_garbage(ids: Sequence[int]) -> bytes:
 
 
 def decode_garbage(data: bytes) -> tuple[int, ...]:
-    """Read ids of messages to be deleted.
-
-    Raises:
-        CodecError: cut short or bytes left over.
-    """
+    """Read ids of messages to be deleted. Raises CodecError: cut short or bytes left over."""
     number = read_count(data, 0)
     ids, end = unpack(struct.Struct(f"<{number}Q"), data, 2)
     finish(data, end, "garbage")

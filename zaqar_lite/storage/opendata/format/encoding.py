@@ -33,9 +33,7 @@ def read_terminated(data: bytes, offset: int = 0) -> tuple[bytes, int]:
     """Read TerminatedBytes; answer the raw bytes and the offset after the terminator.
 
     The escape 01 03 of the log RFC's table is accepted and never written: it breaks the order.
-
-    Raises:
-        CodecError: no terminator, or an unknown or cut escape.
+    Raises CodecError: no terminator, or an unknown or cut escape.
     """
     end = data.find(b"\x00", offset)
     if end < 0:
@@ -62,11 +60,7 @@ _ESCAPES = {1: 0x00, 2: 0x01, 3: 0xFF}
 
 
 def utf8(text: str) -> bytes:
-    """Encode a Utf8.
-
-    Raises:
-        CodecError: longer than 65,535 bytes.
-    """
+    """Encode a Utf8. Raises CodecError: longer than 65,535 bytes."""
     data = text.encode()
     return count(len(data), "Utf8 bytes") + data
 
@@ -74,8 +68,7 @@ def utf8(text: str) -> bytes:
 def read_utf8(data: bytes, offset: int = 0) -> tuple[str, int]:
     """Read a Utf8; answer the text and the offset after it.
 
-    Raises:
-        CodecError: cut short, or no UTF-8.
+    Raises CodecError: cut short, or no UTF-8.
     """
     raw, end = take(data, offset + 2, read_count(data, offset))
     try:
@@ -87,8 +80,7 @@ def read_utf8(data: bytes, offset: int = 0) -> tuple[str, int]:
 def count(number: int, what: str) -> bytes:
     """Encode the count of an array.
 
-    Raises:
-        CodecError: more than 65,535, which the format cannot hold.
+    Raises CodecError: more than 65,535, which the format cannot hold.
     """
     if number > MAX_U16:
         raise CodecError(f"{number} {what} are more than the 65535 that a u16 count holds")
@@ -96,22 +88,14 @@ def count(number: int, what: str) -> bytes:
 
 
 def read_count(data: bytes, offset: int) -> int:
-    """Read the count of an array.
-
-    Raises:
-        CodecError: cut short.
-    """
+    """Read the count of an array. Raises CodecError: cut short."""
     if offset + 2 > len(data):
         raise CodecError(f"cut short at byte {offset}: a count is missing")
     return data[offset] | data[offset + 1] << 8
 
 
 def take(data: bytes, offset: int, size: int) -> tuple[bytes, int]:
-    """Read `size` bytes; answer them and the offset after them.
-
-    Raises:
-        CodecError: cut short.
-    """
+    """Read `size` bytes; answer them and the offset after them. Raises CodecError: cut short."""
     end = offset + size
     if end > len(data):
         raise CodecError(f"cut short: {size} bytes expected at byte {offset}")
@@ -119,22 +103,14 @@ def take(data: bytes, offset: int, size: int) -> tuple[bytes, int]:
 
 
 def unpack(layout: struct.Struct, data: bytes, offset: int) -> tuple[tuple[int, ...], int]:
-    """Read fixed fields; answer them and the offset after them.
-
-    Raises:
-        CodecError: cut short.
-    """
+    """Read fixed fields; answer them and the offset after them. Raises CodecError: cut short."""
     if offset + layout.size > len(data):
         raise CodecError(f"cut short: {layout.size} bytes expected at byte {offset}")
     return layout.unpack_from(data, offset), offset + layout.size
 
 
 def pack(layout: struct.Struct, *values: int) -> bytes:
-    """Encode fixed fields.
-
-    Raises:
-        CodecError: a value does not fit its field.
-    """
+    """Encode fixed fields. Raises CodecError: a value does not fit its field."""
     try:
         return layout.pack(*values)
     except struct.error as exc:
@@ -142,11 +118,7 @@ def pack(layout: struct.Struct, *values: int) -> bytes:
 
 
 def array(items: Sequence[T], encode: Callable[[T], bytes]) -> bytes:
-    """Encode an Array<T>.
-
-    Raises:
-        CodecError: more than 65,535 elements.
-    """
+    """Encode an Array<T>. Raises CodecError: more than 65,535 elements."""
     return count(len(items), "elements") + b"".join(map(encode, items))
 
 
@@ -155,8 +127,7 @@ def read_array(
 ) -> tuple[list[T], int]:
     """Read an Array<T>; answer its elements and the offset after them.
 
-    Raises:
-        CodecError: cut short.
+    Raises CodecError: cut short.
     """
     number, offset = read_count(data, offset), offset + 2
     items = []
@@ -169,8 +140,7 @@ def read_array(
 def finish(data: bytes, offset: int, what: str) -> None:
     """Check that a record ends where its last field does.
 
-    Raises:
-        CodecError: bytes are left over.
+    Raises CodecError: bytes are left over.
     """
     if offset != len(data):
         raise CodecError(f"{what}: {len(data) - offset} bytes are left over")
@@ -179,8 +149,7 @@ def finish(data: bytes, offset: int, what: str) -> None:
 def var_u64(value: int) -> bytes:
     """Encode a number for a log key: the first nibble counts the bytes that follow.
 
-    Raises:
-        CodecError: negative or above 64 bits.
+    Raises CodecError: negative or above 64 bits.
     """
     if not 0 <= value <= MAX_U64:
         raise CodecError(f"{value} is no u64")
@@ -191,8 +160,7 @@ def var_u64(value: int) -> bytes:
 def read_var_u64(data: bytes, offset: int = 0) -> tuple[int, int]:
     """Read a var_u64; answer the number and the offset after it.
 
-    Raises:
-        CodecError: cut short, or a length above 8.
+    Raises CodecError: cut short, or a length above 8.
     """
     if offset >= len(data):
         raise CodecError("var_u64 is missing")

@@ -57,8 +57,7 @@ _TEXT, _PREFIX, _SUFFIX, _LIKE, _IN, _NUMBER, _BETWEEN, _RULES = (
 def encode_filter(tree: Expression) -> bytes:
     """Encode a filter or rules, with the length before it.
 
-    Raises:
-        CodecError: longer than 65,535 bytes.
+    Raises CodecError: longer than 65,535 bytes.
     """
     root = _encode_rules(tree) if isinstance(tree, Rules) else _encode(tree)
     body = bytes((VERSION,)) + root
@@ -68,8 +67,7 @@ def encode_filter(tree: Expression) -> bytes:
 def decode_filter(data: bytes, offset: int = 0) -> tuple[Expression, int]:
     """Read a filter or rules; answer the tree and the offset after it.
 
-    Raises:
-        CodecError: cut short, of another version, or beyond the bounds of a filter.
+    Raises CodecError: cut short, of another version, or beyond the bounds of a filter.
     """
     body, end = take(data, offset + 2, read_count(data, offset))
     if body[:1] != bytes((VERSION,)):

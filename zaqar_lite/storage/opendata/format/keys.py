@@ -77,8 +77,7 @@ ATTEMPT_PREFIX = prefix(RecordType.ATTEMPT)
 def read_prefix(key: bytes) -> tuple[int, int]:
     """Read version and type; answer the raw type and the offset after it.
 
-    Raises:
-        CodecError: too short, or a version that is not 1.
+    Raises CodecError: too short, or a version that is not 1.
     """
     if len(key) < 2:
         raise CodecError(f"key too short: {key.hex()}")
@@ -94,11 +93,7 @@ def queue_id(ref: QueueRef) -> bytes:
 
 
 def read_queue_id(raw: bytes) -> QueueRef:
-    """Read a queue's id.
-
-    Raises:
-        CodecError: no `project/name`.
-    """
+    """Read a queue's id. Raises CodecError: no `project/name`."""
     try:
         project, slash, name = raw.decode().rpartition("/")
     except UnicodeDecodeError as exc:
@@ -130,11 +125,7 @@ def attempt_key(history: int, number: int) -> bytes:
 
 
 def read_attempt_key(key: bytes) -> tuple[int, int]:
-    """Read the numbers of the history and of the attempt.
-
-    Raises:
-        CodecError: of another length.
-    """
+    """Read the numbers of the history and of the attempt. Raises CodecError: of another length."""
     if len(key) != len(ATTEMPT_PREFIX) + _HISTORY.size:
         raise CodecError(f"key of an attempt of {len(key)} bytes")
     history, number = _HISTORY.unpack_from(key, len(ATTEMPT_PREFIX))
@@ -150,8 +141,7 @@ def record_key(kind: str, project: str, name: str) -> bytes:
 def read_record_key(key: bytes) -> tuple[str, str, str]:
     """Read kind, project and name.
 
-    Raises:
-        CodecError: something is missing or left over, or no UTF-8.
+    Raises CodecError: something is missing or left over, or no UTF-8.
     """
     kind, end = read_terminated(key, 2)
     project, end = read_terminated(key, end)
@@ -169,11 +159,6 @@ def claim_key(queue: bytes, claim: bytes) -> bytes:
     return queue_key(RecordType.CLAIM, queue) + claim
 
 
-def idempotency_key(queue: bytes, kind: bytes, digest: bytes) -> bytes:
-    """Key of a remembered idempotency key; `kind` is b"b" for a batch's, b"m" for a message's."""
-    return queue_key(RecordType.IDEMPOTENCY, queue) + kind + digest
-
-
 def unrouted_key(deadline: int, message_id: int) -> bytes:
     """Key of a message that no queue received; such keys are in the order of their deadlines."""
     return prefix(RecordType.UNROUTED) + _U64.pack(deadline) + _U64.pack(message_id)
@@ -189,8 +174,7 @@ class QueueKey(NamedTuple):
 def read_queue_key(key: bytes, start: int = 2) -> QueueKey:
     """Read the queue of a key, and what follows (a page, a claim, a digest).
 
-    Raises:
-        CodecError: no terminator.
+    Raises CodecError: no terminator.
     """
     queue, end = read_terminated(key, start)
     return QueueKey(queue, key[end:])
@@ -199,8 +183,7 @@ def read_queue_key(key: bytes, start: int = 2) -> QueueKey:
 def read_page(rest: bytes) -> int | None:
     """Read the page number behind a queue; None is the root.
 
-    Raises:
-        CodecError: neither nothing nor a u64.
+    Raises CodecError: neither nothing nor a u64.
     """
     if not rest:
         return None
@@ -210,11 +193,7 @@ def read_page(rest: bytes) -> int | None:
 
 
 def read_message_id(key: bytes, start: int = 2) -> int:
-    """Read the message id that begins at `start`.
-
-    Raises:
-        CodecError: cut short.
-    """
+    """Read the message id that begins at `start`. Raises CodecError: cut short."""
     if len(key) < start + 8:
         raise CodecError(f"key cut short: {key.hex()}")
     return int.from_bytes(key[start : start + 8], "big")
@@ -233,8 +212,7 @@ def log_entry_key(segment: int, sequence: int, log: bytes = LOG_KEY) -> bytes:
 def read_log_entry_key(key: bytes) -> tuple[int, bytes, int]:
     """Read segment, log and sequence (relative to the segment) of an entry in HEAD's layout.
 
-    Raises:
-        CodecError: no entry of a log.
+    Raises CodecError: no entry of a log.
     """
     if key[:2] != b"\x03\x01" or key[6:7] != b"\x10":
         raise CodecError(f"no log entry: {key.hex()}")
@@ -272,27 +250,24 @@ def describe(key: bytes) -> str:
         return f"record of an unknown type (key {key.hex()})"
 
 
-def _describe(key: bytes) -> str:
+def _describe(key: bytes) -> str:  # noqa: PLR0911 - one a type
     if key[:2] == LOG:
         return _describe_log(key)
     kind = RecordType(read_prefix(key)[0])
     name = kind.name.lower().replace("_", " ")
-    if kind in (RecordType.PAYLOAD, RecordType.ATTEMPTS, RecordType.GARBAGE):
-        return f"{name} of message {read_message_id(key)}"
     if len(key) == 2:
         return name
-    if kind is RecordType.UNROUTED:
-        return f"{name} message {read_message_id(key, 10)}"
-    if kind is RecordType.ATTEMPT:
-        history, number = read_attempt_key(key)
-        return f"attempt {number} of history {history}"
-    return _describe_named(kind, name, key)
-
-
-def _describe_named(kind: RecordType, name: str, key: bytes) -> str:
-    if kind is RecordType.RECORD:
-        of_kind, project, called = read_record_key(key)
-        return f"{of_kind} {called!r} of project {project!r}"
+    match kind:
+        case RecordType.PAYLOAD | RecordType.ATTEMPTS | RecordType.GARBAGE:
+            return f"{name} of message {read_message_id(key)}"
+        case RecordType.UNROUTED:
+            return f"{name} message {read_message_id(key, 10)}"
+        case RecordType.ATTEMPT:
+            history, number = read_attempt_key(key)
+            return f"attempt {number} of history {history}"
+        case RecordType.RECORD:
+            of_kind, project, called = read_record_key(key)
+            return f"{of_kind} {called!r} of project {project!r}"
     queue, rest = read_queue_key(key)
     where = f"{name} of queue {queue.decode(errors='replace')!r}"
     if kind in (RecordType.ACTIVE, RecordType.DONE, RecordType.FAILED):

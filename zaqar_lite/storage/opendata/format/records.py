@@ -3,6 +3,10 @@
 What RFC 0001 defines is encoded exactly so. Additions are fields behind the RFC's own (a reader
 that knows only the RFC stops before them), and record types of their own (`keys.py`). Instants are
 i64 milliseconds since 1970; retentions stay seconds.
+
+Of a message's hand-outs the RFC's record lists who held it, the oldest first. Behind that is what
+is needed without reading an attempt: how many failed, how the last one ended, which are kept. Each
+kept attempt is a record of its own, so that the next is added without reading the others.
 """
 
 import struct
@@ -12,10 +16,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
+from zaqar_lite.domain.attempts import Attempt, Ended
 from zaqar_lite.domain.filters import Expression
 from zaqar_lite.storage.opendata.format.encoding import (
     MAX_U16,
     CodecError,
+    array,
     count,
     finish,
     pack,
@@ -57,23 +63,8 @@ def encode_payload(body: bytes) -> bytes:
     return b"\x03" + body
 
 
-def encode_raw_payload(body: bytes) -> bytes:
-    """Encode a body as raw bytes to the end of the value."""
-    return b"\x03" + body
-
-
-def encode_uri(payload: Uri) -> bytes:
-    """Encode a payload that lies elsewhere."""
-    digest = b"\x00" if payload.sha256 is None else b"\x01" + payload.sha256
-    return b"\x02" + utf8(payload.uri) + pack(_U64, payload.size) + digest
-
-
 def decode_payload(data: bytes) -> bytes | Uri:
-    """Read a payload.
-
-    Raises:
-        CodecError: cut short, bytes left over, or of an unknown type.
-    """
+    """Read a payload. Raises CodecError: cut short, bytes left over, or of an unknown type."""
     kind = data[:1]
     if kind == b"\x01":
         body, end = take(data, 3, read_count(data, 1))
@@ -110,22 +101,8 @@ class Metadata(NamedTuple):
     headers: Sequence[tuple[str, str]]
 
 
-def encode_metadata(metadata: Metadata) -> bytes:
-    """Encode an entry of the metadata log.
-
-    Raises:
-        CodecError: more than 255 headers, or one longer than 65,535 bytes.
-    """
-    *fixed, headers = metadata
-    return pack(_METADATA, *fixed, len(headers)) + encode_headers(headers)
-
-
 def encode_headers(headers: Sequence[tuple[str, str]]) -> bytes:
-    """Encode headers without their count.
-
-    Raises:
-        CodecError: one is longer than 65,535 bytes.
-    """
+    """Encode headers without their count. Raises CodecError: one is longer than 65,535 bytes."""
     return b"".join(utf8(name) + utf8(value) for name, value in headers)
 
 
@@ -137,11 +114,7 @@ def encode_posted(  # noqa: PLR0917 - one call a message: positional costs least
 
 
 def decode_metadata(data: bytes) -> Metadata:
-    """Read an entry of the metadata log.
-
-    Raises:
-        CodecError: cut short or bytes left over.
-    """
+    """Read an entry of the metadata log. Raises CodecError: cut short or bytes left over."""
     fixed, offset = unpack(_METADATA, data, 0)
     headers = []
     for _ in range(fixed[5]):
@@ -155,7 +128,7 @@ def decode_metadata(data: bytes) -> Metadata:
 # -- done, failed, consumers ------------------------------------------------------------------
 
 
-class Ended(NamedTuple):
+class EndedMessage(NamedTuple):
     """A message in the list of done or of failed messages."""
 
     message_id: int
@@ -163,11 +136,10 @@ class Ended(NamedTuple):
     attempts: int
 
 
-def encode_ended(items: Sequence[Ended]) -> bytes:
+def encode_ended(items: Sequence[EndedMessage]) -> bytes:
     """Encode a page of done or failed messages.
 
-    Raises:
-        CodecError: more than 65,535 elements, or a field out of range.
+    Raises CodecError: more than 65,535 elements, or a field out of range.
     """
     layout = struct.Struct("<" + _ENDED * len(items))
     return count(len(items), "ended messages") + pack(
@@ -175,17 +147,13 @@ def encode_ended(items: Sequence[Ended]) -> bytes:
     )
 
 
-def decode_ended(data: bytes) -> list[Ended]:
-    """Read a page of done or failed messages.
-
-    Raises:
-        CodecError: cut short or bytes left over.
-    """
+def decode_ended(data: bytes) -> list[EndedMessage]:
+    """Read a page of done or failed messages. Raises CodecError: cut short or bytes left over."""
     layout = struct.Struct("<" + _ENDED * read_count(data, 0))
     fields, end = unpack(layout, data, 2)
     finish(data, end, "page of ended messages")
     rows = iter(fields)
-    return [Ended(*row) for row in zip(rows, rows, rows, strict=True)]
+    return [EndedMessage(*row) for row in zip(rows, rows, rows, strict=True)]
 
 
 def encode_consumer(consumer: str | int) -> bytes:
@@ -216,8 +184,7 @@ def _encode_consumer_text(consumer: str) -> bytes:
 def read_consumer(data: bytes, offset: int = 0) -> tuple[str, int]:
     """Read a ConsumerID as text; answer it and the offset after it.
 
-    Raises:
-        CodecError: cut short, or of an unknown kind.
+    Raises CodecError: cut short, or of an unknown kind.
     """
     kind, offset = take(data, offset, 1)
     if kind == b"\x01":
@@ -244,11 +211,7 @@ class Config(NamedTuple):
 
 
 def encode_config(config: Config) -> bytes:
-    """Encode a queue's configuration.
-
-    Raises:
-        CodecError: a field does not fit.
-    """
+    """Encode a queue's configuration. Raises CodecError: a field does not fit."""
     fixed = encode_filter(config.filter) + pack(
         _CONFIG, config.max_attempts, config.done_retention_s
     )
@@ -258,11 +221,7 @@ def encode_config(config: Config) -> bytes:
 
 
 def decode_config(data: bytes) -> Config:
-    """Read a queue's configuration.
-
-    Raises:
-        CodecError: cut short or bytes left over.
-    """
+    """Read a queue's configuration. Raises CodecError: cut short or bytes left over."""
     tree, offset = decode_filter(data)
     (attempts, retention), offset = unpack(_CONFIG, data, offset)
     pairs: list[tuple[str, str]] = []
@@ -294,11 +253,7 @@ class ClaimRecord:
 
 
 def encode_claim(claim: ClaimRecord) -> bytes:
-    """Encode a claim.
-
-    Raises:
-        CodecError: a field does not fit.
-    """
+    """Encode a claim. Raises CodecError: a field does not fit."""
     ttl_s, grace_s = -(-claim.ttl_ms // 1000), -(-claim.grace_ms // 1000)
     ids = claim.message_ids
     exact = ttl_s * 1000 == claim.ttl_ms and grace_s * 1000 == claim.grace_ms
@@ -312,11 +267,7 @@ def encode_claim(claim: ClaimRecord) -> bytes:
 
 
 def decode_claim(data: bytes) -> ClaimRecord:
-    """Read a claim.
-
-    Raises:
-        CodecError: cut short or bytes left over.
-    """
+    """Read a claim. Raises CodecError: cut short or bytes left over."""
     (created_at, ttl_s, grace_s), offset = unpack(_CLAIM, data, 0)
     client_id, offset = read_consumer(data, offset)
     number, offset = read_count(data, offset), offset + 2
@@ -326,3 +277,116 @@ def decode_claim(data: bytes) -> ClaimRecord:
         (ttl_ms, grace_ms), offset = unpack(_MILLISECONDS, data, offset)
     finish(data, offset, "claim")
     return ClaimRecord(created_at, ttl_ms, grace_ms, client_id, list(ids))
+
+
+_SUMMARY = struct.Struct("<QIB")
+_KEPT = struct.Struct("<HI")
+_ATTEMPT = struct.Struct("<HqqqBB")
+_REASON, _DETAIL, _CLIENT = 1, 2, 4
+_ENDINGS = (Ended.RELEASED, Ended.FAILED, Ended.LAPSED, Ended.DEAD)
+_CODES = {ending: code for code, ending in enumerate(_ENDINGS)}
+_NONE_ENDED, _IS_HELD = 0x7F, 0x80
+
+
+class Kept(NamedTuple):
+    """An ended attempt that has a record, and how much it counts (`Attempt.size`)."""
+
+    number: int
+    size: int
+
+
+class Attempts(NamedTuple):
+    """What a message remembers of its ended attempts.
+
+    The consumers are the RFC's, without who holds it now. The others are an addition, absent where
+    there is nothing to say: the number that keys the attempts' own records, how many attempts were
+    failures, how the last one ended, and which have a record.
+    """
+
+    consumers: list[str]
+    history: int = 0
+    failures: int = 0
+    last_ended: Ended | None = None
+    kept: tuple[Kept, ...] = ()
+
+
+def encode_attempts(attempts: Attempts, holder: str | None = None) -> bytes:
+    """Encode what a message remembers of its ended attempts, and who holds it now.
+
+    The holder is the last of the RFC's consumers; a flag in the addition tells it from the others.
+    Raises CodecError: a field does not fit.
+    """
+    consumers, history, failures, last_ended, kept = attempts
+    if holder is None and (not history or last_ended is None):
+        return array(consumers, encode_consumer)
+    code = _NONE_ENDED if last_ended is None else _CODES[last_ended]
+    if holder is not None:
+        consumers, code = [*consumers, holder], code | _IS_HELD
+    fixed = pack(_SUMMARY, history, failures, code)
+    return array(consumers, encode_consumer) + fixed + array(kept, lambda one: pack(_KEPT, *one))
+
+
+def decode_attempts(data: bytes) -> Attempts:
+    """Read what a message remembers of its ended attempts.
+
+    Raises CodecError: cut short, bytes left over, or an unknown ending.
+    """
+    consumers, offset = read_array(data, 0, read_consumer)
+    if offset == len(data):
+        return Attempts(consumers)
+    (history, failures, code), offset = unpack(_SUMMARY, data, offset)
+    kept, offset = read_array(data, offset, _read_kept)
+    finish(data, offset, "attempts")
+    ended = None if code & ~_IS_HELD == _NONE_ENDED else _ending(code & ~_IS_HELD)
+    if code & _IS_HELD:
+        del consumers[-1:]
+    return Attempts(consumers, history, failures, ended, tuple(kept))
+
+
+def _read_kept(data: bytes, offset: int) -> tuple[Kept, int]:
+    fields, offset = unpack(_KEPT, data, offset)
+    return Kept(*fields), offset
+
+
+def _ending(code: int) -> Ended:
+    if code >= len(_ENDINGS):
+        raise CodecError(f"attempt with the unknown ending {code}")
+    return _ENDINGS[code]
+
+
+def encode_attempt(attempt: Attempt) -> bytes:
+    """Encode an ended attempt: its fixed fields, and the texts that the flags name.
+
+    Raises CodecError: a field does not fit.
+    """
+    number, claimed_at, ended_at, outcome, delay_ms, reason, detail, client_id = attempt
+    flags = 0
+    parts = []
+    if reason is not None:
+        flags |= _REASON
+        parts.append(utf8(reason))
+    if detail is not None:
+        flags |= _DETAIL
+        parts.append(utf8(detail))
+    if client_id is not None:
+        flags |= _CLIENT
+        parts.append(encode_consumer(client_id))
+    fixed = pack(_ATTEMPT, number, claimed_at, ended_at, delay_ms, _CODES[outcome], flags)
+    return fixed + b"".join(parts)
+
+
+def decode_attempt(data: bytes) -> Attempt:
+    """Read an ended attempt.
+
+    Raises CodecError: cut short, bytes left over, or an unknown ending.
+    """
+    (number, claimed_at, ended_at, delay_ms, code, flags), offset = unpack(_ATTEMPT, data, 0)
+    reason = detail = client_id = None
+    if flags & _REASON:
+        reason, offset = read_utf8(data, offset)
+    if flags & _DETAIL:
+        detail, offset = read_utf8(data, offset)
+    if flags & _CLIENT:
+        client_id, offset = read_consumer(data, offset)
+    finish(data, offset, "attempt")
+    return Attempt(number, claimed_at, ended_at, _ending(code), delay_ms, reason, detail, client_id)

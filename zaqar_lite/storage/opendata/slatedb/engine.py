@@ -31,8 +31,12 @@ from zaqar_lite.storage.opendata.slatedb.binding import (
     settings,
     slatedb,
 )
-from zaqar_lite.storage.opendata.slatedb.directory import LocalDirectory
-from zaqar_lite.storage.opendata.slatedb.opening import cannot_open, in_time, open_directory
+from zaqar_lite.storage.opendata.slatedb.directory import (
+    LocalDirectory,
+    cannot_open,
+    in_time,
+    open_directory,
+)
 from zaqar_lite.storage.opendata.slatedb.skipping import find_behind, lost
 
 logger = logging.getLogger(__name__)
@@ -83,7 +87,6 @@ class SlateDbEngine(Engine):
         return cls(None, f"s3://{bucket}", prefix or "zaqar-lite")
 
     async def open(self) -> None:
-        """Lock, repair if the last shutdown was none, and open; see the interface."""
         if self._local is not None:
             self._local.acquire()
         try:
@@ -135,7 +138,6 @@ class SlateDbEngine(Engine):
                     self._gaps.add((key[len(_GAPS) :], value))
 
     async def get(self, keys: Sequence[bytes]) -> dict[bytes, Stored]:
-        """Read records by key; see the interface."""
         values = await self._translated(asyncio.gather(*map(self._get, keys)))
         return {key: value for key, value in zip(keys, values, strict=True) if value is not None}
 
@@ -295,7 +297,6 @@ class SlateDbEngine(Engine):
         return Unavailable(_BROKEN, retry_after=60, detail=self._broken)
 
     async def resolve(self) -> bool:
-        """Wait until SlateDB has stored the batch in doubt, or gives up; see the interface."""
         if self._doubtful is not None:
             await asyncio.wait({self._doubtful})
             try:
@@ -305,7 +306,6 @@ class SlateDbEngine(Engine):
         return True
 
     def resume(self) -> None:
-        """Accept commits again; see the interface."""
         self._doubtful = None
         super().resume()
 
@@ -325,7 +325,7 @@ class SlateDbEngine(Engine):
                 await db.shutdown()
             await self._sync_tables()
             if self._local is not None and not self._broken and not self.is_in_doubt:
-                self._local.note_closed()
+                self._local.clean.touch()
         except (slatedb.Error, OSError):
             logger.exception("SlateDB did not shut down cleanly")
         finally:

@@ -29,11 +29,9 @@ _PATIENCE = 30.0
 def convert_old(path: Path) -> None:
     """Convert a database of the layout before; nothing else is touched.
 
-    Raises:
-        ConfigurationError: there is no room for the new file beside the old one.
-        TimeoutError: the writer of an earlier server is still at work.
-        OSError: a file can't be read or written.
-        sqlite3.Error: the file can't be read.
+    Raises ConfigurationError: there is no room for the new file beside the old one; TimeoutError:
+    the writer of an earlier server is still at work; OSError: a file can't be read or written;
+    sqlite3.Error: the file can't be read.
     """
     if path.exists() and path.stat().st_size and _is_old(path):
         logger.warning("%s is of an earlier layout and is converted: it needs as much room", path)
@@ -44,13 +42,9 @@ def convert_old(path: Path) -> None:
 def compact(path: Path) -> tuple[int, int]:
     """Replace a database that no server uses by one of the same rows; answer the sizes in bytes.
 
-    A crash leaves the old file or the new one.
-
-    Raises:
-        ConfigurationError: there is no room for the new file beside the old one.
-        TimeoutError: the writer of an earlier server is still at work.
-        OSError: a file can't be read or written.
-        sqlite3.Error: the file can't be read.
+    A crash leaves the old file or the new one. Raises ConfigurationError: there is no room for the
+    new file beside the old one; TimeoutError: the writer of an earlier server is still at work;
+    OSError: a file can't be read or written; sqlite3.Error: the file can't be read.
     """
     new = path.with_name(f"{path.name}.new")
     lock = _lock_out_writers(path)
@@ -128,9 +122,6 @@ def _copy(path: Path, new: Path) -> None:
             tuple(edge for t in (PAYLOAD, LOG) for edge in (t.prefix, after_prefix(t.prefix))),
         )
         connection.execute("COMMIT")
-        for name in ("kv", PAYLOAD.name, LOG.name):
-            ((number,),) = connection.execute(f"SELECT count(*) FROM main.{name}").fetchall()  # noqa: S608
-            logger.debug("%s: %d rows", name, number)
     with new.open("rb") as file:
         os.fsync(file.fileno())
 
@@ -157,9 +148,7 @@ def intact_rows(path: Path) -> Iterator[tuple[bytes, bytes]]:
 
     It may be damaged, or be what `sqlite3 FILE .recover` made: that puts rows whose table it does
     not know into a table of its own, which comes last. A key can come twice; the first is right.
-
-    Raises:
-        sqlite3.Error: nothing of it can be read.
+    Raises sqlite3.Error: nothing of it can be read.
     """
     with closing(connect(path)) as connection:
         names = [name for (name,) in connection.execute(

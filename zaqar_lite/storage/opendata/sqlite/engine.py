@@ -10,15 +10,15 @@ the records that every opening reads is broken, is refused and left as it is.
 import asyncio
 import errno
 import logging
-import queue
 import shutil
 import sqlite3
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata.disk import FULL, is_full, refuses_for_room
@@ -40,6 +40,7 @@ _SWITCH_INTERVAL = 0.0001
 """Seconds that the reader waits at most for a busy event loop to let go of the interpreter, which
 it needs several times a statement: Python's own 5 ms would be waited for each time."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -56,7 +57,6 @@ class SqliteEngine(Engine):
         self._opened = False
 
     async def open(self) -> None:
-        """Take the directory's lock and open the database; see the interface."""
         self._lock.acquire()
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_INTERVAL))
         try:
@@ -88,8 +88,7 @@ class SqliteEngine(Engine):
     async def compact(self) -> tuple[int, int]:
         """Write the file anew, instead of opening it; answer the bytes before and after.
 
-        Raises:
-            ConfigurationError: another server has it, it can't be read, or there is no room.
+        Raises ConfigurationError: another server has it, it can't be read, or there is no room.
         """
         self._lock.acquire()
         try:
@@ -119,14 +118,12 @@ class SqliteEngine(Engine):
         logger.error("damaged: %s", self.damages[-1])
 
     async def get(self, keys: Sequence[bytes]) -> dict[bytes, Stored]:
-        """Read records by key; see the interface."""
-        return await self._reader.run(lambda connection: reading.get(connection, keys))
+        return await self._reader.run(reading.get, keys)
 
     async def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
-        """Read a range in chunks; see the interface."""
         after: bytes | None = start
         while after is not None:
-            rows, after = await self._reader.run(_scanned(after, end))
+            rows, after = await self._reader.run(reading.scan, after, end)
             if rows:
                 yield rows
 
@@ -164,7 +161,6 @@ class SqliteEngine(Engine):
         return writer
 
     async def close(self) -> None:
-        """Close the database and let the directory go; see the interface."""
         if self._opened:
             self._opened = False
             await self._release()
@@ -212,81 +208,44 @@ class SqliteEngine(Engine):
         return Unavailable("The store can't write now.", detail=str(exc))
 
 
-def _scanned(start: bytes, end: bytes) -> Callable[[sqlite3.Connection], reading.Chunk]:
-    return lambda connection: reading.scan(connection, start, end)
-
-
 class _Reader:
     """A thread with a connection of its own; calls run in it one after the other."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread: ThreadPoolExecutor | None = None
         self._connection: sqlite3.Connection | None = None
 
     async def start(self) -> None:
-        thread = threading.Thread(target=self._serve, name="opendata-reader", daemon=True)
+        """Start the thread and connect. Raises OSError: no thread can be started; sqlite3.Error."""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="opendata-reader")
+        loop = asyncio.get_running_loop()
         try:
-            thread.start()
+            connecting = loop.run_in_executor(self._thread, connect, self._path)
         except RuntimeError as exc:
             raise OSError(errno.EAGAIN, str(exc)) from exc
-        self._thread = thread
-        self._connection = await self._call(lambda: connect(self._path))
+        self._connection = await connecting
 
     async def stop(self) -> None:
+        """Disconnect and end the thread; idempotent."""
         thread, self._thread = self._thread, None
+        connection, self._connection = self._connection, None
         if thread is None:
             return
-        if self._connection is not None:
-            connection, self._connection = self._connection, None
-            self._calls.put(connection.close)
-        self._calls.put(None)
-        await asyncio.get_running_loop().run_in_executor(None, thread.join)
+        if connection is not None:
+            await asyncio.get_running_loop().run_in_executor(thread, connection.close)
+        thread.shutdown()
 
-    def run(self, call: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T]":
-        connection = self._connection
-        if connection is None:
+    def run(
+        self,
+        call: Callable[Concatenate[sqlite3.Connection, P], T],
+        *arguments: P.args,
+        **named: P.kwargs,
+    ) -> "asyncio.Future[T]":
+        """Call something with the connection, in the thread."""
+        if self._thread is None or self._connection is None:
             raise Unavailable("The store is closed.")
-        return self._call(lambda: call(connection))
-
-    def _call(self, call: Callable[[], T]) -> "asyncio.Future[T]":
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def serve() -> None:
-            try:
-                result = call()
-            except BaseException as exc:  # noqa: BLE001 - it belongs to the caller, whatever it is
-                _notify(loop, future, _set_exception, exc)
-            else:
-                _notify(loop, future, _set_result, result)
-
-        self._calls.put(serve)
-        return future
-
-    def _serve(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
-
-
-def _notify(
-    loop: asyncio.AbstractEventLoop,
-    future: "asyncio.Future[T]",
-    settle: Callable[["asyncio.Future[T]", Any], None],
-    value: Any,  # noqa: ANN401 - what `settle` takes
-) -> None:
-    try:
-        loop.call_soon_threadsafe(settle, future, value)
-    except RuntimeError:
-        logger.debug("the event loop ended before a call of the store")
-
-
-def _set_result(future: "asyncio.Future[T]", result: T) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _set_exception(future: "asyncio.Future[T]", exc: BaseException) -> None:
-    if not future.done():
-        future.set_exception(exc)
+        return loop.run_in_executor(
+            self._thread, partial(call, self._connection, *arguments, **named)
+        )

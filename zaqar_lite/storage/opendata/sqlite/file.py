@@ -90,9 +90,7 @@ def table_of(key: bytes) -> Table | None:
 class Database:
     """The file, opened to be written durably and read by nobody else.
 
-    Raises:
-        OSError: its place can't be used.
-        sqlite3.Error: it can't be opened.
+    Raises OSError: its place can't be used; sqlite3.Error: it can't be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -108,11 +106,7 @@ class Database:
         self._grow()
 
     def write(self, puts: Mapping[bytes, bytes], deletes: Sequence[bytes]) -> None:
-        """Write a batch in one transaction.
-
-        Raises:
-            sqlite3.Error: nothing of it was written.
-        """
+        """Write a batch in one transaction. Raises sqlite3.Error: nothing of it was written."""
         connection = self._connection
         count = {COMMITS: (self._commits + 1).to_bytes(8, "big")}
         connection.execute("BEGIN IMMEDIATE")
@@ -208,9 +202,7 @@ def _make(path: Path) -> None:
 def open_file(path: Path) -> sqlite3.Connection:
     """Open a database, or make it.
 
-    Raises:
-        OSError: its place can't be used.
-        sqlite3.Error: it can't be opened.
+    Raises OSError: its place can't be used; sqlite3.Error: it can't be opened.
     """
     _hide(path)
     connection = sqlite3.connect(path, isolation_level=None)
@@ -259,8 +251,7 @@ def commits(connection: sqlite3.Connection) -> int:
 def read_note(directory: Path) -> int:
     """The number of a batch that is durable, by the file beside the database; 0 if none is known.
 
-    Raises:
-        OSError: it can't be read.
+    Raises OSError: it can't be read.
     """
     try:
         number, checksum = _NOTED.unpack((directory / NOTE).read_bytes())

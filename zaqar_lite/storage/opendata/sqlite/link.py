@@ -41,11 +41,8 @@ class WriterLink(asyncio.Protocol):
     async def start(cls, path: Path) -> "WriterLink":
         """Start a writer and wait until the file is open.
 
-        Raises:
-            sqlite3.Error: it can't be opened.
-            WriterEnded: the writer ended.
-            TimeoutError: the writer of an earlier server is still at work.
-            OSError: no process can be started.
+        Raises sqlite3.Error: it can't be opened; WriterEnded: the writer ended; TimeoutError: the
+        writer of an earlier server is still at work; OSError: no process can be started.
         """
         process, wire = _spawn(path)
         link = cls(process)
@@ -63,9 +60,8 @@ class WriterLink(asyncio.Protocol):
     async def write(self, batch: Batch) -> None:
         """Write a batch in one transaction; when this returns, it is on the disk.
 
-        Raises:
-            sqlite3.Error: nothing of it was written.
-            WriterEnded: it was written or not, but will not be any more.
+        Raises sqlite3.Error: nothing of it was written; WriterEnded: it was written or not, but
+        will not be any more.
         """
         if self.ended or self._transport is None:
             raise WriterEnded

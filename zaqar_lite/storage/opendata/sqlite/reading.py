@@ -30,8 +30,7 @@ _DISORDER = "records are out of order"
 def connect(path: Path) -> sqlite3.Connection:
     """Connect to a database to read it; the caller's thread need not be the one that reads.
 
-    Raises:
-        sqlite3.Error: it can't be opened.
+    Raises sqlite3.Error: it can't be opened.
     """
     connection = sqlite3.connect(
         path, isolation_level=None, check_same_thread=False, cached_statements=_PREPARED
@@ -48,10 +47,8 @@ def connect(path: Path) -> sqlite3.Connection:
 def check(connection: sqlite3.Connection) -> None:
     """Verify the tree and the index of the records that every opening reads.
 
-    The others are read one by one: who misses one names it.
-
-    Raises:
-        sqlite3.Error: a page of them is broken or out of place.
+    The others are read one by one: who misses one names it. Raises sqlite3.Error: a page of them is
+    broken or out of place.
     """
     found = connection.execute("PRAGMA integrity_check('kv')").fetchall()
     if found != [("ok",)]:
@@ -91,8 +88,7 @@ def _select(name: str, rows: int) -> str:
 def get(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, Stored]:
     """Read records by key; absent ones are left out, damaged ones named.
 
-    Raises:
-        Unavailable: only the reading failed.
+    Raises Unavailable: only the reading failed.
     """
     found: dict[bytes, Stored] = {}
     of_table: dict[str, dict[bytes | int, bytes]] = {}
@@ -196,10 +192,8 @@ def scan(connection: sqlite3.Connection, start: bytes, end: bytes) -> Chunk:
     """Read the first rows of a range, CHUNK at most; what can't be read is named.
 
     A flipped bit in a key leaves its row out of order, and SQLite passes over what it hides: so
-    reading goes on behind an intact row, and where nothing is left the other end must agree.
-
-    Raises:
-        Unavailable: only the reading failed.
+    reading goes on behind an intact row, and where nothing is left the other end must agree. Raises
+    Unavailable: only the reading failed.
     """
     part = _part(max(start, FIRST), end)
     if part is None:

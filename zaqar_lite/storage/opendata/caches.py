@@ -1,7 +1,7 @@
-"""Which pages of all queues are in memory: the longest unused make room for others."""
+"""What stays in memory while there is room: pages of all queues, and the latest bodies."""
 
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
 
 from zaqar_lite.storage.opendata.entries import Page
 from zaqar_lite.storage.opendata.queue import Queue
@@ -45,3 +45,35 @@ class Resident:
             page, (queue, _) = next(iter(self._pages.items()))
             self._pages.move_to_end(page)
             yield page, queue
+
+
+_OVERHEAD = 150
+
+
+class Bodies:
+    """The bodies of the latest messages, up to a number of bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._order: deque[tuple[int, int, int]] = deque()  # first id, how many, bytes
+        self._bodies: dict[int, bytes] = {}
+        self.get = self._bodies.get
+        """The body of a message id, or None."""
+
+    def keep(self, first: int, bodies: Sequence[bytes]) -> None:
+        """Keep the bodies of ids in a row until others need the room."""
+        count = len(bodies)
+        size = sum(map(len, bodies)) + count * _OVERHEAD
+        self._bodies.update(zip(range(first, first + count), bodies, strict=True))
+        self._order.append((first, count, size))
+        self._size += size
+        while self._size > self._limit:
+            oldest, count, size = self._order.popleft()
+            for message_id in range(oldest, oldest + count):
+                self._bodies.pop(message_id, None)
+            self._size -= size
+
+    def forget(self, message_id: int) -> None:
+        """Forget the body of a message that is gone."""
+        self._bodies.pop(message_id, None)

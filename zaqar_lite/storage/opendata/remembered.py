@@ -1,4 +1,8 @@
-"""The idempotency keys that a queue remembers, each with a digest of what was posted under it."""
+"""What a queue remembers beside its messages: those that are over, and idempotency keys.
+
+Of the lists of done and failed messages, the extents of the pages and the last page are in memory;
+the others are read when somebody asks.
+"""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -6,13 +10,74 @@ from hashlib import sha256
 from struct import Struct, unpack
 from typing import NamedTuple
 
-from zaqar_lite.storage.opendata.entries import NEVER
-from zaqar_lite.storage.opendata.format.bookkeeping import (
-    Remembered,
-    decode_remembered,
-    encode_remembered,
-)
+from zaqar_lite.storage.opendata.entries import NEVER, PAGE_SIZE
+from zaqar_lite.storage.opendata.format import bookkeeping
 from zaqar_lite.storage.opendata.format.encoding import CodecError
+from zaqar_lite.storage.opendata.format.keys import RecordType
+from zaqar_lite.storage.opendata.format.records import EndedMessage
+
+
+class Extent(NamedTuple):
+    """A full page: its number (None is the root) and when its last message ended."""
+
+    number: int | None
+    last_ended_at: int
+
+
+class History:
+    """Done or failed messages; `changed` holds the numbers of the pages that differ on disk."""
+
+    def __init__(self, kind: RecordType) -> None:
+        self.kind = kind
+        self.full: list[Extent] = []
+        self.number: int | None = None
+        self.tail: list[EndedMessage] = []
+        self.changed: set[int | None] = set()
+        self.filled: dict[int | None, list[EndedMessage]] = {}
+        """Full pages that are not on disk as they are, for the next batch."""
+
+    def __bool__(self) -> bool:
+        return bool(self.full or self.tail)
+
+    def append(self, ended: EndedMessage) -> None:
+        """Add a message at the end."""
+        if len(self.tail) >= PAGE_SIZE:
+            self.full.append(Extent(self.number, self.tail[-1].ended_at))
+            if self.number in self.changed:
+                self.filled[self.number] = self.tail
+            self.tail = []
+            self.number = (self.number or 0) + 1
+        self.tail.append(ended)
+        self.changed.add(self.number)
+
+    def restore_page(self, number: int | None, items: list[EndedMessage]) -> None:
+        """Take over a page of the store; they come in order of their number, the root first."""
+        if self.tail:
+            self.full.append(Extent(self.number, self.tail[-1].ended_at))
+        if items:
+            self.number, self.tail = number, items
+
+    def drop_first(self) -> int | None:
+        """Forget the first full page; answer its number."""
+        extent = self.full.pop(0)
+        self.changed.add(extent.number)
+        self.filled.pop(extent.number, None)
+        return extent.number
+
+    def trim_tail(self, cutoff: int) -> list[EndedMessage]:
+        """Forget what ended up to `cutoff` in the last page; answer it."""
+        gone = [item for item in self.tail if item.ended_at <= cutoff]
+        if gone:
+            self.tail = self.tail[len(gone) :]
+            self.changed.add(self.number)
+        return gone
+
+    def numbers(self, after: int | None) -> list[int | None]:
+        """The numbers of the pages from the one `after` stands for (0 is the root; None: all)."""
+        known = [extent.number for extent in self.full]
+        known.append(self.number)
+        return [number for number in known if after is None or (number or 0) >= after]
+
 
 BATCH, MESSAGE, TOGETHER = b"b", b"m", b"t"
 _MOST_TOGETHER = 1_000
@@ -30,13 +95,9 @@ def is_together(name: bytes) -> bool:
     return name.startswith(TOGETHER)
 
 
-def read_record(name: bytes, value: bytes) -> Remembered:
-    """Read a record of keys, by its name and its value.
-
-    Raises:
-        CodecError: it is no such record.
-    """
-    record = decode_remembered(value)
+def read_record(name: bytes, value: bytes) -> bookkeeping.Remembered:
+    """Read a record of keys, by its name and its value. Raises CodecError: it is no such record."""
+    record = bookkeeping.decode_remembered(value)
     ids, digests = len(record.ids), len(record.digests)
     if digests not in ((ids, 2 * ids) if is_together(name) else (0, 1)):
         raise CodecError(f"{digests} digests for {ids} ids")
@@ -94,7 +155,7 @@ class Keys:
 
     def put(self, key: bytes, expires_at: int, known: Known) -> None:
         """Remember a key, in a record of its own."""
-        self.changed[key] = encode_remembered(expires_at, known.ids, known.digest)
+        self.changed[key] = bookkeeping.encode_remembered(expires_at, known.ids, known.digest)
         self._add(expires_at, key, {key: known})
 
     def put_together(self, new: Mapping[bytes, Known], expires_at: int) -> None:
@@ -105,10 +166,10 @@ class Keys:
             ids = [known.ids[0] for known in part.values()]
             name = TOGETHER + ids[0].to_bytes(8, "big")
             digests = [key[1:] for key in part] + [known.digest for known in part.values()]
-            self.changed[name] = encode_remembered(expires_at, ids, b"".join(digests))
+            self.changed[name] = bookkeeping.encode_remembered(expires_at, ids, b"".join(digests))
             self._add(expires_at, name, part)
 
-    def restore(self, remembered: list[tuple[bytes, Remembered]]) -> None:
+    def restore(self, remembered: list[tuple[bytes, bookkeeping.Remembered]]) -> None:
         """Take over what the store remembers."""
         for name, record in sorted(remembered, key=lambda item: item[1].expires_at):
             count, digests = len(record.ids), record.digests
