@@ -88,24 +88,47 @@ async def rate(url: str, messages: int) -> None:
         print(f"{bits:>5}  {queue_type:<9}{anchor:<8}{out:>10.0f}{passed:>11.0f}")
 
 
+async def lateness(url: str, messages: int = 1000) -> None:
+    """Print how late messages of 1 to 60 s are, in the shape that the command line makes."""
+    topology = Topology(bits_for(60), prefix="minute")
+    async with amqp.connected(url) as connection:
+        await amqp.declare(connection, topology)
+        async with collecting(connection, "minute.zaqar") as collector:
+            delays = [1 + number % 60 for number in range(messages)]
+            sent = await publish_units(connection, topology, delays, together=64)
+            await collector.wait_for(sent, seconds=120)
+        await amqp.remove(connection, topology)
+    late = [each.late_ms for (each,) in collector.arrivals.values()]
+    early = sum(value < 0 for value in late)
+    print(
+        f"\n{'1..60 s':<10}{'messages':>10}{'p50 ms':>10}{'p99 ms':>10}{'max ms':>10}{'early':>7}"
+    )
+    p50, p99 = percentile(late, 0.5), percentile(late, 0.99)
+    print(f"{'quorum':<10}{len(late):>10}{p50:>10.1f}{p99:>10.1f}{max(late):>10.1f}{early:>7}")
+
+
 def main() -> None:
     """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=2000)
     parser.add_argument("--url")
+    parser.add_argument("--lateness", action="store_true", help="that of 1 to 60 s alone")
     arguments = parser.parse_args()
-    entities()
+    if not arguments.lateness:
+        entities()
     if arguments.url:
-        asyncio.run(measure(arguments.url, arguments.messages))
+        asyncio.run(measure(arguments.url, arguments))
     else:
         with start_rabbit(management=False) as broker:
-            asyncio.run(measure(broker.url, arguments.messages))
+            asyncio.run(measure(broker.url, arguments))
 
 
-async def measure(url: str, messages: int) -> None:
+async def measure(url: str, arguments: argparse.Namespace) -> None:
     """Print the tables that need a broker."""
-    await accuracy(url)
-    await rate(url, messages)
+    if not arguments.lateness:
+        await accuracy(url)
+        await rate(url, arguments.messages)
+    await lateness(url)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ from zaqar_lite.rabbitmq import amqp
 from zaqar_lite.rabbitmq.drift import Kind
 from zaqar_lite.rabbitmq.management import Management
 from zaqar_lite.rabbitmq.metrics import served
+from zaqar_lite.rabbitmq.migrate import Migrated
+from zaqar_lite.rabbitmq.migrate import migrate as move
 from zaqar_lite.rabbitmq.publisher import Publisher, for_zaqar
 from zaqar_lite.rabbitmq.relay import Relay, RelayOptions
 from zaqar_lite.rabbitmq.topology import Topology
@@ -107,6 +109,24 @@ def remove(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
         f"{len(topology.exchanges)} exchanges and {len(topology.queues)} queues"
     )
     return 0
+
+
+def migrate(arguments: argparse.Namespace, old: Topology, new: Topology, say: Say) -> int:
+    """Move what waits from one topology to another; 2 when some could not be moved."""
+
+    async def work() -> Migrated:
+        async with amqp.connected(arguments.amqp_url) as connection:
+            if arguments.dry_run:
+                waits = await amqp.waiting(connection, old)
+                levels = {old.level_queue(level) for level in old.levels}
+                return Migrated(sum(count for name, count in waits.items() if name in levels))
+            return await move(connection, old, new)
+
+    done = asyncio.run(work())
+    say(f"{'would move' if arguments.dry_run else 'moved'} {done.moved} messages to {new.ingest}")
+    if done.left:
+        say(f"left: {done.left} messages without an id or due-ms, or not for {new.ingest}")
+    return 2 if done.left else 0
 
 
 def publish(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:

@@ -1,4 +1,4 @@
-"""`zaqar-lite delay ...`: plan, apply, verify, remove, export, publish, relay, explain.
+"""`zaqar-lite delay ...`: plan, apply, verify, remove, migrate, export, publish, relay, explain.
 
 Exit codes: 0 done, 1 it failed, 2 drift was found or the words of the command make no sense.
 """
@@ -9,6 +9,7 @@ import logging
 import sys
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -53,6 +54,12 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     verify.add_argument("--json", action="store_true", help="print the findings as JSON")
     remove = add("remove", _remove, "delete the topology, if no messages wait", amqp)
     remove.add_argument("--force", action="store_true", help="also with messages in it: lose them")
+    migrate = add("migrate", _migrate, "move what waits to another topology", amqp)
+    migrate.add_argument("--to-prefix", required=True, help="the other topology's, applied before")
+    larger = migrate.add_mutually_exclusive_group(required=True)
+    larger.add_argument("--to-max-delay", type=duration, help="its longest delay")
+    larger.add_argument("--to-bits", type=int, help="instead of --to-max-delay")
+    migrate.add_argument("--to-unit-ms", type=int, help="its precision; the same by default")
     export = add("export", _export, "write the topology in another tool's form")
     export.add_argument("format", choices=["definitions", "terraform", "mermaid", "dot"])
     export.add_argument("--output", type=Path, help="a file; for terraform a directory")
@@ -334,6 +341,17 @@ def _remove(arguments: argparse.Namespace, topology: Topology) -> int:
     from zaqar_lite.rabbitmq import broker_commands  # noqa: PLC0415
 
     return broker_commands.remove(arguments, topology, _say)
+
+
+def _migrate(arguments: argparse.Namespace, topology: Topology) -> int:
+    from zaqar_lite.rabbitmq import broker_commands  # noqa: PLC0415
+
+    unit_ms = arguments.to_unit_ms or topology.unit_ms
+    bits = arguments.to_bits or bits_for(arguments.to_max_delay, unit_ms=unit_ms)
+    new = replace(
+        topology, prefix=arguments.to_prefix, bits=bits, unit_ms=unit_ms, draining_bits=None
+    )
+    return broker_commands.migrate(arguments, topology, new, _say)
 
 
 def _publish(arguments: argparse.Namespace, topology: Topology) -> int:

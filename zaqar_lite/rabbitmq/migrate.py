@@ -1,0 +1,123 @@
+"""Move what waits in one topology to another, by the time that each message has left.
+
+A message is taken out of its level queue, published to the new topology with the rest of its delay,
+rounded up, and acknowledged when that is confirmed. So a migration that is killed loses nothing and
+makes nothing early: what it held goes back to its queue with the time that it had waited. A
+message that was published and not acknowledged comes twice, under one id, which the relay's post
+stores once.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import aio_pika
+from aio_pika.abc import AbstractConnection, AbstractIncomingMessage, AbstractQueue
+from aio_pika.exceptions import ChannelNotFoundEntity
+
+from zaqar_lite.domain.errors import Invalid, Unavailable
+from zaqar_lite.rabbitmq import headers as names
+from zaqar_lite.rabbitmq.publisher import Publisher
+from zaqar_lite.rabbitmq.topology import Anchor, Topology
+
+TOGETHER = 64  # messages under way at a time
+QUIET = 2.0  # seconds in which every level must stay empty: a message may be between two of them
+
+
+@dataclass(slots=True)
+class Migrated:
+    """What a migration did: messages moved, and those left because they can't be moved."""
+
+    moved: int = 0
+    left: int = 0
+
+
+async def migrate(
+    connection: AbstractConnection,
+    old: Topology,
+    new: Topology,
+    *,
+    quiet: float = QUIET,
+    now: Callable[[], float] = time.time,
+) -> Migrated:
+    """Move until all levels of the old topology stay empty for `quiet` seconds.
+
+    Publishers must have gone to the new topology before. What reaches its end in the old one
+    meanwhile lies in the destination's queue, as ever. A message that has no `due-ms` or no id, or
+    whose delay or destination the new topology has not, is left where it waits, and counted.
+
+    Raises:
+        Invalid: the two have the same prefix: those share their queues, and grow in place.
+        Unavailable: one of the two is not there.
+    """
+    if old.prefix == new.prefix:
+        raise Invalid("a topology grows in place under its prefix; migrate to another prefix")
+    done, held = Migrated(), list[AbstractIncomingMessage]()
+    async with Publisher(connection, new) as publisher, connection.channel() as channel:
+        queues = [
+            await channel.get_queue(old.level_queue(level), ensure=False) for level in old.levels
+        ]
+        empty_since = time.monotonic()
+        while time.monotonic() - empty_since < quiet:
+            for queue in queues:
+                while some := await _take(queue):
+                    moves = [_move(one, old, publisher, now) for one in some]
+                    moved = await asyncio.gather(*moves)
+                    held += [one for one, gone in zip(some, moved, strict=True) if not gone]
+                    done.moved += sum(moved)
+                    empty_since = time.monotonic()
+            await asyncio.sleep(0.05)
+        done.left = len(held)
+        for message in held:
+            await message.nack(requeue=True)
+    return done
+
+
+async def _take(queue: AbstractQueue) -> list[AbstractIncomingMessage]:
+    found: list[AbstractIncomingMessage] = []
+    try:
+        while len(found) < TOGETHER and (one := await queue.get(fail=False)) is not None:
+            found.append(one)
+    except ChannelNotFoundEntity as error:
+        raise Unavailable(f"{error}: is the old topology applied, with as many bits?") from error
+    return found
+
+
+async def _move(
+    message: AbstractIncomingMessage,
+    old: Topology,
+    publisher: Publisher,
+    now: Callable[[], float],
+) -> bool:
+    """Move a message; False where the new topology can't take it."""
+    due = message.headers.get(names.DUE)
+    if not isinstance(due, int):
+        return False
+    copy = aio_pika.Message(
+        message.body,
+        headers=dict(message.headers),
+        content_type=message.content_type,
+        message_id=message.message_id,
+    )
+    try:
+        delay = max(0.0, due / 1000 - now())
+        await publisher.publish(copy, delay=delay, destination=destination_of(message, old))
+    except Invalid:
+        return False
+    await message.ack()
+    return True
+
+
+def destination_of(message: AbstractIncomingMessage, old: Topology) -> str:
+    """Return the destination in a key: what stands beside its digits."""
+    words = (message.routing_key or "").split(".")
+    bits = old.draining_bits or old.bits
+    count = next((n for n in (old.bits, bits) if _are_digits(words, n, old.anchor)), old.bits)
+    rest = words[count:] if old.anchor is Anchor.LEFT else words[: len(words) - count]
+    return ".".join(rest)
+
+
+def _are_digits(words: list[str], count: int, anchor: Anchor) -> bool:
+    digits = words[:count] if anchor is Anchor.LEFT else words[-count:]
+    return len(digits) == count and set(digits) <= {"0", "1"}
