@@ -6,6 +6,7 @@ import socket
 import ssl
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,16 @@ from zaqar_lite.tls import Certificate
 ONCE = RetryPolicy(attempts=1)
 
 
-def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """A certificate of this machine that signs itself, and its key."""
+def make_certificate(
+    folder: Path, name: str, names: str = "DNS:localhost,IP:127.0.0.1"
+) -> tuple[Path, Path]:
+    """A certificate that signs itself, of this machine or other names, and its key."""
     cert, key = folder / f"{name}.pem", folder / f"{name}.key"
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
             *("-nodes", "-days", "2", "-subj", f"/CN={name}"),
-            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
+            *("-addext", f"subjectAltName={names}"),
             *("-keyout", str(key), "-out", str(cert)),
         ],
         check=True,
@@ -35,9 +38,12 @@ def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
     return cert, key
 
 
-def over_tls(cert: Path, key: Path, *options: str) -> ServerProcess:
+def over_tls(
+    cert: Path, key: Path, *options: str, env: Mapping[str, str] | None = None
+) -> ServerProcess:
     """A server that speaks TLS; `start(ready=None)` does not wait for it."""
-    return ServerProcess("memory://", "--tls-cert", str(cert), "--tls-key", str(key), *options)
+    ours = ("--tls-cert", str(cert), "--tls-key", str(key))
+    return ServerProcess("memory://", *ours, *options, env=env)
 
 
 def started(server: ServerProcess) -> ServerProcess:

@@ -1,7 +1,9 @@
 """Put together who finds out who is asking, from the settings."""
 
+import ipaddress
 from collections.abc import Sequence
 
+from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.keystone import KeystoneServer
@@ -11,7 +13,7 @@ from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.identity.keystone import Account, Keystone
 from zaqar_lite.service.identity.provider import Provider
 from zaqar_lite.service.startup import Worker
-from zaqar_lite.settings import Settings
+from zaqar_lite.settings import Settings, comma_list
 
 
 def authentication(
@@ -43,6 +45,26 @@ def authentication(
     if keys is not None:
         keys.changed = identity.forget
     return identity, connections
+
+
+def gateways(settings: Settings) -> Gateways | None:
+    """Which gateways are believed; None where whoever reaches the server is.
+
+    Raises:
+        ConfigurationError: a network is none.
+    """
+    if not settings.gateways and not settings.names_gateways:
+        return None
+    try:
+        networks = [ipaddress.ip_network(one) for one in comma_list(settings.gateways)]
+    except ValueError as exc:
+        raise ConfigurationError(f"gateways: {exc}.") from None
+    return Gateways(
+        networks=networks,
+        header=settings.gateway_header,
+        secrets=comma_list(settings.gateway_secret or ""),
+        names=frozenset(comma_list(settings.gateway_names)),
+    )
 
 
 def _keystone(settings: Settings, server: KeystoneServer) -> Provider:

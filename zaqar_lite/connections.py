@@ -15,7 +15,8 @@ from urllib.parse import unquote
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from zaqar_lite.api.http import EXCHANGE
+from zaqar_lite.api.gateways import names_of
+from zaqar_lite.api.http import EXCHANGE, PEER_NAMES
 from zaqar_lite.exchanges import HttpExchange
 from zaqar_lite.settings import Settings
 
@@ -113,10 +114,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._last: RequestResponseCycle | None = None
         self._discarded: int | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._peer_names: frozenset[str] = frozenset()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to watch the connection, or turn it away where there are too many."""
         super().connection_made(transport)
+        secured = transport.get_extra_info("ssl_object")
+        if secured is not None:
+            self._peer_names = names_of(secured.getpeercert())
         self._heard_at = self.loop.time()
         self._watch(min(self.silence, self.timeout_keep_alive))
         if len(self.connections) > self.max_connections:
@@ -169,6 +174,8 @@ class BoundedProtocol(HttpToolsProtocol):
         scope["raw_path"] = url.path
         scope["path"] = unquote(path) if "%" in path else path
         scope["query_string"] = url.query or b""
+        if self._peer_names:
+            scope[PEER_NAMES] = self._peer_names
         before = self._current
         self.cycle = scope[EXCHANGE] = HttpExchange(
             self,

@@ -10,7 +10,7 @@ from zaqar_lite.api.app import HttpOptions, Services, build_app
 from zaqar_lite.api.checks import ClientIds
 from zaqar_lite.api.dispatch import Dispatcher
 from zaqar_lite.api.routes import Route
-from zaqar_lite.authentication import authentication
+from zaqar_lite.authentication import authentication, gateways
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
@@ -137,6 +137,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
             longest=settings.max_length_client_id,
         ),
         hosts=settings.hosts,
+        gateways=gateways(settings),
         admin_mode=settings.admin_mode,
         checksum=settings.enable_checksum,
         access_log=settings.access_log,

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     for old in environment.server_values(os.environ)[1]:
         logger.warning("%s", environment.renamed(old))
-    if not settings.is_loopback and not settings.providers:
+    if not (settings.is_loopback or settings.providers or settings.names_gateways):
         logger.warning(
             "listening on %s with trusted headers: every client may act for any project",
             settings.host,

@@ -117,6 +117,20 @@ class Settings(BaseModel):
     trust_headers: bool = Field(
         False, description="Accept unauthenticated clients on an address that is not loopback."
     )
+    gateways: str = Field(
+        "", description="Networks that gateways call from (10.1.2.3/32); comma list."
+    )
+    gateway_header: str = Field(
+        "X-Gateway-Secret", min_length=1, description="Header in which a gateway sends its secret."
+    )
+    gateway_secret: str | None = Field(
+        None,
+        repr=False,
+        description="Secret of 32 bytes or more that a gateway sends; comma list while it changes.",
+    )
+    gateway_names: str = Field(
+        "", description="Names (SAN) of which a gateway's certificate has one; comma list."
+    )
     allowed_hosts: str = Field(
         "",
         description="Names that Host may say on loopback beside its own; comma list, or '*'.",
@@ -330,6 +344,11 @@ class Settings(BaseModel):
         return () if names == ("none",) else names
 
     @property
+    def names_gateways(self) -> bool:
+        """Whether only gateways that prove themselves are trusted."""
+        return bool(self.gateway_secret or self.gateway_names)
+
+    @property
     def data_directory(self) -> Path:
         """Where the server keeps what is no queue: with the embedded store, or beside the work."""
         _, _, rest = self.store.partition(":")
@@ -384,6 +403,25 @@ def load(
     return settings
 
 
+def _check_gateways(settings: Settings) -> None:
+    if settings.providers and (settings.gateways or settings.names_gateways):
+        raise ConfigurationError(
+            "gateways, gateway_secret and gateway_names are for auth none: elsewhere no gateway "
+            "says who somebody is."
+        )
+    if any(len(secret) < _SHORTEST_KEY for secret in comma_list(settings.gateway_secret or "")):
+        raise ConfigurationError(
+            f"gateway_secret needs {_SHORTEST_KEY} bytes: openssl rand -hex 32."
+        )
+    if settings.gateway_names and settings.tls_client_ca is None:
+        raise ConfigurationError("gateway_names needs tls_client_ca: who signs their certificates.")
+
+
+def comma_list(text: str) -> list[str]:
+    """The entries of a setting that is a list."""
+    return [entry for entry in (one.strip() for one in text.split(",")) if entry]
+
+
 def _read_file(path: Path) -> Mapping[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -416,6 +454,7 @@ def _check_together(settings: Settings) -> None:
                 f"{smaller} ({low}) must not be above {larger} ({high}): change one of them."
             )
     _check_identity(settings)
+    _check_gateways(settings)
     try:
         UNLIMITED.changed(settings.quotas)
     except Invalid as exc:
@@ -430,11 +469,12 @@ def _check_together(settings: Settings) -> None:
         )
     if settings.is_loopback:
         return
-    if not settings.trust_headers and not settings.providers:
+    if not (settings.trust_headers or settings.providers or settings.names_gateways):
         raise ConfigurationError(
             f"The address {settings.host} is not loopback, and nobody authenticates: whoever "
             "reaches it may act for any project. Start with --auth keys; or put a gateway that "
-            "authenticates in front and start with --trust-headers; or listen on 127.0.0.1."
+            "authenticates in front, with gateway_secret or --trust-headers; or listen on "
+            "127.0.0.1."
         )
     if settings.clock_offset_file is not None:
         raise ConfigurationError(

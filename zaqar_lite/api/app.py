@@ -9,6 +9,7 @@ from zaqar_lite.api.checks import Checks, ClientIds
 from zaqar_lite.api.dispatch import Dispatcher
 from zaqar_lite.api.framework import OPENAPI_PATH, build_framework
 from zaqar_lite.api.gate import Gate
+from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.api.home import home_document
 from zaqar_lite.api.lifespan import Lifespan
 from zaqar_lite.api.metering import Meter
@@ -110,6 +111,7 @@ class HttpOptions:
     limits: Limits
     client_ids: ClientIds
     hosts: frozenset[str] | None
+    gateways: Gateways | None = None
     admin_mode: bool = False
     checksum: bool = False
     access_log: bool = False
@@ -183,6 +185,7 @@ def build_app(
         tree,
         Checks(client_ids=options.client_ids, sharing=services.sharing, hosts=options.hosts),
         gate=gate,
+        gateways=options.gateways,
         meter=Meter(services.rates, tree.routes),
         connected=services.connected,
         framework=framework,

@@ -16,6 +16,7 @@ from zaqar_lite.api.auditing import Auditor
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_response
 from zaqar_lite.api.gate import Gate
+from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.api.http import (
     EXCHANGE,
     Exchange,
@@ -47,6 +48,7 @@ class Dispatcher:
         checks: Checks,
         *,
         gate: Gate | None,
+        gateways: Gateways | None,
         meter: Meter,
         connected: Connected,
         framework: Framework,
@@ -63,6 +65,7 @@ class Dispatcher:
         self._tree = tree
         self._checks = checks
         self._gate = gate
+        self._gateways = gateways
         self._meter, self._rates = meter, meter.rates
         self._connected = connected
         self._framework = framework
@@ -152,6 +155,8 @@ class Dispatcher:
     ) -> Route | Response:
         """Find out who asks, for what, and whether it may now."""
         self._checks.check_headers(request, scope["headers"])
+        if self._gateways is not None:
+            self._gateways.check(request, scope)
         if self._gate is not None:
             await self._gate.admit(request, _address(scope))
         found = self._match(request, scope)

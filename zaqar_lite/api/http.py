@@ -39,6 +39,8 @@ class HttpError(Exception):
         self.document = document
 
 
+PEER_NAMES = "zaqar.peer_names"
+"""In the scope, where a client has shown a certificate: the names that it is for."""
 EXCHANGE = "zaqar.exchange"
 """In the scope, where our own connections serve: the request's `Exchange`."""
 

@@ -1,0 +1,67 @@
+"""Which gateways are believed when they say who somebody is, where nobody else finds that out."""
+
+import hmac
+import ipaddress
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from zaqar_lite.api.http import PEER_NAMES, Request, Scope
+from zaqar_lite.api.routes import OPEN_PATHS
+from zaqar_lite.domain.errors import Denied
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Gateways:
+    """Let in only what comes through a gateway: all that is set must hold.
+
+    `networks` are where it calls from; `secrets` one of which it sends in `header`; `names` one of
+    which is in its certificate. Who brings a signed URL needs no gateway.
+    """
+
+    def __init__(
+        self,
+        *,
+        networks: Sequence[Network],
+        header: str,
+        secrets: Sequence[str],
+        names: frozenset[str],
+    ) -> None:
+        self._header = header.lower().encode()
+        self._secrets = [secret.encode() for secret in secrets]
+        self._names = names
+        self._calls_from = lru_cache(maxsize=1_024)(lambda address: _is_in(address, networks))
+        self._anywhere = not networks
+
+    def check(self, request: Request, scope: Scope) -> None:
+        """Take the secret off a request, and refuse one that came through no gateway.
+
+        Raises:
+            Denied: it did not.
+        """
+        given = request.headers.pop(self._header, b"")
+        if request.path in OPEN_PATHS or b"url-signature" in request.headers:
+            return
+        if not self._anywhere and not self._calls_from((scope.get("client") or ("",))[0]):
+            raise Denied("it comes from no gateway's address")
+        # Each is compared, so that the time tells nothing.
+        if self._secrets and not sum(hmac.compare_digest(given, one) for one in self._secrets):
+            raise Denied("it has no gateway's secret")
+        if self._names and self._names.isdisjoint(scope.get(PEER_NAMES, ())):
+            raise Denied("it has no gateway's certificate")
+
+
+def names_of(certificate: Mapping[str, object] | None) -> frozenset[str]:
+    """The names that a client's certificate is for: host names and URIs, not its common name."""
+    found = (certificate or {}).get("subjectAltName", ())
+    assert isinstance(found, tuple)  # noqa: S101 - so the ssl module has it
+    return frozenset(name for kind, name in found if kind in ("DNS", "URI"))
+
+
+def _is_in(address: str, networks: Sequence[Network]) -> bool:
+    try:
+        known = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    plain = getattr(known, "ipv4_mapped", None) or known
+    return any(plain in network for network in networks)
