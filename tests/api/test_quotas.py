@@ -194,6 +194,15 @@ async def test_a_quota_that_is_none_is_refused(make_api: MakeApi, document: Any)
         assert (await api.call("GET", "/v2/quotas/demo")).json()["own"] == {}
 
 
+async def test_a_project_that_can_not_be_has_no_quotas(make_api: MakeApi) -> None:
+    async with make_api(admin_mode=True) as api:
+        for method in ("GET", "PUT", "DELETE"):
+            path = f"/v2/quotas/{'p' * 257}"
+            assert (await api.call(method, path, {})).status_code == 400, method
+        path = "/v2/quotas/projekt-%C3%A4"
+        assert (await api.call("PUT", path, {"queues": 1})).json()["project"] == "projekt-ä"
+
+
 async def test_what_was_set_outlives_the_server(make_api: MakeApi, tmp_path: Path) -> None:
     settings = {"store": f"embedded:{tmp_path}/data", "admin_mode": True}
     async with make_api(**settings) as api:

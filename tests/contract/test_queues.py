@@ -256,6 +256,12 @@ async def test_a_project_has_no_more_queues_than_it_may(stores: Stores, project:
     assert await names(stores, project) == ["b", "c"]
 
 
+async def test_a_project_that_may_have_no_queue_makes_none(stores: Stores, project: str) -> None:
+    with pytest.raises(LimitReached):
+        await stores.management.create_queue(QueueRef(project, "a"), {}, max_queues=0)
+    assert await names(stores, project) == []
+
+
 async def test_the_sources_of_a_dead_letter_queue_are_indexed(stores: Stores, project: str) -> None:
     async def sources(target: str = "dead", limit: int = 100) -> list[str]:
         found = await stores.management.dead_letter_sources(QueueRef(project, target), limit=limit)

@@ -48,7 +48,12 @@ class Quotas:
         return self._set.get(project, self._defaults)
 
     async def own(self, project: str) -> Mapping[str, int | None]:
-        """What was set for a project itself."""
+        """What was set for a project itself.
+
+        Raises:
+            Invalid: there can be no such project.
+        """
+        _check(project)
         record = await self._management.get_record(KIND, project, _NAME)
         return {} if record is None else json.loads(record.value)
 
@@ -60,8 +65,7 @@ class Quotas:
         Raises:
             Invalid: a quota is wrong, or too many projects have quotas of their own.
         """
-        if len(project) > MAX_PROJECT_ID:
-            raise Invalid(f"A project id has at most {MAX_PROJECT_ID} characters.")
+        _check(project)
         quota = self._defaults.changed(document)
         if project not in self._set and len(self._set) >= MAX_PROJECTS:
             raise Invalid(f"{MAX_PROJECTS} projects may have quotas of their own: reset some.")
@@ -71,7 +75,12 @@ class Quotas:
         await self._tell()
 
     async def reset(self, project: str) -> None:
-        """Give a project the default quotas again."""
+        """Give a project the default quotas again.
+
+        Raises:
+            Invalid: there can be no such project.
+        """
+        _check(project)
         await self._management.delete_record(KIND, project, _NAME)
         self._replace({name: quota for name, quota in self._set.items() if name != project})
         await self._tell()
@@ -124,3 +133,8 @@ class Quotas:
         self.has_rates = any(quota.rates != UNLIMITED.rates for quota in quotas)
         self.has_connections = any(quota.connections is not None for quota in quotas)
         self.changed()
+
+
+def _check(project: str) -> None:
+    if len(project) > MAX_PROJECT_ID:
+        raise Invalid(f"A project id has at most {MAX_PROJECT_ID} characters.")

@@ -29,7 +29,7 @@ def quota_routes(handlers: QuotaHandlers, *, admin: bool) -> tuple[Route, ...]:
             handlers.get,
             "show_quotas",
             "Show a project's quotas and usage",
-            (200, 503),
+            (200, 400, 503),
             Access("quotas:get", Verb.ADMIN),
             answer="Quota",
         ),
@@ -50,7 +50,7 @@ def quota_routes(handlers: QuotaHandlers, *, admin: bool) -> tuple[Route, ...]:
             handlers.reset,
             "reset_quotas",
             "Give a project the default quotas",
-            (204, 503),
+            (204, 400, 503),
             Access("quotas:delete", Verb.ADMIN),
         ),
     )
