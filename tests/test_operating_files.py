@@ -19,6 +19,14 @@ from zaqar_lite.settings import Settings, load
 
 FILES = Path(__file__).parents[1] / "api-ref/source/operating"
 DEFAULTS = load(environment={})
+COUNTED = {
+    "since": 1,
+    "totals": [1, 1, 1],
+    "queues": 1,
+    "subscriptions": 1,
+    "took": 1.0,
+    "at": 1.0,
+}
 _NAME = re.compile(r"\bzaqar_lite_\w+")
 
 
@@ -33,9 +41,8 @@ def exported() -> set[str]:
     for family in app.metrics.families.all:
         suffixes = ("_bucket", "_sum", "_count") if family.kind is Kind.HISTOGRAM else ("",)
         names |= {family.name + suffix for suffix in suffixes}
-    found = {"since": 1, "totals": [1, 1, 1], "queues": 1, "took": 1.0, "at": 1.0}
     shown = [["p", "q", 1, 1, 1, 1, True]]
-    page = app.metrics.show({**found, "shown": shown}, openmetrics=False)
+    page = app.metrics.show({**COUNTED, "shown": shown}, openmetrics=False)
     return names | set(_NAME.findall(page.text()))
 
 
@@ -66,9 +73,8 @@ def test_the_rules_do_what_their_tests_say() -> None:
 def test_promtool_reads_what_a_scrape_shows() -> None:
     promtool = find_program("promtool", package="prometheus")
     app = application()
-    found = {"since": 1, "totals": [1, 1, 1], "queues": 1, "took": 1.0, "at": 1.0}
     shown = [["p", 'q"\\', 1, 1, 1, 1, True]]
-    page = app.metrics.show({**found, "shown": shown}, openmetrics=False)
+    page = app.metrics.show({**COUNTED, "shown": shown}, openmetrics=False)
     done = subprocess.run(
         [promtool, "check", "metrics"],
         input=page.text(),

@@ -78,7 +78,9 @@ async def test_counts_what_happens_to_messages(make_api: MakeApi) -> None:
         assert found[f'zaqar_lite_http_requests_total{{route="{route}",status="201"}}'] == 2
         assert found[f'zaqar_lite_http_request_seconds_count{{route="{route}"}}'] == 2
         assert found['zaqar_lite_store_operation_seconds_count{operation="settle"}'] == 3
-        await counted(api, ready_messages=2, counted_queues=2)
+        subscription = {"subscriber": "http://receiver.example/", "ttl": 600}
+        assert (await api.call("POST", "subscriptions", subscription)).status_code == 201
+        await counted(api, ready_messages=2, counted_queues=2, subscriptions=1)
         found = await scrape(api)
         assert found['zaqar_lite_dead_letters{project="demo",queue="letters"}'] == 1
         assert (await api.call("GET", "/none")).status_code == 404

@@ -11,9 +11,10 @@ import logging
 import time
 from typing import Any, NamedTuple
 
-from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.errors import Unavailable, Unsupported
 from zaqar_lite.domain.metadata import MONITOR
 from zaqar_lite.domain.models import QueueRef, Stats
+from zaqar_lite.domain.subscriptions import KIND
 from zaqar_lite.service.metrics.board import Board
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 
@@ -24,6 +25,7 @@ MOST_MONITORED = 100
 _SHARE = 19
 """How many times as long as it worked a pass rests."""
 _STEP = 0.01
+_PAGE = 500
 _NEVER = 1 << 62
 
 
@@ -129,6 +131,7 @@ class Census:
             if worked >= _STEP:
                 await asyncio.sleep(worked * _SHARE)
                 resumed = time.perf_counter()
+        subscriptions = await self._count_subscriptions()
         shown = {ref: depth for _, ref, depth in (*oldest, *letters)} | dict(monitored)
         self._board.write(
             {
@@ -136,10 +139,26 @@ class Census:
                 "took": time.perf_counter() - begun,
                 "totals": totals,
                 "queues": queues,
+                "subscriptions": subscriptions,
                 "since": None if since == _NEVER else since,
                 "shown": [[*ref, *depth] for ref, depth in shown.items()],
             }
         )
+
+    async def _count_subscriptions(self) -> int:
+        """Count them by their records, a page at a time; 0 where the store keeps none."""
+        count, after = 0, None
+        while True:
+            begun = time.perf_counter()
+            try:
+                page = await self._management.list_records(KIND, after=after, limit=_PAGE)
+            except Unsupported:
+                return 0
+            count += len(page)
+            if len(page) < _PAGE:
+                return count
+            after = page[-1].project, page[-1].name
+            await asyncio.sleep((time.perf_counter() - begun) * _SHARE)
 
     async def _is_monitored(self, ref: QueueRef) -> bool:
         record = await self._management.get_queue(ref)

@@ -89,12 +89,23 @@ MESSAGES = {
     "lapsed": "Messages whose lease lapsed, when the sweep brought them back.",
     "expired": "Messages that expired, when the sweep removed them.",
     "promoted": "Delayed messages that were due, when the sweep made them ready.",
-    "redriven": "Messages posted with the id of another one as key, as a redrive does.",
+    "redriven": "Messages moved by jobs, or posted with the id of another one as key, as clients "
+    "redrive.",
 }
 """Counters of messages, by what happened to them; claims that meet lapsed leases first do not
 count them."""
 DEAD = ("rejected", "failed", "exhausted", "swept")
-OPERATIONS = ("post", "claim", "settle", "delete", "pop", "release", "renew", "list_messages")
+OPERATIONS = (
+    "post",
+    "claim",
+    "settle",
+    "delete",
+    "pop",
+    "release",
+    "renew",
+    "move",
+    "list_messages",
+)
 DELIVERIES = ("delivered", "failed", "undeliverable", "gone")
 STATUSES = tuple(
     map(

@@ -47,6 +47,7 @@ class _Metered:
             "pop": self._count_pop,
             "settle": self._count_settle,
             "delete": self._count_delete,
+            "move": self._count_move,
         }
         for operation in OPERATIONS:
             setattr(
@@ -114,6 +115,9 @@ class _Metered:
         rejected = min(rejected, settled.moved)
         self._row.add(self._dead["rejected"], rejected)
         self._row.add(self._dead["failed"], settled.moved - rejected)
+
+    def _count_move(self, outcomes: Sequence[Outcome], _: tuple[Any, ...]) -> None:
+        self._row.add(self._cells["redriven"], sum(one is Outcome.DONE for one in outcomes))
 
     def _count_delete(self, refused: Sequence[Refusal], given: tuple[Any, ...]) -> None:
         if not refused:

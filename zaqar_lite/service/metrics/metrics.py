@@ -190,6 +190,7 @@ class Metrics:
                 age,
             ),
             ("counted_queues", "Queues that may hold messages.", found["queues"]),
+            ("subscriptions", "Subscriptions of all queues.", found["subscriptions"]),
             ("count_duration_seconds", "How long counting the queues took.", found["took"]),
             (
                 "count_age_seconds",
