@@ -1,5 +1,6 @@
 """The composition root: settings -> stores -> services -> application, and the lifespan."""
 
+import functools
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import TYPE_CHECKING
 from zaqar_lite import __version__
 from zaqar_lite.api.app import HttpOptions, Services, build_app
 from zaqar_lite.api.checks import ClientIds
-from zaqar_lite.api.dispatch import Dispatcher
+from zaqar_lite.api.dispatch import Dispatcher, Framework
+from zaqar_lite.api.http import Receive, Scope, Send
 from zaqar_lite.api.routes import Route
 from zaqar_lite.authentication import authentication, gateways
 from zaqar_lite.domain.clock import Clock
@@ -151,7 +153,24 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     if settings.policy_file is not None:
         app.reread = _policy(settings.policy_file, services.authority, app.routes).read
         app.reread()()
+    if settings.shows_page:
+        app.page = _page(app, authenticates=bool(settings.providers))
     return app
+
+
+def _page(app: Dispatcher, *, authenticates: bool) -> Framework:
+    """The page for people; made when somebody first looks at it."""
+
+    @functools.cache
+    def made() -> Framework:
+        from zaqar_lite.ui.app import page  # noqa: PLC0415 - its libraries would delay the start
+
+        return page(app, authenticates=authenticates)
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        await made()(scope, receive, send)
+
+    return serve
 
 
 def _policy(path: Path, authority: Authority, routes: Iterable[Route]) -> PolicyFile:

@@ -114,6 +114,9 @@ class Settings(BaseModel):
         None, description="Authority of the certificates that clients must have (PEM)."
     )
     admin_mode: bool = Field(False, description="Serve the admin routes (health).")
+    ui: bool = Field(
+        True, description="Serve the page /ui/ on loopback, or where one signs in by key or token."
+    )
     trust_headers: bool = Field(
         False, description="Accept unauthenticated clients on an address that is not loopback."
     )
@@ -360,6 +363,13 @@ class Settings(BaseModel):
         """Whether the store's files lie on a disk of this machine, in `data_directory`."""
         scheme = self.store.partition(":")[0]
         return scheme in ("embedded", "opendata+sqlite", "opendata+slatedb")
+
+    @property
+    def shows_page(self) -> bool:
+        """Whether the page for people is served: never where headers say who somebody is."""
+        if self.providers:
+            return self.ui and not {"keys", "jwt"}.isdisjoint(self.providers)
+        return self.ui and self.is_loopback
 
     @property
     def is_loopback(self) -> bool:

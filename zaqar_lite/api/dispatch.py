@@ -37,6 +37,7 @@ from zaqar_lite.service.metrics.metrics import Metrics
 
 Framework = Callable[[Scope, Receive, Send], Awaitable[None]]
 _NO_CONTENT_STATUSES = (204, 304)
+_PAGE = "/ui"
 
 
 class Dispatcher:
@@ -82,6 +83,8 @@ class Dispatcher:
         """Read the files that hold rules again; answer what takes them over, all at once."""
         self.metrics = metrics
         """What this server tells of itself."""
+        self.page: Framework | None = None
+        """The page for people, under /ui."""
         self._auditor = auditor
         self._access_log = access_log
 
@@ -105,6 +108,9 @@ class Dispatcher:
         if scope["path"] in self._framework_paths:
             await self._framework(scope, receive, send)
             return
+        if self.page is not None and scope["path"].startswith(_PAGE):
+            await self._show_page(self.page, scope, receive, send)
+            return
         request = Request(
             scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]), receive
         )
@@ -114,6 +120,18 @@ class Dispatcher:
         seconds = time.perf_counter() - started
         self.metrics.request(request.route, status, seconds)
         log_request(self._tree, request, status, seconds, every=self._access_log)
+
+    async def _show_page(self, page: Framework, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the page, to whoever calls this server by a name of its own."""
+        sent = scope["headers"]
+        request = Request(scope["method"], scope["path"], b"", dict(sent), receive)
+        try:
+            self._checks.check_headers(request, sent)
+        except HttpError as exc:
+            response = to_response(exc, invalid_title=INVALID_REQUEST, request_id="")
+            await write(send, response.status, header_list(request, response), response.body)
+        else:
+            await page(scope, receive, send)
 
     async def _serve(
         self, request: Request, scope: Scope, send: Send, exchange: Exchange | None

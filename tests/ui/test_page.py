@@ -1,0 +1,262 @@
+"""The page as a browser asks for it: what it shows, what its forms do, and what it refuses."""
+
+import html
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import PROJECT, Api, MakeApi, make_api  # noqa: F401 - a fixture
+from tests.server import ServerProcess
+from zaqar_lite.client import Client
+from zaqar_lite.settings import load
+
+pytestmark = pytest.mark.anyio
+HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
+
+
+class Browser:
+    """What a person does on the page: look at an address, and send a form."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.home = f"/ui/p/{PROJECT}/"
+        self.queue = f"{self.home}q/{api.queue}/"
+
+    async def look(self, path: str, status: int = 200) -> str:
+        answer = await self.api.http.get(path)
+        assert answer.status_code == status, answer.text
+        return answer.text
+
+    async def send(self, path: str, status: int = 303, **fields: str) -> httpx.Response:
+        answer = await self.post(path, {"token": await self.token(path), **fields})
+        assert answer.status_code == status, answer.text
+        return answer
+
+    async def token(self, path: str) -> str:
+        found = re.search(r'name="token" value="([^"]+)"', await self.look(path))
+        assert found is not None
+        return found[1]
+
+    async def post(
+        self, path: str, fields: dict[str, str], origin: str | None = None
+    ) -> httpx.Response:
+        own = str(self.api.http.base_url).rstrip("/")
+        return await self.api.http.post(path, data=fields, headers={"Origin": origin or own})
+
+
+@pytest.fixture
+async def browser(make_api: MakeApi) -> AsyncIterator[Browser]:  # noqa: F811 - the fixture above
+    async with make_api() as api:
+        yield Browser(api)
+
+
+async def test_shows_the_queues_of_a_project_and_finds_them(browser: Browser) -> None:
+    assert "There are no queues." in await browser.look(browser.home)
+    await browser.send(browser.home, name="orders")
+    await browser.send(browser.home, name="mails")
+    page = await browser.look(browser.home)
+    assert ">orders</a>" in page
+    assert ">mails</a>" in page
+    assert ">mails</a>" not in await browser.look(f"{browser.home}?q=ord")
+    answer = await browser.api.http.get("/ui/")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/ui/p/default/")
+
+
+async def test_pages_through_many_queues_and_messages(browser: Browser) -> None:
+    for number in range(25):
+        await browser.api.call("PUT", f"/v2/queues/many-{number:02}", {})
+    page, seen = browser.home, set[str]()
+    for _ in range(2):
+        text = await browser.look(page)
+        seen |= set(re.findall(r">(many-\d\d)</a>", text))
+        more = re.search(r'href="(\?marker=[^"]+)">Next', text)
+        page = browser.home + html.unescape(more[1]) if more else ""
+    assert len(seen) == 25
+    await browser.api.post(*({"body": number} for number in range(25)))
+    text = await browser.look(browser.queue)
+    more = re.search(r'href="(\?state=all[^"]+)">Next', text)
+    assert more is not None
+    assert "<code>24</code>" in await browser.look(browser.queue + html.unescape(more[1]))
+
+
+async def test_posts_changes_and_cancels_a_delayed_message(browser: Browser) -> None:
+    await browser.api.call("PUT", "", {})
+    settings = '{"_default_message_delay": 300, "team": "shop"}'
+    await browser.send(browser.queue, act="settings", settings=settings)
+    await browser.send(browser.queue, act="post", body='{"n": 1}', ttl="600", delay="120")
+    text = await browser.look(browser.queue)
+    assert "<td>delayed</td>" in text
+    assert "<dt>Delayed</dt><dd>1</dd>" in text
+    assert "<li>1 in an hour</li>" in text
+    (message,) = await browser.api.browse("echo=true&include_delayed=true")
+    one = f"{browser.queue}m/{message['id']}"
+    await browser.send(one, act="edit", body='{"n": 2}', delay="60")
+    assert "&#34;n&#34;: 2" in await browser.look(one)
+    await browser.send(one, act="delete")
+    assert await browser.api.browse("echo=true&include_delayed=true") == []
+
+
+async def test_a_letter_is_found_understood_and_put_back(browser: Browser) -> None:
+    options = {"_max_failures": 1, "_dead_letter_queue": "letters"}
+    await browser.api.call("PUT", "", options)
+    await browser.api.post({"body": {"order": 7}})
+    (held,) = await browser.api.claim(ttl=60, grace=60)
+    failed = {"release_in": 0, "failed": True, "reason": "http_503", "detail": HOSTILE}
+    answer = await browser.api.call("PATCH", held["href"], {"claim": failed})
+    assert answer.status_code == 204, answer.text
+
+    letters = f"{browser.home}q/letters/"
+    text = await browser.look(f"{letters}dead")
+    assert ">max_failures</a>" in text
+    assert "<td>http_503</td>" in text
+    message_id = held["id"]
+    text = await browser.look(f"{letters}m/{message_id}")
+    assert "<strong>failed</strong>: http_503" in text
+    assert HOSTILE not in text
+    assert html.escape(HOSTILE, quote=False).replace('"', "&#34;") in text
+
+    answer = await browser.send(f"{letters}dead", reason="max_failures", dry_run="yes")
+    assert "<h1>Count of letters</h1>" in await browser.look(answer.headers["location"])
+    answer = await browser.send(f"{letters}dead", id=message_id)
+    assert "There are none" in await browser.look(answer.headers["location"])
+    again = {"id": message_id, "token": await browser.token(browser.home)}
+    assert (await browser.post(f"{letters}dead", again)).status_code == 400
+    assert [one["id"] for one in await browser.api.browse()] == [message_id]
+
+
+async def test_a_hostile_body_is_shown_as_the_text_it_is(browser: Browser) -> None:
+    (message_id,) = await browser.api.post({"body": HOSTILE, "headers": {"x": HOSTILE}})
+    for path in (browser.queue, f"{browser.queue}m/{message_id}"):
+        answer = await browser.api.http.get(path)
+        assert "<script>alert" not in answer.text
+        assert "onerror=alert(1)>" not in answer.text
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_deleting_needs_the_name_typed(browser: Browser) -> None:
+    await browser.api.post({"body": 1})
+    for act in ("purge", "delete"):
+        await browser.send(browser.queue, 400, act=act, confirm="other")
+    assert len(await browser.api.browse()) == 1
+    await browser.send(browser.queue, act="purge", confirm=browser.api.queue)
+    assert await browser.api.browse() == []
+    answer = await browser.send(browser.queue, act="delete", confirm=browser.api.queue)
+    assert answer.headers["location"] == browser.home
+
+
+async def test_what_is_wrong_is_told_and_nothing_is_a_bug(browser: Browser) -> None:
+    await browser.api.call("PUT", "", {})
+    assert "not JSON" in (await browser.send(browser.queue, 400, act="post", body="{")).text
+    answer = await browser.send(browser.queue, 400, act="post", body="1", ttl="1")
+    assert "must be between" in answer.text
+    await browser.send(browser.queue, 400, act="settings", settings='{"_max_claim_count": 0}')
+    await browser.send(browser.queue, 400, act="nonsense")
+    await browser.look(f"{browser.queue}m/nothing", 404)
+    await browser.look(f"{browser.home}q/a%20b/", 400)
+    await browser.look(f"{browser.queue}jobs/nothing", 404)
+    await browser.look("/ui/nothing", 404)
+    await browser.look("/ui/static/../app.py", 404)
+    await browser.look(f"{browser.queue}subscriptions")
+
+
+async def test_a_form_of_another_site_does_nothing(browser: Browser) -> None:
+    await browser.api.post({"body": 1})
+    purge = {"act": "purge", "confirm": browser.api.queue}
+    whole = {**purge, "token": await browser.token(browser.queue)}
+    refused = [
+        await browser.post(browser.queue, purge),
+        await browser.post(browser.queue, {**purge, "token": "guessed"}),
+        await browser.post(browser.queue, whole, origin="http://evil.example"),
+        await browser.post(browser.queue, whole, origin="null"),
+        await browser.post(browser.queue, {**whole, "more": "x" * 1_100_000}),
+    ]
+    assert [answer.status_code for answer in refused] == [403] * 5
+    assert len(await browser.api.browse()) == 1
+
+
+async def test_the_page_is_for_this_machine_only(browser: Browser) -> None:
+    answer = await browser.api.http.get(browser.home, headers={"Host": "evil.example"})
+    assert answer.status_code == 400
+
+
+async def test_one_signs_in_by_a_key_and_sees_what_it_opens(
+    make_api: MakeApi,  # noqa: F811 - the fixture above
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "admin.key"
+    async with make_api(auth="keys", admin_key_file=file) as api:
+        del api.http.headers["X-Project-ID"]
+        operator = {"Authorization": f"Bearer {file.read_text().strip()}"}
+
+        async def make(*grants: str) -> str:
+            document: dict[str, Any] = {"project": "shop", "grants": list(grants)}
+            made = await api.http.post("/v2/keys", json=document, headers=operator)
+            key: str = made.json()["key"]
+            return key
+
+        browser = Browser(api)
+        answer = await api.http.get("/ui/p/-/")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/ui/sign-in")
+        assert "does not know" in (await browser.send("/ui/sign-in", 403, key="zq_no_no")).text
+        answer = await browser.send("/ui/sign-in", key=await make("read:*", "manage:o*"))
+        kept = [one for one in answer.headers.get_list("set-cookie") if "lite-key" in one]
+        assert "HttpOnly" in kept[0]
+        assert "samesite=strict" in kept[0].lower()
+        await browser.send("/ui/p/-/", name="orders")
+        assert ">orders</a>" in await browser.look("/ui/p/-/")
+        assert (await browser.send("/ui/p/-/", 403, name="mails")).status_code == 403
+        await browser.look("/ui/p/other/", 403)
+        await browser.send("/ui/p/-/q/orders/", 403, act="post", body="1")
+        answer = await browser.post("/ui/sign-out", {"token": await browser.token("/ui/p/-/")})
+        assert answer.status_code == 303
+        assert (await api.http.get("/ui/p/-/")).status_code == 303
+
+
+async def test_is_not_there_where_it_is_off(
+    make_api: MakeApi,  # noqa: F811 - the fixture above
+) -> None:
+    async with make_api(ui=False) as api:
+        assert (await api.http.get("/ui/")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("overrides", "shows"),
+    [
+        ({}, True),
+        ({"ui": False}, False),
+        ({"host": "10.0.0.1", "trust_headers": True}, False),
+        ({"host": "10.0.0.1", "auth": "keys"}, True),
+        ({"auth": "keystone", "keystone_url": "http://identity/v3"}, False),
+    ],
+)
+def test_is_never_there_where_headers_say_who_somebody_is(
+    overrides: dict[str, object], shows: bool
+) -> None:
+    assert load(environment={}, overrides=overrides).shows_page is shows
+
+
+@pytest.mark.skipif("ZAQAR_TEST_ALL" not in os.environ, reason="needs a browser")
+def test_a_browser_runs_our_script_and_no_hostile_one() -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    assert browser is not None, "install chromium"
+    hostile = "</pre><script>document.title='taken'</script><img src=x onerror=document.title='it'>"
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000")
+    with ServerProcess("memory://") as server, Client(server.url) as client:
+        message = client.post("orders", hostile)
+        done = subprocess.run(
+            [browser, *flags, "--dump-dom", f"{server.url}/ui/p/default/q/orders/m/{message}"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+    assert f"<title>{message} · Zaqar Lite</title>" in done.stdout
+    assert "&lt;script&gt;document.title" in done.stdout

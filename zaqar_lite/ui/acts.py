@@ -1,0 +1,132 @@
+"""What the forms of the page do; each answers the address that shows the outcome."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from starlette.requests import Request
+
+from zaqar_lite.ui.calls import Answer, Caller, Refused
+
+_PATCH = "application/openstack-messaging-v2.0-json-patch"
+
+
+async def create_queue(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
+    """Make a queue, as it is by default."""
+    name = fields.get("name", "").strip()
+    await caller.call("PUT", f"/v2/queues/{quote(name, safe='')}", document={})
+    return f"/ui/p/{_part(request, 'project')}/q/{quote(name, safe='')}/"
+
+
+async def on_queue(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
+    """Post a message, change the settings, purge or delete: what the form's button says."""
+    path, here = f"/v2/queues/{_part(request, 'queue')}", _queue(request)
+    match fields.get("act"):
+        case "post":
+            message: dict[str, Any] = {"body": _body(fields.get("body", ""))}
+            for name in ("ttl", "delay"):
+                if fields.get(name, "").strip():
+                    message[name] = _whole(name, fields[name])
+            await caller.call("POST", f"{path}/messages", document={"messages": [message]})
+        case "settings":
+            wanted = _body(fields.get("settings", ""))
+            if not isinstance(wanted, dict):
+                raise _refused("The settings must be a JSON object")
+            now = (await caller.call("GET", path)).document
+            patch = [
+                {
+                    "op": "replace" if key in now else "add",
+                    "path": f"/metadata/{_pointer(key)}",
+                    "value": value,
+                }
+                for key, value in wanted.items()
+                if now.get(key) != value
+            ]
+            if patch:
+                await caller.call("PATCH", path, document=patch, content_type=_PATCH)
+        case "purge" | "delete" as act:
+            if fields.get("confirm") != request.path_params["queue"]:
+                raise _refused("Nothing was deleted", "Type the queue's name to confirm.")
+            if act == "purge":
+                document = {"resource_types": ["messages"]}
+                await caller.call("POST", f"{path}/purge", document=document)
+            else:
+                await caller.call("DELETE", path)
+                return f"/ui/p/{_part(request, 'project')}/"
+        case _:
+            raise _refused("The form has no such act")
+    return here
+
+
+async def on_message(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
+    """Delete a message, or change one that is still delayed."""
+    here = _queue(request)
+    path = f"/v2/queues/{_part(request, 'queue')}/messages/{_part(request, 'message')}"
+    match fields.get("act"):
+        case "delete":
+            await caller.call("DELETE", path)
+            return here
+        case "edit":
+            document: dict[str, Any] = {"body": _body(fields.get("body", ""))}
+            if fields.get("delay", "").strip():
+                document["delay"] = _whole("delay", fields["delay"])
+            await caller.call("PATCH", path, document=document)
+            return f"{here}m/{_part(request, 'message')}"
+    raise _refused("The form has no such act")
+
+
+async def redrive(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
+    """Put letters back: all, those of a reason, or one; a dry run only counts them."""
+    order: dict[str, Any] = {"filter": {}}
+    if fields.get("id"):
+        order = {"ids": [fields["id"]]}
+    elif fields.get("reason"):
+        order["filter"]["reason"] = fields["reason"]
+    if fields.get("dry_run"):
+        order["dry_run"] = True
+    if fields.get("rate", "").strip():
+        order["max_per_second"] = _whole("rate", fields["rate"])
+    path = f"/v2/queues/{_part(request, 'queue')}/redrives"
+    answer = await caller.call("POST", path, document=order)
+    if answer.status == 202:
+        return f"{_queue(request)}jobs/{answer.document['id']}"
+    if not answer.document["done"]:
+        raise _refused("It was left alone", ", ".join(answer.document["refused"]))
+    return f"{_queue(request)}dead"
+
+
+async def cancel_job(caller: Caller, request: Request, _: Mapping[str, str]) -> str:
+    """Let a redrive move nothing more."""
+    path = f"/v2/queues/{_part(request, 'queue')}/redrives/{_part(request, 'job')}"
+    await caller.call("DELETE", path)
+    return f"{_queue(request)}dead"
+
+
+def _body(text: str) -> Any:  # noqa: ANN401 - JSON is anything
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise _refused("What was typed is not JSON", f"{error}. A text stands in quotes.") from None
+
+
+def _whole(name: str, text: str) -> int:
+    if not text.strip().isdigit():
+        raise _refused(f"The {name} must be whole seconds")
+    return int(text)
+
+
+def _refused(title: str, description: str = "") -> Refused:
+    return Refused(Answer(400, {"title": title, "description": description}, {}))
+
+
+def _pointer(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _part(request: Request, name: str) -> str:
+    return quote(request.path_params[name], safe="")
+
+
+def _queue(request: Request) -> str:
+    return f"/ui/p/{_part(request, 'project')}/q/{_part(request, 'queue')}/"

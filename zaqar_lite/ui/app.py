@@ -1,0 +1,161 @@
+"""The page's own small application: which address shows what, and the frame around it."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from zaqar_lite import __version__
+from zaqar_lite.ui import acts, session, shown, views
+from zaqar_lite.ui.calls import OWN, App, Caller, Refused
+from zaqar_lite.ui.session import Forged, Session
+
+_HERE = Path(__file__).parent
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
+    "connect-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_STATIC = {"page.css": "text/css", "page.js": "text/javascript"}
+_DEFAULT_PROJECT = "default"
+View = Callable[[Caller, Request], Awaitable[dict[str, Any]]]
+Act = Callable[[Caller, Request, dict[str, str]], Awaitable[str]]
+
+
+def page(api: App, *, authenticates: bool) -> Starlette:
+    """Make the page's application over the API `api`; with `authenticates` one signs in by key."""
+    return Starlette(routes=_Page(api, authenticates=authenticates).routes())
+
+
+class _Page:
+    def __init__(self, api: App, *, authenticates: bool) -> None:
+        self._api = api
+        self._authenticates = authenticates
+        self._templates = Environment(
+            loader=FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters.update(
+            duration=shown.duration, line=shown.line, pretty=shown.body, state=shown.state
+        )
+        self._templates.globals["version"] = __version__
+
+    def routes(self) -> list[Route]:
+        project = "/ui/p/{project}"
+        queue = project + "/q/{queue}"
+        return [
+            Route("/ui", self._home),
+            Route("/ui/", self._home),
+            Route("/ui/static/{name}", _static),
+            Route("/ui/sign-in", self._sign_in, methods=["GET", "POST"]),
+            Route("/ui/sign-out", self._sign_out, methods=["POST"]),
+            self._view(project + "/", "queues.html", views.queues, acts.create_queue),
+            self._view(queue + "/", "queue.html", views.queue, acts.on_queue),
+            self._view(queue + "/dead", "dead.html", views.dead_letters, acts.redrive),
+            self._view(queue + "/subscriptions", "subscriptions.html", views.subscriptions, None),
+            self._view(queue + "/jobs/{job}", "job.html", views.job, acts.cancel_job),
+            self._view(queue + "/m/{message}", "message.html", views.message, acts.on_message),
+        ]
+
+    def _view(self, path: str, template: str, view: View, act: Act | None) -> Route:
+        async def answer(request: Request) -> Response:
+            found = session.read(request)
+            if self._authenticates and found.key is None:
+                return RedirectResponse("/ui/sign-in", 303)
+            caller = self._caller(request, found)
+            try:
+                if request.method == "POST" and act is not None:
+                    fields = dict(await session.form(request, found))
+                    return RedirectResponse(await act(caller, request, fields), 303)
+                return self._render(request, found, template, await view(caller, request))
+            except Refused as refused:
+                if refused.status == 401:
+                    return RedirectResponse("/ui/sign-in", 303)
+                values = {"title": refused.title, "description": refused.description}
+                return self._render(request, found, "refused.html", values, refused.status)
+            except Forged as forged:
+                values = {"title": "Nothing was done", "description": str(forged)}
+                return self._render(request, found, "refused.html", values, 403)
+
+        return Route(path, answer, methods=["GET", "POST"] if act else ["GET"])
+
+    def _caller(self, request: Request, found: Session) -> Caller:
+        client = request.client
+        return Caller(
+            self._api,
+            request.path_params["project"],
+            found.key,
+            request.headers.get("host", "").encode(),
+            None if client is None else (client.host, client.port),
+        )
+
+    def _render(
+        self,
+        request: Request,
+        found: Session,
+        template: str,
+        values: dict[str, Any],
+        status: int = 200,
+    ) -> Response:
+        text = self._templates.get_template(template).render(
+            **values,
+            project=request.path_params.get("project", ""),
+            queue=request.path_params.get("queue", ""),
+            token=found.token,
+            signed_in=found.key is not None,
+            query={"q": "", **request.query_params},
+        )
+        response = HTMLResponse(text, status, headers=_HEADERS)
+        session.remember(response, found, secure=request.url.scheme == "https")
+        return response
+
+    async def _home(self, request: Request) -> Response:
+        project = OWN if self._authenticates else _DEFAULT_PROJECT
+        return RedirectResponse(f"/ui/p/{project}/", 303)
+
+    async def _sign_in(self, request: Request) -> Response:
+        found = session.read(request)
+        if request.method == "GET" or not self._authenticates:
+            return self._render(request, found, "sign-in.html", {"wrong": False})
+        try:
+            key = (await session.form(request, found)).get("key", "").strip()
+        except Forged:
+            key = ""
+        host, client = request.headers.get("host", "").encode(), request.client
+        address = None if client is None else (client.host, client.port)
+        try:
+            await Caller(self._api, OWN, key or "-", host, address).call("GET", "/v2/")
+        except Refused:
+            return self._render(request, found, "sign-in.html", {"wrong": True}, 403)
+        response = RedirectResponse("/ui/", 303)
+        session.remember(response, found._replace(key=key), secure=request.url.scheme == "https")
+        return response
+
+    async def _sign_out(self, request: Request) -> Response:
+        response = RedirectResponse("/ui/sign-in", 303)
+        try:
+            await session.form(request, session.read(request))
+        except Forged:
+            return response
+        session.forget(response)
+        return response
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in _STATIC:
+        return Response(status_code=404)
+    text = (_HERE / "static" / name).read_bytes()
+    headers = {**_HEADERS, "cache-control": "max-age=3600"}
+    return Response(text, media_type=_STATIC[name], headers=headers)

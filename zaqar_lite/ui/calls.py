@@ -1,0 +1,110 @@
+"""Requests of the page to the API, in this process."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+Scope = MutableMapping[str, Any]
+App = Callable[
+    [Scope, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]
+]
+CLIENT_ID = b"75690000-0000-4000-8000-000000000000"
+OWN = "-"
+"""The name of a key's own project in the page's paths."""
+
+
+class Answer(NamedTuple):
+    """What the API answered; `document` is None where it has no body."""
+
+    status: int
+    document: Any
+    headers: Mapping[str, str]
+
+
+class Refused(Exception):
+    """The API refused; shown as it says."""
+
+    def __init__(self, answer: Answer) -> None:
+        found = answer.document if isinstance(answer.document, dict) else {}
+        self.status = answer.status
+        self.title = str(found.get("title") or f"The server answered {answer.status}")
+        self.description = str(found.get("description") or "")
+        super().__init__(self.title)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who looks at the page: requests go to `app` with this key and project, from `address`."""
+
+    app: App
+    project: str
+    key: str | None
+    host: bytes
+    address: tuple[str, int] | None
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object] | None = None,
+        document: object = None,
+        content_type: str = "application/json",
+    ) -> Answer:
+        """Send a request.
+
+        Raises:
+            Refused: the answer is an error.
+        """
+        answer = await self._send(method, path, query, document, content_type)
+        if answer.status >= 400:
+            raise Refused(answer)
+        return answer
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object] | None,
+        document: object,
+        content_type: str,
+    ) -> Answer:
+        body = b"" if document is None else json.dumps(document).encode()
+        text = urlencode({key: value for key, value in (query or {}).items() if value is not None})
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "raw_path": quote(path).encode(),
+            "query_string": text.encode(),
+            "headers": self._headers(body, content_type),
+            "client": self.address,
+        }
+        started: dict[str, Any] = {}
+        parts: list[bytes] = []
+
+        async def receive() -> dict[str, object]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                started.update(message)
+            else:
+                parts.append(message.get("body", b""))
+
+        await self.app(scope, receive, send)
+        whole = b"".join(parts)
+        headers = {name.decode(): value.decode() for name, value in started["headers"]}
+        return Answer(started["status"], json.loads(whole) if whole else None, headers)
+
+    def _headers(self, body: bytes, content_type: str) -> list[tuple[bytes, bytes]]:
+        headers = [(b"host", self.host), (b"client-id", CLIENT_ID)]
+        if self.project != OWN:
+            headers.append((b"x-project-id", self.project.encode()))
+        if self.key is not None:
+            headers.append((b"authorization", b"Bearer " + self.key.encode()))
+        if body:
+            headers.append((b"content-type", content_type.encode()))
+            headers.append((b"content-length", b"%d" % len(body)))
+        return headers

@@ -1,0 +1,81 @@
+"""Who looks at the page, and whether a form comes from it.
+
+A browser keeps the key that somebody signed in with, and a random token, as cookies that no script
+and no other site sees. A form must carry the token and come from the page's own origin, so no other
+site can act for who is signed in (cross-site request forgery).
+"""
+
+import hmac
+import secrets
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+TOKEN, KEY = "zaqar-lite-token", "zaqar-lite-key"
+LARGEST_FORM = 1_048_576
+"""Bytes."""
+_PATH = "/ui"
+_MOST_FIELDS = 100
+
+
+class Forged(Exception):
+    """A form that did not come from the page."""
+
+
+class Session(NamedTuple):
+    """What the browser sent: its token and the key, if it is signed in."""
+
+    token: str
+    key: str | None
+
+
+def read(request: Request) -> Session:
+    """Return a request's session; one without a token gets one."""
+    return Session(
+        request.cookies.get(TOKEN) or secrets.token_urlsafe(24), request.cookies.get(KEY)
+    )
+
+
+def remember(response: Response, session: Session, *, secure: bool) -> None:
+    """Have the browser keep a session until it is closed."""
+    _keep(response, TOKEN, session.token, secure=secure)
+    if session.key is not None:
+        _keep(response, KEY, session.key, secure=secure)
+
+
+def forget(response: Response) -> None:
+    """Have the browser forget the key."""
+    response.delete_cookie(KEY, path=_PATH)
+
+
+def _keep(response: Response, name: str, value: str, *, secure: bool) -> None:
+    response.set_cookie(name, value, path=_PATH, httponly=True, samesite="strict", secure=secure)
+
+
+async def form(request: Request, session: Session) -> Mapping[str, str]:
+    """Read a form that was sent.
+
+    Raises:
+        Forged: it is too large, has no token, or comes from another origin.
+    """
+    size = request.headers.get("content-length", "")
+    if not size.isdigit() or int(size) > LARGEST_FORM:
+        message = "a form has a length, of 1 MiB at most"
+        raise Forged(message)
+    origin = request.headers.get("origin", "")
+    if origin.partition("://")[2] != request.headers.get("host"):
+        message = "the form comes from another site"
+        raise Forged(message)
+    text = (await request.body()).decode("utf-8", "replace")
+    try:
+        fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+    except ValueError:
+        fields = {}
+    sent = fields.pop("token", "").encode()
+    if not hmac.compare_digest(sent, session.token.encode()):
+        message = "the form is not from this session: reload the page"
+        raise Forged(message)
+    return fields
