@@ -163,7 +163,6 @@ async def test_takes_a_project_with_spaces_and_200_characters(api: Api) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/v2",
         "/v3",
         "/v2/queues/",
         "/v2/queues/q/",

@@ -9,7 +9,7 @@ from zaqar_lite.api.routes import RouteTree
 logger = logging.getLogger("zaqar_lite.access")
 SLOW = 0.5
 """Seconds of work that make a request slow; what it was told to wait does not count."""
-_FAILED = 400
+FAILED = 400
 _CALLER = re.compile(rb"req-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
 
@@ -22,7 +22,7 @@ def log_request(
         level, text = logging.WARNING, "slow request"
     elif every:
         level, text = logging.INFO, "request"
-    elif status >= _FAILED and logger.isEnabledFor(logging.DEBUG):
+    elif status >= FAILED and logger.isEnabledFor(logging.DEBUG):
         level, text = logging.DEBUG, "request"
     else:
         return

@@ -60,6 +60,7 @@ class Checks:
         self, *, client_ids: ClientIds, sharing: Sharing, hosts: frozenset[str] | None
     ) -> None:
         self._client_ids = client_ids
+        self._known_client = lru_cache(maxsize=1_024)(self._client_id)  # few send most requests
         self._sharing = sharing
         self._is_our_name = None if hosts is None else _our_names(hosts)
 
@@ -104,7 +105,7 @@ class Checks:
         accept = headers.get(b"accept")
         if accept and accept not in (b"*/*", b"application/json"):
             _check_accept(accept.decode("latin-1"))
-        request.client_id = self._client_id(headers.get(b"client-id"))
+        request.client_id = self._known_client(headers.get(b"client-id"))
         if request.principal.how is not _KEY or _is_in_a_project(request):
             request.project = _project(headers)
         if names_queue:

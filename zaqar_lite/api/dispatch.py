@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import getrandbits
 
-from zaqar_lite.api.access import log_request
+from zaqar_lite.api.access import FAILED, SLOW, log_request
 from zaqar_lite.api.auditing import Auditor
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_response
@@ -119,7 +119,8 @@ class Dispatcher:
         status = await self._serve(request, scope, send, exchange)
         seconds = time.perf_counter() - started
         self.metrics.request(request.route, status, seconds)
-        log_request(self._tree, request, status, seconds, every=self._access_log)
+        if self._access_log or seconds > SLOW or status >= FAILED:
+            log_request(self._tree, request, status, seconds, every=self._access_log)
 
     async def _show_page(self, page: Framework, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the page, to whoever calls this server by a name of its own."""
@@ -177,7 +178,16 @@ class Dispatcher:
             self._gateways.check(request, scope)
         if self._gate is not None:
             await self._gate.admit(request, _address(scope))
-        found = self._match(request, scope)
+        raw_path: bytes = scope.get("raw_path") or b""
+        if b"%" in raw_path and b"%2f" in raw_path.lower():
+            raise HttpError(400, INVALID_REQUEST, "A path may not hold an encoded slash (%2F).")
+        place = self._tree.find(request.path)
+        if place is None:
+            raise HttpError(404, "404 Not Found")
+        node, request.path_values = place
+        if self._auditor is not None:
+            request.address = _address(scope)
+        found = self._route(request, node)
         if isinstance(found, Route):
             if b"url-signature" in request.headers and found.names_queue:
                 await self._checks.check_revoked(request)
@@ -186,18 +196,6 @@ class Dispatcher:
         if exchange is not None and self._connected.is_on and request.project:
             self._connected.serve(exchange.link, request.project)
         return found
-
-    def _match(self, request: Request, scope: Scope) -> Route | Response:
-        raw_path: bytes = scope.get("raw_path") or b""
-        if b"%" in raw_path and b"%2f" in raw_path.lower():
-            raise HttpError(400, INVALID_REQUEST, "A path may not hold an encoded slash (%2F).")
-        found = self._tree.find(request.path)
-        if found is None:
-            raise HttpError(404, "404 Not Found")
-        node, request.path_values = found
-        if self._auditor is not None:
-            request.address = _address(scope)
-        return self._route(request, node)
 
     def _route(self, request: Request, node: Node) -> Route | Response:
         """Find the route and run its checks; OPTIONS is answered here."""
@@ -240,24 +238,26 @@ def _new_request_id() -> str:
 
 
 async def answer(request: Request, route: Route) -> Response:
-    """Call a route's handler, and tell the audit trail how a managing act ended."""
-    response = await _answer(request, route)
-    if request.tell is not None:
-        request.tell(response)
-    return response
+    """Call a route's handler, and tell the audit trail how a managing act ended.
 
-
-async def _answer(request: Request, route: Route) -> Response:
-    """Call a route's handler; every error becomes an answer, and so does the server's stop."""
+    Every error becomes an answer, and so does the server's stop.
+    """
     try:
-        return await route.handler(request)
+        response = await route.handler(request)
     except asyncio.CancelledError:
         # At the end of `shutdown_timeout`, or by a second Ctrl-C. Were it raised, uvicorn would
         # take it for a bug: a traceback in the log, and 500 for the client.
         stops = Unavailable("The server is stopping; whether this was carried out is not known.")
-        return to_response(stops, invalid_title=route.invalid_title, request_id=request.request_id)
+        response = to_response(
+            stops, invalid_title=route.invalid_title, request_id=request.request_id
+        )
     except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
-        return to_response(exc, invalid_title=route.invalid_title, request_id=request.request_id)
+        response = to_response(
+            exc, invalid_title=route.invalid_title, request_id=request.request_id
+        )
+    if request.tell is not None:
+        request.tell(response)
+    return response
 
 
 def header_list(request: Request, response: Response) -> list[tuple[bytes, bytes]]:

@@ -1,7 +1,7 @@
 """The request and the response as the handlers see them, over bare ASGI."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from zaqar_lite.domain.identity import TRUSTED, Principal
@@ -87,7 +87,7 @@ class WrongLength(Exception):
     """The body ended before its Content-Length, or went on after it."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Request:
     """A request: what the ASGI server gave, read where it is needed.
 
@@ -97,6 +97,8 @@ class Request:
     `waits` how many seconds it may wait for a message. `principal` is who sent it: whoever its
     headers name where nobody authenticates. `tell` is called with the answer, before it leaves,
     where the audit trail is told; `address` is where it came from, for that.
+
+    It has no slots: what nobody sets costs a request nothing.
     """
 
     method: str
@@ -104,18 +106,18 @@ class Request:
     query_string: bytes
     headers: dict[bytes, bytes]
     receive: Receive
-    path_values: tuple[str, ...] = ()
-    request_id: str = ""
-    content_length: int = 0
-    project: str = ""
-    client_id: str = ""
-    status: int = 0
-    answered: int = 0
-    route: str = ""
-    waits: int = 0
-    address: str = ""
-    tell: "Callable[[Response], None] | None" = None
-    principal: Principal = TRUSTED
+    path_values: tuple[str, ...] = field(init=False, default=())
+    request_id: str = field(init=False, default="")
+    content_length: int = field(init=False, default=0)
+    project: str = field(init=False, default="")
+    client_id: str = field(init=False, default="")
+    status: int = field(init=False, default=0)
+    answered: int = field(init=False, default=0)
+    route: str = field(init=False, default="")
+    waits: int = field(init=False, default=0)
+    address: str = field(init=False, default="")
+    tell: "Callable[[Response], None] | None" = field(init=False, default=None)
+    principal: Principal = field(init=False, default=TRUSTED)
 
     async def body(self) -> bytes:
         """Read the body: Content-Length bytes; without that header there is none.

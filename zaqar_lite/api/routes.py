@@ -114,13 +114,13 @@ class RouteTree:
     def find(self, path: str) -> tuple[Node, tuple[str, ...]] | None:
         """The node of a path and the values of its variable segments; None for an unknown path."""
         node = self._root
-        values: list[str] = []
+        values: tuple[str, ...] = ()
         for segment in path.split("/")[1:]:
             child = node.children.get(segment)
-            if child is None and segment:
-                child = node.variable
-                values.append(segment)
             if child is None:
-                return None
+                child = node.variable
+                if child is None or not segment:
+                    return None
+                values = (*values, segment)
             node = child
-        return (node, tuple(values)) if node.routes else None
+        return (node, values) if node.routes else None

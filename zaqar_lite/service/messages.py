@@ -149,7 +149,7 @@ class Messages:
             else:
                 resolved = self._resolve(queue, 0, drafts, policy)
             new = await self._router.route(queue, resolved, policy.route, self.turns)
-            if sum(len(message.copies) for message in new) > STEP // 5:
+            if new is not resolved and sum(len(message.copies) for message in new) > STEP // 5:
                 await self.turns.wait()
             if policy.encrypted:
                 new = await self._sealing().seal(queue, new)

@@ -50,7 +50,9 @@ class MessageHandlers:
             drafts,
             size=size,
             client_id=request.client_id,
-            batch_key=_idempotency_key(request),
+            batch_key=(
+                _idempotency_key(request) if b"idempotency-key" in request.headers else None
+            ),
             policy=policy,
         )
         if size > _LARGE:
@@ -67,7 +69,8 @@ class MessageHandlers:
         headers = [(b"location", location)] if len(location) <= _LONGEST_LOCATION else []
         if len(duplicates) == len(posted):
             headers.append((b"idempotent-replayed", b"true"))
-        headers += warning(warned)
+        if warned:
+            headers += warning(warned)
         return Response(201, body, tuple(headers))
 
     async def list_or_get(self, request: Request) -> Response:

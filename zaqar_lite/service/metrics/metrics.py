@@ -70,13 +70,17 @@ class Metrics:
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """Count a request that was answered: by the name of its route, empty where it had none."""
-        found = self._cells.get((route, status))
-        if found is None:
+        try:
+            count, histogram = self._cells[route, status]
+        except KeyError:
             families, label = self.families, self._labels[route]
             shown = str(status) if str(status) in STATUSES else "500"
-            found = families.requests.at(label, shown), families.request_seconds.at(label)
-            self._cells[route, status] = found
-        cells, (count, histogram) = self._row.cells, found
+            count, histogram = (
+                families.requests.at(label, shown),
+                families.request_seconds.at(label),
+            )
+            self._cells[route, status] = count, histogram
+        cells = self._row.cells
         cells[count] += 1
         cells[histogram] += int(seconds * 1_000_000)
         cells[histogram + 1 + bisect_left(LATENCIES, seconds)] += 1

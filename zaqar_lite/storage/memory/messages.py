@@ -110,18 +110,31 @@ class MemoryMessageStore(MessageStore):
         version: int | None,
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
-        entries = self._posting.entries(messages[:_STEP], client_id)
-        for first in range(_STEP, len(messages), _STEP):
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)  # in between new requests are read, and answered
-            entries += self._posting.entries(messages[first : first + _STEP], client_id)
+        if len(messages) <= _STEP:
+            entries, are_plain = self._posting.entries(messages, client_id)
+        else:
+            entries, are_plain = await self._entries(messages, client_id)
         self._state.check_version(queue, version)
         try:
-            return self._posting.post(queue, messages, entries, batch_key)
+            return self._posting.post(queue, messages, entries, batch_key, are_plain=are_plain)
         except LimitReached:  # what has expired may still be in the way
             await self._posting.make_room(queue, messages)
         self._state.check_version(queue, version)
-        return self._posting.post(queue, messages, entries, batch_key)
+        return self._posting.post(queue, messages, entries, batch_key, are_plain=are_plain)
+
+    async def _entries(
+        self, messages: Sequence[NewMessage], client_id: str
+    ) -> tuple[list[entries.Entry], bool]:
+        """Make the entries of many messages in steps, and tell whether all are plain."""
+        made: list[Entry] = []
+        are_plain = True
+        for first in range(0, len(messages), _STEP):
+            some, is_plain = self._posting.entries(messages[first : first + _STEP], client_id)
+            made += some
+            are_plain = are_plain and is_plain
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # in between new requests are read, and answered
+        return made, are_plain
 
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """List messages in steps of at most MAX_EXAMINED entries; see the seam."""

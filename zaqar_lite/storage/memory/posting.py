@@ -57,16 +57,22 @@ class Posting:
                 return
             await asyncio.sleep(0)
 
-    def entries(self, messages: Sequence[NewMessage], client_id: str) -> list[Entry]:
-        """Make the entries of messages; a post gives them ids and positions."""
+    def entries(self, messages: Sequence[NewMessage], client_id: str) -> tuple[list[Entry], bool]:
+        """Make the entries of messages; a post gives them ids and positions.
+
+        Answers also whether they are plain: without keys, copies and companions.
+        """
         now = self._clock.now_ms()
         made = []
-        for body, ttl_ms, delay_ms, _, headers, priority, _, _ in messages:
+        is_plain = True
+        for body, ttl_ms, delay_ms, key, headers, priority, copies, companions in messages:
+            if key or copies or companions:
+                is_plain = False
             entry = Entry("", 0, body, ttl_ms, now, priority, client_id, headers, None)
             if delay_ms:
                 entry.delay_expires_at = now + delay_ms
             made.append(entry)
-        return made
+        return made, is_plain
 
     def post(
         self,
@@ -74,6 +80,8 @@ class Posting:
         messages: Sequence[NewMessage],
         entries: Sequence[Entry],
         batch_key: IdempotencyKey | None,
+        *,
+        are_plain: bool,
     ) -> Sequence[Posted]:
         """Store messages, whose `entries` are made, in one step; see the seam."""
         now_us = self._clock.now_us()
@@ -87,11 +95,11 @@ class Posting:
                 if known.digest != batch_key.digest:
                     raise KeyReused(None)
                 return [Posted(message_id, duplicate=True) for message_id in known.ids]
-        keyed = any(message.idempotency_key for message in messages)
-        keys = _Keys(there, now) if keyed else None
-        new, fresh = (messages, entries) if keys is None else keys.sort_out(messages, entries)
-        copies = sum(len(message.copies) for message in new)
-        self._check_limits(queue, there, new, has_copies=copies > 0, batch_key=batch_key, now=now)
+        new, fresh, keys, copies = messages, entries, None, 0
+        if not are_plain:
+            new, fresh, keys = _sort_out(messages, entries, there, now)
+            copies = sum([len(message.copies) for message in new])
+        self._check_limits(queue, there, new, are_plain=are_plain, batch_key=batch_key, now=now)
 
         window_ends = now + self._options.idempotency_window_ms
         count = len(new) + copies
@@ -101,12 +109,9 @@ class Posting:
             fresh, range(first, first + count), ids, strict=False
         ):
             entry.position, entry.id = position, message_id
-        due = window_ends if keyed or batch_key is not None else now + _FOR_EVER
-        if copies:
-            self._copy(new, fresh, first + len(new), ids[len(new) :])
-        for message, entry in zip(new, fresh, strict=True):
-            for companion in message.companions:
-                self._accompany(entry.id, companion, entry.client_id)
+        due = now + _FOR_EVER if keys is None and batch_key is None else window_ends
+        if not are_plain:
+            self._bring_along(new, fresh, first + len(new), ids[len(new) :])
         if keys is None:
             posted = list(map(Posted, ids[: len(new)]))
         else:
@@ -131,14 +136,14 @@ class Posting:
         self._state.note(ref, queue, due)
         self._announce(ref, ready)
 
-    def _copy(
+    def _bring_along(
         self,
         messages: Sequence[NewMessage],
         entries: Sequence[Entry],
         position: int,
         ids: Sequence[str],
     ) -> None:
-        """Let copies of entries, which share their bodies, into other queues."""
+        """Let copies of entries, which share their bodies, and companions into other queues."""
         targets: dict[QueueRef, list[Entry]] = {}
         places = enumerate(ids, position)
         for message, entry in zip(messages, entries, strict=True):
@@ -164,6 +169,9 @@ class Posting:
                 targets.setdefault(target, []).append(copy)
         for target, made in targets.items():
             self._let_in(target, self._state.queue(target), made, made[0].expires_at)
+        for message, entry in zip(messages, entries, strict=True):
+            for companion in message.companions:
+                self._accompany(entry.id, companion, entry.client_id)
 
     def _accompany(self, message_id: str, companion: Companion, client_id: str) -> None:
         """Let what a message brings along into its queue."""
@@ -194,7 +202,7 @@ class Posting:
         there: Queue,
         new: Sequence[NewMessage],
         *,
-        has_copies: bool,
+        are_plain: bool,
         batch_key: IdempotencyKey | None,
         now: int,
     ) -> None:
@@ -202,8 +210,9 @@ class Posting:
         most, most_keys = self._options.max_messages, self._options.max_idempotency_keys
         if len(there.entries) + len(new) > most:
             raise LimitReached(f"The queue {ref.name!r} may hold {most} messages.")
-        targets = [copy.queue for m in new for copy in m.copies] if has_copies else ()
-        for target, count in Counter(targets).items():
+        if are_plain and batch_key is None:
+            return
+        for target, count in Counter(copy.queue for m in new for copy in m.copies).items():
             full = self._state.queues.get(target)
             if count + (0 if full is None else len(full.entries)) > most:
                 raise LimitReached(f"The queue {target.name!r} may hold {most} messages.")
@@ -213,6 +222,16 @@ class Posting:
                 f"The queue {ref.name!r} may remember {most_keys} idempotency keys.",
                 retry_after=max(1, -(-(min(there.key_ends(), default=now) - now) // 1000)),
             )
+
+
+def _sort_out(
+    messages: Sequence[NewMessage], entries: Sequence[Entry], queue: Queue, now: int
+) -> tuple[Sequence[NewMessage], Sequence[Entry], "_Keys | None"]:
+    """What a post will store, and its keys where it has any."""
+    if not any(message.idempotency_key for message in messages):
+        return messages, entries, None
+    keys = _Keys(queue, now)
+    return *keys.sort_out(messages, entries), keys
 
 
 class _Keys:
