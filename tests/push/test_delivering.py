@@ -333,15 +333,15 @@ async def test_dead_endpoints_delay_nobody(api: Api) -> None:
         return web.Response()
 
     async with AsyncExitStack() as stack:
-        dead = [await stack.enter_async_context(Receiver(answer=never)) for _ in range(10)]
-        good = [await stack.enter_async_context(Receiver()) for _ in range(10)]
+        dead = [await stack.enter_async_context(Receiver(answer=never)) for _ in range(50)]
+        good = [await stack.enter_async_context(Receiver()) for _ in range(50)]
         for receiver in (*dead, *good):
             await subscribe(api, receiver.url)
         for _ in range(10):
             await api.post(*({"body": n} for n in range(3)))
         began = asyncio.get_running_loop().time()
-        await asyncio.gather(*(receiver.wait(30, seconds=15) for receiver in good))
-        assert asyncio.get_running_loop().time() - began < 15  # before the 20 s of a time-out
+        await asyncio.gather(*(receiver.wait(30, seconds=19) for receiver in good))
+        assert asyncio.get_running_loop().time() - began < 19  # before the 20 s of a time-out
         assert all(len(receiver.received) <= 2 for receiver in dead)
         silent.set()
 

@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not os.environ.get("ZAQAR_TEST_ALL"), reason="takes long: tests/run --all"),
 ]
-ROUNDS = 3
+ROUNDS = int(os.environ.get("ZAQAR_TEST_KILL_ROUNDS", "3"))
 
 
 async def test_every_acknowledged_message_reaches_every_subscription(tmp_path: Path) -> None:
@@ -25,16 +25,18 @@ async def test_every_acknowledged_message_reaches_every_subscription(tmp_path: P
         "ZAQAR_LITE_CLOCK_OFFSET_FILE": str(offset),
     }
     acknowledged: set[int] = set()
-    async with Receiver() as first, Receiver() as second:
-        receivers = (first, second)
+    async with Receiver() as first, Receiver() as second, Receiver() as orderly:
+        receivers = (first, second, orderly)
         with ServerProcess(f"embedded://{tmp_path / 'data'}", env=env) as server:
             for number in range(ROUNDS):
                 if number:
                     await asyncio.to_thread(server.start)
                 async with httpx.AsyncClient(base_url=server.url, headers=PING_HEADERS) as http:
                     for receiver in receivers:
+                        options = {"ordered": receiver is orderly}
                         made = await http.post(
-                            "/v2/queues/q/subscriptions", json={"subscriber": receiver.url}
+                            "/v2/queues/q/subscriptions",
+                            json={"subscriber": receiver.url, "options": options},
                         )
                         assert made.status_code == 201
                     await _post_until_killed(http, server, number, acknowledged)
@@ -44,6 +46,8 @@ async def test_every_acknowledged_message_reaches_every_subscription(tmp_path: P
                 while acknowledged - _bodies(receiver):
                     await receiver.wait(len(receiver.received) + 1, seconds=60)
     assert acknowledged
+    in_order = list(dict.fromkeys(one.document["body"] for one in orderly.received))
+    assert in_order == sorted(in_order)
     twice = [len(receiver.received) - len(_bodies(receiver)) for receiver in receivers]
     print(f"{len(acknowledged)} acknowledged, received again: {twice}")
 

@@ -7,7 +7,7 @@ import msgspec
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
-from zaqar_lite.service.delivering import LEASE_MS
+from zaqar_lite.service.lanes import LEASE_MS
 from zaqar_lite.service.notes import CLIENT_ID, Delivery, encode, retries_of
 from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.storage.base import MessageStore

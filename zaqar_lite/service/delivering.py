@@ -8,19 +8,20 @@ when its lease ends.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from random import uniform
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import TooMany, Unavailable, ZaqarLiteError
-from zaqar_lite.domain.models import DelayMode, IdempotencyKey, Message, NewMessage, QueueRef, Take
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import DelayMode, IdempotencyKey, Message, NewMessage, QueueRef
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.courier import Courier, Fate, Result
 from zaqar_lite.service.delivery_log import MAX_ANSWER, DeliveryLog
+from zaqar_lite.service.lanes import LEASE_MS, Lane
 from zaqar_lite.service.notes import (
     CLIENT_ID,
     NOTES,
@@ -46,17 +47,9 @@ if TYPE_CHECKING:
     from zaqar_lite.service.encryption.vault import Vault
 
 logger = logging.getLogger(__name__)
-LEASE_MS = 60_000
 FAILED_MS = 604_800_000
 """How long what could not be delivered is kept for who asks: 7 days."""
 _TURN = "~turn"
-_BATCH = 100
-_MOST_AT_ONCE = 400
-"""Messages of a lane that one process works on."""
-_WAIT = 20.0
-_PAUSE = 1.0
-_GATHER = 0.01
-"""Seconds in which what is done is gathered, to be deleted in one step."""
 _SKEW_MS = 10_000
 """How far the clocks of servers may be apart."""
 _LEAST_LIFE_MS = 1_000
@@ -87,7 +80,6 @@ class Deliveries:
         self._queues = queues
         self._subscriptions = subscriptions
         self._subscribers = subscribers
-        self._waiting = waiting
         self._courier = courier
         self._log = log
         self._clock = clock
@@ -104,14 +96,14 @@ class Deliveries:
             look=self._look_at_due,
         )
         self._tasks: list[asyncio.Task[None]] = []
-        self._done: dict[QueueRef, list[str]] = {lane: [] for lane in (*NOTES, *RETRIES)}
-        self._has_done = {lane: asyncio.Event() for lane in self._done}
+        acts = [(ref, self._deliver_note) for ref in NOTES]
+        acts += [(ref, self._deliver_again) for ref in RETRIES]
+        self._lanes = [Lane(ref, act, messages=messages, waiting=waiting) for ref, act in acts]
 
     def start(self) -> None:
         """Begin to deliver in tasks of the running event loop."""
         self._tasks = [
-            *(asyncio.create_task(self._run(lane, self._deliver_note)) for lane in NOTES),
-            *(asyncio.create_task(self._run(lane, self._deliver_again)) for lane in RETRIES),
+            *(asyncio.create_task(lane.run(), name="deliveries") for lane in self._lanes),
             asyncio.create_task(self._log.run(), name="delivery-log"),
         ]
 
@@ -124,96 +116,11 @@ class Deliveries:
             self._tasks = []
             await self._courier.close()
             try:
-                for lane in self._done:
-                    await self._settle_done(lane)
+                for lane in self._lanes:
+                    await lane.delete_done()
                 await self._log.flush()
             except Unavailable as exc:
                 logger.warning("some deliveries come again: %s", exc)
-
-    async def _run(self, lane: QueueRef, act: Callable[[Message], Awaitable[None]]) -> None:
-        """Claim messages of a lane while there is room, and act on each in a task of its own."""
-        under_way: set[asyncio.Task[None]] = set()
-        settling = asyncio.create_task(self._settle(lane))
-        try:
-            while True:
-                room = _MOST_AT_ONCE - len(under_way)
-                if room <= 0:
-                    # Those that end leave the set themselves, so it stays the same set.
-                    await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-                    continue
-                for message in await self._claim(lane, min(room, _BATCH)):
-                    task = asyncio.create_task(self._act(lane, act, message))
-                    under_way.add(task)
-                    task.add_done_callback(under_way.discard)
-        finally:
-            settling.cancel()
-            for task in under_way:
-                task.cancel()
-            await asyncio.gather(settling, *under_way, return_exceptions=True)
-
-    async def _claim(self, lane: QueueRef, limit: int) -> Sequence[Message]:
-        async def ask() -> Sequence[Message] | None:
-            claimed = await self._messages.claim(
-                lane,
-                Take(limit, None, DelayMode.HONOUR, LEASE_MS, client_id=CLIENT_ID),
-            )
-            return claimed.messages or None
-
-        try:
-            never = asyncio.get_running_loop().create_future()
-            found = await self._waiting.until_found(lane, _WAIT, ask, gone=never)
-        except TooMany:  # too many clients wait for us to wait, too
-            await asyncio.sleep(_PAUSE)
-            found = await ask()
-        except Unavailable as exc:
-            logger.warning("deliveries are put off: %s", exc)
-            found = None
-            await asyncio.sleep(_PAUSE)
-        except Exception:
-            # A bug must not end the deliveries for the life of the process.
-            logger.exception("deliveries failed")
-            found = None
-            await asyncio.sleep(_PAUSE)
-        if found is None and self._waiting.is_closed:
-            await asyncio.sleep(_PAUSE)
-        return found or ()
-
-    async def _act(
-        self, lane: QueueRef, act: Callable[[Message], Awaitable[None]], message: Message
-    ) -> None:
-        try:
-            await act(message)
-        except ZaqarLiteError as exc:
-            logger.warning("a delivery comes again when its lease ends: %s", exc)
-        except Exception:
-            logger.exception("a delivery failed; it comes again when its lease ends")
-        else:
-            self._done[lane].append(message.id)
-            self._has_done[lane].set()
-
-    async def _settle(self, lane: QueueRef) -> None:
-        """Delete what is done, many at a time."""
-        while True:
-            await self._has_done[lane].wait()
-            self._has_done[lane].clear()
-            await asyncio.sleep(_GATHER)
-            try:
-                await self._settle_done(lane)
-            except Unavailable as exc:
-                logger.warning("what was delivered is deleted later: %s", exc)
-                await asyncio.sleep(_PAUSE)
-
-    async def _settle_done(self, lane: QueueRef) -> None:
-        done, self._done[lane] = self._done[lane], []
-        if not done:
-            return
-        try:
-            # Whoever holds them by now: they were delivered, and what follows is noted.
-            await self._messages.delete(lane, done, claim_ids=None)
-        except BaseException:
-            self._done[lane] = [*done, *self._done[lane]]
-            self._has_done[lane].set()
-            raise
 
     async def _deliver_note(self, message: Message) -> None:
         """Send a message to all who subscribed before it was posted."""

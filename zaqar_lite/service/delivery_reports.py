@@ -12,8 +12,8 @@ from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Message, NewMessage, QueueRef, Selection
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.courier import Courier, Fate, Result
-from zaqar_lite.service.delivering import LEASE_MS
 from zaqar_lite.service.delivery_log import Attempt, DeliveryLog
+from zaqar_lite.service.lanes import LEASE_MS
 from zaqar_lite.service.notes import (
     CLIENT_ID,
     Delivery,

@@ -1,0 +1,145 @@
+"""What deliveries must withstand: receivers that break off, and a store that is away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from tests.api.conftest import Api, MakeApi, make_api  # noqa: F401 - a fixture
+from tests.push.receiver import Receiver
+from tests.push.test_delivering import LOOPBACK, subscribe
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.push.webhook import Webhooks
+from zaqar_lite.storage.memory.messages import MemoryMessageStore
+
+pytestmark = pytest.mark.anyio
+AT_ONCE = {"retries_with_no_delay": 10, "minimum_delay": 0, "maximum_delay": 10}
+TIME_OUT = 0.5
+
+
+@pytest.fixture
+async def api(make_api: MakeApi) -> AsyncIterator[Api]:  # noqa: F811 - the fixture above
+    assert Webhooks.__init__.__kwdefaults__ is not None
+    with patch.dict(Webhooks.__init__.__kwdefaults__, total=TIME_OUT):
+        async with make_api(delivery_allowed=LOOPBACK) as made:
+            yield made
+
+
+async def reset(writer: asyncio.StreamWriter) -> None:
+    """Reset the connection instead of an answer."""
+    writer.transport.abort()
+
+
+async def half(writer: asyncio.StreamWriter) -> None:
+    """Say that all is well, and break off in the middle."""
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+    await writer.drain()
+    writer.close()
+
+
+async def half_a_head(writer: asyncio.StreamWriter) -> None:
+    """Break off before the status is complete."""
+    writer.write(b"HTTP/1.1 2")
+    await writer.drain()
+    writer.close()
+
+
+async def nonsense(writer: asyncio.StreamWriter) -> None:
+    """Answer what is no HTTP."""
+    writer.write(b"\x16\x03\x01 220 mail ready\r\n\r\n")
+    await writer.drain()
+    writer.close()
+
+
+async def late(writer: asyncio.StreamWriter) -> None:
+    """Answer 200 when nobody waits for it any more."""
+    await asyncio.sleep(2 * TIME_OUT)
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+
+Break = Callable[[asyncio.StreamWriter], Any]
+
+
+@asynccontextmanager
+async def breaking(way: Break, times: int) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A receiver that answers so for some times, then 204; its URL, and the ids that came."""
+    came: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                length = int(head.split(b"content-length:")[1].split(b"\r\n")[0])
+                await reader.readexactly(length)
+                came.append(head.split(b"webhook-id:")[1].split(b"\r\n")[0].strip())
+                if len(came) <= times:
+                    await way(writer)
+                    return
+                writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        except (asyncio.IncompleteReadError, OSError):
+            return
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", came
+
+
+@pytest.mark.parametrize("way", [reset, half, half_a_head, nonsense, late])
+async def test_a_receiver_that_breaks_off_gets_it_again(api: Api, way: Break) -> None:
+    async with breaking(way, 2) as (url, came):
+        made, _ = await subscribe(api, url, options={"_retry_policy": AT_ONCE})
+        (posted,) = await api.post({"body": 1})
+        path = f"subscriptions/{made}/deliveries"
+        async with asyncio.timeout(20):
+            while True:
+                attempts = (await api.call("GET", path)).json()["deliveries"]
+                if attempts and attempts[0]["outcome"] == "delivered":
+                    break
+                await asyncio.sleep(0.05)
+        assert set(came) == {f"msg_{posted}".encode()}
+        assert [one["outcome"] for one in attempts] == ["delivered", "failed", "failed"]
+        assert all(one["error"] for one in attempts[1:])
+
+
+@pytest.fixture
+def away() -> Iterator[Any]:
+    """A function that takes the store away from deliveries, and brings it back: its calls raise."""
+
+    async def fail(*_: Any, **__: Any) -> Any:
+        raise Unavailable("The store is away.")
+
+    taken: list[Any] = []
+
+    def change(*, is_away: bool) -> None:
+        if not is_away:
+            while taken:
+                taken.pop().stop()
+            return
+        for name in ("claim", "post", "delete", "get_messages", "next_due"):
+            taken.append(patch.object(MemoryMessageStore, name, fail))
+            taken[-1].start()
+
+    yield change
+    change(is_away=False)
+
+
+async def test_deliveries_go_on_after_the_store_was_away(api: Api, away: Any) -> None:
+    """Nothing is lost of what was posted before, is under way meanwhile, or comes later."""
+    async with Receiver() as receiver:
+        await subscribe(api, receiver.url)
+        for first in range(0, 300, 100):
+            await api.post(*({"body": n} for n in range(first, first + 100)))
+        away(is_away=True)
+        await asyncio.sleep(2)
+        away(is_away=False)
+        await api.post({"body": 300})
+        api.advance(61)  # leases of what could not be deleted
+        async with asyncio.timeout(40):
+            count = 0
+            while {one.document["body"] for one in receiver.received} != set(range(301)):
+                count = len(await receiver.wait(count + 1, seconds=40))
