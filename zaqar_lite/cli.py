@@ -39,6 +39,7 @@ PARTS = (
             "key": "make, list, disable and rotate keys",
             "quota": "show, set and reset quotas of projects",
             "data-key": "list and rotate the keys of encrypted queues",
+            "schedule": "post messages by the clock",
             "subscription": "send a queue's messages to a URL",
             "listen": "receive webhooks, to try things",
             "share": "print a pre-signed permission for a queue",
@@ -111,7 +112,9 @@ WITH_A_VALUE = frozenset(
     }
 )
 FLAGS = frozenset({"--json"})
-NOUNS = frozenset({"queue", "message", "claim", "dlq", "key", "quota", "context", "subscription"})
+NOUNS = frozenset(
+    {"queue", "message", "claim", "dlq", "key", "quota", "context", "subscription", "schedule"}
+)
 
 
 def options_last(words: Sequence[str]) -> list[str]:

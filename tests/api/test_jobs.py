@@ -136,10 +136,8 @@ async def test_one_job_of_a_kind_runs_and_can_be_cancelled(api: Api) -> None:
     assert (await api.call("DELETE", path)).status_code == 204
     job = await ended(api, path)
     assert job["state"] == "cancelled"
-    for _ in range(100):
-        if (await api.call("POST", f"{LETTERS}/redrives", {"filter": {}})).status_code == 202:
-            break
-        await asyncio.sleep(0.05)
+    begun = await api.call("POST", f"{LETTERS}/redrives", {"filter": {}})
+    assert begun.status_code == 202
     jobs = (await api.call("GET", f"{LETTERS}/redrives")).json()["jobs"]
     assert [one["id"] for one in jobs][-1] == job["id"]
     assert len(jobs) == 2
@@ -248,3 +246,15 @@ async def test_what_is_claimed_is_not_cancelled(api: Api) -> None:
 async def test_a_group_is_a_short_text(api: Api, group: Any) -> None:
     answer = await api.call("POST", "messages", {"messages": [{"body": 1, "group": group}]})
     assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("reason", ["http_503", "max_failures"])
+async def test_a_reason_is_the_consumers_or_the_limits(api: Api, reason: str) -> None:
+    await api.call("PUT", "", {"_dead_letter_queue": "letters", "_max_failures": 1})
+    await api.post({"body": 1})
+    (message,) = await api.claim()
+    act = {"claim": {"release_in": 0, "failed": True, "reason": "http_503"}}
+    assert (await api.call("PATCH", message["href"], act)).status_code == 204
+    for choice in ({"reason": reason}, {"where": "reason = 'http_503'"}):
+        document = {"filter": choice, "dry_run": True}
+        assert (await run(api, f"{LETTERS}/redrives", document))["selected"] == 1

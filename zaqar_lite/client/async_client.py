@@ -2,6 +2,7 @@
 
 from zaqar_lite.client.asynchronous.claiming import AsyncClaiming
 from zaqar_lite.client.asynchronous.dead_letters import AsyncDeadLetters
+from zaqar_lite.client.asynchronous.jobs import AsyncJobs
 from zaqar_lite.client.asynchronous.keys import AsyncKeys
 from zaqar_lite.client.asynchronous.queues import AsyncQueues
 from zaqar_lite.client.asynchronous.quotas import AsyncQuotas
@@ -9,7 +10,13 @@ from zaqar_lite.client.asynchronous.subscriptions import AsyncSubscriptions
 
 
 class AsyncClient(
-    AsyncQueues, AsyncDeadLetters, AsyncClaiming, AsyncKeys, AsyncQuotas, AsyncSubscriptions
+    AsyncQueues,
+    AsyncDeadLetters,
+    AsyncClaiming,
+    AsyncKeys,
+    AsyncQuotas,
+    AsyncSubscriptions,
+    AsyncJobs,
 ):
     """An async client for one event loop. Use it in an `async with`, or `await close()` it.
 

@@ -43,6 +43,8 @@ def encode_message(message: object, encoder: Encoder | None = None) -> bytes:
         parts += (b',"idempotency_key":', dumps(message.idempotency_key))
     if message.headers is not None:
         parts += (b',"headers":', dumps(dict(message.headers)))
+    if message.group is not None:
+        parts += (b',"group":', dumps(message.group))
     return b"".join([*parts, b"}"])
 
 

@@ -33,6 +33,7 @@ class NewMessage:
         idempotency_key: the server stores one message per queue and key, however often it is
             posted while it remembers the key.
         headers: the message's own headers, strings.
+        group: a group that jobs of the server can choose by.
     """
 
     body: Any
@@ -41,6 +42,7 @@ class NewMessage:
     deliver_at: dt.datetime | None = None
     idempotency_key: str | None = None
     headers: Mapping[str, str] | None = None
+    group: str | None = None
 
 
 class Ids(list[str]):

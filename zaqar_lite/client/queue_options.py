@@ -23,6 +23,8 @@ KEYS: Mapping[str, str] = {
     "filter": "_filter",
     "priority": "_priority",
     "notify_on_post": "_notify_on_post",
+    "max_redrives": "_max_redrives",
+    "ttl_after_delay": "_ttl_after_delay",
 }
 RESERVED = frozenset(
     {*KEYS.values(), "_enable_encrypt_messages", "_flavor", "_monitor", "_retry_policy"}
@@ -50,6 +52,8 @@ class QueueOptions:
         priority: rules that give messages a priority by their headers.
         notify_on_post: whether subscribers hear of a delayed message when it is posted, instead of
             when it is due.
+        max_redrives: how often a job puts a letter of this queue back, unless it is forced to (3).
+        ttl_after_delay: whether ttls count from the end of the delay.
         metadata: keys of one's own.
     """
 
@@ -66,6 +70,8 @@ class QueueOptions:
     filter: str | None = None
     priority: str | None = None
     notify_on_post: bool | None = None
+    max_redrives: int | None = None
+    ttl_after_delay: bool | None = None
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def as_metadata(self) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 from zaqar_lite.client.sync.claiming import SyncClaiming
 from zaqar_lite.client.sync.dead_letters import SyncDeadLetters
+from zaqar_lite.client.sync.jobs import SyncJobs
 from zaqar_lite.client.sync.keys import SyncKeys
 from zaqar_lite.client.sync.queues import SyncQueues
 from zaqar_lite.client.sync.quotas import SyncQuotas
 from zaqar_lite.client.sync.subscriptions import SyncSubscriptions
 
 
-class Client(SyncQueues, SyncDeadLetters, SyncClaiming, SyncKeys, SyncQuotas, SyncSubscriptions):
+class Client(
+    SyncQueues, SyncDeadLetters, SyncClaiming, SyncKeys, SyncQuotas, SyncSubscriptions, SyncJobs
+):
     """A sync client; threads may share it. Use it in a `with`, or `close()` it.
 
     Its arguments are `Shell`'s. `AsyncClient` has the same methods.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from zaqar_lite.commands import attempts
+from zaqar_lite.commands import attempts, jobs
 from zaqar_lite.commands.durations import whole_seconds
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import FAILED, Leaves, add_leaf, add_noun, at_least, pairs
@@ -36,7 +36,8 @@ def add_command(subparsers: Leaves) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="only letters whose body has this; a.b reaches inside, VALUE is JSON or a string",
+        help="only letters whose body has this; a.b reaches inside, VALUE is JSON or a string; or "
+        "the server's filter language, such as \"reason = 'http_503'\": then it is a job",
     )
     parser.add_argument("--limit", type=at_least(0), help="letters at most")
     for option, text in (
@@ -45,6 +46,8 @@ def add_command(subparsers: Leaves) -> None:
     ):
         parser.add_argument(option, type=whole_seconds, metavar="DURATION", help=text)
     parser.add_argument("--dry-run", action="store_true", help="only count")
+    parser.add_argument("--force", action="store_true", help="also what was redriven often (job)")
+    jobs.add_options(parser)
 
 
 def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
@@ -72,7 +75,10 @@ def count(client: "Client", arguments: argparse.Namespace, output: Output) -> No
 
 
 def redrive(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
-    """Move dead letters back."""
+    """Move dead letters back: here, or by a job of the server where an option asks for one."""
+    is_job = jobs.is_language(arguments.where) or arguments.rate or arguments.watch
+    if is_job or arguments.force:
+        return _redrive_there(client, arguments, output)
     result = client.redrive(
         arguments.queue,
         to=arguments.to,
@@ -91,6 +97,24 @@ def redrive(client: "Client", arguments: argparse.Namespace, output: Output) -> 
     if result.lost:
         output.say(f"{result.lost} letters are in both queues: run again within ten minutes")
     return FAILED if result.homeless or result.refused or result.lost else None
+
+
+def _redrive_there(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+    wanted = jobs.wants(arguments.where)
+    if arguments.source is not None:
+        wanted["source"] = arguments.source
+    job = client.start_redrive(
+        arguments.queue,
+        filter=wanted,
+        to=arguments.to,
+        limit=arguments.limit,
+        max_per_second=arguments.rate,
+        dry_run=arguments.dry_run,
+        ttl=arguments.ttl,
+        delay=arguments.delay,
+        force=arguments.force,
+    )
+    return jobs.follow(client, job, output, watch=arguments.watch, dry_run=arguments.dry_run)
 
 
 def _of(source: str | None) -> str:

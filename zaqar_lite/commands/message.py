@@ -5,7 +5,7 @@ import json
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from zaqar_lite.commands import attempts, settle, tail
+from zaqar_lite.commands import attempts, jobs, settle, tail
 from zaqar_lite.commands.durations import instant, seconds_above_zero, whole_seconds
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import (
@@ -54,7 +54,9 @@ def add_command(subparsers: Leaves) -> None:
     _times(parser)
     parser = add_leaf(verbs, "cancel", cancel, "take back messages that nobody holds")
     parser.add_argument("queue")
-    parser.add_argument("id", nargs="+")
+    parser.add_argument("id", nargs="*")
+    parser.add_argument("--group", help="all that is delayed and was posted in this group instead")
+    jobs.add_options(parser)
     parser = add_leaf(verbs, "delete", delete, "delete messages that a claim holds")
     parser.add_argument("queue")
     parser.add_argument("id", nargs="+")
@@ -85,6 +87,7 @@ def _declare_post(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", action="store_true", help="bodies are strings, whatever they say")
     parser.add_argument("--key", help="idempotency key of the message (one body only)")
     parser.add_argument("--header", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--group", help="a group that jobs can choose by")
     _times(parser)
     group = parser.add_argument_group("posting a file")
     group.add_argument("--file", metavar="FILE", help="a message per line or row; - reads stdin")
@@ -200,6 +203,14 @@ def cancel(client: "Client", arguments: argparse.Namespace, output: Output) -> i
     """Take messages back."""
     from zaqar_lite.client import MessageClaimed  # noqa: PLC0415 - only once a command runs
 
+    if (arguments.group is None) == (not arguments.id):
+        raise UsageError("give ids, or --group")
+    if arguments.group is not None:
+        wanted = {"group": arguments.group}
+        job = client.act_on_delayed(
+            arguments.queue, "cancel", filter=wanted, max_per_second=arguments.rate
+        )
+        return jobs.follow(client, job, output, watch=arguments.watch)
     there = _existing(client, arguments)
     rows: list[dict[str, object]] = []
     for one in arguments.id:
@@ -295,4 +306,5 @@ def _new_message(arguments: argparse.Namespace, text: str) -> "NewMessage":
         deliver_at=arguments.deliver_at,
         idempotency_key=arguments.key,
         headers=pairs(arguments.header, "--header") or None,
+        group=arguments.group,
     )

@@ -43,8 +43,10 @@ class Choice(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Which messages are meant: all that is given must hold.
 
     `older_than` is in seconds since the post; `due_before` and `due_after` are instants (RFC 3339)
-    of the end of a delay. `where` is in the language of `_filter`, over the headers and `reason`,
-    `source`, `claim_count`, `failure_count`, `redriven` and `group`.
+    of the end of a delay. `reason` is what was given for the last failure, or why the letter died
+    (`max_failures`). `where` is in the language of `_filter`, over the headers and `reason` (the
+    first of the two that is there), `source`, `claim_count`, `failure_count`, `redriven` and
+    `group`.
     """
 
     reason: str | None = None
@@ -147,13 +149,18 @@ class Chooser:
         self._where = None if choice.where is None else Filter(parse_filter(choice.where))
         self._path = () if choice.body is None else tuple(choice.body.path.split("."))
 
+    @property
+    def needs_attempts(self) -> bool:
+        """Whether the messages must be read with their attempts."""
+        return self._choice.reason is not None or self._where is not None
+
     def means(self, message: Message) -> bool:
         """Whether a message is meant."""
         choice, origin = self._choice, message.origin
         due = message.delay_expires_at or 0
         headers = message.headers or {}
         return (
-            (choice.reason is None or (origin is not None and origin.reason == choice.reason))
+            (choice.reason is None or choice.reason in _reasons(message))
             and (choice.source is None or (origin is not None and origin.source == choice.source))
             and (self._posted_before is None or message.created_at <= self._posted_before)
             and (self._before is None or 0 < due < self._before)
@@ -179,6 +186,13 @@ class Chooser:
         return is_same(value, wanted.equals)
 
 
+def _reasons(message: Message) -> list[str]:
+    """Why the last hand-out failed, and why the letter died, as far as there are such."""
+    last = message.attempts[-1].reason if message.attempts else None
+    died = None if message.origin is None else message.origin.reason
+    return [reason for reason in (last, died) if reason is not None]
+
+
 def _facts(message: Message) -> dict[str, str]:
     facts = {
         **(message.headers or {}),
@@ -188,7 +202,7 @@ def _facts(message: Message) -> dict[str, str]:
     origin, group = message.origin, group_of(message)
     if origin is not None:
         facts |= {
-            "reason": origin.reason,
+            "reason": _reasons(message)[0],
             "source": origin.source,
             "redriven": str(origin.redriven),
         }

@@ -167,8 +167,8 @@ class JobRunner:
             size = min(size, _PLANNED)
         if order.limit is not None:
             size = min(size, max(1, order.limit - job.selected))
-        found, cursor, is_end = await self._page(queue, job, size)
         chooser = Chooser(order.filter, job.created_at)
+        found, cursor, is_end = await self._page(queue, job, size, details=chooser.needs_attempts)
         now, any_state = self._clock.now_ms(), order.ids is not None or job.act is JobAct.REDRIVE
         chosen = [
             one
@@ -198,7 +198,7 @@ class JobRunner:
         return min(_LARGEST, max(_SMALLEST, _BYTES // (average + 1))), version
 
     async def _page(
-        self, queue: QueueRef, job: Job, size: int
+        self, queue: QueueRef, job: Job, size: int, *, details: bool
     ) -> tuple[Sequence[Message], int, bool]:
         """The next messages, up to where that is, and whether nothing is behind it."""
         ids = job.order.ids
@@ -217,6 +217,7 @@ class JobRunner:
                 Marker(job.until),
                 include_claimed=True,
                 include_delayed=True,
+                details=details,
             ),
         )
         if page.marker is None or not page.messages:

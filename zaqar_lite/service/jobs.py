@@ -4,6 +4,7 @@ While a job runs, its record has the name of its queue and its act, so that ther
 in a queue. When it is over, it is kept for a day under its own id.
 """
 
+import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 
@@ -30,6 +31,7 @@ RUNNING, ENDED = "job", "job-ended"
 KEPT = 20
 _KEPT_MS = 86_400_000
 _TRIES = 20
+_MOMENT = 0.05
 
 
 class Jobs:
@@ -70,15 +72,29 @@ class Jobs:
             stats = await self._messages.stats(queue)
             job.total = stats.total
             job.until = 0 if stats.newest is None else stats.newest.position
-        try:
-            await self._put(queue, job, expected=0)
-        except RecordChanged:
+        for _ in range(_TRIES):
+            try:
+                await self._put(queue, job, expected=0)
+            except RecordChanged:
+                await self._make_room(queue, act)
+            else:
+                self.begun()
+                return job
+        raise Conflict("A job of this kind ends just now: try again.")
+
+    async def _make_room(self, queue: QueueRef, act: JobAct) -> None:
+        """Wait a moment for a job that is over and about to be put away.
+
+        Raises:
+            Conflict: it still runs.
+        """
+        record = await self.record(queue, act)
+        if record is not None and not Job.decode(record.value).is_over():
             raise Conflict(
                 f"A job of this kind ({act.value}) runs in the queue {queue.name!r} already: wait "
                 "for its end, or cancel it."
-            ) from None
-        self.begun()
-        return job
+            )
+        await asyncio.sleep(_MOMENT)
 
     def now_ms(self) -> int:
         """What time it is."""

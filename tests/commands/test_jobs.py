@@ -1,0 +1,83 @@
+"""Jobs and schedules on the command line and in the SDK."""
+
+import time
+from typing import Any
+
+from tests.commands.running import Run
+from zaqar_lite.client import Client, NewMessage
+
+
+def run_one(run: Run, *words: str) -> tuple[int, Any]:
+    """Run a command that prints one record; answer its exit code and that."""
+    code, (row,) = run(*words)
+    return code, row
+
+
+def let_die(client: Client, queue: str, *bodies: Any) -> str:
+    """Send messages to the dead letters; answer their queue."""
+    client.create_queue(queue, {"_dead_letter_queue": f"{queue}-dead", "_max_failures": 1})
+    client.post_batch(queue, bodies)
+    with client.claim(queue, limit=20) as claim:
+        for message in claim:
+            claim.release(message, failed=True, reason="http_503")
+    return f"{queue}-dead"
+
+
+def test_a_filter_makes_a_job_that_is_followed(run: Run, client: Client, queue: str) -> None:
+    dead = let_die(client, queue, *range(5))
+    words = ("dlq", "redrive", dead, "--where", "reason = 'http_503'", "--watch")
+    with_sample = run_one(run, *words, "--dry-run")
+    assert (with_sample[0], with_sample[1]["selected"], with_sample[1]["done"]) == (0, 5, 0)
+    assert len(with_sample[1]["sample"]) == 5
+    code, row = run_one(run, *words, "--rate", "1000", "--limit", "3")
+    assert (code, row["state"], row["done"]) == (0, "completed", 3)
+    assert client.stats(queue).free == 3
+
+
+def test_a_job_is_started_looked_at_and_cancelled(client: Client, queue: str) -> None:
+    dead = let_die(client, queue, *range(20))
+    job = client.start_redrive(dead, filter={}, max_per_second=1)
+    assert job.state == "running"
+    client.cancel_job(job.path)
+    assert client.get_job(job.path).state == "cancelled"
+
+
+def test_a_group_is_cancelled(run: Run, client: Client, queue: str) -> None:
+    client.create_queue(queue, {"_default_message_delay": 600})
+    client.post_batch(queue, [NewMessage(body=1, group="a"), NewMessage(body=2, group="b")])
+    assert run("message", "post", queue, "3", "--group", "a")[0] == 0
+    code, row = run_one(run, "message", "cancel", queue, "--group", "a", "--watch")
+    assert (code, row["done"]) == (0, 2)
+    left = list(client.list_messages(queue, include_delayed=True, echo=True))
+    assert [message.body for message in left] == [2]
+    assert run("message", "cancel", queue)[0] == 2
+
+
+def test_schedules(run: Run, client: Client, queue: str) -> None:
+    name = f"s-{queue}"
+    code, made = run_one(
+        run, "schedule", "create", name, queue, '{"n": 1}', "--cron", "30 2 * * *",
+        "--time-zone", "Europe/Berlin", "--jitter", "5m", "--header", "a=b",
+    )  # fmt: skip
+    assert (code, made["body"], made["headers"]) == (0, {"n": 1}, {"a": "b"})
+    code, rows = run("schedule", "next", name)
+    assert [row["next"] for row in rows] == made["next"]
+    code, rows = run("schedule", "list")
+    assert name in [row["name"] for row in rows]
+    assert run_one(run, "schedule", "pause", name)[1]["next"] == []
+    assert run_one(run, "schedule", "resume", name)[1]["next"] == made["next"]
+    code, fired = run_one(run, "schedule", "fire", name)
+    (message,) = client.get_messages(queue, [fired["message_id"]])
+    assert message.body == {"n": 1}
+    assert run_one(run, "schedule", "show", name)[1]["queue"] == queue
+    assert run("schedule", "delete", name)[0] == 0
+    assert run("schedule", "show", name)[0] != 0
+
+
+def test_a_schedule_fires(client: Client, queue: str) -> None:
+    client.put_schedule(queue, queue, 1, every=1)
+    until = time.monotonic() + 60
+    while not client.stats(queue).free and time.monotonic() < until:
+        time.sleep(0.1)
+    assert client.get_schedule(queue)["counts"]["fired"] >= 1
+    client.delete_schedule(queue)

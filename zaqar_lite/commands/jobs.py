@@ -1,0 +1,78 @@
+"""Jobs of the server on the command line: begin one, and follow it to its end."""
+
+import argparse
+import json
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from zaqar_lite.commands.output import Output
+from zaqar_lite.commands.running import FAILED, UsageError, above_zero
+
+if TYPE_CHECKING:
+    from zaqar_lite.client import Client
+    from zaqar_lite.client.job import Job
+
+_LOOK_EVERY = 0.5
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare how a job runs."""
+    parser.add_argument("--rate", type=above_zero, metavar="N", help="messages a second at most")
+    parser.add_argument("--watch", action="store_true", help="show how far it is, until its end")
+
+
+def is_language(words: list[str]) -> bool:
+    """Whether `--where` is in the server's filter language, and not KEY=VALUE."""
+    return any("=" not in word or " " in word.partition("=")[0] for word in words)
+
+
+def wants(words: list[str]) -> dict[str, Any]:
+    """The filter of `--where`: the server's language, or one KEY=VALUE.
+
+    Raises:
+        UsageError: more than one.
+    """
+    if not words:
+        return {}
+    if len(words) > 1:
+        raise UsageError("a job takes one --where: combine conditions with AND")
+    if is_language(words):
+        return {"where": words[0]}
+    path, _, text = words[0].partition("=")
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    return {"body": {"path": path, "equals": value}}
+
+
+def follow(
+    client: "Client", job: "Job", output: Output, *, watch: bool, dry_run: bool = False
+) -> int | None:
+    """Print a job; with `watch`, or where it only counts, at its end."""
+    while job.path and not job.is_over and (watch or dry_run):
+        if watch:
+            left = "" if job.remaining is None else f", about {job.remaining} s left"
+            output.say(f"{job.done} done of {job.selected} ({job.examined} of {job.total}{left})")
+        time.sleep(_LOOK_EVERY)
+        job = client.get_job(job.path)
+    output.record(_row(job))
+    if not job.is_over:
+        output.say(f"It goes on in the server: {job.path}")
+    return FAILED if job.refused or job.state == "failed" else None
+
+
+def _row(job: "Job") -> Mapping[str, Any]:
+    row: dict[str, Any] = {
+        "state": job.state,
+        "selected": job.selected,
+        "done": job.done,
+        "refused": dict(job.refused),
+        "path": job.path,
+    }
+    if job.sample:
+        row["sample"] = list(job.sample)
+    if job.error:
+        row["error"] = job.error
+    return row
