@@ -9,7 +9,9 @@ from zaqar_lite.client import Client, NewMessage
 
 def run_one(run: Run, *words: str) -> tuple[int, Any]:
     """Run a command that prints one record; answer its exit code and that."""
-    code, (row,) = run(*words)
+    code, rows = run(*words)
+    assert len(rows) == 1, (code, rows)
+    (row,) = rows
     return code, row
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from zaqar_lite.commands.output import Output
-from zaqar_lite.commands.running import FAILED, UsageError, above_zero
+from zaqar_lite.commands.running import FAILED, UsageError, at_least
 
 if TYPE_CHECKING:
     from zaqar_lite.client import Client
@@ -18,7 +18,7 @@ _LOOK_EVERY = 0.5
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare how a job runs."""
-    parser.add_argument("--rate", type=above_zero, metavar="N", help="messages a second at most")
+    parser.add_argument("--rate", type=at_least(1), metavar="N", help="messages a second at most")
     parser.add_argument("--watch", action="store_true", help="show how far it is, until its end")
 
 
