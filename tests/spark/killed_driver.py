@@ -18,7 +18,7 @@ from zaqar_lite.spark.jobs.redrive import Redrive
 from zaqar_lite.spark.jobs.target import Target
 from zaqar_lite.spark.session import session
 
-PLAN = Redrive(batch=10)
+PLAN = Redrive(batch=10, server=False)
 
 
 def to_files(spark: SparkSession, server: str, queue: str, place: Path) -> StreamingQuery:

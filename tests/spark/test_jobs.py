@@ -138,6 +138,18 @@ def test_redrive_moves_what_it_is_told_and_leaves_the_rest(
     assert "was" in str(bodies(client, f"{queue}-else")[0])
 
 
+def test_the_servers_own_job_redrives_where_there_is_no_sql(
+    server: ServerProcess, client: Client, queue: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    letters = dead_letters(client, queue, ["timeout"] * 30)
+    ids = {message.id for message in client.list_messages(letters)}
+    code, told = run(capsys, "redrive", "--endpoint", server.url, "--queue", letters)
+    assert (code, told["moved"], told["left"], told["rejected"]) == (0, 30, 0, 0)
+    assert told["job"]
+    assert {message.id for message in client.list_messages(queue)} == ids
+    assert client.stats(letters).total == 0
+
+
 def test_a_redrive_that_ends_early_holds_nothing(
     spark: SparkSession,
     server: ServerProcess,

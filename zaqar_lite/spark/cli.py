@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             summary = arguments.run(spark, target, arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except (PySparkException, ZaqarError, OSError, ValueError) as error:
+    except (PySparkException, ZaqarError, OSError, ValueError, RuntimeError) as error:
         _print({"job": arguments.job, "error": _last_line(error)})
         return USAGE if _is_usage(error) else FAILED
     finally:
@@ -88,6 +88,9 @@ def parser() -> argparse.ArgumentParser:
     redrive.add_argument("--body", metavar="SQL", help="the new body, JSON text")
     redrive.add_argument("--rate", type=float, help="messages a second")
     redrive.add_argument("--run-id", default="redrive")
+    redrive.add_argument(
+        "--no-server-job", dest="server", action="store_false", help="let Spark move every letter"
+    )
     redrive.add_argument("--batch", type=int, default=10_000)
     redrive.add_argument("--ttl", type=int, help="seconds to live in the target")
 
@@ -178,7 +181,7 @@ def _dlq_report(spark: SparkSession, target: Target, given: argparse.Namespace) 
 
 
 def _redrive(spark: SparkSession, target: Target, given: argparse.Namespace) -> Summary:
-    names = ["to", "where", "body", "rate", "run_id", "batch", "ttl"]
+    names = ["to", "where", "body", "rate", "run_id", "batch", "ttl", "server"]
     plan = Redrive(**{name: getattr(given, name) for name in names})
     return jobs.redrive(spark, target, plan, dry_run=given.dry_run)
 

@@ -17,6 +17,7 @@ from pyspark.sql.functions import col, concat, expr, lit
 
 from zaqar_lite.client import Client, Held
 from zaqar_lite.spark import claiming
+from zaqar_lite.spark.jobs import server_job
 from zaqar_lite.spark.jobs.target import Summary, Target
 from zaqar_lite.spark.options import OptionError, Options, parse
 from zaqar_lite.spark.renewal import Renewal
@@ -38,6 +39,8 @@ class Redrive:
         batch: letters claimed at a time, 10,000 at most.
         ttl: seconds that a message lives in its target.
         claim_ttl: seconds that a claim outlives a job that is killed.
+        server: whether a job of the server's may do it, where there is no SQL and the server has
+            such jobs: it keeps ids and attempts, and knows no `run_id`, since it moves each letter.
     """
 
     to: str | None = None
@@ -48,6 +51,7 @@ class Redrive:
     batch: int = 10_000
     ttl: int | None = None
     claim_ttl: int = 300
+    server: bool = True
 
 
 def redrive(
@@ -70,6 +74,13 @@ def redrive(
     if dry_run:
         rows = _chosen(target.read(spark), plan).groupBy("queue").count().collect()
         return {"dry_run": True, "moved": {row["queue"]: row["count"] for row in rows}}
+    if plan.server and plan.where is None and plan.body is None:
+        with target.client() as client:
+            order: dict[str, Any] = {"filter": {}, "to": plan.to, "ttl": plan.ttl}
+            order["max_per_second"] = plan.rate and max(1, int(plan.rate))
+            job = server_job.redrive(client, target.queue, order)
+        if job is not None:
+            return _told(job)
     summary: Summary = {"moved": 0, "left": 0, "rejected": 0, "lost": 0, "retries": 0}
     summary["refused"] = []
     options = parse(target.options() | {"claimTtl": str(plan.claim_ttl)})
@@ -94,6 +105,27 @@ def redrive(
             renewal.stop()
             claiming.release(client, target.queue, unmoved + batch)
     return summary
+
+
+def _told(job: dict[str, Any]) -> Summary:
+    """Say what a job of the server's did.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    if job["state"] == "failed":
+        message = f"the server's job {job['id']} failed: {job.get('error')}"
+        raise RuntimeError(message)
+    refused: dict[str, int] = job["refused"]
+    return {
+        "moved": job["done"],
+        "left": job["total"] - job["done"] - sum(refused.values()),
+        "rejected": sum(refused.values()),
+        "lost": 0,
+        "retries": 0,
+        "refused": [{"reason": reason, "letters": count} for reason, count in refused.items()],
+        "job": job["id"],
+    }
 
 
 def _post(
