@@ -226,7 +226,7 @@ def _first(queue: Queue, now: int, budget: _Budget) -> Entry | _Stop | Page:
 
 def _in_memory(db: State, entries: Sequence[Entry], take: Take) -> list[_Readable] | None:
     """The taken entries with their bodies, unless something of them must be read."""
-    if take.details and any(map(reading.has_kept, entries)):
+    if take.details and any(entry.past and entry.past.kept for entry in entries):
         return None
     bodies = bodies_in_memory(db, entries)
     return None if bodies is None else list(zip(entries, bodies, repeat(())))

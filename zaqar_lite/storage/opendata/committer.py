@@ -160,8 +160,11 @@ class Committer:
         self._watch = None
         if self._began is None:
             return
-        if self._stalled() is not None:
-            self._give_up_waiting()
+        stalled = self._stalled()
+        if stalled is not None:  # the memory holds what the batch holds
+            logger.error("%s", stalled)
+            _settle([*self._writing, *self._waiting], stalled)
+            self._writing, self._waiting = [], []
             return
         loop = asyncio.get_running_loop()
         self._watch = loop.call_at(self._began + self._engine.patience, self._look)
@@ -178,13 +181,6 @@ class Committer:
             "stored later.",
             retry_after=5,
         )
-
-    def _give_up_waiting(self) -> None:
-        """Answer those who wait for a disk that hangs; the memory holds what the batch holds."""
-        exc = self._stalled()
-        logger.error("%s", exc)
-        _settle([*self._writing, *self._waiting], exc)
-        self._writing, self._waiting = [], []
 
     async def _fail(self, exc: Unavailable) -> None:
         logger.error("a batch was not written: %s", exc)

@@ -62,7 +62,11 @@ async def open_store(db: State) -> None:
         if block is None or db.engine.was_rebuilt:  # it may be an older one that came to light
             block = max(sum(block or ()), db.clock.now_us(), log.last_id + 1), 0
             db.puts[keys.ID_BLOCK] = db.puts[keys.LOG_BLOCK] = bookkeeping.encode_block(*block)
-        state = state or _new_state(sum(block), log.last_instant)
+        if state is None:
+            logger.error(
+                "the secret of the message ids is lost: messages have other ids from now on"
+            )
+            state = bookkeeping.State(sum(block), log.last_instant, os.urandom(16))
         if db.engine.was_rebuilt:  # as above; what no queue holds is put back, not replayed
             instant = max(state.last_instant, log.last_instant)
             state = bookkeeping.State(sum(block), instant, state.secret)
@@ -142,11 +146,6 @@ async def _survey(db: State) -> _Log:
         last_id = max(last_id, metadata.message_id)
         last_instant = max(last_instant, metadata.received_at)
     return _Log(starts, last_id, last_instant)
-
-
-def _new_state(next_id: int, last_instant: int) -> bookkeeping.State:
-    logger.error("the secret of the message ids is lost: messages have other ids from now on")
-    return bookkeeping.State(next_id, last_instant, os.urandom(16))
 
 
 def _complete(db: State, segments: dict[int, int], log: _Log, next_id: int) -> dict[int, int]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from itertools import islice, takewhile
 
 from zaqar_lite.domain.ids import Marker
@@ -37,7 +38,9 @@ async def list_messages(db: State, queue: QueueRef, selection: Selection) -> Pag
     page = Page((), None)
     while True:
         start = -1 if after is None else after
-        current, now = await prepared(db, queue, version, _cold_after(start), reads=True)
+        current, now = await prepared(
+            db, queue, version, partial(cold_after, position=start, count=MAX_EXAMINED), reads=True
+        )
         if current is None:
             return page
         there = current
@@ -119,10 +122,6 @@ def _cuts(total: int, count: int) -> list[int]:
     """The indexes at which at most `count` ranges of `total` entries end."""
     ranges = min(count, total)
     return [total * (index + 1) // ranges - 1 for index in range(ranges)]
-
-
-def _cold_after(start: int) -> Callable[[Queue], list[QueuePage]]:
-    return lambda there: cold_after(there, start, MAX_EXAMINED)
 
 
 async def read(

@@ -218,7 +218,9 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
                 there.keys.forget(NEVER, STEP)
                 db.changed(there)
             else:
-                there.remove_all()
+                for page in list(there.pages):
+                    for entry in list(page.entries.values()):
+                        there.remove(entry)
                 past.forget_rest(db, there)
                 there.keys.forget(NEVER)
                 db.remove_record(there)

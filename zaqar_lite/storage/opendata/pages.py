@@ -51,7 +51,7 @@ def encode_page(page: Page) -> bytes:
         page.encoded, page.encoded_count = elements, number
     else:
         page.encoded, page.encoded_count = b"", 0  # nothing more is appended to a full page
-    return active.join_active(number, elements, in_flight, active.encode_extras(extras))
+    return active.join_active(number, elements, in_flight, extras)
 
 
 def _extra(entry: Entry) -> bytes | None:

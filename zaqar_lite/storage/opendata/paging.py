@@ -91,7 +91,11 @@ async def load(
     db: State, queue: Queue, pages: Sequence[Page], kept: AbstractSet[Page] = frozenset()
 ) -> None:
     """Let the entries of cold pages in; others than `kept` may be forgotten for them."""
-    wanted = {page_key(queue, page): page for page in pages if page.cold is not None}
+    wanted = {
+        keys.queue_key(RecordType.ACTIVE, queue.raw, page.number): page
+        for page in pages
+        if page.cold is not None
+    }
     epochs = {page: page.epoch for page in wanted.values()}
     stored = await db.engine.get(list(wanted)) if wanted else {}
     found: dict[Page, dict[int, Entry] | CodecError] = {}
@@ -113,7 +117,8 @@ async def load(
         queue.uncool(page)
         if isinstance(entries, CodecError):
             logger.error("damaged: %s", entries)
-            queue.discard_page(page)
+            queue.drop_page(page)
+            queue.damaged_page(page.number)  # never to be written over
             continue
         page.entries = entries
         for entry in entries.values():
@@ -155,11 +160,6 @@ def cool(db: State, kept: AbstractSet[Page] = frozenset()) -> None:
             )
         ):
             resident.forget(page)
-
-
-def page_key(queue: Queue, page: Page) -> bytes:
-    """The key of a page's record."""
-    return keys.queue_key(RecordType.ACTIVE, queue.raw, page.number)
 
 
 async def walk(db: State) -> AsyncIterator[tuple[Queue, Entry]]:

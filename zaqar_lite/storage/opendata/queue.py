@@ -262,12 +262,6 @@ class Queue:
         elif past is None or not past.damaged:
             self.ready_count -= 1
 
-    def remove_all(self) -> None:
-        """Remove the entries of a queue that is short, and wholly in memory."""
-        for page in list(self.pages):
-            for entry in list(page.entries.values()):
-                self.remove(entry)
-
     def leave(self, entry: Entry) -> None:
         """Let an entry that is counted in no state leave the queue."""
         self.total -= 1
@@ -287,11 +281,6 @@ class Queue:
         del self.numbered[page.number]
         self.due.pop(page, None)
         page.best, page.next_visible, page.min_expires = NOTHING, NEVER, NEVER
-
-    def discard_page(self, page: Page) -> None:
-        """Forget a page whose record can't be read, and never write over it."""
-        self.drop_page(page)
-        self.damaged_page(page.number)
 
     # -- pages in memory, and not --
 

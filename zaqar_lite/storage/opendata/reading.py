@@ -167,11 +167,6 @@ def _taken(headers: list[tuple[str, str]], name: str) -> str | None:
     return None
 
 
-def has_kept(entry: Entry) -> bool:
-    """Whether there is something to read of an entry's attempts."""
-    return entry.past is not None and bool(entry.past.kept)
-
-
 async def read_attempts(db: State, entries: Sequence[Entry]) -> Mapping[int, Sequence[Attempt]]:
     """Read the attempts of entries as they are now, by position; one that is damaged is left out.
 

@@ -46,8 +46,15 @@ class InFlight(NamedTuple):
 
 
 @cache
-def _layout(number: int) -> struct.Struct:
+def _layout_of_page(number: int) -> struct.Struct:
     return struct.Struct("<" + "QBqqH" * number)
+
+
+def _layout(number: int) -> struct.Struct:
+    """The layout of so many elements; those of long arrays, which others write, are not kept."""
+    return (
+        _layout_of_page(number) if number <= _CACHED_COUNT else _layout_of_page.__wrapped__(number)
+    )
 
 
 def encode_elements(fields: Sequence[int]) -> bytes:
@@ -55,27 +62,26 @@ def encode_elements(fields: Sequence[int]) -> bytes:
 
     Raises CodecError: a field out of range.
     """
-    number = len(fields) // 5
-    layout = _layout(number) if number <= _CACHED_COUNT else struct.Struct("<" + "QBqqH" * number)
-    return pack(layout, *fields)
+    return pack(_layout(len(fields) // 5), *fields)
 
 
-def encode_entries(fields: Sequence[int]) -> bytes:
-    """Encode an array of available or in-flight messages, given as their fields in one row.
+def encode_active(
+    available: Sequence[int], in_flight: Sequence[int], extras: Sequence[bytes] = ()
+) -> bytes:
+    """Encode an active page: the RFC's two arrays, then our extras, absent where there are none.
 
     Raises CodecError: more than 65,535 elements, or a field out of range.
     """
-    return count(len(fields) // 5, "messages") + encode_elements(fields)
+    return join_active(len(available) // 5, encode_elements(available), in_flight, extras)
 
 
-def encode_active(available: Sequence[int], in_flight: Sequence[int], extras: bytes = b"") -> bytes:
-    """Encode an active page: the RFC's two arrays, then our extras, absent where there are none."""
-    return encode_entries(available) + encode_entries(in_flight) + extras
-
-
-def join_active(number: int, available: bytes, in_flight: Sequence[int], extras: bytes) -> bytes:
+def join_active(
+    number: int, available: bytes, in_flight: Sequence[int], extras: Sequence[bytes]
+) -> bytes:
     """Encode an active page whose `number` available messages are encoded already."""
-    return count(number, "messages") + available + encode_entries(in_flight) + extras
+    beyond = count(len(extras), "extras") + b"".join(extras) if extras else b""
+    held = count(len(in_flight) // 5, "messages") + encode_elements(in_flight)
+    return count(number, "messages") + available + held + beyond
 
 
 @dataclass(slots=True)
@@ -198,11 +204,6 @@ def _read_extra(data: bytes, offset: int) -> tuple[tuple[int, Extra], int]:
     return (message_id, extra), offset
 
 
-def encode_extras(extras: Sequence[bytes]) -> bytes:
-    """Encode the extras of a page from those of its entries; nothing where there are none."""
-    return count(len(extras), "extras") + b"".join(extras) if extras else b""
-
-
 class Active(NamedTuple):
     """An active page; the extras are by the place of their entry, those in flight come last."""
 
@@ -213,8 +214,7 @@ class Active(NamedTuple):
 
 def _read_entries(data: bytes, offset: int) -> tuple[Sequence[int], int]:
     number, offset = read_count(data, offset), offset + 2
-    layout = _layout(number) if number <= _CACHED_COUNT else struct.Struct("<" + "QBqqH" * number)
-    return unpack(layout, data, offset)
+    return unpack(_layout(number), data, offset)
 
 
 def _by_place(

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 MAX_U16 = 0xFFFF
 MAX_U64 = (1 << 64) - 1
-MAX_I64 = (1 << 63) - 1
 _U16 = struct.Struct("<H")
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import struct
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from zaqar_lite.domain.attempts import Attempt, Ended
@@ -35,7 +35,6 @@ from zaqar_lite.storage.opendata.format.encoding import (
 from zaqar_lite.storage.opendata.format.filters import decode_filter, encode_filter
 
 _BYTES, _URI, _RAW = 1, 2, 3
-_U8 = struct.Struct("<B")
 _U64 = struct.Struct("<Q")
 _METADATA = struct.Struct("<QqqqIB")
 _ENDED = "QqH"
@@ -156,6 +155,7 @@ def decode_ended(data: bytes) -> list[EndedMessage]:
     return [EndedMessage(*row) for row in zip(rows, rows, rows, strict=True)]
 
 
+@lru_cache(4096)
 def encode_consumer(consumer: str | int) -> bytes:
     """Encode a ConsumerID: a UUID as its 16 bytes, other text as Utf8, a number as u64.
 
@@ -163,22 +163,11 @@ def encode_consumer(consumer: str | int) -> bytes:
     """
     if isinstance(consumer, int):
         return b"\x03" + pack(_U64, consumer)
-    return _encode_consumer_text(consumer)
-
-
-@cache
-def _cached_consumer(consumer: str) -> bytes:
     try:
         parsed = uuid.UUID(consumer)
     except ValueError:
         return b"\x02" + utf8(consumer)
     return b"\x01" + parsed.bytes if str(parsed) == consumer else b"\x02" + utf8(consumer)
-
-
-def _encode_consumer_text(consumer: str) -> bytes:
-    if _cached_consumer.cache_info().currsize > 4096:
-        _cached_consumer.cache_clear()
-    return _cached_consumer(consumer)
 
 
 def read_consumer(data: bytes, offset: int = 0) -> tuple[str, int]:
