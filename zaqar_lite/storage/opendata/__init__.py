@@ -7,14 +7,14 @@
 
 The records' bytes are in `format/` (`keys.py` lists them), the engines below them in `sqlite/` and
 `slatedb/`, behind `engine.py`. `state.py` is what operations may touch: queues, ids, and the batch
-that gathers. A queue (`queue.py`) is its pages of up to 256 entries, each one record
-(`checkpoint.py`); of a page that is not in memory its bounds and a summary are (`paging.py`,
-`pages.py`), and the pages of all queues share one bounded memory (`caches.py`). A payload
-and its entry of the metadata log are written once. An operation waits until what it needs is in
+that gathers. A queue (`queue.py`) is its pages of up to 256 entries, each one record (`pages.py`,
+`checkpoint.py`); of a page that is not in memory its bounds and a summary are (`paging.py`), and
+the pages of all queues share one bounded memory (`caches.py`). A payload and its entry of the
+metadata log are written once. An operation waits until what it needs is in
 memory, changes it in one step of the event loop, and is answered when the batch it is in is durable
 (`committer.py`). What is due is over by its instant alone; claims and the sweep tidy it up in
 bounded steps (`due.py`), and the sweep knows which queues to visit (`queues.py`). `database.py`
-stands on top: it opens by `opening.py`, `loading.py`, `replay.py` and, where pages were lost,
+stands on top: it opens by `loading.py`, `replay.py` and, where pages were lost,
 `restoring.py`, writes the batches, and brings the memory back when one fails.
 """
 
