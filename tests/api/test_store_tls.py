@@ -1,0 +1,91 @@
+"""Redis and MongoDB's protocol over TLS, with a server over them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pymongo
+import pytest
+from pymongo.errors import PyMongoError
+
+from tests import services
+from tests.api.conftest import MakeApi
+from tests.services.environments import SECANTUSDB
+from tests.services.process import Process, wait_until
+from tests.test_tls import make_certificate
+
+pytestmark = pytest.mark.anyio
+Pem = tuple[Path, Path]
+
+
+@pytest.fixture
+def pem(tmp_path: Path) -> Pem:
+    """A certificate of this machine, and its key: the server's and the client's."""
+    return make_certificate(tmp_path, "store")
+
+
+@pytest.fixture
+def redis_port(pem: Pem) -> Iterator[int]:
+    """A Redis that speaks TLS there, to clients with a certificate."""
+    (port,) = services.free_ports(1)
+    options = (
+        *("--tls-port", str(port), "--tls-ca-cert-file", str(pem[0]), "--tls-auth-clients", "yes"),
+        *("--tls-cert-file", str(pem[0]), "--tls-key-file", str(pem[1])),
+    )
+    with services.start_redis(options=options):
+        yield port
+
+
+@pytest.fixture
+def mongodb_port(pem: Pem, tmp_path: Path) -> Iterator[int]:
+    """A server that speaks MongoDB's protocol over TLS."""
+    port = services.free_port()
+    (tmp_path / "empty.toml").touch()
+    process = Process(
+        [
+            *(SECANTUSDB.program("secantusd-py"), "--config", str(tmp_path / "empty.toml")),
+            *("--host", "127.0.0.1", "--port", str(port), "--storage-path", str(tmp_path / "db")),
+            *("--tls-cert-file", str(pem[0]), "--tls-key-file", str(pem[1])),
+        ],
+        log=tmp_path / "log",
+    )
+
+    def answers() -> bool:
+        options: dict[str, Any] = {"tls": True, "tlsCAFile": str(pem[0]), "directConnection": True}
+        options["serverSelectionTimeoutMS"] = 300
+        with pymongo.MongoClient[dict[str, Any]]("127.0.0.1", port, **options) as client:
+            try:
+                return bool(client.admin.command("hello").get("isWritablePrimary"))
+            except PyMongoError:
+                return False
+
+    process.start()
+    try:
+        wait_until(answers, [process])
+        yield port
+    finally:
+        process.kill()
+
+
+async def check_it_works(make_api: MakeApi, store: str) -> None:
+    """A server over the store keeps a message and hands it out."""
+    async with make_api(store=store) as api:
+        posted = await api.call("POST", "messages", {"messages": [{"body": 1}]})
+        assert posted.status_code == 201
+        assert [message["body"] for message in await api.claim()] == [1]
+
+
+async def test_redis_over_tls(make_api: MakeApi, redis_port: int, pem: Pem) -> None:
+    def uri(authority: Path, shown: Pem) -> str:
+        files = f"ssl_ca_certs={authority}&ssl_certfile={shown[0]}&ssl_keyfile={shown[1]}"
+        return f"rediss://localhost:{redis_port}/0?{files}"
+
+    await check_it_works(make_api, uri(pem[0], pem))
+
+
+async def test_mongodb_over_tls(make_api: MakeApi, mongodb_port: int, pem: Pem) -> None:
+    def uri(authority: Path) -> str:
+        options = "directConnection=true&serverSelectionTimeoutMS=500&tls=true"
+        return f"mongodb://localhost:{mongodb_port}/z?{options}&tlsCAFile={authority}"
+
+    await check_it_works(make_api, uri(pem[0]))
