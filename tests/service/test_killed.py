@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.server import ServerProcess
-from tests.services import RedisServer
+from tests.services import start_redis
 
 IS_LONG = "ZAQAR_TEST_ALL" in os.environ
 LETTERS, KILLS, HOURS = (20_000, 5, 240) if IS_LONG else (1_500, 2, 4)
@@ -73,11 +73,15 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Servers]
     """One server over the embedded store, or two over Redis."""
     if request.param == "embedded":
         made = Servers(f"embedded://{tmp_path / 'data'}", 1, tmp_path)
-    else:
-        redis: RedisServer = request.getfixturevalue("redis_server")
+        yield made
+        made.close()
+        return
+    request.getfixturevalue("redis_server")  # skips where there is none
+    # Its own: the clock is moved, and other tests look at what a shared one holds.
+    with start_redis() as redis:
         made = Servers(redis.url, 2, tmp_path)
-    yield made
-    made.close()
+        yield made
+        made.close()
 
 
 def wait_for(look: Callable[[], bool]) -> None:
