@@ -10,7 +10,8 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import QueueRef, StoreOptions
-from zaqar_lite.service.messages import Draft, Messages
+from zaqar_lite.service.drafts import Draft
+from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues

@@ -18,7 +18,7 @@ import orjson
 from zaqar_lite.api.http import HttpError, Request, WrongLength
 from zaqar_lite.domain.groups import GROUP_HEADER, MAX_GROUP
 from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN, MAX_BODY_DEPTH
-from zaqar_lite.service.messages import Draft
+from zaqar_lite.service.drafts import Draft
 
 T = TypeVar("T")
 _MALFORMED = "The request body could not be parsed: {}."

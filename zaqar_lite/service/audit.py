@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, Protocol
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.messages import Draft, Messages
+from zaqar_lite.service.drafts import Draft
+from zaqar_lite.service.messages import Messages
 
 logger = logging.getLogger("zaqar_lite")
 Event = Mapping[str, Any]

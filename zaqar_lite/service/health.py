@@ -10,7 +10,8 @@ from zaqar_lite.domain.errors import ZaqarLiteError
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import QueueRef, Stats
 from zaqar_lite.service.claims import Claims
-from zaqar_lite.service.messages import Draft, Messages
+from zaqar_lite.service.drafts import Draft
+from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import MessageStore
 

@@ -1,21 +1,17 @@
 """The rules of messages: post, list, get, edit, delete and pop."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
-
-from msgspec import Struct
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
 from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id, parse_marker
-from zaqar_lite.domain.instants import read_instant
-from zaqar_lite.domain.limits import MAX_IDEMPOTENCY_KEY, MIN_MESSAGE_TTL, Limits
+from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import (
     Claimed,
     DelayMode,
     Edit,
-    IdempotencyKey,
     Message,
     NewMessage,
     Page,
@@ -25,6 +21,7 @@ from zaqar_lite.domain.models import (
     Selection,
     Take,
 )
+from zaqar_lite.service.drafts import Draft, Drafts
 from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.queues import Queues
@@ -35,17 +32,6 @@ from zaqar_lite.storage.base import MessageStore
 
 if TYPE_CHECKING:
     from zaqar_lite.service.encryption.vault import Vault
-
-
-class Draft(Struct, frozen=True, gc=False):
-    """A message as it was posted; None where the client gave nothing (seconds)."""
-
-    body: bytes
-    ttl: int | None = None
-    delay: int | None = None
-    idempotency_key: str | None = None
-    headers: Mapping[str, str] | None = None
-    deliver_at: str | None = None
 
 
 class Receipt(NamedTuple):
@@ -79,7 +65,7 @@ class Messages:
         self._router = router
         self._notes = notes
         self._limits = limits
-        self._clock = clock
+        self._drafts = Drafts(limits, clock)
         self.turns = policies.turns
         """In which large posts are read, checked and prepared."""
 
@@ -118,14 +104,14 @@ class Messages:
             QuotaReached: the project has as much as its quota allows, before any key is looked
                 at. Nothing was stored.
         """
-        self._check_post(drafts, batch_key)
+        self._drafts.check_post(drafts, batch_key)
         large, timed = len(drafts) > STEP, False
         if large:
             for first, part in cut(drafts):
                 await self.turns.wait()
-                timed = self._check_drafts(first, part) or timed
+                timed = self._drafts.check(first, part) or timed
         else:
-            timed = self._check_drafts(0, drafts)
+            timed = self._drafts.check(0, drafts)
         if self._stock is not None and self._stock.bounds(queue.project):
             size_of_bodies = sum(len(draft.body) for draft in drafts)
             await self._stock.admit(queue.project, len(drafts), size_of_bodies)
@@ -144,10 +130,10 @@ class Messages:
                 resolved: list[NewMessage] = []
                 for first, part in cut(drafts):
                     await self.turns.wait()
-                    resolved += self._resolve(queue, first, part, policy)
+                    resolved += self._drafts.resolve(queue, first, part, policy)
                 await self.turns.wait()
             else:
-                resolved = self._resolve(queue, 0, drafts, policy)
+                resolved = self._drafts.resolve(queue, 0, drafts, policy)
             new = await self._router.route(queue, resolved, policy.route, self.turns)
             if new is not resolved and sum(len(message.copies) for message in new) > STEP // 5:
                 await self.turns.wait()
@@ -174,9 +160,9 @@ class Messages:
         Raises:
             Invalid: one breaks a rule; names it by its index.
         """
-        self._check_drafts(0, drafts)
+        self._drafts.check(0, drafts)
         for index, draft in enumerate(drafts):
-            self._check_times(f"Message {index}", draft.ttl, draft.delay)
+            self._drafts.check_times(f"Message {index}", draft.ttl, draft.delay)
 
     async def list_messages(
         self,
@@ -258,7 +244,7 @@ class Messages:
             NotFound: no such message.
             Conflict: it can be claimed by now, or is on a normal queue.
         """
-        self._check_times("The message", ttl, delay)
+        self._drafts.check_times("The message", ttl, delay)
         if ttl is not None and delay is not None and ttl < delay:
             raise Invalid(
                 f"The ttl ({ttl}) must not be smaller than the delay ({delay}): the message "
@@ -382,109 +368,6 @@ class Messages:
             return False
         return True
 
-    def _resolve(
-        self, queue: QueueRef, first: int, drafts: Sequence[Draft], policy: Policy
-    ) -> list[NewMessage]:
-        """Make a part of a post, from message `first` on, what the store takes."""
-        default_ttl_ms, default_delay_ms = policy.default_ttl_ms, policy.default_delay_ms
-        if not default_delay_ms:
-            return [
-                NewMessage(
-                    draft.body,
-                    default_ttl_ms if draft.ttl is None else draft.ttl * 1000,
-                    0,
-                    _key(queue, draft),
-                    draft.headers,
-                )
-                for draft in drafts
-            ]
-        for index, draft in enumerate(drafts, first):
-            if draft.delay is not None:
-                self._check_times(f"Message {index}", None, draft.delay)
-        new = [
-            NewMessage(
-                draft.body,
-                default_ttl_ms if draft.ttl is None else draft.ttl * 1000,
-                default_delay_ms if draft.delay is None else draft.delay * 1000,
-                _key(queue, draft),
-                draft.headers,
-            )
-            for draft in drafts
-        ]
-        for place, draft in enumerate(drafts):
-            if draft.deliver_at is not None:
-                new[place] = self._timed(first + place, draft.deliver_at, new[place], policy)
-        if policy.ttl_after_delay:
-            new = [one._replace(ttl_ms=one.ttl_ms + one.delay_ms) for one in new]
-        return new
-
-    def _timed(self, index: int, deliver_at: str, new: NewMessage, policy: Policy) -> NewMessage:
-        """A message with the delay until the instant that was given; none once that is over."""
-        delay_ms = max(0, read_instant(deliver_at) - self._clock.now_ms())
-        self._check_times(f"Message {index}: deliver_at", None, -(-delay_ms // 1000))
-        if new.ttl_ms <= delay_ms and not policy.ttl_after_delay:
-            raise Invalid(
-                f"Message {index} would expire before it is delivered: give it a longer ttl, or "
-                "the queue _ttl_after_delay."
-            )
-        return new._replace(delay_ms=delay_ms)
-
-    def _check_post(self, drafts: Sequence[Draft], batch_key: str | None) -> None:
-        if not drafts:
-            raise Invalid("No messages to post.")
-        most = self._limits.max_messages_per_post
-        if len(drafts) > most:
-            # They are stored in one step, which is as long as they are many.
-            raise Invalid(
-                f"The post has {len(drafts)} messages; {most} are allowed: post them in parts."
-            )
-        if batch_key is not None:
-            _check_key("The Idempotency-Key header", batch_key)
-
-    def _check_drafts(self, first: int, drafts: Sequence[Draft]) -> bool:
-        """Check a part of a post, from message `first` on; tell if one has a `deliver_at`."""
-        timed = False
-        ttls = range(MIN_MESSAGE_TTL, self._limits.max_message_ttl + 1)
-        for index, draft in enumerate(drafts, first):
-            if draft.ttl is not None and draft.ttl not in ttls:
-                self._check_times(f"Message {index}", draft.ttl, None)
-            if draft.idempotency_key is not None:
-                _check_key(f"Message {index}: the idempotency_key", draft.idempotency_key)
-            if draft.headers is not None:
-                self._check_headers(index, draft.headers)
-            if draft.deliver_at is not None:
-                timed = True
-                if draft.delay is not None:
-                    raise Invalid(f"Message {index} has a delay and a deliver_at: give one.")
-                read_instant(draft.deliver_at)
-        return timed
-
-    def _check_times(self, what: str, ttl: int | None, delay: int | None) -> None:
-        if ttl is not None and not MIN_MESSAGE_TTL <= ttl <= self._limits.max_message_ttl:
-            raise Invalid(
-                f"{what}: the ttl must be between {MIN_MESSAGE_TTL} and "
-                f"{self._limits.max_message_ttl} seconds; it is {ttl}."
-            )
-        if delay is not None and not 0 <= delay <= self._limits.max_message_delay:
-            raise Invalid(
-                f"{what}: the delay must be between 0 and {self._limits.max_message_delay} "
-                f"seconds; it is {delay}."
-            )
-
-    def _check_headers(self, index: int, headers: Mapping[str, str]) -> None:
-        limits = self._limits
-        if len(headers) > limits.max_message_headers:
-            raise Invalid(
-                f"Message {index} has {len(headers)} headers; {limits.max_message_headers} are "
-                "allowed."
-            )
-        size = sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
-        if size > limits.max_message_headers_size:
-            raise Invalid(
-                f"Message {index} has {size} bytes of headers; {limits.max_message_headers_size} "
-                "are allowed."
-            )
-
     def _check_ids(self, ids: Collection[str]) -> None:
         most = self._limits.max_messages_per_page
         if not 1 <= len(ids) <= most:
@@ -501,13 +384,3 @@ class Messages:
     @staticmethod
     def _marker(text: str | None) -> Marker | None:
         return None if text is None else parse_marker(text)
-
-
-def _check_key(what: str, key: str) -> None:
-    if not 1 <= len(key.encode()) <= MAX_IDEMPOTENCY_KEY:
-        raise Invalid(f"{what} must have 1 to {MAX_IDEMPOTENCY_KEY} bytes (UTF-8).")
-
-
-def _key(queue: QueueRef, draft: Draft) -> IdempotencyKey | None:
-    key = draft.idempotency_key
-    return None if key is None else identify(queue, key, (draft.body,))

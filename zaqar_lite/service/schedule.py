@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.groups import GROUP_HEADER, MAX_GROUP
 from zaqar_lite.domain.instants import read_instant
-from zaqar_lite.service.messages import Draft
+from zaqar_lite.service.drafts import Draft
 from zaqar_lite.service.timing import Cron, Every, Once, Timing, jitter_ms, read_duration
 
 KIND = "schedule"
