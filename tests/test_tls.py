@@ -14,7 +14,7 @@ import pytest
 from tests.server import ServerProcess
 from zaqar_lite.client import Client, RetryPolicy, Unreachable
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.settings import load
+from zaqar_lite.loading import load
 from zaqar_lite.tls import Certificate
 
 ONCE = RetryPolicy(attempts=1)

@@ -18,6 +18,7 @@ from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Capability, StoreOptions
 from zaqar_lite.domain.subscriptions import refused_schemes
+from zaqar_lite.loading import load
 from zaqar_lite.policy_file import PolicyFile
 from zaqar_lite.push.guard import Guard, port_of
 from zaqar_lite.push.webhook import Webhooks
@@ -63,7 +64,7 @@ from zaqar_lite.service.subscribers import Subscribers
 from zaqar_lite.service.subscriptions import Subscriptions
 from zaqar_lite.service.usage import Usage
 from zaqar_lite.service.waiting import Waiting
-from zaqar_lite.settings import Settings, load
+from zaqar_lite.settings import Settings
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 from zaqar_lite.storage.registry import create_stores
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, Protocol
 from zaqar_lite import logs
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.settings import Settings, load
+from zaqar_lite.loading import load
+from zaqar_lite.settings import Settings
 from zaqar_lite.tls import Certificate
 
 logger = logging.getLogger("zaqar_lite")

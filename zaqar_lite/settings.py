@@ -1,30 +1,20 @@
 """One typed value with all settings; nothing else reads the environment.
 
-Sources, the later ones winning: the defaults, a TOML file (`--config` or ZAQAR_LITE_CONFIG),
-environment variables with the prefix ZAQAR_LITE_, the command line. Limits have upstream's names
-and defaults.
+Limits have upstream's names and defaults. `loading` reads them.
 """
 
-import difflib
 import ipaddress
-import re
-import tomllib
-from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from zaqar_lite import environment as environment_names
-from zaqar_lite.domain.errors import ConfigurationError, Invalid
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 
 PROVIDERS = ("keys", "jwt", "keystone")
-_SHORTEST_KEY = 32
-_KEY_ID = re.compile(r"[a-zA-Z0-9_-]{1,32}")
 _TEN_YEARS = 315_360_000
 
 
@@ -382,160 +372,6 @@ class Settings(BaseModel):
             return False
 
 
-def load(
-    *,
-    environment: Mapping[str, str],
-    config: Path | None = None,
-    overrides: Mapping[str, Any] | None = None,
-) -> Settings:
-    """Read the settings from file, environment and command line.
-
-    Raises:
-        ConfigurationError: unknown name (the nearest is named), wrong value, or values that
-            exclude each other.
-    """
-    given, _ = environment_names.server_values(environment)
-    named = given.pop(environment_names.CONFIG, None)
-    path = config or (Path(named) if named else None)
-    values: dict[str, Any] = {}
-    if path is not None:
-        values.update(_checked(_read_file(path), f"in {path}"))
-    where = f"in the environment, with the prefix {environment_names.PREFIX}"
-    values.update(_checked(environment_names.nested(given.items()), where))
-    values.update(overrides or {})
-    try:
-        settings = Settings.model_validate(values)
-    except ValidationError as exc:
-        first = exc.errors(include_url=False, include_input=False)[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise ConfigurationError(f"The setting {name} is wrong: {first['msg']}.") from None
-    _check_together(settings)
-    return settings
-
-
-def _check_gateways(settings: Settings) -> None:
-    if settings.providers and (settings.gateways or settings.names_gateways):
-        raise ConfigurationError(
-            "gateways, gateway_secret and gateway_names are for auth none: elsewhere no gateway "
-            "says who somebody is."
-        )
-    if any(len(secret) < _SHORTEST_KEY for secret in comma_list(settings.gateway_secret or "")):
-        raise ConfigurationError(
-            f"gateway_secret needs {_SHORTEST_KEY} bytes: openssl rand -hex 32."
-        )
-    if settings.gateway_names and settings.tls_client_ca is None:
-        raise ConfigurationError("gateway_names needs tls_client_ca: who signs their certificates.")
-
-
 def comma_list(text: str) -> list[str]:
     """The entries of a setting that is a list."""
     return [entry for entry in (one.strip() for one in text.split(",")) if entry]
-
-
-def _read_file(path: Path) -> Mapping[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise ConfigurationError(f"Can't read the configuration {path}: {exc.strerror}.") from exc
-    except tomllib.TOMLDecodeError as exc:
-        raise ConfigurationError(f"The configuration {path} is not TOML: {exc}.") from exc
-
-
-def _checked(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    for name in values:
-        if name not in Settings.model_fields:
-            near = difflib.get_close_matches(name, Settings.model_fields, n=1, cutoff=0.0)
-            raise ConfigurationError(f"Unknown setting {name!r} {where}; did you mean {near[0]!r}?")
-    return values
-
-
-def _check_together(settings: Settings) -> None:
-    for smaller, larger in (
-        ("max_message_delay", "max_message_ttl"),
-        ("default_message_ttl", "max_message_ttl"),
-        ("default_message_delay", "max_message_delay"),
-        ("default_claim_ttl", "max_claim_ttl"),
-        ("default_claim_grace", "max_claim_grace"),
-        ("min_length_client_id", "max_length_client_id"),
-    ):
-        low, high = getattr(settings, smaller), getattr(settings, larger)
-        if low > high:
-            raise ConfigurationError(
-                f"{smaller} ({low}) must not be above {larger} ({high}): change one of them."
-            )
-    _check_identity(settings)
-    _check_gateways(settings)
-    try:
-        UNLIMITED.changed(settings.quotas)
-    except Invalid as exc:
-        raise ConfigurationError(f"The setting quotas is wrong: {exc}") from None
-    _check_signing(settings)
-    if settings.smtp_host is not None and settings.smtp_sender is None:
-        raise ConfigurationError("smtp_host needs smtp_sender: the address that mails come from.")
-    if settings.require_confirmation and settings.signing_keys[1] is None:
-        raise ConfigurationError(
-            "require_confirmation needs signed_url_secret_key or signed_url_keys: requests to "
-            "confirm are signed."
-        )
-    if settings.is_loopback:
-        return
-    if not (settings.trust_headers or settings.providers or settings.names_gateways):
-        raise ConfigurationError(
-            f"The address {settings.host} is not loopback, and nobody authenticates: whoever "
-            "reaches it may act for any project. Start with --auth keys; or put a gateway that "
-            "authenticates in front, with gateway_secret or --trust-headers; or listen on "
-            "127.0.0.1."
-        )
-    if settings.clock_offset_file is not None:
-        raise ConfigurationError(
-            "clock_offset_file is for tests: it is refused on an address that is not loopback."
-        )
-
-
-def _check_signing(settings: Settings) -> None:
-    keys, current = settings.signing_keys
-    for key_id, key in keys.items():
-        name = f"signed_url_keys.{key_id}" if key_id else "signed_url_secret_key"
-        if key_id in settings.signed_url_keys and not _KEY_ID.fullmatch(key_id):
-            raise ConfigurationError(
-                f"signed_url_keys: {key_id!r} is no id: 1 to 32 letters, digits, '_' and '-'."
-            )
-        if len(key.encode()) < _SHORTEST_KEY:
-            raise ConfigurationError(
-                f"{name} has {len(key.encode())} bytes; with fewer than {_SHORTEST_KEY} the "
-                "signatures can be guessed. Make one: openssl rand -hex 32."
-            )
-    if settings.signed_url_key_id is None and len(settings.signed_url_keys) > 1:
-        raise ConfigurationError(
-            "signed_url_keys has several: say by signed_url_key_id which signs."
-        )
-    if settings.signed_url_key_id is not None and current not in settings.signed_url_keys:
-        raise ConfigurationError(f"signed_url_key_id: signed_url_keys has no {current!r}.")
-
-
-def _check_identity(settings: Settings) -> None:
-    for name in settings.providers:
-        if name not in PROVIDERS:
-            raise ConfigurationError(
-                f"The setting auth is wrong: {name!r} is none of {', '.join(PROVIDERS)}, or 'none'."
-            )
-    if "jwt" in settings.providers:
-        for name in ("jwt_issuer", "jwt_audience", "jwt_keys"):
-            if not getattr(settings, name):
-                raise ConfigurationError(f"auth is jwt, so {name} must be set.")
-    if "keystone" in settings.providers and not settings.keystone_url:
-        raise ConfigurationError("auth is keystone, so keystone_url must be set.")
-    if settings.policy_file is not None and not {"jwt", "keystone"}.intersection(
-        settings.providers
-    ):
-        raise ConfigurationError(
-            "policy_file is about the roles of tokens: auth must name jwt or keystone."
-        )
-    if (settings.keystone_username is None) != (settings.keystone_password is None):
-        raise ConfigurationError(
-            "keystone_username and keystone_password go together: set both, or none."
-        )
-    if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise ConfigurationError("tls_cert and tls_key go together: set both, or none.")
-    if settings.tls_client_ca is not None and settings.tls_cert is None:
-        raise ConfigurationError("tls_client_ca needs TLS: set tls_cert and tls_key too.")

@@ -14,9 +14,9 @@ from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.models import QueueRecord, QueueRef, StoreOptions
+from zaqar_lite.loading import load
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.settings import load
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata import commands
 from zaqar_lite.storage.opendata.transfer import MakeQueue, Rehearse

@@ -16,8 +16,8 @@ from tests.api.conftest import Api, MakeApi
 from tests.keystone import Keystone
 from zaqar_lite.api.routes import Route
 from zaqar_lite.domain.identity import Verb
+from zaqar_lite.loading import load
 from zaqar_lite.main import create_app
-from zaqar_lite.settings import load
 
 pytestmark = pytest.mark.anyio
 SETTINGS: dict[str, Any] = {

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from tests.api.conftest import Api, MakeApi
 from zaqar_lite.domain.errors import ConfigurationError, Unauthenticated, Unavailable
+from zaqar_lite.loading import load
 from zaqar_lite.published import KeySet
 from zaqar_lite.service.identity.tokens import PublishedKeys
-from zaqar_lite.settings import load
 
 pytestmark = pytest.mark.anyio
 ISSUER = "https://issuer.example.org"

@@ -13,7 +13,7 @@ from aiosmtpd.controller import Controller
 from tests.api.conftest import MakeApi, make_api  # noqa: F401 - a fixture
 from tests.services.process import free_port
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.settings import load
+from zaqar_lite.loading import load
 
 pytestmark = pytest.mark.anyio
 

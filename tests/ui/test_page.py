@@ -15,7 +15,7 @@ import pytest
 from tests.api.conftest import PROJECT, Api, MakeApi, make_api  # noqa: F401 - a fixture
 from tests.server import ServerProcess
 from zaqar_lite.client import Client
-from zaqar_lite.settings import load
+from zaqar_lite.loading import load
 
 pytestmark = pytest.mark.anyio
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'

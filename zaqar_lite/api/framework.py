@@ -12,7 +12,8 @@ from starlette.responses import Response as StarletteResponse
 from zaqar_lite.api.dispatch import answer, header_list
 from zaqar_lite.api.http import Request
 from zaqar_lite.api.routes import Route, RouteTree
-from zaqar_lite.api.schemas import Schema, schemas
+from zaqar_lite.api.schema import Schema
+from zaqar_lite.api.schemas import schemas
 from zaqar_lite.api.v2.queues import PATCH_TYPE
 from zaqar_lite.domain.limits import Limits
 

@@ -1,12 +1,12 @@
 """The documents of the API as JSON schemas, for the OpenAPI document."""
 
-from typing import Any
-
+from zaqar_lite.api.job_schemas import job_schemas
+from zaqar_lite.api.schema import ANY, COUNT, LINKS, TEXT, Schema, list_of, object_of
+from zaqar_lite.api.subscription_schemas import subscription_schemas
 from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON, Ended
 from zaqar_lite.domain.groups import MAX_GROUP
 from zaqar_lite.domain.limits import MAX_PROJECT_ID, Limits
 from zaqar_lite.domain.quotas import LARGEST, NAMES, RATES
-from zaqar_lite.domain.subscriptions import MAX_SUBSCRIBER, MIN_TTL
 from zaqar_lite.service.identity.keys import (
     LONGEST_LIFE,
     LONGEST_OVERLAP,
@@ -14,92 +14,74 @@ from zaqar_lite.service.identity.keys import (
     MOST_LISTED,
 )
 
-Schema = dict[str, Any]
-_TEXT: Schema = {"type": "string"}
-_COUNT: Schema = {"type": "integer", "minimum": 0}
-_ANY: Schema = {}
-
-
-def _object(required: tuple[str, ...] = (), /, **properties: Schema) -> Schema:
-    schema: Schema = {"type": "object", "properties": properties}
-    if required:
-        schema["required"] = list(required)
-    return schema
-
-
-def _list(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
-
-
-_LINKS = _list(_object(("rel", "href"), rel=_TEXT, href=_TEXT))
 _DEAD_LETTER: Schema = {
     "anyOf": [
         {"type": "null"},
-        _object(
+        object_of(
             ("source", "moved_at", "claim_count"),
-            source=_TEXT,
-            moved_at=_TEXT,
-            claim_count=_COUNT,
+            source=TEXT,
+            moved_at=TEXT,
+            claim_count=COUNT,
             last_claim_id={"type": ["string", "null"]},
             last_client_id={"type": ["string", "null"]},
-            reason=_TEXT,
-            redriven=_COUNT,
+            reason=TEXT,
+            redriven=COUNT,
         ),
     ]
 }
-_ATTEMPT = _object(
+_ATTEMPT = object_of(
     ("number", "claimed_at", "ended_at", "outcome", "delay"),
-    number=_COUNT,
-    claimed_at=_TEXT,
-    ended_at=_TEXT,
+    number=COUNT,
+    claimed_at=TEXT,
+    ended_at=TEXT,
     outcome={"enum": [outcome.value for outcome in Ended]},
-    delay=_COUNT,
+    delay=COUNT,
     reason={"type": ["string", "null"]},
     detail={"type": ["string", "null"]},
     client_id={"type": ["string", "null"]},
 )
-_MESSAGE = _object(
+_MESSAGE = object_of(
     ("id", "href", "ttl", "age", "body"),
-    id=_TEXT,
-    href=_TEXT,
-    ttl=_COUNT,
-    age=_COUNT,
-    body=_ANY,
-    checksum=_TEXT,
-    claim_count=_COUNT,
-    failure_count=_COUNT,
+    id=TEXT,
+    href=TEXT,
+    ttl=COUNT,
+    age=COUNT,
+    body=ANY,
+    checksum=TEXT,
+    claim_count=COUNT,
+    failure_count=COUNT,
     parked_until={"type": ["string", "null"]},
-    attempts=_list(_ATTEMPT),
-    created=_TEXT,
+    attempts=list_of(_ATTEMPT),
+    created=TEXT,
     delay_expires={"type": ["string", "null"]},
     headers={"type": ["object", "null"]},
     group={"type": ["string", "null"]},
     dead_letter=_DEAD_LETTER,
 )
-_POPPED = _object(
+_POPPED = object_of(
     ("id", "ttl", "age", "body", "claim_id", "claim_count"),
-    id=_TEXT,
-    ttl=_COUNT,
-    age=_COUNT,
-    body=_ANY,
+    id=TEXT,
+    ttl=COUNT,
+    age=COUNT,
+    body=ANY,
     claim_id={"type": ["string", "null"]},
-    claim_count=_COUNT,
-    checksum=_TEXT,
+    claim_count=COUNT,
+    checksum=TEXT,
 )
-_KEY_DOCUMENT = _object(
+_KEY_DOCUMENT = object_of(
     ("id", "project", "grants", "created_at", "expires_at", "disabled"),
-    id=_TEXT,
+    id=TEXT,
     project={"type": ["string", "null"]},
-    grants=_list(_TEXT),
-    created_at=_TEXT,
+    grants=list_of(TEXT),
+    created_at=TEXT,
     created_by={"type": ["string", "null"]},
     expires_at={"type": ["string", "null"]},
     disabled={"type": "boolean"},
-    description=_TEXT,
+    description=TEXT,
 )
-_MADE_KEY: Schema = {**_KEY_DOCUMENT, "properties": {**_KEY_DOCUMENT["properties"], "key": _TEXT}}
+_MADE_KEY: Schema = {**_KEY_DOCUMENT, "properties": {**_KEY_DOCUMENT["properties"], "key": TEXT}}
 _QUOTAS: Schema = {
-    **_object(
+    **object_of(
         (),
         **{
             name: {
@@ -113,7 +95,7 @@ _QUOTAS: Schema = {
     "additionalProperties": False,
 }
 _USAGE: Schema = {"type": "object", "additionalProperties": {"type": ["integer", "null"]}}
-_END = _object(("href", "age", "created"), href=_TEXT, age=_COUNT, created=_TEXT)
+_END = object_of(("href", "age", "created"), href=TEXT, age=COUNT, created=TEXT)
 
 
 def schemas(limits: Limits) -> dict[str, Schema]:
@@ -132,123 +114,123 @@ def schemas(limits: Limits) -> dict[str, Schema]:
     }
     return {
         **_parameters(limits),
-        **_subscriptions(),
-        **_jobs(),
-        "Error": _object(("title",), title=_TEXT, description=_TEXT),
+        **subscription_schemas(),
+        **job_schemas(),
+        "Error": object_of(("title",), title=TEXT, description=TEXT),
         "Metadata": {"type": "object", "additionalProperties": True},
-        "MetadataPatch": _list(
-            _object(
+        "MetadataPatch": list_of(
+            object_of(
                 ("op", "path"),
                 op={"enum": ["add", "remove", "replace"]},
                 path={"type": "string", "pattern": "^/metadata/"},
-                value=_ANY,
+                value=ANY,
             )
         ),
-        "Queues": _object(
+        "Queues": object_of(
             ("queues", "links"),
-            queues=_list(
-                _object(("name", "href"), name=_TEXT, href=_TEXT, metadata={"type": "object"})
+            queues=list_of(
+                object_of(("name", "href"), name=TEXT, href=TEXT, metadata={"type": "object"})
             ),
-            links=_LINKS,
-            count=_COUNT,
+            links=LINKS,
+            count=COUNT,
         ),
-        "Depth": _object(
+        "Depth": object_of(
             ("depth", "ready", "delayed", "claimed", "oldest_ready_seconds"),
-            depth=_COUNT,
-            ready=_COUNT,
-            delayed=_COUNT,
-            claimed=_COUNT,
+            depth=COUNT,
+            ready=COUNT,
+            delayed=COUNT,
+            claimed=COUNT,
             oldest_ready_seconds={"type": "number", "minimum": 0},
         ),
-        "Stats": _object(
+        "Stats": object_of(
             ("messages",),
-            messages=_object(
+            messages=object_of(
                 ("claimed", "free", "total"),
-                claimed=_COUNT,
-                free=_COUNT,
-                total=_COUNT,
-                ready=_COUNT,
-                delayed=_COUNT,
+                claimed=COUNT,
+                free=COUNT,
+                total=COUNT,
+                ready=COUNT,
+                delayed=COUNT,
                 oldest=_END,
                 newest=_END,
             ),
         ),
-        "Purge": _object(
-            ("resource_types",), resource_types=_list({"enum": ["messages", "subscriptions"]})
+        "Purge": object_of(
+            ("resource_types",), resource_types=list_of({"enum": ["messages", "subscriptions"]})
         ),
-        "Share": _object(
-            paths=_list({"enum": ["messages", "subscriptions", "claims"]}),
-            methods=_list({"enum": ["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]}),
+        "Share": object_of(
+            paths=list_of({"enum": ["messages", "subscriptions", "claims"]}),
+            methods=list_of({"enum": ["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]}),
             expires={"type": ["string", "null"], "format": "date-time"},
         ),
-        "SignedUrl": _object(
+        "SignedUrl": object_of(
             ("paths", "methods", "project", "expires", "signature"),
-            paths=_list(_TEXT),
-            methods=_list(_TEXT),
-            project=_TEXT,
-            expires=_TEXT,
-            signature=_TEXT,
+            paths=list_of(TEXT),
+            methods=list_of(TEXT),
+            project=TEXT,
+            expires=TEXT,
+            signature=TEXT,
         ),
-        "History": _object(
+        "History": object_of(
             ("messages", "links"),
-            messages=_list(
-                _object(
+            messages=list_of(
+                object_of(
                     ("id", "at", "attempts"),
-                    id=_TEXT,
-                    at=_TEXT,
-                    attempts=_COUNT,
-                    consumers=_list(_TEXT),
+                    id=TEXT,
+                    at=TEXT,
+                    attempts=COUNT,
+                    consumers=list_of(TEXT),
                 )
             ),
-            links=_LINKS,
+            links=LINKS,
         ),
-        "Messages": _object(
+        "Messages": object_of(
             ("messages",),
             messages={
-                **_list(
-                    _object(
+                **list_of(
+                    object_of(
                         ("body",),
-                        body=_ANY,
+                        body=ANY,
                         ttl=ttl,
                         delay=delay,
                         idempotency_key={"type": "string", "minLength": 1, "maxLength": 128},
-                        headers={"type": "object", "additionalProperties": _TEXT},
+                        headers={"type": "object", "additionalProperties": TEXT},
                         group={"type": "string", "minLength": 1, "maxLength": MAX_GROUP},
-                        deliver_at=_TEXT,
+                        deliver_at=TEXT,
                     )
                 ),
                 "minItems": 1,
             },
         ),
-        "Resources": _object(("resources",), resources=_list(_TEXT), duplicates=_list(_TEXT)),
+        "Resources": object_of(("resources",), resources=list_of(TEXT), duplicates=list_of(TEXT)),
         "Edit": {
             "anyOf": [
                 {
-                    **_object(body=_ANY, ttl=ttl, delay=delay),
+                    **object_of(body=ANY, ttl=ttl, delay=delay),
                     "additionalProperties": False,
                     "minProperties": 1,
                 },
-                {**_object(("claim",), claim=_object()), "additionalProperties": False},
+                {**object_of(("claim",), claim=object_of()), "additionalProperties": False},
             ]
         },
         "Settlements": {
-            **_object(
-                delete=_list(_TEXT),
-                release=_list(
-                    _object(
+            **object_of(
+                delete=list_of(TEXT),
+                release=list_of(
+                    object_of(
                         ("id",),
-                        id=_TEXT,
+                        id=TEXT,
                         delay={"type": "integer", "minimum": 0, "maximum": limits.max_claim_ttl},
                         failed={"type": "boolean"},
                         reason={"type": "string", "maxLength": MAX_REASON},
                         detail={"type": "string", "maxLength": MAX_DETAIL},
                     )
                 ),
-                extend=_list(_object(("id", "ttl"), id=_TEXT, ttl=claim_ttl)),
-                dead=_list(
-                    _object(
+                extend=list_of(object_of(("id", "ttl"), id=TEXT, ttl=claim_ttl)),
+                dead=list_of(
+                    object_of(
                         ("id",),
-                        id=_TEXT,
+                        id=TEXT,
                         reason={"type": "string", "maxLength": MAX_REASON},
                         detail={"type": "string", "maxLength": MAX_DETAIL},
                     )
@@ -256,187 +238,65 @@ def schemas(limits: Limits) -> dict[str, Schema]:
             ),
             "additionalProperties": False,
         },
-        "Settled": _object(
+        "Settled": object_of(
             ("results",),
-            results=_list(
-                _object(("id", "status"), id=_TEXT, status=_COUNT, outcome=_TEXT, description=_TEXT)
+            results=list_of(
+                object_of(("id", "status"), id=TEXT, status=COUNT, outcome=TEXT, description=TEXT)
             ),
         ),
         "Message": _MESSAGE,
-        "MessageList": _object(("messages",), messages=_list(_MESSAGE), links=_LINKS),
-        "Popped": _object(("messages",), messages=_list(_POPPED)),
-        "Ranges": _object(("ranges",), ranges=_list(_object(marker=_TEXT, until=_TEXT))),
-        "DataKeys": _object(
+        "MessageList": object_of(("messages",), messages=list_of(_MESSAGE), links=LINKS),
+        "Popped": object_of(("messages",), messages=list_of(_POPPED)),
+        "Ranges": object_of(("ranges",), ranges=list_of(object_of(marker=TEXT, until=TEXT))),
+        "DataKeys": object_of(
             ("data_keys",),
-            data_keys=_list(
-                _object(
+            data_keys=list_of(
+                object_of(
                     ("id", "created_at", "server_key", "current"),
-                    id=_TEXT,
-                    created_at=_TEXT,
-                    server_key=_TEXT,
+                    id=TEXT,
+                    created_at=TEXT,
+                    server_key=TEXT,
                     current={"type": "boolean"},
                 )
             ),
         ),
         "Key": _KEY_DOCUMENT,
         "MadeKey": _MADE_KEY,
-        "Keys": _object(("keys", "links"), keys=_list(_KEY_DOCUMENT), links=_LINKS),
-        "NewKey": _object(
+        "Keys": object_of(("keys", "links"), keys=list_of(_KEY_DOCUMENT), links=LINKS),
+        "NewKey": object_of(
             ("grants",),
-            grants=_list({"type": "string", "pattern": "^!?[a-z*]+:[a-zA-Z0-9_.*?-]{1,64}$"}),
+            grants=list_of({"type": "string", "pattern": "^!?[a-z*]+:[a-zA-Z0-9_.*?-]{1,64}$"}),
             project={"type": ["string", "null"], "minLength": 1, "maxLength": MAX_PROJECT_ID},
             expires={"type": ["integer", "null"], "minimum": 1, "maximum": LONGEST_LIFE},
             description={"type": "string", "maxLength": MAX_DESCRIPTION},
         ),
         "KeyChange": {
-            **_object(("disabled",), disabled={"type": "boolean"}),
+            **object_of(("disabled",), disabled={"type": "boolean"}),
             "additionalProperties": False,
         },
-        "Quota": _object(
-            ("project", "quotas", "usage"), project=_TEXT, quotas=_QUOTAS, usage=_USAGE, own=_QUOTAS
+        "Quota": object_of(
+            ("project", "quotas", "usage"), project=TEXT, quotas=_QUOTAS, usage=_USAGE, own=_QUOTAS
         ),
         "Quotas": _QUOTAS,
-        "KeyOverlap": _object(
+        "KeyOverlap": object_of(
             overlap={"type": ["integer", "null"], "minimum": 0, "maximum": LONGEST_OVERLAP}
         ),
-        "Claim": _object(ttl=claim_ttl, grace=claim_grace),
-        "Claimed": _object(("messages",), messages=_list(_MESSAGE)),
-        "ClaimShown": _object(
+        "Claim": object_of(ttl=claim_ttl, grace=claim_grace),
+        "Claimed": object_of(("messages",), messages=list_of(_MESSAGE)),
+        "ClaimShown": object_of(
             ("age", "ttl", "href", "messages"),
-            age=_COUNT,
-            ttl=_COUNT,
-            href=_TEXT,
-            messages=_list(_MESSAGE),
+            age=COUNT,
+            ttl=COUNT,
+            href=TEXT,
+            messages=list_of(_MESSAGE),
         ),
-    }
-
-
-def _jobs() -> dict[str, Schema]:
-    """The schemas of jobs and schedules."""
-    count: Schema = {"type": "integer", "minimum": 1}
-    shown = _object(
-        ("id", "act", "state", "selected", "done", "refused"),
-        id=_TEXT,
-        act=_TEXT,
-        order={"type": "object"},
-        state={"enum": ["running", "completed", "cancelled", "failed"]},
-        created=_TEXT,
-        ended={"type": ["string", "null"]},
-        total=_COUNT,
-        examined=_COUNT,
-        selected=_COUNT,
-        done=_COUNT,
-        refused={"type": "object", "additionalProperties": _COUNT},
-        rate={"type": "number"},
-        remaining={"type": ["integer", "null"]},
-        sample=_list({"type": "object"}),
-        error=_TEXT,
-    )
-    body: Schema = {}
-    schedule = _object(
-        name=_TEXT,
-        queue=_TEXT,
-        body=body,
-        ttl=count,
-        delay=_COUNT,
-        headers={"type": "object", "additionalProperties": _TEXT},
-        group=_TEXT,
-        cron=_TEXT,
-        every={"type": ["integer", "string"]},
-        at=_TEXT,
-        time_zone=_TEXT,
-        start=_TEXT,
-        end=_TEXT,
-        jitter={"type": ["integer", "string"]},
-        missed={"enum": ["skip", "one", "all"]},
-        catch_up={"type": ["integer", "string"]},
-        overlap={"enum": ["allow", "skip"]},
-        paused={"type": "boolean"},
-    )
-    return {
-        "Schedule": schedule,
-        "Schedules": _object(("schedules", "links"), schedules=_list(schedule), links=_LINKS),
-        "Fired": _object(("message_id",), message_id=_TEXT),
-        "Job": _object(
-            ids=_list(_TEXT),
-            filter={"type": "object"},
-            dry_run={"type": "boolean"},
-            max_per_second=count,
-            limit=count,
-            to=_TEXT,
-            by={"type": "integer"},
-            reset={"enum": ["counts", "none"]},
-            delay=_COUNT,
-            ttl=_COUNT,
-            force={"type": "boolean"},
-        ),
-        "JobShown": shown,
-        "Jobs": _object(("jobs",), jobs=_list(shown)),
-    }
-
-
-def _subscriptions() -> dict[str, Schema]:
-    """The schemas of subscriptions."""
-    options: Schema = {
-        "type": "object",
-        "properties": {
-            "post_data": _TEXT,
-            "post_headers": {"type": "object", "additionalProperties": _TEXT},
-            "_retry_policy": {"type": "object"},
-            "dead_letter_queue": _TEXT,
-            "events_queue": _TEXT,
-            "from": _TEXT,
-            "subject": _TEXT,
-        },
-    }
-    ttl: Schema = {"type": "integer", "minimum": MIN_TTL}
-    subscriber: Schema = {"type": "string", "minLength": 1, "maxLength": MAX_SUBSCRIBER}
-    shown = _object(
-        ("id", "source", "subscriber", "ttl", "age", "options", "confirmed"),
-        id=_TEXT,
-        source=_TEXT,
-        subscriber=_TEXT,
-        ttl=_COUNT,
-        age=_COUNT,
-        options={"type": "object"},
-        confirmed={"type": "boolean"},
-        created=_TEXT,
-        disabled={"type": ["object", "null"]},
-    )
-    return {
-        "Subscription": _object(("subscriber",), subscriber=subscriber, ttl=ttl, options=options),
-        "SubscriptionChange": _object(
-            subscriber=subscriber, ttl=ttl, options=options, disabled={"enum": [False]}
-        ),
-        "Subscribed": _object(("subscription_id",), subscription_id=_TEXT, secret=_TEXT),
-        "SubscriptionShown": shown,
-        "Subscriptions": _object(
-            ("subscriptions", "links"), subscriptions=_list(shown), links=_LINKS
-        ),
-        "Deliveries": _object(
-            ("deliveries", "links"), deliveries=_list({"type": "object"}), links=_LINKS
-        ),
-        "Pinged": _object(
-            ("outcome", "milliseconds"),
-            outcome=_TEXT,
-            status={"type": ["integer", "null"]},
-            milliseconds=_COUNT,
-            answer=_TEXT,
-            error=_TEXT,
-        ),
-        "Replay": _object((), **{"from": _TEXT, "until": _TEXT, "marker": _TEXT}),
-        "Replayed": _object(
-            ("replayed", "marker"), replayed=_COUNT, marker={"type": ["string", "null"]}
-        ),
-        "SubscriptionSecret": _object(("secret",), secret=_TEXT),
-        "Confirmation": _object(("confirmed",), confirmed={"type": "boolean"}, token=_TEXT),
     }
 
 
 def _parameters(limits: Limits) -> dict[str, Schema]:
     """The schemas of parameters and headers."""
     return {
-        "Text": _TEXT,
+        "Text": TEXT,
         "Flag": {"type": "boolean"},
         "Key": {"type": "string", "pattern": "^[ -~]{1,128}$"},
         "QueueName": {
