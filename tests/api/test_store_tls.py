@@ -1,5 +1,6 @@
 """Redis and MongoDB's protocol over TLS, with a server over them."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from pymongo.errors import PyMongoError
 
 from tests import services
 from tests.api.conftest import MakeApi
+from tests.server import ServerProcess
 from tests.services.environments import SECANTUSDB
 from tests.services.process import Process, wait_until
 from tests.test_tls import make_certificate
@@ -81,6 +83,32 @@ async def test_redis_over_tls(make_api: MakeApi, redis_port: int, pem: Pem) -> N
         return f"rediss://localhost:{redis_port}/0?{files}"
 
     await check_it_works(make_api, uri(pem[0], pem))
+
+
+async def test_a_redis_of_an_unknown_authority_is_waited_for(
+    make_api: MakeApi, redis_port: int, pem: Pem, tmp_path: Path
+) -> None:
+    other, _ = make_certificate(tmp_path, "other")
+    async with make_api(store=f"rediss://localhost:{redis_port}/0?ssl_ca_certs={other}") as api:
+        assert (await api.call("GET", "/v2/ping")).status_code == 503
+
+
+@pytest.mark.parametrize("refused", ["ours", "theirs"])
+def test_a_refused_certificate_is_named_once_and_ends_cleanly(
+    redis_port: int, pem: Pem, tmp_path: Path, refused: str
+) -> None:
+    other, key = make_certificate(tmp_path, "other")
+    authority, (cert, key) = (pem[0], (other, key)) if refused == "ours" else (other, pem)
+    files = f"ssl_ca_certs={authority}&ssl_certfile={cert}&ssl_keyfile={key}"
+    server = ServerProcess(f"rediss://localhost:{redis_port}/0?{files}")
+    with server.start(ready=503):
+        server.wait_for(lambda: "waiting for the store" in server.log())
+        assert server.terminate() == 0
+        said = [json.loads(line)["message"] for line in server.log().splitlines()]
+    (waiting,) = [line for line in said if "waiting for the store" in line]
+    assert f"localhost:{redis_port}" in waiting
+    assert "certificate" in waiting or "unknown ca" in waiting
+    assert not [line for line in said if "Traceback" in line or "never retrieved" in line]
 
 
 async def test_mongodb_over_tls(make_api: MakeApi, mongodb_port: int, pem: Pem) -> None:

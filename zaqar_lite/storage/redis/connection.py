@@ -34,12 +34,19 @@ class Connection:
         """
         async with self._checking:
             if not self._checked:
-                for info in await self.router.on_every_node(_info):
-                    if isinstance(info, Exception):
-                        raise info
-                    _check(info)
+                try:
+                    await self._check_nodes()
+                except BaseException:  # nobody closes what was not opened
+                    await self.router.close()
+                    raise
                 self._checked = True
         self._users.add(user)
+
+    async def _check_nodes(self) -> None:
+        for info in await self.router.on_every_node(_info):
+            if isinstance(info, Exception):
+                raise info
+            _check(info)
 
     async def close(self, user: object) -> None:
         """Close the links when the last user goes; idempotent."""

@@ -152,7 +152,7 @@ async def connect(node: str | tuple[str, int], address: Address, make: Callable[
                 link.close()
                 raise
             return link
-    except OSError as exc:  # TimeoutError too
+    except (OSError, ConnectionLost) as exc:  # TimeoutError too, and a refused certificate of ours
         place = node if isinstance(node, str) else f"{node[0]}:{node[1]}"
         reason = "no answer in time" if isinstance(exc, TimeoutError) else str(exc)
         raise ConnectionLost(f"{place}: {reason}", sent=False) from exc

@@ -6,7 +6,7 @@ repeated only when its script says that it is safe (`repeatable`).
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from redis.asyncio.sentinel import Sentinel
@@ -26,6 +26,7 @@ from zaqar_lite.storage.redis.link import Link, connect
 from zaqar_lite.storage.redis.scripts import Script
 
 L = TypeVar("L", bound=Link)
+T = TypeVar("T")
 Word = str | bytes | int
 _MAX_HOPS = 5
 _RETRY_AFTER = 0.1
@@ -40,6 +41,7 @@ class Router(ABC):
         self._links: dict[Any, Link] = {}
         self._opening: dict[Any, asyncio.Task[Link]] = {}
         self._failed: dict[Any, tuple[float, str]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self, script: Script, keys: Keys, *words: Word, repeatable: bool = False) -> Any:  # noqa: ANN401 - a reply is what the script made it
         """Run a script on the keys it declares.
@@ -151,10 +153,22 @@ class Router(ABC):
             raise ConnectionLost(reason, sent=False)
         task = self._opening.get(node)
         if task is None:
-            task = self._opening[node] = asyncio.ensure_future(self._open_now(node))
+            task = self._opening[node] = self._begin(self._open_now(node))
             task.add_done_callback(lambda _: self._opening.pop(node, None))
         # Shielded: a caller that goes away must not take the connection of the others with it.
         return await asyncio.shield(task)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Do what several callers may wait for; it ends with the router, not with its callers."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget_task)
+        return task
+
+    def _forget_task(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # who waited may have gone: nobody else would look at it
 
     async def _open_now(self, node: Any) -> Link:  # noqa: ANN401
         try:
@@ -192,11 +206,11 @@ class Router(ABC):
         return explain(reply) if isinstance(reply, Fault) else reply
 
     async def close(self) -> None:
-        """Close all links."""
-        opening = list(self._opening.values())
-        for task in opening:
+        """Close all links, also those that are being opened."""
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*opening, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for link in self._links.values():
             link.close()
         self._links.clear()
@@ -220,7 +234,7 @@ class SentinelRouter(Router):
     async def _node(self, slot: int) -> Any:  # noqa: ANN401
         if self._master is None:
             if self._asking is None or self._asking.done():
-                self._asking = asyncio.ensure_future(self._ask())
+                self._asking = self._begin(self._ask())
             self._master = await asyncio.shield(self._asking)
         return self._master
 
@@ -245,7 +259,11 @@ class SentinelRouter(Router):
 
     async def _connect(self, node: Any) -> Link:  # noqa: ANN401
         link = await super()._connect(node)
-        role = await link.send("ROLE")
+        try:
+            role = await link.send("ROLE")
+        except asyncio.CancelledError:
+            link.close()
+            raise
         if not isinstance(role, Fault) and role[0] != b"master":
             # The sentinels named it before they noticed; a write to it would be refused.
             link.close()
@@ -264,7 +282,7 @@ class ClusterRouter(Router):
     async def _node(self, slot: int) -> Any:  # noqa: ANN401
         if slot not in self._map:
             if self._reading is None or self._reading.done():
-                self._reading = asyncio.ensure_future(self._read_map())
+                self._reading = self._begin(self._read_map())
             await asyncio.shield(self._reading)
         try:
             return self._map[slot]

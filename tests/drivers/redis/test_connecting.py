@@ -1,0 +1,100 @@
+"""Connections to Redis that nobody waits for any more end with their owner, without a word."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.models import StoreOptions
+from zaqar_lite.storage.redis import create
+from zaqar_lite.storage.redis.address import parse
+from zaqar_lite.storage.redis.router import make_router
+
+pytestmark = pytest.mark.anyio
+
+
+class Silent:
+    """A server that takes connections and never answers."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.met = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.hang_up = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Read until the client goes, or hang up when told."""
+        await reader.read(1)
+        self.met.set()
+        reading = asyncio.ensure_future(reader.read())
+        telling = asyncio.ensure_future(self.hang_up.wait())
+        await asyncio.wait({reading, telling}, return_when=asyncio.FIRST_COMPLETED)
+        if reading.done():
+            self.ended.set()
+        telling.cancel()
+        writer.close()
+        await asyncio.gather(reading, telling, return_exceptions=True)
+
+
+@pytest.fixture
+async def silent() -> AsyncIterator[Silent]:
+    """A silent server."""
+    server = Silent()
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    server.port = listening.sockets[0].getsockname()[1]
+    async with listening:
+        yield server
+
+
+@pytest.fixture
+def complaints() -> list[dict[str, Any]]:
+    """What the event loop complains about."""
+    found: list[dict[str, Any]] = []
+    asyncio.get_event_loop().set_exception_handler(lambda _, context: found.append(context))
+    return found
+
+
+async def test_an_opening_that_is_given_up_leaves_no_connection(silent: Silent) -> None:
+    store, _ = create(f"redis://127.0.0.1:{silent.port}/0", clock=Clock(), options=StoreOptions())
+    opening = asyncio.ensure_future(store.open())
+    await silent.met.wait()
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    async with asyncio.timeout(2):  # the driver's own patience is 5 s
+        await silent.ended.wait()
+
+
+@pytest.mark.parametrize("kind", ["redis", "redis+cluster", "redis+sentinel"])
+async def test_a_connection_that_fails_when_its_caller_has_gone_is_no_complaint(
+    silent: Silent, complaints: list[dict[str, Any]], kind: str
+) -> None:
+    before = asyncio.all_tasks()
+    path = "/mymaster" if kind == "redis+sentinel" else ""
+    router = make_router(parse(f"{kind}://127.0.0.1:{silent.port}{path}"))
+    calling = asyncio.ensure_future(router.command(0, "PING"))
+    await silent.met.wait()
+    calling.cancel()
+    await asyncio.gather(calling, return_exceptions=True)
+    left = asyncio.all_tasks() - before
+    silent.hang_up.set()
+    await asyncio.wait(left, timeout=10)
+    await router.close()
+    del router, calling, left
+    gc.collect()
+    assert complaints == []
+
+
+@pytest.mark.parametrize("kind", ["redis", "redis+cluster", "redis+sentinel"])
+async def test_a_router_that_is_closed_connects_no_more(silent: Silent, kind: str) -> None:
+    path = "/mymaster" if kind == "redis+sentinel" else ""
+    router = make_router(parse(f"{kind}://127.0.0.1:{silent.port}{path}"))
+    calling = asyncio.ensure_future(router.command(0, "PING"))
+    await silent.met.wait()
+    calling.cancel()
+    await asyncio.gather(calling, return_exceptions=True)
+    await router.close()
+    async with asyncio.timeout(2):
+        await silent.ended.wait()
