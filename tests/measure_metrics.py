@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import Claimed, Message, NewMessage, Posted, QueueRef, StoreOptions
+from zaqar_lite.domain.models import Claimed, Message, QueueRef, StoreOptions
+from zaqar_lite.domain.posts import NewMessage, Posted
 from zaqar_lite.service.metrics.board import Board
 from zaqar_lite.service.metrics.census import Census
 from zaqar_lite.service.metrics.families import Families

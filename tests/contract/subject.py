@@ -13,30 +13,24 @@ from zaqar_lite.domain.models import (
     DEFAULT_PRIORITY,
     NO_LIMIT,
     NO_RETRIES,
-    Act,
     Claim,
     Claimed,
-    Copy,
     DeadLetter,
     DelayMode,
     Edit,
-    IdempotencyKey,
     Message,
     Move,
-    NewMessage,
-    Outcome,
     Page,
-    Posted,
     QueueRef,
     Refusal,
     Retries,
     Selection,
-    Settled,
-    Settlement,
     Stats,
     Swept,
     Take,
 )
+from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 
 SECOND = 1_000
 MINUTE = 60 * SECOND

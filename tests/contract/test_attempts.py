@@ -28,7 +28,8 @@ from zaqar_lite.domain.attempts import (
     Attempt,
     Ended,
 )
-from zaqar_lite.domain.models import DEFAULT_PRIORITY, Capability, Copy, DelayMode, Retries
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, Capability, DelayMode, Retries
+from zaqar_lite.domain.posts import Copy
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,8 @@ import pytest
 from tests.contract.conftest import OpenStores
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new, texts
 from zaqar_lite.domain.errors import LimitReached
-from zaqar_lite.domain.models import Companion, DelayMode, Message, NewMessage, QueueRef
+from zaqar_lite.domain.models import DelayMode, Message, QueueRef
+from zaqar_lite.domain.posts import Companion, NewMessage
 
 pytestmark = pytest.mark.anyio
 

@@ -23,17 +23,17 @@ from tests.contract.subject import (
 )
 from zaqar_lite.domain.attempts import LAPSED, MAX_CLAIMS, MAX_FAILURES, Ended
 from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.histories import HistoryState
 from zaqar_lite.domain.models import (
     Capability,
     Claimed,
     DeadLetter,
     DelayMode,
-    HistoryState,
     Message,
-    Outcome,
     QueueRef,
     Retries,
 )
+from zaqar_lite.domain.settlements import Outcome
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,8 @@ import pytest
 
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new, texts
 from zaqar_lite.domain.errors import Conflict
-from zaqar_lite.domain.models import Capability, Copy, DelayMode
+from zaqar_lite.domain.models import Capability, DelayMode
+from zaqar_lite.domain.posts import Copy
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ import pytest
 from tests.contract.conftest import OpenStores
 from tests.contract.subject import MINUTE, QueueUnderTest, new
 from zaqar_lite.domain.errors import KeyReused, LimitReached
-from zaqar_lite.domain.models import Posted
+from zaqar_lite.domain.posts import Posted
 
 pytestmark = pytest.mark.anyio
 

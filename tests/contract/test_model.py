@@ -28,15 +28,9 @@ from tests.contract.stores import CASES, DriverCase, Stores, run_hook
 from tests.contract.subject import new
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
-from zaqar_lite.domain.models import (
-    NO_LIMIT,
-    Act,
-    Capability,
-    DelayMode,
-    NewMessage,
-    Settlement,
-    StoreOptions,
-)
+from zaqar_lite.domain.models import NO_LIMIT, Capability, DelayMode, StoreOptions
+from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.settlements import Act, Settlement
 
 STEP_EXTRA, CLAIM_EXTRA, GRACE_EXTRA, DELAY_EXTRA = 500_000, 170_000, 90_000, 110_000
 PARK_EXTRA, EXTEND_EXTRA = 130_000, 210_000

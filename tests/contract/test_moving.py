@@ -6,7 +6,8 @@ import pytest
 
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, bury, fail, ids, new, texts
 from zaqar_lite.domain.attempts import Ended
-from zaqar_lite.domain.models import DelayMode, Outcome, Retries
+from zaqar_lite.domain.models import DelayMode, Retries
+from zaqar_lite.domain.settlements import Outcome
 
 pytestmark = pytest.mark.anyio
 ABSENT = "0" * 15 + "1" + "0" * 15 + "1"

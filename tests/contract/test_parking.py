@@ -18,14 +18,8 @@ from tests.contract.subject import (
 )
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.errors import Conflict, LimitReached, NotFound
-from zaqar_lite.domain.models import (
-    Capability,
-    DelayMode,
-    Outcome,
-    QueueRef,
-    Refusal,
-    RefusalReason,
-)
+from zaqar_lite.domain.models import Capability, DelayMode, QueueRef, Refusal, RefusalReason
+from zaqar_lite.domain.settlements import Outcome
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,8 @@ from tests.contract.conftest import OpenStores
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new
 from zaqar_lite.domain.errors import LimitReached
 from zaqar_lite.domain.ids import is_message_id
-from zaqar_lite.domain.models import NewMessage, QueueRef
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.posts import NewMessage
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,8 @@ import pytest
 
 from tests.contract.stores import Stores
 from zaqar_lite.domain.errors import QuotaReached
-from zaqar_lite.domain.models import NewMessage, QueueRef
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.service.quotas import Quotas
 from zaqar_lite.service.stock import Stock

@@ -19,14 +19,8 @@ from tests.contract.subject import (
     give_back,
     new,
 )
-from zaqar_lite.domain.models import (
-    DEFAULT_PRIORITY,
-    Capability,
-    Copy,
-    DelayMode,
-    QueueRef,
-    Retries,
-)
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, Capability, DelayMode, QueueRef, Retries
+from zaqar_lite.domain.posts import Copy
 
 pytestmark = pytest.mark.anyio
 

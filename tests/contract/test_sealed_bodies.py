@@ -4,7 +4,8 @@ import pytest
 
 from tests.contract.stores import Stores
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, Selection, Take
+from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, Take
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service.encryption.opening import opening
 from zaqar_lite.service.encryption.vault import Vault
 

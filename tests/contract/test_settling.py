@@ -17,15 +17,8 @@ from tests.contract.subject import (
 )
 from zaqar_lite.domain.attempts import REJECTED
 from zaqar_lite.domain.errors import NotFound
-from zaqar_lite.domain.models import (
-    Capability,
-    DelayMode,
-    Outcome,
-    Refusal,
-    RefusalReason,
-    Retries,
-    Settlement,
-)
+from zaqar_lite.domain.models import Capability, DelayMode, Refusal, RefusalReason, Retries
+from zaqar_lite.domain.settlements import Outcome, Settlement
 
 pytestmark = pytest.mark.anyio
 

@@ -18,13 +18,8 @@ from tests.contract.subject import (
     texts,
 )
 from zaqar_lite.domain.errors import QueueChanged
-from zaqar_lite.domain.models import (
-    Capability,
-    Outcome,
-    QueueRecord,
-    Retries,
-    Settlement,
-)
+from zaqar_lite.domain.models import Capability, QueueRecord, Retries
+from zaqar_lite.domain.settlements import Outcome, Settlement
 
 pytestmark = pytest.mark.anyio
 

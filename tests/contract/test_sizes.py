@@ -6,7 +6,8 @@ from tests.contract.conftest import OpenStores
 from tests.contract.stores import DriverCase
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import DeadLetter, DelayMode, NewMessage
+from zaqar_lite.domain.models import DeadLetter, DelayMode
+from zaqar_lite.domain.posts import NewMessage
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,8 @@ import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import NewMessage, QueueRef, StoreOptions, Swept
+from zaqar_lite.domain.models import QueueRef, StoreOptions, Swept
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service.janitor import Janitor
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues

@@ -4,7 +4,8 @@ import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, QuotaReached, TooMany
-from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptions, Take
+from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions, Take
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.service import quotas as module
 from zaqar_lite.service.quotas import Quotas

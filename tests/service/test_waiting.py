@@ -8,7 +8,8 @@ import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import TooMany
-from zaqar_lite.domain.models import DelayMode, NewMessage, QueueRef, StoreOptions, Take
+from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions, Take
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.memory import create

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from zaqar_lite.api.documents import bad_body, decode
-from zaqar_lite.domain.models import Act, Settlement
+from zaqar_lite.domain.settlements import Act, Settlement
 
 _GRACE_MS = 60_000
 """How much longer than its lease an extended message lives at least."""

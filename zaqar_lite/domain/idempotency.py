@@ -8,7 +8,8 @@ and the key, so that equal bodies elsewhere have other digests.
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from zaqar_lite.domain.models import IdempotencyKey, QueueRef
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.posts import IdempotencyKey
 
 DIGEST_SIZE = 16
 """Bytes."""

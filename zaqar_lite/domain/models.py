@@ -170,64 +170,6 @@ class Edit(NamedTuple):
     version: int | None = None
 
 
-class Act(Enum):
-    """What a consumer does with one message of its claim.
-
-    ACK      delete it: it is done.
-    RELEASE  give it back, at once or after a delay, as failed or not.
-    EXTEND   hold it for longer.
-    DEAD     send it to the dead letters now.
-    """
-
-    ACK = "ack"
-    RELEASE = "release"
-    EXTEND = "extend"
-    DEAD = "dead"
-
-
-class Settlement(NamedTuple):
-    """What a consumer says of one message of its claim.
-
-    `delay_ms` (RELEASE): None is the back-off's delay when it failed and there is one, else 0.
-    `reason` has at most MAX_REASON and `detail` at most MAX_DETAIL bytes (RELEASE, DEAD).
-    `ttl_ms` and `grace_ms` (EXTEND): the message's lease ends `ttl_ms` from now, and its own ttl
-    is raised to `ttl_ms + grace_ms` where it would end earlier than the lease.
-    """
-
-    message_id: str
-    act: Act
-    delay_ms: int | None = None
-    failed: bool = False
-    reason: str | None = None
-    detail: str | None = None
-    ttl_ms: int = 0
-    grace_ms: int = 0
-
-
-class Outcome(Enum):
-    """What became of a settlement.
-
-    DONE       it is so; also when the same act under this claim had been done before.
-    NOT_FOUND  there is no such live message in the queue (any more).
-    LAPSED     the claim does not hold it: the lease lapsed, or was ended by another act.
-    HELD       another live claim holds it.
-    NO_TARGET  DEAD where the queue has neither a dead-letter queue nor a failed list.
-    """
-
-    DONE = "done"
-    NOT_FOUND = "not_found"
-    LAPSED = "lapsed"
-    HELD = "held"
-    NO_TARGET = "no_target"
-
-
-class Settled(NamedTuple):
-    """One outcome for each settlement, in their order, and how many dead letters were moved."""
-
-    outcomes: Sequence[Outcome]
-    moved: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class Record:
     """Something that is neither a queue nor a message: a subscription, a key, a schedule...
@@ -250,69 +192,6 @@ class Spent(NamedTuple):
     bucket: str
     rate: float
     tokens: float
-
-
-class Copy(NamedTuple):
-    """One more queue that receives a message by its filter (FAN_OUT): an entry of its own."""
-
-    queue: QueueRef
-    ttl_ms: int
-    delay_ms: int
-    priority: int
-
-
-class IdempotencyKey(NamedTuple):
-    """A key that makes a post repeatable, and what it stands for.
-
-    `digest` is 16 bytes over what was posted under the key (`domain/idempotency.py`): the same
-    key with another digest is a mistake of the client, not a repetition.
-    """
-
-    text: str
-    digest: bytes
-
-
-class Companion(NamedTuple):
-    """What is stored with a message in one step, in another queue of the same store.
-
-    `body` is JSON; the 32 bytes from `id_at` on are replaced by the id of the message.
-    """
-
-    queue: QueueRef
-    body: bytes
-    id_at: int
-    ttl_ms: int
-    delay_ms: int = 0
-
-    def body_with(self, message_id: str) -> bytes:
-        """The body as it is stored, with the id of its message."""
-        return b"".join(
-            (self.body[: self.id_at], message_id.encode(), self.body[self.id_at + 32 :])
-        )
-
-
-class NewMessage(NamedTuple):
-    """A message to be stored. The service has validated it and resolved every default.
-
-    `body` is JSON, stored and returned byte for byte. `delay_ms` is 0 on a normal queue.
-    `priority`: lower is served first. `copies` is empty unless the store declares FAN_OUT.
-    """
-
-    body: bytes
-    ttl_ms: int
-    delay_ms: int = 0
-    idempotency_key: IdempotencyKey | None = None
-    headers: Mapping[str, str] | None = None
-    priority: int = DEFAULT_PRIORITY
-    copies: tuple[Copy, ...] = ()
-    companions: tuple[Companion, ...] = ()
-
-
-class Posted(NamedTuple):
-    """What became of one posted message: its id, and whether that id stood for it already."""
-
-    id: str
-    duplicate: bool = False
 
 
 class Origin(NamedTuple):
@@ -452,31 +331,6 @@ class Stats:
     def total(self) -> int:
         """All live messages."""
         return self.ready + self.delayed + self.claimed
-
-
-class HistoryState(Enum):
-    """Which list of a queue's past: acknowledged, or exhausted without a dead-letter queue."""
-
-    DONE = "done"
-    FAILED = "failed"
-
-
-@dataclass(slots=True)
-class HistoryEntry:
-    """A message that is over: when it ended, how often it was claimed and by which Client-IDs."""
-
-    id: str
-    ended_at: int
-    attempts: int
-    consumers: Sequence[str] = ()
-
-
-@dataclass(slots=True)
-class HistoryPage:
-    """One page of a queue's history, oldest first, and the marker of the next (opaque text)."""
-
-    entries: Sequence[HistoryEntry]
-    marker: str | None
 
 
 class Swept(NamedTuple):

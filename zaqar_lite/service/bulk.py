@@ -16,10 +16,10 @@ from zaqar_lite.domain.models import (
     Edit,
     Message,
     Move,
-    Outcome,
     QueueRef,
     RefusalReason,
 )
+from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.service.job import JobAct, Order
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues

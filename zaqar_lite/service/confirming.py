@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import NewMessage
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.lanes import LEASE_MS
 from zaqar_lite.service.notes import CLIENT_ID, Delivery, encode, retries_of

@@ -16,7 +16,8 @@ import msgspec
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import DelayMode, IdempotencyKey, Message, NewMessage, QueueRef
+from zaqar_lite.domain.models import DelayMode, Message, QueueRef
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.courier import Courier, Fate, Result

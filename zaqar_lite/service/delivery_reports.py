@@ -9,7 +9,8 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import format_marker, is_message_id, parse_marker
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import Message, NewMessage, QueueRef, Selection
+from zaqar_lite.domain.models import Message, QueueRef, Selection
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.courier import Courier, Fate, Result
 from zaqar_lite.service.delivery_log import Attempt, DeliveryLog

@@ -9,7 +9,8 @@ from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.limits import MAX_IDEMPOTENCY_KEY, MIN_MESSAGE_TTL, Limits
-from zaqar_lite.domain.models import IdempotencyKey, NewMessage, QueueRef
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.service.policy import Policy
 
 

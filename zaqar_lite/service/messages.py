@@ -13,14 +13,13 @@ from zaqar_lite.domain.models import (
     DelayMode,
     Edit,
     Message,
-    NewMessage,
     Page,
-    Posted,
     QueueRef,
     RefusalReason,
     Selection,
     Take,
 )
+from zaqar_lite.domain.posts import NewMessage, Posted
 from zaqar_lite.service.drafts import Draft, Drafts
 from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies, Policy

@@ -19,7 +19,8 @@ from zlib import crc32
 import msgspec
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import Companion, NewMessage, QueueRef
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.posts import Companion, NewMessage
 from zaqar_lite.service.turns import cut
 
 if TYPE_CHECKING:

@@ -13,18 +13,11 @@ from zaqar_lite.domain.errors import (
     QuotaReached,
     Unavailable,
 )
+from zaqar_lite.domain.histories import HistoryPage, HistoryState
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata_patch import Operation
 from zaqar_lite.domain.metadata_patch import apply as apply_patch
-from zaqar_lite.domain.models import (
-    Capability,
-    DelayMode,
-    HistoryPage,
-    HistoryState,
-    QueueRecord,
-    QueueRef,
-    Stats,
-)
+from zaqar_lite.domain.models import Capability, DelayMode, QueueRecord, QueueRef, Stats
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.routing import compile_route

@@ -16,14 +16,8 @@ from zaqar_lite.domain import filters
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import FILTER, PRIORITY
-from zaqar_lite.domain.models import (
-    DEFAULT_PRIORITY,
-    Capability,
-    Copy,
-    NewMessage,
-    QueueRecord,
-    QueueRef,
-)
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, Capability, QueueRecord, QueueRef
+from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.service.turns import Turns
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 

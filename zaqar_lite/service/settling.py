@@ -6,7 +6,8 @@ from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
 from zaqar_lite.domain.ids import is_claim_id, is_message_id
 from zaqar_lite.domain.limits import MIN_CLAIM_TTL, Limits
-from zaqar_lite.domain.models import Act, Capability, Outcome, QueueRef, Settled, Settlement
+from zaqar_lite.domain.models import Capability, QueueRef
+from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import MessageStore

@@ -51,34 +51,29 @@ from types import TracebackType
 from typing import Any, Self
 
 from zaqar_lite.domain.errors import Unsupported
+from zaqar_lite.domain.histories import HistoryPage, HistoryState
 from zaqar_lite.domain.models import (
     NO_RETRIES,
     Capability,
     Claim,
     Claimed,
     Edit,
-    HistoryPage,
-    HistoryState,
-    IdempotencyKey,
     Message,
     Move,
-    NewMessage,
-    Outcome,
     Page,
-    Posted,
     QueueRecord,
     QueueRef,
     Record,
     Refusal,
     Retries,
     Selection,
-    Settled,
-    Settlement,
     Spent,
     Stats,
     Swept,
     Take,
 )
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 
 Listener = Callable[[QueueRef, int], None]
 RetriesOf = Callable[[QueueRef], Awaitable[Retries]]

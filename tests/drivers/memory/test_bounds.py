@@ -3,15 +3,8 @@
 import pytest
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import (
-    DeadLetter,
-    DelayMode,
-    NewMessage,
-    QueueRef,
-    Retries,
-    Selection,
-    Take,
-)
+from zaqar_lite.domain.models import DeadLetter, DelayMode, QueueRef, Retries, Selection, Take
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.memory.messages import MemoryMessageStore
 

@@ -11,13 +11,8 @@ import pytest
 
 import zaqar_lite.storage.memory as driver
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import (
-    DelayMode,
-    NewMessage,
-    QueueRef,
-    Selection,
-    Take,
-)
+from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, Take
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.memory.messages import MemoryMessageStore
 

@@ -9,13 +9,13 @@ from zaqar_lite.domain.models import (
     DeadLetter,
     DelayMode,
     Edit,
-    NewMessage,
     QueueRef,
     Retries,
     Selection,
     StoreOptions,
     Take,
 )
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.memory import create
 from zaqar_lite.storage.memory.messages import MemoryMessageStore
 

@@ -23,7 +23,8 @@ from tests.drivers.mongodb.conftest import OpenStores
 from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer
 from zaqar_lite.domain.errors import LimitReached
-from zaqar_lite.domain.models import Claimed, DelayMode, Outcome, QueueRef, Retries
+from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, Retries
+from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb import claiming, posting, readiness
 from zaqar_lite.storage.mongodb.indexes import MESSAGES

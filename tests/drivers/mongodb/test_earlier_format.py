@@ -6,7 +6,7 @@ from tests.contract.subject import MINUTE, SECOND, QueueUnderTest, fail, give_ba
 from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer
 from zaqar_lite.domain.attempts import MAX_CLAIMS
-from zaqar_lite.domain.models import Outcome
+from zaqar_lite.domain.settlements import Outcome
 
 pytestmark = pytest.mark.anyio
 

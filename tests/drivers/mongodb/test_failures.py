@@ -19,13 +19,8 @@ from tests.drivers.mongodb.inspection import database_of
 from tests.services import MongoServer, free_port, start_mongo
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.domain.models import (
-    DelayMode,
-    NewMessage,
-    QueueRef,
-    Selection,
-    StoreOptions,
-)
+from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, StoreOptions
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.mongodb import create, readiness, transactions
 from zaqar_lite.storage.mongodb.grip import POP_TIME_MS, Grip
 

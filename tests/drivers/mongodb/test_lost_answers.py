@@ -27,7 +27,8 @@ from tests.drivers.mongodb.conftest import CASE
 from tests.drivers.mongodb.lossy import LossyProxy, lossy
 from tests.services import MongoServer
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import Claimed, Outcome, QueueRef, Retries, Settled, StoreOptions
+from zaqar_lite.domain.models import Claimed, QueueRef, Retries, StoreOptions
+from zaqar_lite.domain.settlements import Outcome, Settled
 
 pytestmark = [
     pytest.mark.anyio,

@@ -7,13 +7,8 @@ import asyncio
 import sys
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import (
-    DelayMode,
-    NewMessage,
-    QueueRef,
-    StoreOptions,
-    Take,
-)
+from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions, Take
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.registry import create_stores
 
 QUEUE = QueueRef("project", "queue")

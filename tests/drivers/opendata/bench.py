@@ -16,13 +16,8 @@ import time
 from pathlib import Path
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import (
-    DelayMode,
-    NewMessage,
-    QueueRef,
-    StoreOptions,
-    Take,
-)
+from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions, Take
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.registry import create_stores

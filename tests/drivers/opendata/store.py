@@ -5,21 +5,20 @@ import sqlite3
 from pathlib import Path
 
 from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.histories import HistoryEntry, HistoryState
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import (
     Claimed,
     DeadLetter,
     DelayMode,
-    HistoryEntry,
-    HistoryState,
     Message,
-    NewMessage,
     QueueRef,
     Retries,
     Selection,
     StoreOptions,
     Take,
 )
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata import create
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.format import keys

@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from tests.drivers.opendata.store import HOUR, MINUTE, QUEUE, Store
-from zaqar_lite.domain.models import HistoryState, NewMessage, QueueRef
+from zaqar_lite.domain.histories import HistoryState
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.posts import NewMessage
 
 pytestmark = pytest.mark.anyio
 

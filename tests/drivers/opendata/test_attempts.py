@@ -10,17 +10,9 @@ from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store
 from zaqar_lite.cli import main
 from zaqar_lite.domain.attempts import MAX_ATTEMPTS, Ended
-from zaqar_lite.domain.models import (
-    Act,
-    DeadLetter,
-    Message,
-    NewMessage,
-    Outcome,
-    QueueRef,
-    Retries,
-    Selection,
-    Settlement,
-)
+from zaqar_lite.domain.models import DeadLetter, Message, QueueRef, Retries, Selection
+from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.storage.opendata.checking import check, dump
 from zaqar_lite.storage.opendata.entries import Past
 from zaqar_lite.storage.opendata.format import keys

@@ -15,17 +15,16 @@ from tests.drivers.opendata.contract_hooks import check_database
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, NotFound
 from zaqar_lite.domain.models import (
-    Act,
     DelayMode,
     Edit,
     Message,
-    NewMessage,
     QueueRef,
     Selection,
-    Settlement,
     StoreOptions,
     Take,
 )
+from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata import (
     caches,

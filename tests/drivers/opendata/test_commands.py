@@ -20,13 +20,13 @@ from zaqar_lite.domain.models import (
     DeadLetter,
     DelayMode,
     Message,
-    NewMessage,
     QueueRef,
     Retries,
     Selection,
     StoreOptions,
     Take,
 )
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.base import ManagementStore, MessageStore
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.registry import create_stores

@@ -18,7 +18,7 @@ import pytest
 from tests.drivers.opendata.store import OTHER, QUEUE, THIRD, Store, flip_in_table, listed
 from zaqar_lite.cli import main
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.domain.models import NewMessage
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata.checking import check
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME

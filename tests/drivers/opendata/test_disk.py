@@ -22,14 +22,8 @@ from tests.services.process import missing
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import (
-    DelayMode,
-    NewMessage,
-    QueueRef,
-    Selection,
-    StoreOptions,
-    Take,
-)
+from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, StoreOptions, Take
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import keys

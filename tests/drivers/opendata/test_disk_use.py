@@ -10,7 +10,7 @@ import pytest
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, THIRD, Store, listed
 from zaqar_lite.cli import main
-from zaqar_lite.domain.models import NewMessage
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME
 from zaqar_lite.storage.opendata.sqlite.file import LOG, PAYLOAD

@@ -7,7 +7,8 @@ import pytest
 from tests.drivers.opendata.snapshot import check_invariants
 from tests.drivers.opendata.store import HOUR, QUEUE, Store
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import HistoryState, NewMessage
+from zaqar_lite.domain.histories import HistoryState
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.engine import Batch, Engine
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE

@@ -14,7 +14,9 @@ from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import MINUTE, OTHER, QUEUE, THIRD, Store, listed, texts
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import KeyReused
-from zaqar_lite.domain.models import HistoryState, IdempotencyKey, NewMessage, Record
+from zaqar_lite.domain.histories import HistoryState
+from zaqar_lite.domain.models import Record
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.storage.opendata import create_engine
 from zaqar_lite.storage.opendata.engine import Batch
 

@@ -11,12 +11,12 @@ from zaqar_lite.domain.models import (
     Claimed,
     DelayMode,
     Edit,
-    NewMessage,
     QueueRef,
     Selection,
     StoreOptions,
     Take,
 )
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.registry import create_stores
 

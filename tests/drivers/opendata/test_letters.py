@@ -7,15 +7,9 @@ import pytest
 
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store
-from zaqar_lite.domain.models import (
-    Copy,
-    DeadLetter,
-    HistoryState,
-    Message,
-    NewMessage,
-    QueueRef,
-    Selection,
-)
+from zaqar_lite.domain.histories import HistoryState
+from zaqar_lite.domain.models import DeadLetter, Message, QueueRef, Selection
+from zaqar_lite.domain.posts import Copy, NewMessage
 
 pytestmark = pytest.mark.anyio
 LETTERS = QueueRef("project", "letters")

@@ -12,7 +12,8 @@ import pytest
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store, listed, texts
 from tests.drivers.opendata.test_writer import writer_of
 from zaqar_lite.domain.errors import NotFound, Unavailable
-from zaqar_lite.domain.models import Claimed, DelayMode, Edit, NewMessage, Take
+from zaqar_lite.domain.models import Claimed, DelayMode, Edit, Take
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata import claiming
 from zaqar_lite.storage.opendata.engine import Batch, Stored
 from zaqar_lite.storage.opendata.sqlite import file

@@ -20,14 +20,8 @@ from tests.drivers.opendata.store import (
 )
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.domain.models import (
-    Copy,
-    DeadLetter,
-    DelayMode,
-    NewMessage,
-    QueueRef,
-    Take,
-)
+from zaqar_lite.domain.models import DeadLetter, DelayMode, QueueRef, Take
+from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.opendata.checking import check
 from zaqar_lite.storage.opendata.engine import Batch, Damage
 from zaqar_lite.storage.opendata.format import keys

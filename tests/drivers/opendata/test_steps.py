@@ -11,17 +11,9 @@ import pytest
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store, listed, texts
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import LimitReached
-from zaqar_lite.domain.models import (
-    Claimed,
-    Copy,
-    DeadLetter,
-    HistoryState,
-    NewMessage,
-    QueueRef,
-    Retries,
-    Selection,
-    StoreOptions,
-)
+from zaqar_lite.domain.histories import HistoryState
+from zaqar_lite.domain.models import Claimed, DeadLetter, QueueRef, Retries, Selection, StoreOptions
+from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.opendata.claiming import MOST_MOVED
 from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.engine import Stored

@@ -8,16 +8,9 @@ from tests.drivers.opendata.profiles import encode_metadata
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, THIRD, Store, texts
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.filters import Filter, Rules, compile_priority
-from zaqar_lite.domain.models import (
-    Copy,
-    DeadLetter,
-    HistoryState,
-    NewMessage,
-    QueueRef,
-    Retries,
-    Selection,
-    Swept,
-)
+from zaqar_lite.domain.histories import HistoryState
+from zaqar_lite.domain.models import DeadLetter, QueueRef, Retries, Selection, Swept
+from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.opendata.checkpoint import GARBAGE_STEP
 from zaqar_lite.storage.opendata.engine import Batch
 from zaqar_lite.storage.opendata.format import active, keys, records

@@ -11,16 +11,9 @@ from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.inspection import raw
 from tests.services import RedisServer
-from zaqar_lite.domain.models import (
-    Act,
-    DeadLetter,
-    DelayMode,
-    NewMessage,
-    Outcome,
-    QueueRef,
-    Retries,
-    Settlement,
-)
+from zaqar_lite.domain.models import DeadLetter, DelayMode, QueueRef, Retries
+from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.storage.redis.claiming import MAX_CLAIMED
 from zaqar_lite.storage.redis.messages import RedisMessageStore
 from zaqar_lite.storage.redis.router import Router

@@ -13,7 +13,7 @@ from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest, new
 from tests.drivers.redis.inspection import check_queue, keys_by_tag
 from tests.services import RedisServer
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import Companion
+from zaqar_lite.domain.posts import Companion
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of
 from zaqar_lite.storage.redis.letters import Sweeper
 from zaqar_lite.storage.redis.router import Router

@@ -9,7 +9,8 @@ import pytest
 from tests.contract.subject import MINUTE, QueueUnderTest
 from tests.drivers.redis.test_letters import crash_before
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import NewMessage, QueueRecord, QueueRef
+from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.redis.codec import new_randomness, pack_client, pack_new, read_message
 from zaqar_lite.storage.redis.keys import keys_of, keys_of_project
 from zaqar_lite.storage.redis.scripts import load

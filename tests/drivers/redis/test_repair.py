@@ -19,7 +19,9 @@ from tests.contract.subject import (
 from tests.drivers.redis.inspection import check_queue, keys_by_tag
 from tests.drivers.redis.test_letters import crash_before, swept
 from zaqar_lite.domain.attempts import MAX_CLAIMS, Ended
-from zaqar_lite.domain.models import DelayMode, Outcome, Posted
+from zaqar_lite.domain.models import DelayMode
+from zaqar_lite.domain.posts import Posted
+from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.storage.redis.keys import keys_of
 
 pytestmark = pytest.mark.anyio

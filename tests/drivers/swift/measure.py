@@ -26,14 +26,8 @@ import swiftclient
 from tests import services
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.ids import new_message_id
-from zaqar_lite.domain.models import (
-    DelayMode,
-    NewMessage,
-    QueueRef,
-    Selection,
-    StoreOptions,
-    Take,
-)
+from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, StoreOptions, Take
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.swift import create, layout
 from zaqar_lite.storage.swift.layout import Content, State
 from zaqar_lite.storage.swift.messages import SwiftMessageStore

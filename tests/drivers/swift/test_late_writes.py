@@ -23,7 +23,8 @@ from tests.contract.subject import (
 from tests.drivers.swift.conftest import OpenSwift, a_queue
 from tests.drivers.swift.faulty_proxy import Fault, FaultyProxy
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import Outcome, QueueRef, Retries
+from zaqar_lite.domain.models import QueueRef, Retries
+from zaqar_lite.domain.settlements import Outcome
 
 pytestmark = pytest.mark.anyio
 

@@ -7,9 +7,10 @@ from zaqar_lite.api.checks import queue_of
 from zaqar_lite.api.http import NO_CONTENT, HttpError, Request, Response, warning
 from zaqar_lite.api.render import instant, to_json
 from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.histories import HistoryState
 from zaqar_lite.domain.metadata import idle_limit, unknown_keys
 from zaqar_lite.domain.metadata_patch import parse as parse_patch
-from zaqar_lite.domain.models import HistoryState, Message
+from zaqar_lite.domain.models import Message
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.sharing import Sharing

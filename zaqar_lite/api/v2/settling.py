@@ -5,7 +5,7 @@ from zaqar_lite.api.checks import queue_of
 from zaqar_lite.api.http import NO_CONTENT, Request, Response
 from zaqar_lite.api.render import to_json
 from zaqar_lite.api.settlements import parse_many, parse_one
-from zaqar_lite.domain.models import Act, Outcome, Settlement
+from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.service.settling import Settling, explain
 
 _STATUS = {

@@ -28,7 +28,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Conflict, RecordChanged, Unavailable
-from zaqar_lite.domain.models import Message, NewMessage, QueueRef, Record
+from zaqar_lite.domain.models import Message, QueueRef, Record
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import PREFIX, is_sealed
 from zaqar_lite.service.encryption import envelope
 from zaqar_lite.service.turns import cut

@@ -7,16 +7,9 @@ from typing import Any, cast
 
 from zaqar_lite.domain.errors import LimitReached, Unavailable
 from zaqar_lite.domain.ids import is_message_id
-from zaqar_lite.domain.models import (
-    Act,
-    Claimed,
-    Message,
-    Outcome,
-    Posted,
-    Refusal,
-    Settled,
-    Settlement,
-)
+from zaqar_lite.domain.models import Claimed, Message, Refusal
+from zaqar_lite.domain.posts import Posted
+from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.service.metrics.families import LATENCIES, LATENESS, OPERATIONS, Families, Row
 from zaqar_lite.storage.base import MessageStore
 

@@ -7,18 +7,8 @@ from typing import NamedTuple
 from zaqar_lite.domain.attempts import LAPSED, MAX_CLAIMS, MOVED, REJECTED, Ended
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unsupported
-from zaqar_lite.domain.models import (
-    Act,
-    DeadLetter,
-    DelayMode,
-    Move,
-    Origin,
-    Outcome,
-    QueueRef,
-    Retries,
-    Settlement,
-    Take,
-)
+from zaqar_lite.domain.models import DeadLetter, DelayMode, Move, Origin, QueueRef, Retries, Take
+from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.memory.entries import Entry
 from zaqar_lite.storage.memory.queue import Queue

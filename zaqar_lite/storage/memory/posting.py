@@ -7,15 +7,8 @@ from collections.abc import Callable, Sequence
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import KeyReused, LimitReached
 from zaqar_lite.domain.ids import new_message_ids
-from zaqar_lite.domain.models import (
-    DEFAULT_PRIORITY,
-    Companion,
-    IdempotencyKey,
-    NewMessage,
-    Posted,
-    QueueRef,
-    StoreOptions,
-)
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef, StoreOptions
+from zaqar_lite.domain.posts import Companion, IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.memory.entries import Entry, Known, Shared
 from zaqar_lite.storage.memory.queue import Queue

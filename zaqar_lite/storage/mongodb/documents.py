@@ -6,7 +6,8 @@ from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS, Attempt, Ended
-from zaqar_lite.domain.models import Message, NewMessage, Origin
+from zaqar_lite.domain.models import Message, Origin
+from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.mongodb.indexes import Document
 from zaqar_lite.storage.mongodb.queues import CLAIMED, DELAYED, PARKED, READY, QueueState
 

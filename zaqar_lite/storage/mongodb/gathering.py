@@ -8,7 +8,8 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
-from zaqar_lite.domain.models import IdempotencyKey, NewMessage, Posted, QueueRef
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 
 MOST_MESSAGES = 1_000
 MOST_BYTES = 8 << 20

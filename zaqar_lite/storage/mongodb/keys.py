@@ -13,7 +13,7 @@ from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
 from pymongo.asynchronous.client_session import AsyncClientSession
 
-from zaqar_lite.domain.models import IdempotencyKey
+from zaqar_lite.domain.posts import IdempotencyKey
 from zaqar_lite.storage.mongodb.connection import Connection, read_all
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import QueueState

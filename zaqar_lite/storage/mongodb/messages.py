@@ -11,24 +11,20 @@ from zaqar_lite.domain.models import (
     Claim,
     Claimed,
     Edit,
-    IdempotencyKey,
     Message,
     Move,
-    NewMessage,
-    Outcome,
     Page,
-    Posted,
     QueueRef,
     Refusal,
     Retries,
     Selection,
-    Settled,
-    Settlement,
     Stats,
     StoreOptions,
     Swept,
     Take,
 )
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.base import Listener, MessageStore, RetriesOf, no_retries
 from zaqar_lite.storage.mongodb import clearing
 from zaqar_lite.storage.mongodb.changing import Changing

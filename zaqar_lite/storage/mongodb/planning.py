@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.ids import new_message_id
-from zaqar_lite.domain.models import Companion, IdempotencyKey, Posted
+from zaqar_lite.domain.posts import Companion, IdempotencyKey, Posted
 from zaqar_lite.storage.mongodb.documents import new_document
 from zaqar_lite.storage.mongodb.gathering import Post
 from zaqar_lite.storage.mongodb.indexes import Document

@@ -22,14 +22,8 @@ from zaqar_lite.domain.errors import (
     ZaqarLiteError,
 )
 from zaqar_lite.domain.ids import new_message_id
-from zaqar_lite.domain.models import (
-    Companion,
-    IdempotencyKey,
-    NewMessage,
-    Posted,
-    QueueRef,
-    StoreOptions,
-)
+from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.domain.posts import Companion, IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.documents import new_document

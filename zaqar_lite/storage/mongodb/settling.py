@@ -11,16 +11,8 @@ from pymongo.errors import PyMongoError
 
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.ids import is_claim_id, is_message_id, new_claim_id
-from zaqar_lite.domain.models import (
-    NO_RETRIES,
-    Act,
-    Move,
-    Outcome,
-    QueueRef,
-    Retries,
-    Settled,
-    Settlement,
-)
+from zaqar_lite.domain.models import NO_RETRIES, Move, QueueRef, Retries
+from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import (
     BRIEF,

@@ -20,16 +20,8 @@ from zaqar_lite.domain.attempts import (
     with_attempt,
 )
 from zaqar_lite.domain.errors import Unsupported
-from zaqar_lite.domain.models import (
-    MAX_REDRIVEN,
-    Act,
-    DeadLetter,
-    Move,
-    Outcome,
-    QueueRef,
-    Retries,
-    Settlement,
-)
+from zaqar_lite.domain.models import MAX_REDRIVEN, DeadLetter, Move, QueueRef, Retries
+from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.storage.mongodb.documents import attempts_of, stored_attempt
 from zaqar_lite.storage.mongodb.indexes import Document
 from zaqar_lite.storage.mongodb.queues import (

@@ -3,31 +3,26 @@
 from collections.abc import AsyncIterator, Collection, Sequence
 from functools import partial
 
+from zaqar_lite.domain.histories import HistoryPage, HistoryState
 from zaqar_lite.domain.models import (
     NO_RETRIES,
     Capability,
     Claim,
     Claimed,
     Edit,
-    HistoryPage,
-    HistoryState,
-    IdempotencyKey,
     Message,
     Move,
-    NewMessage,
-    Outcome,
     Page,
-    Posted,
     QueueRef,
     Refusal,
     Retries,
     Selection,
-    Settled,
-    Settlement,
     Stats,
     Swept,
     Take,
 )
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore, RetriesOf, no_retries
 from zaqar_lite.storage.opendata import (
     claiming,

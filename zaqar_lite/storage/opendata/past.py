@@ -4,16 +4,9 @@ import logging
 from collections.abc import Sequence
 
 from zaqar_lite.domain.attempts import MOVED
+from zaqar_lite.domain.histories import HistoryEntry, HistoryPage, HistoryState
 from zaqar_lite.domain.metadata import DONE_RETENTION, FAILED_RETENTION
-from zaqar_lite.domain.models import (
-    DeadLetter,
-    HistoryEntry,
-    HistoryPage,
-    HistoryState,
-    Move,
-    Origin,
-    QueueRef,
-)
+from zaqar_lite.domain.models import DeadLetter, Move, Origin, QueueRef
 from zaqar_lite.storage.opendata.due import STEP
 from zaqar_lite.storage.opendata.engine import Damage
 from zaqar_lite.storage.opendata.entries import NEVER, PAGE_SIZE, Entry

@@ -7,15 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from zaqar_lite.domain.errors import Conflict, Invalid, KeyReused, LimitReached, NotFound
-from zaqar_lite.domain.models import (
-    Copy,
-    Edit,
-    IdempotencyKey,
-    Message,
-    NewMessage,
-    Posted,
-    QueueRef,
-)
+from zaqar_lite.domain.models import Edit, Message, QueueRef
+from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.opendata.due import STEP, wake
 from zaqar_lite.storage.opendata.entries import NOWHERE, Entry
 from zaqar_lite.storage.opendata.listing import cold_named, named

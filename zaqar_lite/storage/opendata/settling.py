@@ -9,17 +9,8 @@ from random import random
 from typing import NamedTuple
 
 from zaqar_lite.domain.attempts import LAPSED, REJECTED, Attempt, Ended, with_attempt
-from zaqar_lite.domain.models import (
-    NO_RETRIES,
-    Act,
-    DeadLetter,
-    Move,
-    Outcome,
-    QueueRef,
-    Retries,
-    Settled,
-    Settlement,
-)
+from zaqar_lite.domain.models import NO_RETRIES, DeadLetter, Move, QueueRef, Retries
+from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.storage.opendata import due, past
 from zaqar_lite.storage.opendata.entries import MAX_ATTEMPTS, MAX_CONSUMERS, Claim, Entry
 from zaqar_lite.storage.opendata.format import keys

@@ -5,18 +5,8 @@ from dataclasses import replace
 
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.ids import is_claim_id, is_message_id
-from zaqar_lite.domain.models import (
-    Claimed,
-    DeadLetter,
-    DelayMode,
-    Move,
-    Outcome,
-    QueueRef,
-    Retries,
-    Settled,
-    Settlement,
-    Take,
-)
+from zaqar_lite.domain.models import Claimed, DeadLetter, DelayMode, Move, QueueRef, Retries, Take
+from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.redis.codec import pack_client, pack_settlement, read_message
 from zaqar_lite.storage.redis.keys import keys_of

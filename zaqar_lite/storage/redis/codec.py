@@ -43,16 +43,9 @@ from struct import Struct
 from typing import Any
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS, REJECTED, Attempt, Backoff, Ended
-from zaqar_lite.domain.models import (
-    DEFAULT_PRIORITY,
-    Act,
-    Companion,
-    IdempotencyKey,
-    Message,
-    NewMessage,
-    Origin,
-    Settlement,
-)
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, Message, Origin
+from zaqar_lite.domain.posts import Companion, IdempotencyKey, NewMessage
+from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.redis.keys import tag_of
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -20,25 +20,21 @@ from zaqar_lite.domain.models import (
     Claim,
     Claimed,
     Edit,
-    IdempotencyKey,
     Message,
     Move,
-    NewMessage,
-    Outcome,
     Page,
-    Posted,
     QueueRef,
     Refusal,
     RefusalReason,
     Retries,
     Selection,
-    Settled,
-    Settlement,
     Stats,
     StoreOptions,
     Swept,
     Take,
 )
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.base import (
     MAX_EXAMINED,
     Listener,

@@ -7,15 +7,8 @@ from functools import partial
 
 from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
 from zaqar_lite.domain.ids import is_message_id
-from zaqar_lite.domain.models import (
-    Edit,
-    Message,
-    Move,
-    Outcome,
-    QueueRef,
-    Refusal,
-    RefusalReason,
-)
+from zaqar_lite.domain.models import Edit, Message, Move, QueueRef, Refusal, RefusalReason
+from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.claiming import Claiming
 from zaqar_lite.storage.swift.layout import Listed, State

@@ -11,7 +11,8 @@ from hashlib import sha256
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote, unquote
 
-from zaqar_lite.domain.models import Message, NewMessage, Origin, QueueRef
+from zaqar_lite.domain.models import Message, Origin, QueueRef
+from zaqar_lite.domain.posts import NewMessage
 
 ATTEMPTS, CLAIMS, INDEX, KEYS, MESSAGES = "a/", "c/", "i/", "k/", "m/"
 TAIL = "l/tail"

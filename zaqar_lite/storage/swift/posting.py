@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from zaqar_lite.domain.errors import KeyReused, LimitReached, ZaqarLiteError
 from zaqar_lite.domain.ids import new_message_ids
-from zaqar_lite.domain.models import IdempotencyKey, NewMessage, Posted, QueueRef
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.layout import Content, Fetched, Intent, Key, Listed, State, Tail
 from zaqar_lite.storage.swift.locks import Lease

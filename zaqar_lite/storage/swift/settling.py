@@ -10,15 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.errors import NotFound
-from zaqar_lite.domain.models import (
-    NO_RETRIES,
-    Act,
-    Outcome,
-    QueueRef,
-    Retries,
-    Settled,
-    Settlement,
-)
+from zaqar_lite.domain.models import NO_RETRIES, QueueRef, Retries
+from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.storage.swift.ending import Ending
 from zaqar_lite.storage.swift.holding import Holding
 from zaqar_lite.storage.swift.layout import Fetched, Listed, State

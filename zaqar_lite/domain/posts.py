@@ -1,0 +1,72 @@
+"""Messages that are about to be stored, and what came of it.
+
+Durations are milliseconds, instants milliseconds since 1970 (see `models`).
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef
+
+
+class Copy(NamedTuple):
+    """One more queue that receives a message by its filter (FAN_OUT): an entry of its own."""
+
+    queue: QueueRef
+    ttl_ms: int
+    delay_ms: int
+    priority: int
+
+
+class IdempotencyKey(NamedTuple):
+    """A key that makes a post repeatable, and what it stands for.
+
+    `digest` is 16 bytes over what was posted under the key (`domain/idempotency.py`): the same
+    key with another digest is a mistake of the client, not a repetition.
+    """
+
+    text: str
+    digest: bytes
+
+
+class Companion(NamedTuple):
+    """What is stored with a message in one step, in another queue of the same store.
+
+    `body` is JSON; the 32 bytes from `id_at` on are replaced by the id of the message.
+    """
+
+    queue: QueueRef
+    body: bytes
+    id_at: int
+    ttl_ms: int
+    delay_ms: int = 0
+
+    def body_with(self, message_id: str) -> bytes:
+        """The body as it is stored, with the id of its message."""
+        return b"".join(
+            (self.body[: self.id_at], message_id.encode(), self.body[self.id_at + 32 :])
+        )
+
+
+class NewMessage(NamedTuple):
+    """A message to be stored. The service has validated it and resolved every default.
+
+    `body` is JSON, stored and returned byte for byte. `delay_ms` is 0 on a normal queue.
+    `priority`: lower is served first. `copies` is empty unless the store declares FAN_OUT.
+    """
+
+    body: bytes
+    ttl_ms: int
+    delay_ms: int = 0
+    idempotency_key: IdempotencyKey | None = None
+    headers: Mapping[str, str] | None = None
+    priority: int = DEFAULT_PRIORITY
+    copies: tuple[Copy, ...] = ()
+    companions: tuple[Companion, ...] = ()
+
+
+class Posted(NamedTuple):
+    """What became of one posted message: its id, and whether that id stood for it already."""
+
+    id: str
+    duplicate: bool = False
