@@ -65,7 +65,8 @@ from zaqar_lite.service.subscriptions import Subscriptions
 from zaqar_lite.service.usage import Usage
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.settings import Settings
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.registry import create_stores
 
 if TYPE_CHECKING:

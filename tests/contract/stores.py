@@ -21,7 +21,8 @@ from tests.services.process import missing
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import Capability, StoreOptions
-from zaqar_lite.storage.base import Listener, ManagementStore, MessageStore
+from zaqar_lite.storage.base import Listener, MessageStore
+from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.registry import create_stores
 
 MakeUri = Callable[[pytest.FixtureRequest, Path], str]

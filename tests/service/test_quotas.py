@@ -11,7 +11,8 @@ from zaqar_lite.service import quotas as module
 from zaqar_lite.service.quotas import Quotas
 from zaqar_lite.service.rates import MANAGE, READ, WRITE, Rates
 from zaqar_lite.service.stock import COUNT_AGAIN, COUNT_EVERY, Stock
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.memory import create
 
 pytestmark = pytest.mark.anyio

@@ -23,7 +23,8 @@ from zaqar_lite.domain.settlements import Outcome
 from zaqar_lite.service.job import JobAct, Order
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 
 _AT_ONCE = 20
 """Edits that are under way at the same time."""

@@ -42,7 +42,8 @@ from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.subscribers import Subscribers
 from zaqar_lite.service.subscriptions import Subscriptions
 from zaqar_lite.service.waiting import Waiting
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 
 if TYPE_CHECKING:
     from zaqar_lite.service.encryption.vault import Vault

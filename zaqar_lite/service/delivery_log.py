@@ -15,7 +15,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.subscriptions import Subscription
-from zaqar_lite.storage.base import ManagementStore
+from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
 KIND = "deliveries"

@@ -13,7 +13,8 @@ from zaqar_lite.domain.errors import QueueChanged, Unavailable
 from zaqar_lite.domain.models import QueueRecord, Swept
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
 _STEP = 1_000

@@ -25,7 +25,8 @@ from zaqar_lite.service.job import (
     JobAct,
     Order,
 )
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 
 RUNNING, ENDED = "job", "job-ended"
 KEPT = 20

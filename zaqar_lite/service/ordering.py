@@ -20,7 +20,8 @@ from zaqar_lite.domain.models import Message, QueueRef, Selection
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.notes import Delivery, Note, decode_note, encode, line_of, payload_of
 from zaqar_lite.service.subscriptions import Subscriptions
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 
 KIND = "ordered"
 _HELD_MS = 60_000

@@ -26,7 +26,7 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.service.routing import Route, stored_route
 from zaqar_lite.service.turns import Turns
-from zaqar_lite.storage.base import ManagementStore
+from zaqar_lite.storage.management import ManagementStore
 
 _MAX_CACHED = 10_000
 _MAX_ROUNDS = 20

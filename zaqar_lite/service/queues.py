@@ -22,7 +22,8 @@ from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.routing import compile_route
 from zaqar_lite.service.subscribers import list_subscriptions
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
 _MAX_ROUNDS = 20

@@ -13,7 +13,7 @@ from typing import Any
 from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
-from zaqar_lite.storage.base import ManagementStore
+from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
 KIND, CHANGES = "quota", "quota-changes"

@@ -19,7 +19,8 @@ from zaqar_lite.domain.metadata import FILTER, PRIORITY
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, Capability, QueueRecord, QueueRef
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.service.turns import Turns
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
 Headers = Mapping[str, str]

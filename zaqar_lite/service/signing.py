@@ -13,7 +13,7 @@ from hashlib import sha256
 
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.base import ManagementStore
+from zaqar_lite.storage.management import ManagementStore
 
 SEPARATOR = "\\n"
 KIND = "signatures"

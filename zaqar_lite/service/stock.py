@@ -21,7 +21,8 @@ from typing import NamedTuple
 from zaqar_lite.domain.errors import QuotaReached, Unavailable
 from zaqar_lite.domain.models import Stats
 from zaqar_lite.domain.quotas import Quota, QuotaOf
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
 COUNT_EVERY = 5.0

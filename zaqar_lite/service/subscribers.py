@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.subscriptions import KIND, Subscription
-from zaqar_lite.storage.base import ManagementStore
+from zaqar_lite.storage.management import ManagementStore
 
 _MAX_CACHED = 1_000
 _PAGE = 200

@@ -41,7 +41,7 @@ from zaqar_lite.domain.subscriptions import (
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.subscribers import Subscribers, list_subscriptions
-from zaqar_lite.storage.base import ManagementStore
+from zaqar_lite.storage.management import ManagementStore
 
 _SUBSCRIBER = "subscriber"
 _MAX_ROUNDS = 20

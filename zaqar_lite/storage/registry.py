@@ -13,7 +13,8 @@ from zaqar_lite.domain.addresses import is_ambiguous
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import StoreOptions
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 
 
 @dataclass(frozen=True, slots=True)

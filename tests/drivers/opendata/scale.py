@@ -21,7 +21,8 @@ from pathlib import Path
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions, Take
 from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.registry import create_stores
 
 QUEUE, OTHER = QueueRef("scale", "queue"), QueueRef("scale", "other")

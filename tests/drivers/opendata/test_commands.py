@@ -27,7 +27,8 @@ from zaqar_lite.domain.models import (
     Take,
 )
 from zaqar_lite.domain.posts import NewMessage
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.registry import create_stores
 

@@ -12,7 +12,7 @@ from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.service.quotas import Quotas
 from zaqar_lite.service.rates import WRITE, Rates
 from zaqar_lite.service.shared_rates import SharedRates
-from zaqar_lite.storage.base import ManagementStore
+from zaqar_lite.storage.management import ManagementStore
 
 pytestmark = pytest.mark.anyio
 RATE = 10

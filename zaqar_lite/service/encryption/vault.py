@@ -33,7 +33,7 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import PREFIX, is_sealed
 from zaqar_lite.service.encryption import envelope
 from zaqar_lite.service.turns import cut
-from zaqar_lite.storage.base import ManagementStore
+from zaqar_lite.storage.management import ManagementStore
 
 KIND, CURRENT = "data-key", "data-key-current"
 MAX_LISTED = 1_000

@@ -26,7 +26,7 @@ from zaqar_lite.domain.identity import Grant, How, Principal, parse_grants
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.models import Record
 from zaqar_lite.service.identity.provider import Credential, Known, Place
-from zaqar_lite.storage.base import ManagementStore
+from zaqar_lite.storage.management import ManagementStore
 
 KIND, LISTED = "key", "key-of"
 NO_PROJECT = ""

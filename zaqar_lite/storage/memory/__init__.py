@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import StoreOptions
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.memory.management import MemoryManagementStore
 from zaqar_lite.storage.memory.messages import MemoryMessageStore
 from zaqar_lite.storage.memory.state import State

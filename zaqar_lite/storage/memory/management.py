@@ -12,7 +12,8 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import LimitReached, QueueChanged, RecordChanged
 from zaqar_lite.domain.json_values import is_same
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
-from zaqar_lite.storage.base import MAX_EXAMINED, ManagementStore
+from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.memory.state import State
 
 

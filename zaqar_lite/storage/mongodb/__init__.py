@@ -76,7 +76,8 @@ Shard by ranges of the queue's key, with the same zones: `api-ref/source/store-m
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import StoreOptions
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.mongodb.configuration import read_configuration
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.management import MongoManagementStore

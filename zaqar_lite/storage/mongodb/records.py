@@ -18,7 +18,8 @@ from pymongo.errors import DuplicateKeyError
 
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.models import Record
-from zaqar_lite.storage.base import MAX_EXAMINED, ManagementStore
+from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.mongodb.connection import Connection, read_all
 from zaqar_lite.storage.mongodb.errors import repeated, translating
 from zaqar_lite.storage.mongodb.indexes import BY_ID, Document

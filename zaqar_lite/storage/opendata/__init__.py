@@ -26,7 +26,8 @@ from zaqar_lite.domain.addresses import shown
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import StoreOptions
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.engine import Engine
 from zaqar_lite.storage.opendata.management import OpenDataManagementStore

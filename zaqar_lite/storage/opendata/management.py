@@ -8,7 +8,8 @@ from typing import Any
 from zaqar_lite.domain.errors import LimitReached, QueueChanged, RecordChanged
 from zaqar_lite.domain.json_values import is_same
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
-from zaqar_lite.storage.base import MAX_EXAMINED, ManagementStore
+from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.opendata.catalogue import is_live
 from zaqar_lite.storage.opendata.checkpoint import EMPTY_ACTIVE, EMPTY_ENDED
 from zaqar_lite.storage.opendata.configuration import encode_record

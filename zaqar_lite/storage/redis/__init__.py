@@ -47,7 +47,8 @@ no sweep ever runs; visibility is decided by the deadlines alone.
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import StoreOptions
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.redis.address import parse
 from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.management import RedisManagementStore

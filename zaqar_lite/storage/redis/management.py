@@ -10,7 +10,8 @@ from zaqar_lite.domain.errors import LimitReached, QueueChanged
 from zaqar_lite.domain.json_values import is_same
 from zaqar_lite.domain.metadata import dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record, Spent
-from zaqar_lite.storage.base import MAX_EXAMINED, ManagementStore
+from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of, keys_of_project, ref_of
 from zaqar_lite.storage.redis.kind_records import KindRecords

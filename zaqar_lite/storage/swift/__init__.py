@@ -47,7 +47,8 @@ lock holder's, checked against Swift's Date. X-Delete-At, five minutes late, is 
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import StoreOptions
-from zaqar_lite.storage.base import ManagementStore, MessageStore
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.swift import options as swift_options
 from zaqar_lite.storage.swift.backend import Backend
 from zaqar_lite.storage.swift.management import SwiftManagementStore

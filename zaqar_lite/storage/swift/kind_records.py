@@ -13,7 +13,7 @@ from typing import NamedTuple, Self, TypeVar
 
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.domain.models import Record
-from zaqar_lite.storage.base import ManagementStore
+from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend, Connected
 from zaqar_lite.storage.swift.locks import Lease
