@@ -63,6 +63,10 @@ def _check_gateways(settings: Settings) -> None:
         raise ConfigurationError(
             f"gateway_secret needs {_SHORTEST_KEY} bytes: openssl rand -hex 32."
         )
+    for name in ("gateways", "gateway_secret", "gateway_names"):
+        given = getattr(settings, name)
+        if given and not comma_list(given):  # nobody would be asked to prove anything
+            raise ConfigurationError(f"{name} is set, and names nothing: leave it out, or fill it.")
     if settings.gateway_names and settings.tls_client_ca is None:
         raise ConfigurationError("gateway_names needs tls_client_ca: who signs their certificates.")
 

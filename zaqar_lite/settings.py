@@ -356,10 +356,12 @@ class Settings(BaseModel):
 
     @property
     def shows_page(self) -> bool:
-        """Whether the page for people is served: never where headers say who somebody is."""
+        """Whether the page for people is served: never where a gateway says who somebody is."""
         if self.providers:
             return self.ui and not {"keys", "jwt"}.isdisjoint(self.providers)
-        return self.ui and self.is_loopback
+        # Its address names the project, so whom the gateway lets in would see that of others.
+        is_behind_a_gateway = self.trust_headers or self.gateways or self.names_gateways
+        return self.ui and self.is_loopback and not is_behind_a_gateway
 
     @property
     def is_loopback(self) -> bool:

@@ -107,6 +107,10 @@ def test_a_gateway_shows_its_certificate(tmp_path: Path) -> None:
         ({"gateway_secret": SECRET, "auth": "keys"}, "auth none"),
         ({"gateways": "10.0.0.1", "host": "192.0.2.1"}, "not loopback"),
         ({"gateways": "nowhere"}, "nowhere"),
+        ({"gateways": ","}, "names nothing"),
+        ({"gateway_secret": " ", "host": "192.0.2.1"}, "names nothing"),
+        ({"gateway_secret": ",", "host": "192.0.2.1"}, "names nothing"),
+        ({"gateway_names": ","}, "names nothing"),
     ],
 )
 def test_half_a_gateway_is_refused(wrong: dict[str, Any], words: str) -> None:
