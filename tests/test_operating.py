@@ -117,3 +117,32 @@ def test_sighup_takes_limits_and_log_level_over_or_changes_nothing(tmp_path: Pat
         started = time.monotonic()
         assert server.terminate() == 0
         assert time.monotonic() - started < 20
+
+
+def test_sighup_reaches_processes_that_start_and_those_that_replace_others(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    redis = request.getfixturevalue("redis_server")
+    config = tmp_path / "zaqar.toml"
+    config.write_text("max_message_ttl = 2000\ndefault_message_ttl = 400\n")
+    server = ServerProcess(redis.url, "--workers", "2", "--config", str(config))
+    server.start(ready=None)
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+
+    def workers() -> list[int]:
+        return [
+            pid
+            for pid in map(int, children.read_text().split())
+            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+
+    with server:
+        server.wait_for(lambda: len(workers()) == 2)
+        config.write_text("max_message_ttl = 950\ndefault_message_ttl = 400\n")
+        os.kill(server.pid, signal.SIGHUP)
+        told = "reloaded: max_message_ttl changed"
+        server.wait_for(lambda: server.log().count(told) == 2)
+        assert "takes its place" not in server.log()
+        os.kill(workers()[-1], signal.SIGKILL)
+        server.wait_for(lambda: server.log().count(told) == 3)
+        assert server.terminate() == 0

@@ -100,6 +100,47 @@ def test_a_store_that_comes_late_and_can_never_work_ends_the_server_too(workers:
         assert "Traceback" not in server.log()
 
 
+FAILS_AS_IT_STARTS = """
+import argparse, asyncio, sys
+from contextlib import asynccontextmanager
+from zaqar_lite import serve
+from zaqar_lite.domain.errors import ConfigurationError
+
+make = serve.create_app
+
+@asynccontextmanager
+async def lifespan(fail):
+    asyncio.get_running_loop().call_soon(fail, ConfigurationError("It never works."))
+    yield
+
+def create_app(*arguments):
+    app = make(*arguments)
+    app._lifespan = lifespan
+    return app
+
+serve.create_app = create_app
+parser = argparse.ArgumentParser()
+serve.add_commands(parser.add_subparsers())
+sys.exit(serve.run(parser.parse_args()))
+"""
+
+
+def test_an_error_in_the_moment_in_which_the_start_ends_is_no_traceback() -> None:
+    finished = subprocess.run(
+        [
+            *(sys.executable, "-c", FAILS_AS_IT_STARTS, "serve"),
+            *("--store", "memory://", "--port", str(free_port())),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "It never works." in finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert finished.returncode == 1
+
+
 def test_a_directory_that_another_server_has_ends_the_server(tmp_path: Path) -> None:
     with ServerProcess(f"embedded://{tmp_path}"):
         code, (line,) = run_until_it_ends("--store", f"embedded://{tmp_path}")

@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     So does a start that a signal ends. Wrong settings are one line on standard error and exit
     code 2; a store that can never work as configured is one line in the log and exit code 1.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))  # until there is what reloads
     source = Source(arguments.config, _overrides(arguments))
     try:
         settings = source.read()
@@ -139,6 +140,7 @@ class _Server(uvicorn.Server):
         self._background: list[asyncio.Task[None]] = []
         self._app = app
         self._announce = announce
+        self._starting: asyncio.Task[object] | None = None
         self._interrupt: Callable[[], object] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -147,18 +149,18 @@ class _Server(uvicorn.Server):
         uvicorn itself looks for signals only once it has started. What the application had opened
         by then it closes when its task is cancelled, as all are at the end of the event loop.
         """
-        starting = asyncio.current_task()
-        assert starting is not None  # noqa: S101 - this is a coroutine, so a task runs it
+        self._starting = asyncio.current_task()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._renew)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
         if self._certificate is not None:
             self._background.append(asyncio.create_task(self._certificate.follow()))
         interval = systemd.watchdog_interval()
         if interval is not None:
             self._background.append(asyncio.create_task(_show_life(interval)))
-        self._interrupt = partial(loop.call_soon_threadsafe, starting.cancel)
+        self._interrupt = partial(loop.call_soon_threadsafe, self._end_start)
         if self.should_exit:
-            starting.cancel()
+            self._end_start()
         try:
             await super().startup(sockets)
         except SystemExit:  # the application can't start and has said why: `has_failed`
@@ -169,9 +171,13 @@ class _Server(uvicorn.Server):
             logger.info("stopped before it was ready")
             return
         finally:
-            self._interrupt = None
+            self._starting = self._interrupt = None
         if self.started and not self.should_exit:
             self._announce()
+
+    def _end_start(self) -> None:
+        if self._starting is not None:  # else it has ended since the signal came
+            self._starting.cancel()
 
     def _renew(self) -> None:
         """Open the audit trail anew, and read settings and certificate again."""

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
@@ -17,6 +18,7 @@ logger = logging.getLogger("zaqar_lite")
 NEVER_WORKS = 1
 """The exit code of a worker that no other could replace: its configuration can never work."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_HELD_BACK = (*_SIGNALS, signal.SIGHUP)
 _LOOK = 1.0
 _SHORT_LIFE = 1.0
 
@@ -28,7 +30,8 @@ class Workers:
 
     They are spawned, not forked, so function and arguments are pickled. A worker ends when the
     process that started it does, even by SIGKILL: nobody else would ever end it. SIGHUP goes to
-    every worker; systemd's watchdog hears of the parent.
+    every worker, and to those that start later, which get the arguments from before; systemd's
+    watchdog hears of the parent.
     """
 
     def __init__(self, count: int, work: Callable[..., int], *arguments: object) -> None:
@@ -36,6 +39,7 @@ class Workers:
         self._work = (work, arguments)
         self._running: dict[BaseProcess, tuple[int, float]] = {}
         self._stopping = False
+        self._is_renewed = False
         self._exit_code = 0
 
     def run(self) -> int:
@@ -63,13 +67,16 @@ class Workers:
         process = multiprocessing.get_context("spawn").Process(
             target=_run, args=(*self._work, number), name="worker"
         )
-        # Held back until the worker has its own handlers; the default ones would print a traceback.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        # Held back until the worker has its own handlers; the default ones would print a traceback,
+        # or end it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
         try:
             process.start()
             self._running[process] = number, time.monotonic()
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD_BACK)
+        if self._is_renewed:
+            _send(process, signal.SIGHUP)
         if self._stopping:
             process.terminate()
 
@@ -89,15 +96,21 @@ class Workers:
             self._start(number)
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        self._is_renewed = True
         for process in list(self._running):
-            if process.pid is not None:
-                os.kill(process.pid, number)
+            _send(process, number)
 
     def _stop(self, _number: int = 0, _frame: FrameType | None = None) -> None:
         self._stopping = True
         systemd.notify("STOPPING=1")
         for process in list(self._running):
             process.terminate()
+
+
+def _send(process: BaseProcess, number: int) -> None:
+    if process.pid is not None:
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(process.pid, number)
 
 
 def _how(exit_code: int | None) -> str:
