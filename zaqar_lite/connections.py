@@ -105,7 +105,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - uvicorn's own
         super().__init__(*arguments, **options)
-        self.project = ""
+        self.project, self.lost = "", False
         self.on_lost: Callable[[], None] = _do_nothing
         self._head_bytes = 0
         self._heard_at = self._begun_at = self._read_at = 0.0
@@ -132,6 +132,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
+        self.lost = True
         self.on_lost()
         if len(self.connections) < self.max_connections * 9 // 10:
             BoundedProtocol._full = False

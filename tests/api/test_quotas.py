@@ -1,12 +1,15 @@
 """Quotas: what a project may have, and how that is set, shown and followed."""
 
 import asyncio
+import json
+import socket
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.api.conftest import Api, MakeApi
+from tests.api.conftest import PROJECT, Api, MakeApi
 from tests.api.sockets import Raw, request
 from tests.server import ServerProcess
 
@@ -133,6 +136,33 @@ def test_a_connection_belongs_to_the_project_that_it_served_last() -> None:
             if answers[-1] == 200:
                 break
         assert answers[-1] == 200
+
+
+def test_connections_that_end_before_they_are_counted_do_not_count(tmp_path: Path) -> None:
+    file = tmp_path / "admin.key"
+    env = {
+        "ZAQAR_LITE_AUTH": "keys",
+        "ZAQAR_LITE_ADMIN_KEY_FILE": str(file),
+        "ZAQAR_LITE_QUOTAS__CONNECTIONS": "100",
+    }
+    document = json.dumps({"project": PROJECT, "grants": ["*:*"]}).encode()
+    with (
+        ServerProcess("memory://", env=env).start(ready=401) as server,
+        Raw(server) as first,
+    ):
+        operator = {"Authorization": f"Bearer {file.read_text().strip()}"}
+        for _ in range(20):
+            made = first.call("POST", "/v2/keys", document, **operator).json()["key"]
+            with Raw(server) as other:  # it ends while the key is looked up
+                own = {"Authorization": f"Bearer {made}"}
+                other.send(request("GET", "/v2/queues", headers=own))
+                reset = struct.pack("ii", 1, 0)
+                other.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        for _ in range(100):  # until the server has seen that they are closed
+            usage = first.call("GET", "/v2/quota", b"", **operator).json()["usage"]
+            if usage["connections"] == 1:
+                break
+        assert usage["connections"] == 1
 
 
 async def test_who_is_too_fast_is_told_when_to_come_back(make_api: MakeApi) -> None:

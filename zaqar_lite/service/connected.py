@@ -13,8 +13,10 @@ class Link(Protocol):
 
     project: str
     """The project that it was counted for, or empty."""
+    lost: bool
+    """Whether it has ended."""
     on_lost: Callable[[], None]
-    """Called when it has ended."""
+    """Called when it ends."""
 
 
 class Connected:
@@ -43,7 +45,7 @@ class Connected:
         Raises:
             QuotaReached: as many others as its quota allows are of the project.
         """
-        if link.project == project:
+        if link.project == project or link.lost:  # or it would be counted for ever
             return
         quota = self._quotas.of(project).connections
         if quota is not None and self._count[project] >= -(-quota // self._workers):
