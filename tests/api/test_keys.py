@@ -408,3 +408,28 @@ async def test_requests_at_once_look_a_key_up_once(
     for _ in range(5):
         assert (await doors.call(wrong, "GET", "/v2/queues")).status_code == 401
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v2/queues"),
+        ("GET", "/v2/quota"),
+        ("GET", "/v2/schedules"),
+        ("POST", "/v2/schedules/often/fire"),
+        ("GET", "/v2/data-keys"),
+        ("POST", "/v2/data-keys"),
+    ],
+)
+async def test_an_operator_says_of_which_project_it_asks(
+    make_api: MakeApi, tmp_path: Path, method: str, path: str
+) -> None:
+    file = tmp_path / "admin.key"
+    settings = {"encryption_key_file": Path(__file__).parent / "encryption.keys"}
+    async with make_api(auth="keys", admin_key_file=file, **settings) as api:
+        del api.http.headers["X-Project-ID"]
+        operator = {"Authorization": f"Bearer {file.read_text().strip()}"}
+        answer = await api.call(method, path, **operator)
+        assert (answer.status_code, answer.json()["title"]) == (400, "Project-Id Missing")
+        assert (await api.call("GET", "/v2/quotas/p", **operator)).status_code == 200
+        assert (await api.call("GET", "/v2/keys", **operator)).status_code == 200

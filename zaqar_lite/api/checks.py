@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import NoReturn
 
 from zaqar_lite.api.http import HttpError, Request
-from zaqar_lite.domain.identity import How
+from zaqar_lite.domain.identity import SIGNED, How
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef
@@ -38,6 +38,8 @@ _ACCEPT_LINK = {
     "rel": "help",
 }
 _NOT_FOUND = "404 Not Found"
+_IN_A_PROJECT = ("/v2/queues", "/v2/schedules", "/v2/data-keys", "/v2/quota")
+_NAMES_ITS_PROJECT = "/v2/quotas/"
 _KEY = How.KEY  # an attribute of an enumeration is found slowly
 
 
@@ -135,6 +137,7 @@ class Checks:
             expires=header(b"url-expires"),
         ):
             raise HttpError(404, _NOT_FOUND)
+        request.principal = SIGNED  # whoever else its headers name
 
     def _client_id(self, value: bytes | None) -> str:
         if value is None:
@@ -258,7 +261,10 @@ def _project(headers: dict[bytes, bytes]) -> str:
 
 def _is_in_a_project(request: Request) -> bool:
     """Tell whether a request says, or must say, which project it is for."""
-    return b"x-project-id" in request.headers or request.path.startswith("/v2/queues")
+    if b"x-project-id" in request.headers:
+        return True
+    path = request.path
+    return path.startswith(_IN_A_PROJECT) and not path.startswith(_NAMES_ITS_PROJECT)
 
 
 def _check_queue(request: Request) -> None:
