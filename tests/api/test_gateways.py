@@ -80,6 +80,29 @@ async def test_a_signed_url_needs_no_gateway(make_api: MakeApi) -> None:
         assert (await api.call("GET", "messages", **headers)).status_code == 404
 
 
+async def test_who_has_a_signed_url_is_bound_to_its_queue_and_to_no_name(
+    make_api: MakeApi, tmp_path: Path
+) -> None:
+    trail = tmp_path / "audit"
+    secrets = {"gateway_secret": SECRET, "signed_url_secret_key": "k" * 32}
+    async with make_api(**secrets, audit=str(trail)) as api:
+        wanted = {"paths": ["subscriptions"], "methods": ["POST"]}
+        signed = (await api.call("POST", "share", wanted, X_Gateway_Secret=SECRET)).json()
+        headers = {
+            "URL_Signature": signed["signature"],
+            "URL_Expires": signed["expires"],
+            "URL_Methods": ",".join(signed["methods"]),
+            "URL_Paths": ",".join(signed["paths"]),
+            "X_User_ID": "somebody else",
+        }
+        document: dict[str, Any] = {"subscriber": "http://example.org/a", "ttl": 300}
+        assert (await api.call("POST", "subscriptions", document, **headers)).status_code == 201
+        document["options"] = {"dead_letter_queue": "others"}
+        assert (await api.call("POST", "subscriptions", document, **headers)).status_code == 403
+    assert "somebody else" not in trail.read_text()
+    assert "signed URL" in trail.read_text()
+
+
 def test_a_gateway_shows_its_certificate(tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path, "first")
     gateway = make_certificate(tmp_path, "gateway", "DNS:gateway.internal,URI:spiffe://us/gateway")

@@ -14,7 +14,7 @@ from functools import partial
 
 from zaqar_lite.api.http import Request, Response
 from zaqar_lite.api.routes import Route
-from zaqar_lite.domain.identity import Verb
+from zaqar_lite.domain.identity import How, Verb
 from zaqar_lite.service.audit import Act, Event, Trail
 
 _TYPE = "http://schemas.dmtf.org/cloud/audit/1.0/event"
@@ -68,7 +68,8 @@ def _act(route: Route) -> Act:
 def _event(request: Request, act: Act, response: Response) -> Event:
     status, location = response.status, dict(response.headers).get(b"location", b"")
     principal, headers = request.principal, request.headers
-    user = principal.user or _text(headers.get(b"x-user-id", b"")) or "unknown"
+    named = headers.get(b"x-user-id", b"") if principal.how is How.HEADERS else b""
+    user = principal.user or _text(named) or "unknown"
     made = location.decode().rpartition("/")[2]
     names = [*request.path_values]
     if made and made not in request.path:

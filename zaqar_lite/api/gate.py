@@ -11,7 +11,7 @@ from zaqar_lite.api import query
 from zaqar_lite.api.http import HttpError, Request
 from zaqar_lite.api.routes import OPEN_PATHS, Route
 from zaqar_lite.domain.errors import Denied, Unauthenticated
-from zaqar_lite.domain.identity import Access, How, Principal, Verb
+from zaqar_lite.domain.identity import SIGNED, Access, Verb
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.provider import Credential, Place
@@ -59,7 +59,7 @@ class Gate:
         if b"url-signature" in headers:
             if project is not None:
                 headers[_PROJECT] = project  # it is signed too; `Checks` compares it
-            request.principal = Principal(How.SIGNED)
+            request.principal = SIGNED
             return
         credential = _credential(headers)
         self._check_store()

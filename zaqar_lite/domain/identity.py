@@ -173,6 +173,9 @@ class Principal:
 TRUSTED = Principal(How.HEADERS)
 """Whoever the headers name: a server without authentication trusts its network or its gateway."""
 
+SIGNED = Principal(How.SIGNED)
+"""Whoever has a signed URL: what it permits is checked with its signature."""
+
 
 class Access(NamedTuple):
     """What a request needs: upstream's policy rule and the verb; None where there is none.
