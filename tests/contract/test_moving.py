@@ -166,3 +166,19 @@ async def test_many_are_moved_in_one_call(queue: QueueUnderTest, other: QueueUnd
     assert await queue.move(other, *posted) == [Outcome.DONE] * 60
     assert await other.bodies() == [str(number) for number in range(60)]
     assert await queue.bodies() == []
+
+
+async def test_letters_that_go_back_do_not_wait_for_those_that_come(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    posted = await queue.post(*"abc")
+    await queue.release(await queue.claim_id())
+    letters = await other.post(*"xyz")
+    exhausted = other.as_dead_letter_queue(1)
+    outcomes, claimed = await asyncio.wait_for(
+        asyncio.gather(other.move(queue, *letters), queue.claim(dead_letter=exhausted)), 15
+    )
+    assert outcomes == [Outcome.DONE] * 3
+    assert sorted(ids(await other.listed())) == sorted(posted)
+    assert set(texts(claimed.messages)) <= set("xyz")
+    assert sorted(ids(await queue.listed())) == sorted(letters)

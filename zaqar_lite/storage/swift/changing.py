@@ -20,8 +20,8 @@ _STEP = 100
 """Delayed messages that are made ready before the lock is free for a moment."""
 
 
-_MOVED = 20
-"""Messages that are moved before the lock is free for a moment."""
+_MOVED = 10
+"""Messages that are moved before the locks are free for a moment."""
 
 
 class Changing(Claiming):
@@ -159,15 +159,24 @@ class Changing(Claiming):
         return await self._objects.mark_message(container, name, exposed, lease)
 
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
-        """Move messages to another queue, a few while the lock is held; see the seam."""
+        """Move messages to another queue, a few while both locks are held; see the seam.
+
+        The target's lock is taken first: a claim there that sends letters here does so, too, and
+        would else wait for this one while this one waits for it.
+        """
         outcomes: list[Outcome] = []
         for first in range(0, len(ids), _MOVED):
-            step = partial(self._put_back, queue, ids[first : first + _MOVED], move)
-            outcomes += await self._backend.locked(queue, step)
+            some = ids[first : first + _MOVED]
+
+            async def step(target: Lease, some: Sequence[str] = some) -> list[Outcome]:
+                back = partial(self._put_back, queue, some, move, target)
+                return await self._backend.locked(queue, back)
+
+            outcomes += await self._backend.locked(move.target, step)
         return outcomes
 
     async def _put_back(
-        self, queue: QueueRef, ids: Sequence[str], move: Move, lease: Lease
+        self, queue: QueueRef, ids: Sequence[str], move: Move, target: Lease, lease: Lease
     ) -> list[Outcome]:
         container = self._container(queue)
         tail = await self._tails.load(container, lease)
@@ -185,7 +194,7 @@ class Changing(Claiming):
             if not one.state.is_away(now) and not one.state.has_lapsed(now)
         }
         with self._hints.changing(container):
-            await self._dead_letters.put_back(container, list(free.values()), move, lease)
+            await self._dead_letters.put_back(container, list(free.values()), move, lease, target)
         outcomes = []
         for key in ids:
             if free.pop(key, None) is not None:

@@ -10,8 +10,8 @@ claim or sweep of the source moves a leaving one again, to a new position, and t
 sweep of the target shows an arriving one whose original is gone.
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS, MOVED
@@ -50,20 +50,27 @@ class DeadLetters:
         return await self._move(source, target, letters, policy.ttl_ms or 0, lease)
 
     async def put_back(
-        self, source: str, messages: Sequence[Fetched], how: Move, lease: Lease
+        self, source: str, messages: Sequence[Fetched], how: Move, lease: Lease, held: Lease
     ) -> int:
-        """Move messages that nobody holds as somebody asks, under the source's lock."""
+        """Move messages that nobody holds as somebody asks; both locks are `held`."""
         back = f"{_RESETS if how.reset else _KEEPS}{how.delay_ms}"
         marked = [one.with_state(replace(one.state, move_back=back)) for one in messages]
         target = self._backend.containers.queue(how.target)
-        return await self._move(source, target, marked, how.ttl_ms, lease)
+        return await self._move(source, target, marked, how.ttl_ms, lease, held)
 
-    async def _move(
-        self, source: str, target: str, letters: Sequence[Fetched], ttl_ms: int, lease: Lease
+    async def _move(  # noqa: PLR0917 - what a move needs
+        self,
+        source: str,
+        target: str,
+        letters: Sequence[Fetched],
+        ttl_ms: int,
+        lease: Lease,
+        held: Lease | None = None,
     ) -> int:
         """Move messages between containers, under the source's lock; answer how many.
 
-        `ttl_ms` counts from now; 0 keeps each one's own deadline. The target's lock is free
+        `ttl_ms` counts from now; 0 keeps each one's own deadline. `held` is the target's lock where
+        the caller has it, for as many messages as one step moves. Else that lock is free
         between the steps, and long enough for other processes: who waits for letters must not wait
         for all of them. To show them is the last that is done under it, so that a letter that is
         seen can be claimed.
@@ -73,7 +80,7 @@ class DeadLetters:
         project = known.project if known is not None else ""
         for step in range(0, len(letters), _STEP):
             few = letters[step : step + _STEP]
-            async with self._backend.locks.hold(target, turn=0.0) as target_lease:
+            async with self._hold(target, held) as target_lease:
                 both = Lease(min(lease.until, target_lease.until))
                 tail = await tails.load(target, both)
                 bound = tail.bound and tail.bound + len(few)
@@ -87,6 +94,14 @@ class DeadLetters:
             await together(*(self._forget(source, letter, lease) for letter, _ in copied))
             moved += len(copied)
         return moved
+
+    @asynccontextmanager
+    async def _hold(self, target: str, held: Lease | None) -> AsyncIterator[Lease]:
+        if held is not None:
+            yield held
+            return
+        async with self._backend.locks.hold(target, turn=0.0) as lease:
+            yield lease
 
     async def _copy_all(
         self,
