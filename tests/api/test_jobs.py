@@ -152,6 +152,31 @@ async def test_a_limit_ends_a_job(api: Api) -> None:
     assert await bodies(api) == [0, 1, 2, 3]
 
 
+async def test_a_limit_ends_an_act_on_a_few(api: Api) -> None:
+    ids = await let_die(api, *range(5))
+    answer = await api.call("POST", f"{LETTERS}/redrives", {"ids": ids, "limit": 2})
+    assert (answer.json()["selected"], answer.json()["done"]) == (2, 2)
+    assert len(await bodies(api)) == 2
+
+
+async def test_a_limit_and_a_rate_count_what_is_meant(api: Api) -> None:
+    await let_die(api, *({"kind": n % 2, "n": n} for n in range(15)))
+    choice = {"body": {"path": "kind", "equals": 1}}
+    document = {"filter": choice, "limit": 3, "max_per_second": 2}
+    job = await run(api, f"{LETTERS}/redrives", document)
+    assert (job["state"], job["selected"], job["done"]) == ("completed", 3, 3)
+    assert [body["n"] for body in await bodies(api)] == [1, 3, 5]
+
+
+async def test_a_job_that_can_never_go_on_fails(api: Api) -> None:
+    await let_die(api, [1])
+    choice = {"body": {"path": "9" * 5_000, "equals": 1}}
+    job = await run(api, f"{LETTERS}/redrives", {"filter": choice})
+    assert (job["state"], job["done"]) == ("failed", 0)
+    assert "log" in job["error"]
+    assert len(await bodies(api, "letters")) == 1
+
+
 @pytest.mark.parametrize(
     "document",
     [

@@ -10,7 +10,13 @@ import msgspec
 import pytest
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Invalid, NotFound, RecordChanged, Unavailable
+from zaqar_lite.domain.errors import (
+    Invalid,
+    LimitReached,
+    NotFound,
+    RecordChanged,
+    Unavailable,
+)
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Message, QueueRef, Selection, StoreOptions
 from zaqar_lite.service.messages import Messages
@@ -321,6 +327,34 @@ async def test_a_store_that_is_away_is_met_again(
     place.clock.advance(6_000)
     await place.run()
     assert len(await place.posted()) == 1
+
+
+async def test_queues_that_take_nothing_hold_up_no_other(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(60):
+        await place.put(f"full-{number}", every="1h", queue="full")
+    await place.put("other", every="1h", start="2030-01-01T01:00:01Z")
+    original = place.messages.post
+
+    async def post(queue: QueueRef, *args: Any, **more: Any) -> Any:
+        if queue.name == "full":
+            raise LimitReached("The queue is full.")
+        return await original(queue, *args, **more)
+
+    monkeypatch.setattr(place.messages, "post", post)
+    place.clock.advance(HOUR + 2_000)
+    assert (await place.schedulers[0].step())[0] == 1
+    assert len(await place.posted()) == 1
+
+
+async def test_what_is_caught_up_with_may_be_more_than_one_post_takes(place: Place) -> None:
+    await place.put(every="5m", missed="all", catch_up="2h", body="x" * 20_000)
+    place.move_to(2, 4)
+    await place.run()
+    schedule, _ = await place.schedules.load("p", "s")
+    assert (schedule.fired, schedule.failed) == (24, 0)
+    assert len(await place.posted()) == 24
 
 
 async def test_who_is_slower_posts_nothing(place: Place) -> None:

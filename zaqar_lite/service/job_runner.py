@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Invalid, RecordChanged, Unavailable, Unsupported
+from zaqar_lite.domain.errors import RecordChanged, Unavailable, Unsupported, ZaqarLiteError
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Message, QueueRef, Record, Selection
 from zaqar_lite.service.bulk import is_waiting
@@ -30,6 +30,8 @@ _PAGE = 100
 _SMALLEST, _LARGEST, _BYTES = 20, 500, 1_048_576
 """Messages that one step looks at, and bytes of bodies that it may read."""
 _PLANNED = 200
+_LONG_MS = 1_000
+"""A step that takes longer is followed by a smaller one: `_HELD_MS` must not end during a step."""
 _SHARE = 0.25
 """How long a job rests after a step, in parts of the step's time: the others have theirs."""
 
@@ -107,7 +109,8 @@ class JobRunner:
         except Unavailable as exc:
             logger.warning("a job of %s waits for the store: %s", running_name(queue, job.act), exc)
         except Exception:
-            logger.exception("a job of %s failed", running_name(queue, job.act))
+            # It is tried again: what is wrong may be wrong in this process only.
+            logger.exception("a job of %s can't go on here", running_name(queue, job.act))
 
     async def _work(self, queue: QueueRef, job: Job, version: int) -> None:
         """Do a job to its end.
@@ -115,20 +118,27 @@ class JobRunner:
         Raises:
             RecordChanged: it is not this process's any more, or was cancelled.
         """
-        time = asyncio.get_running_loop().time
-        size = _SMALLEST
+        size = most = _SMALLEST
         while not job.is_over():
-            began, before = time(), job.done
+            began, before = self._clock.now_ms(), job.done
             version = await self._hold(queue, job, version)
             if job.is_over():
                 break
             try:
-                size, version = await self._step(queue, job, version, size)
-            except Invalid as exc:
+                size, version = await self._step(queue, job, version, min(size, most))
+            except (RecordChanged, Unavailable):
+                raise
+            except ZaqarLiteError as exc:
                 job.state, job.error = "failed", str(exc)
+            except Exception:
+                # What can't be done would be tried for ever.
+                logger.exception("a job of %s failed", running_name(queue, job.act))
+                job.state, job.error = "failed", "The server failed; its log tells why."
+            now = self._clock.now_ms()
             if job.is_over():
-                job.ended_at = self._clock.now_ms()
-            took = time() - began
+                job.ended_at = now
+            most = max(1, most // 2) if now - began > _LONG_MS else min(_LARGEST, most * 2)
+            took = max(now - began, 0) / 1000
             rest = took * _SHARE
             if job.order.max_per_second is not None:
                 rest = max(rest, (job.done - before) / job.order.max_per_second - took)
@@ -160,13 +170,11 @@ class JobRunner:
 
         Answers how many to look at next, and the record's version.
         """
-        order = job.order
-        if order.max_per_second is not None:
-            size = min(size, order.max_per_second)
+        order, most = job.order, _most(job)
         if order.by is not None:
             size = min(size, _PLANNED)
-        if order.limit is not None:
-            size = min(size, max(1, order.limit - job.selected))
+        if order.ids is not None:
+            size = min(size, most)
         chooser = Chooser(order.filter, job.created_at)
         found, cursor, is_end = await self._page(queue, job, size, details=chooser.needs_attempts)
         now, any_state = self._clock.now_ms(), order.ids is not None or job.act is JobAct.REDRIVE
@@ -175,6 +183,10 @@ class JobRunner:
             for one in found
             if one.id in job.plan or (chooser.means(one) and (any_state or is_waiting(one, now)))
         ]
+        if len(chosen) > most:  # what is behind the last of them is looked at again
+            chosen, is_end = chosen[:most], False
+            cursor = chosen[-1].position
+            found = [one for one in found if one.position <= cursor]
         plan = {**self._bulk.plan_moves(job.act, chosen, order), **job.plan}
         if order.by is not None and chosen and not order.dry_run:
             job.plan = plan
@@ -223,6 +235,13 @@ class JobRunner:
         if page.marker is None or not page.messages:
             return (), job.cursor, True
         return page.messages, page.marker, page.marker >= job.until
+
+
+def _most(job: Job) -> int:
+    """How many messages the next step may act on."""
+    order = job.order
+    left = _LARGEST if order.limit is None else max(1, order.limit - job.selected)
+    return left if order.max_per_second is None else min(left, order.max_per_second)
 
 
 def _shown(message: Message) -> dict[str, object]:

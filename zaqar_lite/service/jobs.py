@@ -135,6 +135,8 @@ class Jobs:
             if record is None or job is None or job.id != job_id:
                 await self.get(queue, act, job_id)
                 return
+            if job.is_over():
+                return
             job.state, job.ended_at = "cancelled", self._clock.now_ms()
             try:
                 await self._put(queue, job, expected=record.version)
@@ -198,8 +200,9 @@ class Jobs:
         order, ids = job.order, job.order.ids or []
         found = await self._messages.get_messages(queue, [one for one in ids if is_message_id(one)])
         job.total = job.examined = len(ids)
-        job.selected = len(found)
         job.refuse({"gone": len(ids) - len(found)})
+        found = found[: order.limit]
+        job.selected = len(found)
         if not order.dry_run:
             tally = await self.bulk.act(
                 job.act, queue, found, order, self.bulk.plan_moves(job.act, found, order)

@@ -61,15 +61,22 @@ class Scheduler:
             self._task = None
 
     async def step(self) -> tuple[int, float]:
-        """Do what is due, up to a number; answer how much that was, and how long to rest."""
-        found = await self._schedules.due(_STEP)
-        now = self._clock.now_ms()
-        due = [one for one in found if one.at <= now]
-        done = 0
-        for first in range(0, len(due), _AT_ONCE):
-            some = due[first : first + _AT_ONCE]
-            done += sum(await asyncio.gather(*map(self._meet, some)))
-        if not found:
+        """Do what is due; answer how much that was, and how long to rest.
+
+        What can't be posted now stays in the index, and must not keep what is behind it waiting.
+        """
+        done, after = 0, None
+        while True:
+            found = await self._schedules.due(_STEP, after)
+            now = self._clock.now_ms()
+            due = [one for one in found if one.at <= now]
+            for first in range(0, len(due), _AT_ONCE):
+                some = due[first : first + _AT_ONCE]
+                done += sum(await asyncio.gather(*map(self._meet, some)))
+            if len(due) < _STEP:
+                break
+            after = due[-1].key
+        if not found and after is None:
             return done, _IDLE
         if len(due) < len(found):
             return done, min(_LONGEST_REST, (found[len(due)].at - now) / 1000)

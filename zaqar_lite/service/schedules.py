@@ -124,20 +124,26 @@ class Schedules:
     async def post(
         self, project: str, schedule: Schedule, *, keyed: Sequence[int] | None
     ) -> list[str]:
-        """Post a schedule's message once for each instant, with its key, or once without."""
+        """Post a schedule's message once for each instant, with its key, or once without.
+
+        Each in a post of its own: together they may be larger than the queue allows.
+        """
         plan = schedule.plan
         drafts = [plan.draft()]
         if keyed is not None:
             life = f"{schedule.name}@{schedule.created_at}"
             keys = (sha256(f"{life}@{at}".encode()).hexdigest()[:40] for at in keyed)
             drafts = [plan.draft(f"schedule-{key}") for key in keys]
-        receipt = await self._messages.post(
-            QueueRef(project, plan.queue),
-            drafts,
-            size=sum(len(draft.body) for draft in drafts),
-            client_id=CLIENT_ID,
-        )
-        return [posted.id for posted in receipt.posted]
+        ids = []
+        for draft in drafts:
+            receipt = await self._messages.post(
+                QueueRef(project, plan.queue),
+                [draft],
+                size=len(draft.body),
+                client_id=CLIENT_ID,
+            )
+            ids += [posted.id for posted in receipt.posted]
+        return ids
 
     def shown_instants(self, schedule: Schedule) -> list[int]:
         """The next instants of a schedule; none while it is paused."""
@@ -162,9 +168,10 @@ class Schedules:
         self.changed()
         return record.version
 
-    async def due(self, limit: int) -> Sequence[Due]:
-        """The first entries of the index, the earliest first."""
-        found = await self._management.list_records(DUE, _DUE_PROJECT, limit=limit)
+    async def due(self, limit: int, after: str | None = None) -> Sequence[Due]:
+        """The first entries of the index, or those after a key, the earliest first."""
+        start = None if after is None else (_DUE_PROJECT, after)
+        found = await self._management.list_records(DUE, _DUE_PROJECT, after=start, limit=limit)
         return [_due(record) for record in found]
 
     async def passed(self, due: Due) -> None:
