@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 
 from tests import services
-from tests.contract.subject import MINUTE, QueueUnderTest
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest
 from tests.drivers.redis.conftest import Open
 from tests.drivers.redis.test_cluster import queues_on_every_node
 from tests.services import RedisServer
-from zaqar_lite.domain.models import Claimed, QueueRef
+from zaqar_lite.domain.models import Claimed, DeadLetter, QueueRef, Retries
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.storage.redis.keys import keys_of
+from zaqar_lite.storage.redis.letters import policy_words
+from zaqar_lite.storage.redis.messages import RedisMessageStore
+from zaqar_lite.storage.redis.scripts import load
 
 pytestmark = pytest.mark.anyio
 
@@ -147,6 +150,40 @@ async def test_a_watch_does_not_wait_for_a_dead_redis(
     await until(lambda: subscribers(client, queue) == 1)
     await queue.post("a")
     await until(lambda: queue.ref in heard)
+
+
+async def test_who_waits_looks_once_a_watch_that_failed_is_made(
+    queue: QueueUnderTest, own_redis: RedisServer, client: Any
+) -> None:
+    """What became ready before it was made was told to nobody."""
+    heard: list[int] = []
+    queue.stores.messages.listen(lambda _, count: heard.append(count))
+    await asyncio.to_thread(own_redis.kill)
+    await queue.stores.messages.watch(queue.ref)
+    await asyncio.to_thread(own_redis.start)
+    await until(lambda: subscribers(client, queue) == 1)
+    await until(lambda: heard == [-1])
+
+
+async def test_the_soonest_of_the_letters_that_come_together_is_told(
+    queue: QueueUnderTest,
+) -> None:
+    target = queue.named(f"{queue.ref.name}-target")
+    heard: list[int] = []
+    queue.stores.messages.listen(lambda _, count: heard.append(count))
+    await queue.stores.messages.watch(target.ref)
+    store = queue.stores.messages
+    assert isinstance(store, RedisMessageStore)
+    router, offset = store._connection.router, store._runner._clock.offset_ms
+    for delay in (HOUR, 2_000):
+        (posted_id,) = await queue.post("a", ttl=2 * HOUR)
+        policy = policy_words(
+            queue.ref, Retries(DeadLetter(target.ref, ttl_ms=2 * HOUR)), is_armed=True
+        )
+        words = [offset, "", delay, "", *policy, bytes.fromhex(posted_id)]
+        await router.run(load("move"), keys_of(queue.ref), *words)
+    await store._runner.drain(queue.ref)
+    await until(lambda: heard == [0])
 
 
 async def test_what_is_due_soon_is_told(queue: QueueUnderTest) -> None:

@@ -112,10 +112,11 @@ class News:
         self._queues[channel] = queue
         if self._keeper is None or self._keeper.done():
             self._keeper = asyncio.create_task(self._keep(), name="news")
-        try:
+        is_made = False
+        with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
-                await self._subscribe(channel)
-        except TimeoutError:
+                is_made = await self._subscribe(channel)
+        if not is_made and channel in self._queues:
             self._known.add(channel)
 
     def unwatch(self, queue: QueueRef) -> None:

@@ -69,6 +69,6 @@ if #late > 0 then
   add_to(due, late, ends)
   add_to(waiting, late)
   keep(latest, {due, waiting})
-  hasten(ends[1])
+  hasten(math.min(unpack(ends)))
 end
 return {'ok', schedule(soonest)}
