@@ -152,6 +152,30 @@ async def test_a_limit_ends_a_job(api: Api) -> None:
     assert await bodies(api) == [0, 1, 2, 3]
 
 
+async def test_slow_jobs_of_a_project_leave_places_for_others(api: Api) -> None:
+    delay = {"_default_message_delay": 600}
+    many = {"messages": [{"body": n} for n in range(20)]}
+
+    async def begin(queue: str, project: str, **order: int) -> str:
+        path = f"/v2/queues/{queue}"
+        await api.call("PUT", path, delay, x_project_id=project)
+        await api.call("POST", f"{path}/messages", many, x_project_id=project)
+        order_of = {"filter": {}, **order}
+        begun = await api.call("POST", f"{path}/delayed/fire", order_of, x_project_id=project)
+        assert begun.status_code == 202, begun.text
+        return begun.headers["location"]
+
+    for number in range(20):
+        await begin(f"slow-{number}", "greedy", max_per_second=1)
+    path = await begin("quick", "modest")
+    for _ in range(500):
+        job = (await api.call("GET", path, x_project_id="modest")).json()
+        if job["state"] == "completed":
+            break
+        await asyncio.sleep(0.01)
+    assert (job["state"], job["done"]) == ("completed", 20)
+
+
 async def test_a_limit_ends_an_act_on_a_few(api: Api) -> None:
     ids = await let_die(api, *range(5))
     answer = await api.call("POST", f"{LETTERS}/redrives", {"ids": ids, "limit": 2})

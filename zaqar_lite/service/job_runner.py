@@ -25,13 +25,14 @@ logger = logging.getLogger(__name__)
 _HELD_MS = 10_000
 _LOOK_EVERY = 2.0
 """Seconds after which jobs are looked for that nobody told of: other processes' are."""
-_MOST_JOBS = 16
+_MOST_JOBS, _MOST_OF_PROJECT = 32, 8
+"""Jobs that a process works on: those of one project must leave places for the others'."""
 _PAGE = 100
 _SMALLEST, _LARGEST, _BYTES = 20, 500, 1_048_576
 """Messages that one step looks at, and bytes of bodies that it may read."""
 _PLANNED = 200
-_LONG_MS = 1_000
-"""A step that takes longer is followed by a smaller one: `_HELD_MS` must not end during a step."""
+_LONG = 1.0
+"""Seconds; a longer step is followed by a smaller one: `_HELD_MS` must not end during a step."""
 _SHARE = 0.25
 """How long a job rests after a step, in parts of the step's time: the others have theirs."""
 
@@ -84,8 +85,9 @@ class JobRunner:
         while True:
             page = await self._jobs.running(after, _PAGE)
             for queue, record in page:
-                key = queue, Job.decode(record.value).act
-                if key not in self._running and len(self._running) < _MOST_JOBS:
+                job = Job.decode(record.value)
+                key = queue, job.act
+                if key not in self._running and self._may_begin(queue.project, job):
                     task = asyncio.create_task(self._run(queue, record), name="job")
                     self._running[key] = task
                     task.add_done_callback(partial(self._forget, key))
@@ -94,14 +96,18 @@ class JobRunner:
             last = page[-1][1]
             after = last.project, last.name
 
+    def _may_begin(self, project: str, job: Job) -> bool:
+        """Whether there is a place for a job, and no other process works on it."""
+        if job.holder not in ("", self._name) and job.held_until > self._clock.now_ms():
+            return False
+        ours = sum(ref.project == project for ref, _ in self._running)
+        return ours < _MOST_OF_PROJECT and len(self._running) < _MOST_JOBS
+
     def _forget(self, key: tuple[QueueRef, JobAct], _: "asyncio.Task[None]") -> None:
         self._running.pop(key, None)
 
     async def _run(self, queue: QueueRef, record: Record) -> None:
         job = Job.decode(record.value)
-        now = self._clock.now_ms()
-        if job.holder not in ("", self._name) and job.held_until > now:
-            return
         try:
             await self._work(queue, job, record.version)
         except RecordChanged:
@@ -118,9 +124,10 @@ class JobRunner:
         Raises:
             RecordChanged: it is not this process's any more, or was cancelled.
         """
+        time = asyncio.get_running_loop().time
         size = most = _SMALLEST
         while not job.is_over():
-            began, before = self._clock.now_ms(), job.done
+            began, before = time(), job.done
             version = await self._hold(queue, job, version)
             if job.is_over():
                 break
@@ -134,11 +141,10 @@ class JobRunner:
                 # What can't be done would be tried for ever.
                 logger.exception("a job of %s failed", running_name(queue, job.act))
                 job.state, job.error = "failed", "The server failed; its log tells why."
-            now = self._clock.now_ms()
             if job.is_over():
-                job.ended_at = now
-            most = max(1, most // 2) if now - began > _LONG_MS else min(_LARGEST, most * 2)
-            took = max(now - began, 0) / 1000
+                job.ended_at = self._clock.now_ms()
+            took = time() - began
+            most = max(1, most // 2) if took > _LONG else min(_LARGEST, most * 2)
             rest = took * _SHARE
             if job.order.max_per_second is not None:
                 rest = max(rest, (job.done - before) / job.order.max_per_second - took)
