@@ -5,6 +5,7 @@ with the row of the process whose place it takes, so counters never go back by m
 """
 
 import json
+import logging
 import mmap
 import os
 import tempfile
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 from zaqar_lite.service.metrics.families import Row
 
+logger = logging.getLogger("zaqar_lite")
 _DOCUMENT = 262_144
 """Bytes of the document, with its length in the first eight."""
 
@@ -54,8 +56,13 @@ class Board:
         self.row.cells = [0] * size
         if place is None:
             return
-        with place.path.open("r+b") as file:
-            self._memory = memoryview(mmap.mmap(file.fileno(), 0))
+        try:
+            with place.path.open("r+b") as file:
+                self._memory = memoryview(mmap.mmap(file.fileno(), 0))
+        except OSError as exc:  # who tidies up may have removed it
+            logger.warning("this process counts alone: %s: %s", place.path, exc.strerror)
+            self._place = None
+            return
         cells = self._memory[_DOCUMENT : _DOCUMENT + place.rows * size * 8].cast("q")
         self._rows = [cells[row * size : (row + 1) * size] for row in range(place.rows)]
         self.row.cells = self._rows[place.own].tolist()
