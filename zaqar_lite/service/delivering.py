@@ -163,7 +163,7 @@ class Deliveries:
         delivery = decode_delivery(message.body)
         queue = QueueRef(delivery.project, delivery.queue)
         if delivery.kind == _TURN:
-            await self._take_turn(queue, delivery.subscription)
+            await self._take_turn(queue, delivery.subscription, delivery.until)
             return
         found = [
             one for one in await self._subscribers.of(queue) if one.id == delivery.subscription
@@ -178,11 +178,16 @@ class Deliveries:
         if again is not None:
             await self._post_again([again])
 
-    async def _take_turn(self, queue: QueueRef, subscription_id: str) -> None:
-        """Take a turn at the line of an ordered subscription, and note when the next one is."""
+    async def _take_turn(self, queue: QueueRef, subscription_id: str, taken: int = 0) -> None:
+        """Take a turn at the line of an ordered subscription, and note when the next one is.
+
+        `taken` is the instant of this turn, whose key is known: where it came too early by this
+        process's clock, the next one needs another.
+        """
         at = await self._ordering.take_turn(queue, subscription_id)
         if at is None:
             return
+        at = max(at, taken + 1)
         delivery = Delivery(
             queue.project, queue.name, subscription_id, "", at, msgspec.Raw(b"null"), kind=_TURN
         )
