@@ -37,6 +37,7 @@ class FollowUps:
 
     async def close(self) -> None:
         """End what still runs; the sweep does it."""
+        await asyncio.sleep(0)  # what has just been begun must begin, or it could not tidy up
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
