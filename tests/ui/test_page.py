@@ -159,6 +159,11 @@ async def test_what_is_wrong_is_told_and_nothing_is_a_bug(browser: Browser) -> N
     assert "must be between" in answer.text
     await browser.send(browser.queue, 400, act="settings", settings='{"_max_claim_count": 0}')
     await browser.send(browser.queue, 400, act="nonsense")
+    for number in ("\u00b2", "9" * 5_000):
+        await browser.send(browser.queue, 400, act="post", body="1", ttl=number)
+    await browser.send(browser.queue, 400, act="post", body="[" * 100_000)
+    deep = '{"a":' * 2_000 + "1" + "}" * 2_000
+    await browser.send(browser.queue, 400, act="settings", settings=deep)
     await browser.look(f"{browser.queue}m/nothing", 404)
     await browser.look(f"{browser.home}q/a%20b/", 400)
     await browser.look(f"{browser.queue}jobs/nothing", 404)
@@ -218,6 +223,36 @@ async def test_one_signs_in_by_a_key_and_sees_what_it_opens(
         answer = await browser.post("/ui/sign-out", {"token": await browser.token("/ui/p/-/")})
         assert answer.status_code == 303
         assert (await api.http.get("/ui/p/-/")).status_code == 303
+
+
+async def test_a_body_as_deep_as_may_be_is_shown(browser: Browser) -> None:
+    body: list[Any] = []
+    for _ in range(500):
+        body = [body]
+    [message] = await browser.api.post({"body": body})
+    await browser.look(browser.queue)
+    assert "[[[[" in re.sub(r"\s", "", await browser.look(f"{browser.queue}m/{message}"))
+
+
+async def test_an_operator_is_told_to_name_a_project(
+    make_api: MakeApi,  # noqa: F811 - the fixture above
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "admin.key"
+    async with make_api(auth="keys", admin_key_file=file, max_failed_logins=4) as api:
+        del api.http.headers["X-Project-ID"]
+        browser = Browser(api)
+        await browser.send("/ui/sign-in", key=file.read_text().strip())
+        assert "/ui/p/PROJECT/" in await browser.look("/ui/p/-/", 400)
+        await browser.look("/ui/p/shop/")
+        token, answers = await browser.token("/ui/sign-in"), []
+        for n in range(5):
+            wrong = {"token": token, "key": f"zq_{n:016x}_{n:048x}"}
+            answers.append(await browser.post("/ui/sign-in", wrong))
+        assert (answers[0].status_code, answers[-1].status_code) == (403, 429)
+        assert "does not know" in answers[0].text
+        assert "does not know" not in answers[-1].text
+        assert "Too many logins" in answers[-1].text
 
 
 async def test_is_not_there_where_it_is_off(

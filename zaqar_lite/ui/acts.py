@@ -7,9 +7,10 @@ from urllib.parse import quote
 
 from starlette.requests import Request
 
-from zaqar_lite.ui.calls import Answer, Caller, Refused
+from zaqar_lite.ui.calls import Caller, refused
 
 _PATCH = "application/openstack-messaging-v2.0-json-patch"
+_MOST_DIGITS = 18
 
 
 async def create_queue(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
@@ -32,7 +33,7 @@ async def on_queue(caller: Caller, request: Request, fields: Mapping[str, str]) 
         case "settings":
             wanted = _body(fields.get("settings", ""))
             if not isinstance(wanted, dict):
-                raise _refused("The settings must be a JSON object")
+                raise refused("The settings must be a JSON object")
             now = (await caller.call("GET", path)).document
             patch = [
                 {
@@ -47,7 +48,7 @@ async def on_queue(caller: Caller, request: Request, fields: Mapping[str, str]) 
                 await caller.call("PATCH", path, document=patch, content_type=_PATCH)
         case "purge" | "delete" as act:
             if fields.get("confirm") != request.path_params["queue"]:
-                raise _refused("Nothing was deleted", "Type the queue's name to confirm.")
+                raise refused("Nothing was deleted", "Type the queue's name to confirm.")
             if act == "purge":
                 document = {"resource_types": ["messages"]}
                 await caller.call("POST", f"{path}/purge", document=document)
@@ -55,7 +56,7 @@ async def on_queue(caller: Caller, request: Request, fields: Mapping[str, str]) 
                 await caller.call("DELETE", path)
                 return f"/ui/p/{_part(request, 'project')}/"
         case _:
-            raise _refused("The form has no such act")
+            raise refused("The form has no such act")
     return here
 
 
@@ -73,7 +74,7 @@ async def on_message(caller: Caller, request: Request, fields: Mapping[str, str]
                 document["delay"] = _whole("delay", fields["delay"])
             await caller.call("PATCH", path, document=document)
             return f"{here}m/{_part(request, 'message')}"
-    raise _refused("The form has no such act")
+    raise refused("The form has no such act")
 
 
 async def redrive(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
@@ -92,7 +93,7 @@ async def redrive(caller: Caller, request: Request, fields: Mapping[str, str]) -
     if answer.status == 202:
         return f"{_queue(request)}jobs/{answer.document['id']}"
     if not answer.document["done"]:
-        raise _refused("It was left alone", ", ".join(answer.document["refused"]))
+        raise refused("It was left alone", ", ".join(answer.document["refused"]))
     return f"{_queue(request)}dead"
 
 
@@ -107,17 +108,16 @@ def _body(text: str) -> Any:  # noqa: ANN401 - JSON is anything
     try:
         return json.loads(text)
     except ValueError as error:
-        raise _refused("What was typed is not JSON", f"{error}. A text stands in quotes.") from None
+        raise refused("What was typed is not JSON", f"{error}. A text stands in quotes.") from None
+    except RecursionError:
+        raise refused("What was typed is nested too deeply") from None
 
 
 def _whole(name: str, text: str) -> int:
-    if not text.strip().isdigit():
-        raise _refused(f"The {name} must be whole seconds")
-    return int(text)
-
-
-def _refused(title: str, description: str = "") -> Refused:
-    return Refused(Answer(400, {"title": title, "description": description}, {}))
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS):
+        raise refused(f"The {name} must be a whole number")
+    return int(digits)
 
 
 def _pointer(key: str) -> str:

@@ -26,6 +26,11 @@ _HEADERS = {
 }
 _STATIC = {"page.css": "text/css", "page.js": "text/javascript"}
 _DEFAULT_PROJECT = "default"
+_WRONG_KEY = "The server does not know this key, or it has expired."
+_NO_PROJECT = (
+    "This key is bound to no project. Write the project that you want to see into the address: "
+    "/ui/p/PROJECT/."
+)
 View = Callable[[Caller, Request], Awaitable[dict[str, Any]]]
 Act = Callable[[Caller, Request, dict[str, str]], Awaitable[str]]
 
@@ -82,7 +87,7 @@ class _Page:
             except Refused as refused:
                 if refused.status == 401:
                     return RedirectResponse("/ui/sign-in", 303)
-                values = {"title": refused.title, "description": refused.description}
+                values = {"title": refused.title, "description": _told(caller, refused)}
                 return self._render(request, found, "refused.html", values, refused.status)
             except Forged as forged:
                 values = {"title": "Nothing was done", "description": str(forged)}
@@ -127,7 +132,7 @@ class _Page:
     async def _sign_in(self, request: Request) -> Response:
         found = session.read(request)
         if request.method == "GET" or not self._authenticates:
-            return self._render(request, found, "sign-in.html", {"wrong": False})
+            return self._render(request, found, "sign-in.html", {"wrong": ""})
         try:
             key = (await session.form(request, found)).get("key", "").strip()
         except Forged:
@@ -136,8 +141,11 @@ class _Page:
         address = None if client is None else (client.host, client.port)
         try:
             await Caller(self._api, OWN, key or "-", host, address).call("GET", "/v2/")
-        except Refused:
-            return self._render(request, found, "sign-in.html", {"wrong": True}, 403)
+        except Refused as refused:
+            if refused.status == 401:
+                return self._render(request, found, "sign-in.html", {"wrong": _WRONG_KEY}, 403)
+            wrong = {"wrong": f"{refused.title}. {refused.description}"}
+            return self._render(request, found, "sign-in.html", wrong, refused.status)
         response = RedirectResponse("/ui/", 303)
         session.remember(response, found._replace(key=key), secure=request.url.scheme == "https")
         return response
@@ -150,6 +158,12 @@ class _Page:
             return response
         session.forget(response)
         return response
+
+
+def _told(caller: Caller, refused: Refused) -> str:
+    """What to do about a refusal, where the API's own words are not for a person."""
+    lacks_project = caller.project == OWN and refused.title == "Project-Id Missing"
+    return _NO_PROJECT if lacks_project else refused.description
 
 
 async def _static(request: Request) -> Response:

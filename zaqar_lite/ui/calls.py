@@ -34,6 +34,11 @@ class Refused(Exception):
         super().__init__(self.title)
 
 
+def refused(title: str, description: str = "") -> Refused:
+    """Refuse what the page itself can tell is wrong."""
+    return Refused(Answer(400, {"title": title, "description": description}, {}))
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Who looks at the page: requests go to `app` with this key and project, from `address`."""
@@ -70,7 +75,10 @@ class Caller:
         document: object,
         content_type: str,
     ) -> Answer:
-        body = b"" if document is None else json.dumps(document).encode()
+        try:
+            body = b"" if document is None else json.dumps(document).encode()
+        except RecursionError:
+            raise refused("What was typed is nested too deeply") from None
         text = urlencode({key: value for key, value in (query or {}).items() if value is not None})
         scope = {
             "type": "http",
