@@ -25,7 +25,8 @@ class Check(NamedTuple):
 class Readiness:
     """Tell whether the server is ready: its store is open and takes writes, and it does not stop.
 
-    `directory` is where the store's files lie, None for a store elsewhere.
+    Anybody may ask, so no problem says where the store is: the log does. `directory` is where the
+    store's files lie, None for a store elsewhere.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Readiness:
         except TimeoutError:
             return f"it did not answer within {_PATIENCE:.0f} s"
         except Unavailable as exc:
-            return str(exc)
+            return exc.shown
         return None
 
     def _disk_problem(self) -> str | None:
@@ -64,7 +65,7 @@ class Readiness:
         try:
             found = os.statvfs(self._directory)
         except OSError as exc:
-            return f"{self._directory}: {exc.strerror}"
+            return f"the store's directory: {exc.strerror}"
         free = found.f_bavail * found.f_frsize
         if free < MIN_FREE:
             return f"{free >> 20} MiB are free; {MIN_FREE >> 20} are needed"

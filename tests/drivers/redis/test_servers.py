@@ -160,7 +160,10 @@ async def test_an_outage_tells_clients_nothing_about_the_inside() -> None:
         redis.kill()
         async with httpx.AsyncClient(base_url=server.url, headers=HEADERS) as http:
             answer = await http.get("/v2/queues")
-        assert answer.status_code == 503
+            ready = await http.get("/readyz")
+        assert (answer.status_code, ready.status_code) == (503, 503)
+        assert "No connection to Redis" in ready.text
+        assert str(redis.port) not in ready.text
         assert int(answer.headers["Retry-After"]) >= 1
         assert "No connection to Redis" in answer.json()["description"]
         assert answer.json()["description"].endswith("Please try again in a few seconds.")

@@ -70,5 +70,5 @@ class _Opening:
         try:
             return await self._vault.open_body(project, body)
         except Unavailable as error:
-            told = {"zaqar_lite_damaged": str(error), "sealed": json.loads(body)}
+            told = {"zaqar_lite_damaged": error.shown, "sealed": json.loads(body)}
             return json.dumps(told).encode()
