@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import Api, MakeApi
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.service.encryption.vault import read_key_file
+from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.service.encryption.vault import KIND, Vault, read_key_file
+from zaqar_lite.storage.memory import create
 
 pytestmark = pytest.mark.anyio
 FIRST, SECOND = (base64.b64encode(letter * 32).decode() for letter in (b"1", b"2"))
@@ -142,6 +146,41 @@ async def test_the_servers_key_can_be_replaced(
     async with make_api(encryption_key_file=file, **store) as api:
         api.queue = queue
         assert await bodies(api) == [2]
+
+
+async def test_another_key_by_the_same_name_is_told_and_harms_no_message(
+    make_api: MakeApi, file: Path, tmp_path: Path
+) -> None:
+    store = {"store": f"embedded://{tmp_path}/data"}
+    async with make_api(encryption_key_file=file, **store) as api:
+        queue = api.queue
+        await api.call("PUT", "", ON)
+        await api.post({"body": 1})
+    write(file, f"first:{SECOND}")
+    async with make_api(encryption_key_file=file, **store) as api:
+        api.queue = queue
+        posted = await api.call("POST", "messages", {"messages": [{"body": 2}]})
+        claimed = await api.call("POST", "claims")
+        listed = await api.call("GET", "messages?echo=true")
+        for answer in (posted, claimed, listed):
+            assert answer.status_code == 503
+            assert "another key than 'first'" in answer.text
+    write(file, f"first:{FIRST}")
+    async with make_api(encryption_key_file=file, **store) as api:
+        api.queue = queue
+        assert await bodies(api) == [1]
+
+
+async def test_a_data_key_that_is_gone_is_replaced_for_new_messages(file: Path) -> None:
+    clock = Clock()
+    _, management = create("memory://", clock=clock, options=StoreOptions())
+    queue, new = QueueRef("p", "q"), [NewMessage(b"1", 60_000)]
+    await Vault(management, read_key_file(file), clock).seal(queue, new)
+    [known] = await management.list_records(KIND, "p", limit=10)
+    await management.delete_record(KIND, "p", known.name)
+    vault = Vault(management, read_key_file(file), clock)
+    [sealed] = await vault.seal(queue, new)
+    assert await vault.open_body("p", sealed.body) == b"1"
 
 
 async def test_without_a_key_a_queue_cannot_be_encrypted(make_api: MakeApi) -> None:

@@ -208,7 +208,10 @@ class Vault:
                 known.looked_at = now
                 key = known
             else:
-                record = await self._record(project, key_id)
+                record = await self._management.get_record(KIND, project, key_id)
+                if record is None:  # what it sealed can't be opened any more
+                    await self._make(project, pointer.version)
+                    continue
                 cipher = await self._load(record)
                 key = _Loaded(key_id, cipher, json.loads(record.value)["at"], now)
             if not key.is_worn(now):
@@ -260,7 +263,14 @@ class Vault:
                 retry_after=60,
             )
         wrapped = base64.b64decode(stored["wrapped"])
-        fresh = envelope.unwrap(self._keys[name], name, record.project, record.name, wrapped)
+        try:
+            fresh = envelope.unwrap(self._keys[name], name, record.project, record.name, wrapped)
+        except envelope.Damaged:
+            raise Unavailable(
+                f"The messages are sealed with another key than {name!r} of encryption_key_file, "
+                "or their data key was changed: the line must be as it was.",
+                retry_after=60,
+            ) from None
         if name != self._server_key:
             await self._rewrap(record, fresh, stored["at"])
         cipher = AESGCM(fresh)
