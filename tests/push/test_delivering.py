@@ -195,6 +195,12 @@ async def test_410_disables_and_a_patch_enables(api: Api) -> None:
         await api.post({"body": 2})
         await asyncio.sleep(0.3)
         assert len(receiver.received) == 1
+        deliveries = f"subscriptions/{made}/deliveries"
+        (failed,) = (await api.call("GET", f"{deliveries}?state=failed")).json()["deliveries"]
+        for again in (f"{deliveries}/{failed['id']}/retry", f"subscriptions/{made}/replay"):
+            assert (await api.call("POST", again)).status_code == 400
+        shown = (await api.call("GET", f"{deliveries}?state=failed")).json()["deliveries"]
+        assert shown == [failed]
         enabled = await api.call("PATCH", f"subscriptions/{made}", {"disabled": False})
         assert enabled.status_code == 204
         await api.post({"body": 3})
@@ -414,6 +420,20 @@ async def test_a_span_of_time_is_delivered_again(api: Api) -> None:
         )
         for bad in wrong:
             assert (await api.call("POST", path, bad)).status_code == 400, bad
+
+
+async def test_a_replay_reads_on_behind_many_that_are_delayed(api: Api) -> None:
+    await api.call("PUT", "", {"_default_message_delay": 600})
+    await api.post({"body": "first", "delay": 0})
+    for _ in range(15):
+        await api.post(*({"body": n} for n in range(100)))
+    await api.post({"body": "last", "delay": 0})
+    async with Receiver() as receiver:
+        made, _ = await subscribe(api, receiver.url)
+        answer = await api.call("POST", f"subscriptions/{made}/replay")
+        assert answer.json() == {"replayed": 2, "marker": None}
+        came = await receiver.wait(2)
+        assert sorted(one.document["body"] for one in came) == ["first", "last"]
 
 
 async def test_a_large_replay_goes_in_steps(api: Api) -> None:

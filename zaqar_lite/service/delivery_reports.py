@@ -7,7 +7,7 @@ import msgspec
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, NotFound
-from zaqar_lite.domain.ids import format_marker, is_message_id, parse_marker
+from zaqar_lite.domain.ids import Marker, format_marker, is_message_id, parse_marker
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Message, QueueRef, Selection
 from zaqar_lite.domain.posts import NewMessage
@@ -36,6 +36,8 @@ _RETRIED_MS = 3_600_000
 
 MOST_REPLAYED = 500
 """Messages that one call of `replay` looks at."""
+_PAGE, _MOST_BYTES = 50, 4_194_304
+"""How many it reads at once, and after how many bytes of bodies it leaves the rest."""
 
 
 class Failed(NamedTuple):
@@ -128,13 +130,23 @@ class DeliveryReports:
             payload if self._vault is None else await self._vault.open_in(delivery.project, payload)
         )
 
+    async def _enabled(self, queue: QueueRef, subscription_id: str) -> Subscription:
+        subscription = await self._subscriptions.get(queue, subscription_id)
+        if subscription.disabled is not None:
+            raise Invalid(
+                'The subscription is disabled: PATCH it with {"disabled": false} before messages '
+                "are delivered again."
+            )
+        return subscription
+
     async def retry(self, queue: QueueRef, subscription_id: str, delivery_id: str) -> None:
         """Deliver again: a failed delivery by its id, or a message that the queue still has.
 
         Raises:
             NotFound: no such subscription; or neither there is.
+            Invalid: the subscription is disabled, so that nothing would be sent.
         """
-        subscription = await self._subscriptions.get(queue, subscription_id)
+        subscription = await self._enabled(queue, subscription_id)
         failed = failed_queue(queue.project, subscription_id)
         now = self._clock.now_ms()
         ids = (delivery_id,) if is_message_id(delivery_id) else ()
@@ -170,37 +182,46 @@ class DeliveryReports:
 
         Raises:
             NotFound: no such subscription.
-            Invalid: the marker can't be read.
+            Invalid: the marker can't be read, or the subscription is disabled.
         """
-        subscription = await self._subscriptions.get(queue, subscription_id)
+        subscription = await self._enabled(queue, subscription_id)
         after = None if marker is None else parse_marker(marker)
         if marker is not None and after is None:
             raise Invalid("The marker can't be read.")
-        page = await self._messages.list_messages(
-            queue, Selection(MOST_REPLAYED, after, include_claimed=True)
-        )
-        chosen = [
-            message
-            for message in page.messages
-            if (since is None or message.created_at >= since)
-            and (until is None or message.created_at < until)
-        ]
-        now = self._clock.now_ms()
-        if chosen:
-            await self._messages.post(
-                retries_of(queue.project),
-                [
-                    NewMessage(
-                        encode(_first(subscription, _note(queue, message))),
-                        message.expires_at - now + LEASE_MS,
-                    )
-                    for message in chosen
-                ],
-                client_id=CLIENT_ID,
-                version=None,
+        looked = size = count = 0
+        while True:
+            page = await self._messages.list_messages(
+                queue, Selection(_PAGE, after, include_claimed=True)
             )
-        more = len(page.messages) == MOST_REPLAYED and page.marker is not None
-        return Replayed(len(chosen), format_marker(page.marker) if more and page.marker else None)
+            if page.marker is None or not page.messages:  # a page may be short before the end
+                return Replayed(count, None)
+            looked, after = looked + len(page.messages), Marker(page.marker)
+            size += sum(len(message.body) for message in page.messages)
+            chosen = [
+                message
+                for message in page.messages
+                if (since is None or message.created_at >= since)
+                and (until is None or message.created_at < until)
+            ]
+            await self._deliver_again(queue, subscription, chosen)
+            count += len(chosen)
+            if looked >= MOST_REPLAYED or size >= _MOST_BYTES:
+                return Replayed(count, format_marker(page.marker))
+
+    async def _deliver_again(
+        self, queue: QueueRef, subscription: Subscription, messages: Sequence[Message]
+    ) -> None:
+        now = self._clock.now_ms()
+        new = [
+            NewMessage(
+                encode(_first(subscription, _note(queue, message))),
+                message.expires_at - now + LEASE_MS,
+            )
+            for message in messages
+        ]
+        if new:
+            lane = retries_of(queue.project)
+            await self._messages.post(lane, new, client_id=CLIENT_ID, version=None)
 
     async def ping(self, queue: QueueRef, subscription_id: str) -> Result:
         """Send a test notification at once, and answer what came back.
