@@ -14,6 +14,8 @@ from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.encoding import read_array
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import decode_attempts
+from zaqar_lite.storage.opendata.transfer import Export, load
+from zaqar_lite.store import rehearsal
 
 pytestmark = pytest.mark.anyio
 ELSEWHERE = QueueRef("elsewhere", "queue")
@@ -59,6 +61,20 @@ async def test_the_queue_s_header_may_stand_anywhere(store: Store) -> None:
     await publish(store, [ORDER, ("sys.client", "foreign"), ("queue", "project/queue")])
     (message,) = (await store.claim()).messages
     assert (message.headers, message.client_id) == ({"kind": "order"}, "foreign")
+
+
+async def test_what_is_to_be_kept_for_ever_can_be_exported_and_imported(store: Store) -> None:
+    await publish(store, [("queue", "project/queue")], retention_s=0)
+    claimed = await store.claim()
+    assert texts(claimed) == ["message 0"]
+    assert claimed.claim_id is not None
+    await store.messages.release(QUEUE, claimed.claim_id)
+    await store.restart()
+    assert (await check(store.db)).problems == []
+    exported = b"\n".join([line async for line in Export(store.db, None, None).lines()])
+    await store.messages.purge(QUEUE)
+    assert await load(store.db, exported, rehearsal(None)) == (0, 1)
+    assert await listed(store, QUEUE) == ["message 0"]
 
 
 async def test_what_no_queue_receives_ends_with_its_retention(

@@ -34,6 +34,8 @@ from zaqar_lite.storage.opendata.reading import split_headers
 from zaqar_lite.storage.opendata.state import State
 
 logger = logging.getLogger(__name__)
+_LONGEST_S = 0xFFFF_FFFF
+"""How long a queue holds what is to be kept for ever: 136 years, as long as a retention can be."""
 
 
 async def replay(db: State) -> None:
@@ -142,7 +144,7 @@ class Router:
         own, client_id, headers = split_headers(metadata)
         queues, seen, ref = self._db.queues, headers, _queue_of(own)
         received, visible = metadata.received_at, metadata.visible_at
-        retention = _deadline(metadata) - received
+        retention = (metadata.retention_s or _LONGEST_S) * 1000
         targets = []
         if ref is not None:
             seen = {**headers, records.QUEUE_HEADER: ref.name}
