@@ -99,3 +99,17 @@ async def test_a_name_that_is_none(api: Api) -> None:
     assert (await api.call("PUT", "/v2/schedules/a%20b", document)).status_code == 400
     assert (await api.call("PATCH", PATH, {"paused": True})).status_code == 404
     assert (await api.call("POST", PATH + "/fire")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"cron": "0 0 * * *", "start": "9999-12-31T23:59:59Z", "time_zone": "Asia/Tokyo"},
+        {"cron": "0 0 * * *", "start": "9999-12-29T23:59:59Z"},
+        {"every": "3650d", "start": "9999-01-01T00:00:00Z"},
+        {"at": "9999-12-31T23:59:59Z"},
+    ],
+)
+async def test_a_schedule_ends_with_the_calendar(api: Api, fields: dict[str, Any]) -> None:
+    assert len((await put(api, **fields))["next"]) <= 1
+    assert (await api.call("GET", "/v2/schedules")).status_code == 200

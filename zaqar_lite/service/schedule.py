@@ -11,7 +11,7 @@ from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.groups import GROUP_HEADER, MAX_GROUP
 from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.service.drafts import Draft
-from zaqar_lite.service.timing import Cron, Every, Once, Timing, jitter_ms, read_duration
+from zaqar_lite.service.timing import LAST, Cron, Every, Once, Timing, jitter_ms, read_duration
 
 KIND = "schedule"
 NEVER = 1 << 62
@@ -112,9 +112,7 @@ class Schedule(Struct):
         if plan.start is not None:
             after = max(after, read_instant(plan.start) - 1)
         found = plan.timing(self.created_at).after(after)
-        if plan.end is None:
-            return found
-        end = read_instant(plan.end)
+        end = LAST if plan.end is None else min(read_instant(plan.end), LAST)
         return takewhile(lambda instant: instant < end, found)
 
     def go_on(self, after: int) -> None:

@@ -23,6 +23,8 @@ _PART = re.compile(r"(\d{1,9})([wdhms])")
 _FIELDS = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+LAST = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // _MILLISECOND
+"""No schedule fires later: the calendar ends."""
 _LONGEST_CRON = 256
 _MOST = 10 * 366 * 86_400
 """Seconds of the longest interval."""
@@ -45,13 +47,16 @@ class Cron:
 
     def after(self, instant: int) -> Iterator[int]:
         """The instants strictly after one, in order (milliseconds since 1970)."""
-        start = _EPOCH + instant * _MILLISECOND
         last = instant
-        for moment in CronSim(self._expression, start.astimezone(self._zone)):
-            found = (moment - _EPOCH) // _MILLISECOND
-            if found > last:
-                last = found
-                yield found
+        try:
+            start = _EPOCH + instant * _MILLISECOND
+            for moment in CronSim(self._expression, start.astimezone(self._zone)):
+                found = (moment - _EPOCH) // _MILLISECOND
+                if found > last:
+                    last = found
+                    yield found
+        except OverflowError:  # the calendar ends with the year 9999
+            return
 
 
 class Every:
