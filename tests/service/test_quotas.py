@@ -194,6 +194,9 @@ async def test_a_process_has_its_share_and_forgets_who_is_idle() -> None:
     for number in range(10_001):
         rates.spend(f"p{number}", READ, 0)
     assert len(rates._accounts) == 9_002
+    for number in range(998):
+        rates.spend(f"q{number}", READ, 0)
+    assert len(rates._accounts) == 10_000
     time.now += 10
     rates.spend("one more", READ, 0)
     assert len(rates._accounts) == 1
