@@ -145,6 +145,16 @@ async def test_a_payload_that_lies_elsewhere_is_refused_by_name(
     assert not await store.records(RecordType.PAYLOAD)
 
 
+@pytest.mark.parametrize("body", [b"\xff", b"no json"])
+async def test_a_payload_that_is_no_json_is_refused_by_name(
+    store: Store, caplog: pytest.LogCaptureFixture, body: bytes
+) -> None:
+    payload = records.encode_payload(body)
+    (number,) = await publish(store, [("queue", "project/queue")], payload=payload)
+    assert f"message {number} of the metadata log is refused: its payload is no JSON" in caplog.text
+    assert (await store.messages.stats(QUEUE)).total == 0
+
+
 async def test_an_entry_that_is_not_at_its_message_s_place_is_named(store: Store) -> None:
     db = store.db
     number, now = db.ids.next + 5, db.clock.now_ms()

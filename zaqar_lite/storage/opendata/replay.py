@@ -5,9 +5,11 @@ the log's visible-at and retention; one that receives it by its filter has its o
 its own default ttl, where it has none the log's retention, and both have their own priority. For a
 message that names no queue, the filters of all projects are asked. What no queue receives is kept
 until its retention ends (`sweeping.py`); so is a message whose payload lies elsewhere, which is
-refused by name: this server neither fetches a reference nor hands it out.
+refused by name: this server neither fetches a reference nor hands it out. So is one whose payload
+is no JSON, which would spoil the whole answer that it is in.
 """
 
+import json
 import logging
 from contextlib import suppress
 from typing import NamedTuple
@@ -71,11 +73,10 @@ async def _route(db: State, router: "Router", metadata: records.Metadata) -> boo
     """Enter a message into its queues; answer whether there are any."""
     db.ids.reserve(metadata.message_id)
     entries = router.entries(metadata)
-    if entries and (uri := await _elsewhere(db, metadata.message_id)) is not None:
+    if entries and (why := await _refusal(db, metadata.message_id)) is not None:
         logger.error(
-            "message %d of the metadata log is refused: its payload lies at %s",
-            metadata.message_id, uri,
-        )  # fmt: skip
+            "message %d of the metadata log is refused: its payload %s", metadata.message_id, why
+        )
         entries = []
     for ref, entry in entries:
         queue = db.queues.make(ref)
@@ -94,13 +95,22 @@ def _deadline(metadata: records.Metadata) -> int:
     return metadata.received_at + metadata.retention_s * 1000 if metadata.retention_s else NEVER - 1
 
 
-async def _elsewhere(db: State, message_id: int) -> str | None:
-    """Where a message's payload lies, if that is not in the store."""
+async def _refusal(db: State, message_id: int) -> str | None:
+    """Why a message's payload can't be handed out: it is not in the store, or is no JSON."""
     key = keys.message_key(RecordType.PAYLOAD, message_id)
     value = (await db.engine.get([key])).get(key)
-    with suppress(CodecError):  # named when somebody reads it
-        payload = records.decode_payload(value) if isinstance(value, bytes) else b""
-        return payload.uri if isinstance(payload, records.Uri) else None
+    if not isinstance(value, bytes):
+        return None
+    try:
+        payload = records.decode_payload(value)
+    except CodecError:
+        return None  # named when somebody reads it
+    if isinstance(payload, records.Uri):
+        return f"lies at {payload.uri}"
+    try:
+        json.loads(payload)
+    except (ValueError, RecursionError):
+        return "is no JSON"
     return None
 
 
