@@ -35,7 +35,7 @@ def body_that_fails_at_the_end_once(number: int) -> str:
     context = TaskContext.get()
     assert context is not None
     if number == 999 and context.attemptNumber() == 0:
-        time.sleep(2)  # the rows before this one are on their way by then, also on a slow machine
+        time.sleep(8)  # the rows before this one are on their way by then, also on a slow machine
         message = "planted"
         raise RuntimeError(message)
     return EQUAL
