@@ -1,5 +1,6 @@
 """Fixtures: the real servers, each started when the first test asks for it."""
 
+import gc
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Protocol, TypeVar
@@ -79,6 +80,13 @@ def rabbitmq_server() -> Iterator[services.RabbitServer]:
 def s3_server() -> Iterator[services.S3Server]:
     """An S3 server in memory (ZAQAR_TEST_S3_URL)."""
     yield from _given_or_started("ZAQAR_TEST_S3_URL", services.s3_from, services.start_s3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collected() -> Iterator[None]:
+    """Collect garbage when a module ends: what it left open fails there, not in a later module."""
+    yield
+    gc.collect()
 
 
 @pytest.hookimpl(wrapper=True)
