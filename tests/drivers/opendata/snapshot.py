@@ -10,7 +10,7 @@ from zaqar_lite.storage.opendata.format.encoding import after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import Attempts
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.restoring import unrouted_ids
+from zaqar_lite.storage.opendata.recovery import unrouted_ids
 
 
 def snapshot(db: Database, now: int) -> dict[Any, Any]:

@@ -29,16 +29,20 @@ from zaqar_lite.domain.filters import (
     StartsWith,
 )
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.storage.opendata.configuration import stored_filter
 from zaqar_lite.storage.opendata.format import (
     active,
     bookkeeping,
+    configuration,
     encoding,
     keys,
     records,
 )
+from zaqar_lite.storage.opendata.format.configuration import (
+    decode_filter,
+    encode_filter,
+    stored_filter,
+)
 from zaqar_lite.storage.opendata.format.encoding import CodecError
-from zaqar_lite.storage.opendata.format.filters import decode_filter, encode_filter
 
 u16 = st.integers(0, 0xFFFF)
 u64 = st.integers(0, encoding.MAX_U64)
@@ -275,14 +279,15 @@ def test_a_stored_filter_says_of_the_log_what_the_text_says_of_names(
 def test_configurations(
     tree: Node | Rules, attempts: int, retention: int, pairs: list[tuple[str, str]]
 ) -> None:
-    config = records.Config(tree, attempts, retention, pairs)
-    decoded = records.decode_config(records.encode_config(config))
+    config = configuration.Config(tree, attempts, retention, pairs)
+    decoded = configuration.decode_config(configuration.encode_config(config))
     assert decoded._replace(extensions=list(decoded.extensions)) == config
 
 
 DECODERS = [
     records.decode_payload, records.decode_metadata, active.decode_active, records.decode_ended,
-    records.decode_attempts, records.decode_attempt, records.decode_config, records.decode_claim,
+    records.decode_attempts, records.decode_attempt, configuration.decode_config,
+    records.decode_claim,
     bookkeeping.decode_remembered, bookkeeping.decode_block, bookkeeping.decode_segment,
     bookkeeping.decode_state, bookkeeping.decode_garbage, bookkeeping.decode_record,
     encoding.read_terminated, encoding.read_var_u64, encoding.read_utf8, decode_filter,

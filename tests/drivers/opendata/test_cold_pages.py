@@ -27,14 +27,14 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata import (
-    caches,
+    checkpoint,
     claiming,
     due,
     entries,
-    listing,
-    pages,
     paging,
     queue,
+    queues,
+    reading,
     sweeping,
 )
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
@@ -48,11 +48,11 @@ HOUR = 3_600_000
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of three entries, no slack, and steps of a few entries."""
-    for module in (entries, pages, paging, queue, sweeping):
+    for module in (checkpoint, entries, paging, queue, sweeping):
         monkeypatch.setattr(module, "PAGE_SIZE", 3)
-    for module in (claiming, due, listing, sweeping):
+    for module in (claiming, due, reading, sweeping):
         monkeypatch.setattr(module, "STEP", 4)
-    monkeypatch.setattr(caches, "_PAGE_BYTES", 0)
+    monkeypatch.setattr(queues, "_PAGE_BYTES", 0)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ async def store(tmp_path: Path) -> AsyncIterator[OpenDataMessageStore]:
 
 
 def make(path: Path, clock: Clock) -> OpenDataMessageStore:
-    options = StoreOptions(extra={"page_cache_bytes": 4 * caches.ENTRY_BYTES})
+    options = StoreOptions(extra={"page_cache_bytes": 4 * queues.ENTRY_BYTES})
     messages, _ = create_stores(f"embedded://{path / 'data'}", clock=clock, options=options)
     assert isinstance(messages, OpenDataMessageStore)
     return messages

@@ -10,7 +10,7 @@ from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, Store, listed, text
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.checking import check
 from zaqar_lite.storage.opendata.engine import Batch
-from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
+from zaqar_lite.storage.opendata.format import bookkeeping, configuration, keys, records
 from zaqar_lite.storage.opendata.format.encoding import read_array
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import decode_attempts
@@ -178,11 +178,11 @@ async def test_no_history_and_for_ever_differ_in_the_configuration(
     """0 is for ever, as the RFC says; none is the shortest that its field can say."""
     await store.management.create_queue(QUEUE, metadata, max_queues=9)
     ((key, value),) = (await store.records(RecordType.CONFIG)).items()
-    ours = records.decode_config(value)
+    ours = configuration.decode_config(value)
     assert ours.done_retention_s == retention
     earlier = ours._replace(done_retention_s=metadata.get("_done_retention", 0))
     for config in (earlier, ours._replace(extensions=())):  # of ours before, and of others
-        store.db.put(key, records.encode_config(config))
+        store.db.put(key, configuration.encode_config(config))
         await store.db.committer.durable()
         await store.restart()
         record = await store.management.get_queue(QUEUE)

@@ -68,3 +68,20 @@ def test_there_must_be_a_store(
     assert f"There is no store at {missing}." in shown.err
     assert not shown.out
     assert not missing.exists()
+
+
+def test_the_default_store_needs_no_extra(tmp_path: Path) -> None:
+    """SlateDB is an extra; its library is not even loaded for a store on SQLite."""
+    program = (
+        "import sys; sys.modules['slatedb'] = None\n"
+        "from zaqar_lite.cli import main\n"
+        "sys.exit(main(['store', 'import', '--store', sys.argv[1], sys.argv[2]]))"
+    )
+    file = tmp_path / "export.jsonl"
+    file.write_text('{"format":"zaqar-lite","version":1}\n', encoding="utf-8")
+    for scheme, code in (("embedded", 0), ("opendata+slatedb", 2)):
+        store = f"{scheme}://{tmp_path / scheme}"
+        command = [sys.executable, "-c", program, store, str(file)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, done.stderr
+    assert "pip install 'zaqar-lite[slatedb]'" in done.stderr

@@ -22,11 +22,12 @@ from zaqar_lite.domain.filters import compile_priority, parse
 from zaqar_lite.storage.opendata.format import (
     active,
     bookkeeping,
+    configuration,
     encoding,
     keys,
     records,
 )
-from zaqar_lite.storage.opendata.format.filters import decode_filter, encode_filter
+from zaqar_lite.storage.opendata.format.configuration import decode_filter, encode_filter
 from zaqar_lite.storage.opendata.format.keys import RecordType
 
 DOCUMENT = json.loads((Path(__file__).parent / "vectors.json").read_text())
@@ -111,8 +112,8 @@ def encode_value(record: str, fields: dict[str, Any]) -> bytes:  # noqa: PLR0911
         case "filter":
             return encode_filter(parse(fields["text"]))
         case "config":
-            return records.encode_config(
-                records.Config(
+            return configuration.encode_config(
+                configuration.Config(
                     parse(fields["filter"]),
                     fields["max_attempts"],
                     fields["done_retention_s"],
@@ -155,7 +156,7 @@ def reencode(record: str, data: bytes) -> bytes:  # noqa: PLR0911 - one a record
             assert end == len(data)
             return encode_filter(tree)
         case "config":
-            return records.encode_config(records.decode_config(data))
+            return configuration.encode_config(configuration.decode_config(data))
     raise AssertionError(record)
 
 

@@ -13,7 +13,7 @@ from zaqar_lite.domain.models import DeadLetter, QueueRef, Retries, Selection, S
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.opendata.checkpoint import GARBAGE_STEP
 from zaqar_lite.storage.opendata.engine import Batch
-from zaqar_lite.storage.opendata.format import active, keys, records
+from zaqar_lite.storage.opendata.format import active, configuration, keys, records
 from zaqar_lite.storage.opendata.format.keys import RecordType
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +27,7 @@ async def test_a_new_queue_has_the_empty_records_of_the_rfc(store: Store) -> Non
     }
     for kind in (RecordType.DONE, RecordType.FAILED):
         assert await store.records(kind) == {keys.queue_key(kind, raw): bytes(2)}
-    config = records.decode_config((await store.records(RecordType.CONFIG)).popitem()[1])
+    config = configuration.decode_config((await store.records(RecordType.CONFIG)).popitem()[1])
     assert config.max_attempts == 0
 
 
@@ -136,7 +136,7 @@ async def test_replayed_messages_come_as_the_service_would_have_routed_them(stor
 async def test_the_stored_filter_names_queues_as_the_log_does(store: Store) -> None:
     metadata = {"_filter": "queue = 'other' OR kind = 'order'"}
     await store.management.create_queue(QUEUE, metadata, max_queues=9)
-    config = records.decode_config((await store.records(RecordType.CONFIG)).popitem()[1])
+    config = configuration.decode_config((await store.records(RecordType.CONFIG)).popitem()[1])
     assert not isinstance(config.filter, Rules)
     matches = Filter(config.filter)
     for header in ("project/queue", "project/other"):
@@ -149,7 +149,7 @@ async def test_the_stored_filter_names_queues_as_the_log_does(store: Store) -> N
 async def test_the_stored_priorities_keep_to_the_queue(store: Store) -> None:
     metadata = {"_priority": "RULES(kind = 'order' -> 7)"}
     await store.management.create_queue(QUEUE, metadata, max_queues=9)
-    config = records.decode_config((await store.records(RecordType.CONFIG)).popitem()[1])
+    config = configuration.decode_config((await store.records(RecordType.CONFIG)).popitem()[1])
     priority = compile_priority(config.filter)
     assert priority({"queue": "project/queue", "kind": "order"}) == 7
     assert priority({"queue": "project/queue"}) == 100

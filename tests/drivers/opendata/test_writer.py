@@ -28,11 +28,10 @@ from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata import database
 from zaqar_lite.storage.opendata.engine import Batch, Engine
 from zaqar_lite.storage.opendata.slatedb.engine import SlateDbEngine
-from zaqar_lite.storage.opendata.sqlite import link as sqlite_link
+from zaqar_lite.storage.opendata.sqlite import engine as sqlite_engine
 from zaqar_lite.storage.opendata.sqlite import writer as sqlite_writer
-from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME, SqliteEngine
+from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME, SqliteEngine, WriterLink
 from zaqar_lite.storage.opendata.sqlite.file import Database
-from zaqar_lite.storage.opendata.sqlite.link import WriterLink
 
 pytestmark = pytest.mark.anyio
 HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "writer"}
@@ -185,7 +184,7 @@ def test_a_writer_ends_in_order_when_its_server_dies(
 ) -> None:
     """With or without an answer that nobody read, a whole batch on the wire or a part of one."""
     file = tmp_path / FILE_NAME
-    writer, wire = sqlite_link._spawn(file)
+    writer, wire = sqlite_engine._spawn(file)
     wire.recv(1_000)  # the file is open
     wire.sendall(sqlite_writer.encode_batch({b"first": b"value"}, ()))
     while count_rows(file) < 1:
@@ -215,7 +214,7 @@ def count_rows(file: Path) -> int:
 async def test_a_writer_that_does_not_end_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_link, "_PATIENCE", 0.5)
+    monkeypatch.setattr(sqlite_engine, "_PATIENCE", 0.5)
     held = os.open(tmp_path / "writer.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(held, fcntl.LOCK_EX)  # as an earlier writer does
     engine = SqliteEngine(tmp_path)
@@ -302,7 +301,7 @@ async def test_a_store_closes_although_its_writer_does_not_move(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "_LAST_BATCH", 0.3)
-    monkeypatch.setattr(sqlite_link, "_LAST_CHECKPOINT", 0.3)
+    monkeypatch.setattr(sqlite_engine, "_LAST_CHECKPOINT", 0.3)
     store = Store(f"embedded://{tmp_path / 'data'}")
     await store.messages.open()
     await store.post("before")

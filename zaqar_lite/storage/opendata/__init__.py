@@ -7,15 +7,15 @@
 
 The records' bytes are in `format/` (`keys.py` lists them), the engines below them in `sqlite/` and
 `slatedb/`, behind `engine.py`. `state.py` is what operations may touch: queues, ids, and the batch
-that gathers. A queue (`queue.py`) is its pages of up to 256 entries, each one record (`pages.py`,
-`checkpoint.py`); of a page that is not in memory its bounds and a summary are (`paging.py`), and
-the pages of all queues share one bounded memory (`caches.py`). A payload and its entry of the
-metadata log are written once. An operation waits until what it needs is in
-memory, changes it in one step of the event loop, and is answered when the batch it is in is durable
-(`committer.py`). What is due is over by its instant alone; claims and the sweep tidy it up in
-bounded steps (`due.py`), and the sweep knows which queues to visit (`queues.py`). `database.py`
-stands on top: it opens by `loading.py`, `replay.py` and, where pages were lost,
-`restoring.py`, writes the batches, and brings the memory back when one fails.
+that gathers. A queue (`queue.py`) is its pages of up to 256 entries, each one record
+(`checkpoint.py`); of a page that is not in memory its bounds and a summary are (`paging.py`), and
+the pages of all queues share one bounded memory (`queues.py`). A payload and its entry of the
+metadata log are written once. An operation waits until what it needs is in memory, changes it in
+one step of the event loop, and is answered when the batch it is in is durable (`committer.py`).
+What is due is over by its instant alone; claims and the sweep tidy it up in bounded steps
+(`due.py`), and the sweep knows which queues to visit (`queues.py`). `database.py` stands on top: it
+opens by `loading.py` and `recovery.py`, writes the batches, and brings the memory back when one
+fails.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.engine import Engine
 from zaqar_lite.storage.opendata.management import OpenDataManagementStore
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
-from zaqar_lite.storage.opendata.slatedb.directory import holds_store
+from zaqar_lite.storage.opendata.slatedb import FOLDER
 from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME, SqliteEngine
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def create_engine(uri: str, *, must_exist: bool = False) -> Engine:
             )
         return _slatedb().in_bucket(parts.netloc, unquote(parts.path).strip("/"))
     directory = _directory(uri)
-    is_sqlite, is_slatedb = (directory / FILE_NAME).exists(), holds_store(directory)
+    is_sqlite, is_slatedb = (directory / FILE_NAME).exists(), (directory / FOLDER).exists()
     if must_exist and not (is_sqlite or is_slatedb):
         raise ConfigurationError(f"There is no store at {directory}.")
     if scheme == "opendata+slatedb":

@@ -8,11 +8,11 @@ from typing import Any
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.engine import Damage, Engine
-from zaqar_lite.storage.opendata.format import active, bookkeeping, keys, records
+from zaqar_lite.storage.opendata.format import active, bookkeeping, configuration, keys, records
 from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.paging import walk
-from zaqar_lite.storage.opendata.restoring import garbage_ids, unrouted_ids
+from zaqar_lite.storage.opendata.recovery import garbage_ids, unrouted_ids
 
 _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
     RecordType.PAYLOAD: records.decode_payload,
@@ -21,7 +21,7 @@ _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
     RecordType.FAILED: records.decode_ended,
     RecordType.ATTEMPTS: records.decode_attempts,
     RecordType.ATTEMPT: records.decode_attempt,
-    RecordType.CONFIG: records.decode_config,
+    RecordType.CONFIG: configuration.decode_config,
     RecordType.ID_BLOCK: bookkeeping.decode_block,
     RecordType.FORMAT: bytes,
     RecordType.CLAIM: records.decode_claim,

@@ -3,7 +3,7 @@
 Each takes the store's lock, so none runs beside a server on the same directory. `import` also fills
 an empty store with what is intact of a damaged one: of a SQLite file, damaged or recovered by
 SQLite's own tool, or of a store that opens but has damaged places. What that lost is put back from
-the metadata log when the new store is opened (`restoring.py`), because it is marked as one that may
+the metadata log when the new store is opened (`recovery.py`), because it is marked as one that may
 miss records.
 """
 
@@ -25,8 +25,7 @@ from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.opendata import create_engine, transfer
 from zaqar_lite.storage.opendata.checking import check, dump
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.disk import replacing
-from zaqar_lite.storage.opendata.engine import FIRST, REBUILT, Batch, Engine
+from zaqar_lite.storage.opendata.engine import FIRST, REBUILT, Batch, Engine, replacing
 from zaqar_lite.storage.opendata.sqlite.compacting import intact_rows, is_sqlite
 from zaqar_lite.storage.opendata.sqlite.engine import SqliteEngine
 

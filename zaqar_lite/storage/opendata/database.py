@@ -22,12 +22,10 @@ from zaqar_lite.storage.opendata.format import bookkeeping, keys
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix, utf8
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 from zaqar_lite.storage.opendata.format.records import decode_metadata
-from zaqar_lite.storage.opendata.ids import Ids, Names
 from zaqar_lite.storage.opendata.paging import cool
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.replay import replay
-from zaqar_lite.storage.opendata.restoring import put_back
-from zaqar_lite.storage.opendata.state import State
+from zaqar_lite.storage.opendata.recovery import put_back, replay
+from zaqar_lite.storage.opendata.state import Ids, Names, State
 
 logger = logging.getLogger(__name__)
 _FIRST_SEGMENT = 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import QueueRef, Record
-from zaqar_lite.storage.opendata.configuration import decode_record
+from zaqar_lite.storage.opendata.checkpoint import entries_of, plain_summary
 from zaqar_lite.storage.opendata.due import index_claim
 from zaqar_lite.storage.opendata.engine import Damage, Stored
 from zaqar_lite.storage.opendata.entries import (
@@ -18,9 +18,9 @@ from zaqar_lite.storage.opendata.entries import (
 from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.active import encode_active
 from zaqar_lite.storage.opendata.format.bookkeeping import Remembered
+from zaqar_lite.storage.opendata.format.configuration import decode_record
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.pages import entries_of, plain_summary
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.remembered import read_record
 from zaqar_lite.storage.opendata.state import State

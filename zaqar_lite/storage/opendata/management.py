@@ -10,13 +10,13 @@ from zaqar_lite.domain.json_values import is_same
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.management import ManagementStore
-from zaqar_lite.storage.opendata.catalogue import is_live
 from zaqar_lite.storage.opendata.checkpoint import EMPTY_ACTIVE, EMPTY_ENDED
-from zaqar_lite.storage.opendata.configuration import encode_record
 from zaqar_lite.storage.opendata.database import DatabaseUser
 from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.configuration import encode_record
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.queues import is_live
 
 
 class OpenDataManagementStore(DatabaseUser, ManagementStore):

@@ -27,9 +27,9 @@ from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore, Retrie
 from zaqar_lite.storage.opendata import (
     claiming,
     due,
-    listing,
     past,
     posting,
+    reading,
     settling,
     sweeping,
 )
@@ -37,8 +37,8 @@ from zaqar_lite.storage.opendata.claiming import live_claim, refusal
 from zaqar_lite.storage.opendata.database import DatabaseUser
 from zaqar_lite.storage.opendata.due import STEP, expose, ripens_at
 from zaqar_lite.storage.opendata.entries import NEVER
-from zaqar_lite.storage.opendata.listing import cold_named, named, read
 from zaqar_lite.storage.opendata.paging import cold_of_claim, cold_tail, load, prepared, purge_some
+from zaqar_lite.storage.opendata.reading import cold_named, named, read
 
 
 class OpenDataMessageStore(DatabaseUser, MessageStore):
@@ -86,7 +86,7 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
         return posted
 
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
-        return await listing.list_messages(self._db, queue, selection)
+        return await reading.list_messages(self._db, queue, selection)
 
     async def get_messages(
         self, queue: QueueRef, ids: Collection[str], *, details: bool = False
@@ -225,7 +225,7 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
         await db.committer.durable()
 
     async def stats(self, queue: QueueRef) -> Stats:
-        return await listing.stats(self._db, queue)
+        return await reading.stats(self._db, queue)
 
     async def census(self) -> AsyncIterator[QueueRef]:
         for queue in self._db.queues:
@@ -233,7 +233,7 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
                 yield queue.ref
 
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
-        return await listing.split(self._db, queue, count)
+        return await reading.split(self._db, queue, count)
 
     async def expose(self, queue: QueueRef, limit: int) -> int:
         db = self._db

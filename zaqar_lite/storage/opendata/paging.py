@@ -1,6 +1,6 @@
 """Pages that are only on disk, the loading of those an operation needs, and forgetting others.
 
-All queues' pages share the memory that there is for entries (`caches.py`). A page that is saved
+All queues' pages share the memory that there is for entries (`queues.py`). A page that is saved
 may leave it, whatever its messages wait for; what must be known of it stays: its bounds, and a
 summary. Loading waits for the engine, and others may act meanwhile. So an operation asks again and
 again what it needs that is cold, and acts in the same step of the event loop in which the answer is
@@ -15,14 +15,14 @@ from collections.abc import Set as AbstractSet
 from itertools import islice
 
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.storage.opendata.checkpoint import entries_of
+from zaqar_lite.storage.opendata.engine import readable
 from zaqar_lite.storage.opendata.entries import PAGE_SIZE, Claim, Entry, Page
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import decode_attempts
-from zaqar_lite.storage.opendata.pages import entries_of
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.reading import readable
 from zaqar_lite.storage.opendata.state import State
 
 logger = logging.getLogger(__name__)

@@ -11,10 +11,9 @@ from zaqar_lite.domain.models import Edit, Message, QueueRef
 from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.opendata.due import STEP, wake
 from zaqar_lite.storage.opendata.entries import NOWHERE, Entry
-from zaqar_lite.storage.opendata.listing import cold_named, named
 from zaqar_lite.storage.opendata.paging import prepared
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.reading import bodies_in_memory, read_bodies
+from zaqar_lite.storage.opendata.reading import bodies_in_memory, cold_named, named, read_bodies
 from zaqar_lite.storage.opendata.remembered import BATCH, MESSAGE, Known, short
 from zaqar_lite.storage.opendata.state import State
 

@@ -1,14 +1,21 @@
-"""All queues in memory, the indexes over their records, and which of them the sweep visits when."""
+"""What is in memory of all queues and records: indexes, the sweep's agenda, and the caches.
+
+Records that are neither queues nor messages are all in memory, by kind, project and name. What
+changed of them goes into the batch at once; when that fails, they are read again.
+"""
 
 from bisect import bisect_left, bisect_right, insort
-from collections import deque
-from collections.abc import Iterator
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import count
+from itertools import count, islice
+from typing import NamedTuple
+
+from sortedcontainers import SortedDict, SortedList
 
 from zaqar_lite.domain.metadata import FILTER, dead_letter_target
-from zaqar_lite.domain.models import QueueRecord, QueueRef
-from zaqar_lite.storage.opendata.entries import NEVER
+from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
+from zaqar_lite.storage.opendata.entries import NEVER, Page
 from zaqar_lite.storage.opendata.format.keys import RecordType, queue_key, read_page
 from zaqar_lite.storage.opendata.queue import Queue
 
@@ -230,3 +237,163 @@ class Queues:
         """The records that are exposing."""
         records = (self.record(ref) for ref in self._exposing)
         return [record for record in records if record is not None]
+
+
+Name = tuple[str, str]
+"""Project and name, the order of a kind's records."""
+
+
+class _End(NamedTuple):
+    expires_at: int
+    kind: str
+    name: Name
+
+
+def is_live(record: Record, now: int) -> bool:
+    """Whether a record has not expired."""
+    return record.expires_at is None or record.expires_at > now
+
+
+class Catalogue:
+    """The records of a database, with those that end in the order of their ends."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        """The last batch that holds a change of a record: who reads waits for it."""
+        self._kinds: dict[str, SortedDict[Name, Record]] = {}
+        self._ends: SortedList[_End] = SortedList()
+        self._changed: set[bytes] = set()
+        self._written: set[bytes] = set()
+
+    def get(self, kind: str, project: str, name: str, now: int) -> Record | None:
+        """The record, unless it has expired."""
+        record = self._kinds.get(kind, _NONE).get((project, name))
+        return record if record is not None and is_live(record, now) else None
+
+    def after(self, kind: str, cursor: Name | None, count: int) -> list[Record]:
+        """The first records of a kind behind a cursor, in order."""
+        records = self._kinds.get(kind, _NONE)
+        following = records.irange(cursor, inclusive=(False, True))
+        return [records[name] for name in islice(following, count)]
+
+    def all(self) -> list[Record]:
+        """All records, in order."""
+        return [record for kind in sorted(self._kinds) for record in self._kinds[kind].values()]
+
+    def expired(self, now: int, count: int) -> Sequence[Record]:
+        """The first records whose end has come."""
+        over = islice(self._ends.irange(None, _End(now + 1, "", ("", "")), (True, False)), count)
+        return [self._kinds[end.kind][end.name] for end in over]
+
+    def begin_batch(self) -> None:
+        """Note that what has changed so far is being written."""
+        self._written, self._changed = self._changed, set()
+
+    def take_changed(self, *, is_in_doubt: bool) -> set[bytes]:
+        """The keys of what failed batches had changed, to be read again.
+
+        While one of them may still be stored, the next call looks at them again.
+        """
+        wanted = self._changed | self._written
+        self._changed, self._written = set(), wanted if is_in_doubt else set()
+        return wanted
+
+    def note(self, key: bytes, epoch: int) -> None:
+        """Note a change of a record in a batch: its readers wait for that."""
+        self._changed.add(key)
+        self.epoch = epoch
+
+    def install(self, record: Record) -> None:
+        """Enter a record in place of the one there is."""
+        self.remove(record.kind, record.project, record.name)
+        name = record.project, record.name
+        self._kinds.setdefault(record.kind, SortedDict())[name] = record
+        if record.expires_at is not None:
+            self._ends.add(_End(record.expires_at, record.kind, name))
+
+    def remove(self, kind: str, project: str, name: str) -> None:
+        """Forget a record; no error when there is none."""
+        records = self._kinds.get(kind, _NONE)
+        record = records.pop((project, name), None)
+        if record is None:
+            return
+        if not records:
+            del self._kinds[kind]
+        if record.expires_at is not None:
+            self._ends.remove(_End(record.expires_at, kind, (project, name)))
+
+
+_NONE: SortedDict[Name, Record] = SortedDict()
+
+
+ENTRY_BYTES = 400
+"""About what an entry takes in memory, with what it points to."""
+_PAGE_BYTES = 1_000
+
+
+class Resident:
+    """Pages with entries in memory, by when they were last loaded or written."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        """How many bytes the pages may take."""
+        self.size = 0
+        """How many bytes they take, about."""
+        self._pages: OrderedDict[Page, tuple[Queue, int]] = OrderedDict()
+
+    def use(self, page: Page, queue: Queue) -> None:
+        """Note that a page was loaded or written now."""
+        size = _PAGE_BYTES + len(page.entries) * ENTRY_BYTES
+        self.forget(page)
+        self._pages[page] = queue, size
+        self.size += size
+
+    def forget(self, page: Page) -> None:
+        """Note that a page is not in memory any more."""
+        known = self._pages.pop(page, None)
+        if known is not None:
+            self.size -= known[1]
+
+    def oldest(self, most: int) -> Iterator[tuple[Page, Queue]]:
+        """The pages that were not used for longest, at most so many, while there are too many.
+
+        Each is noted as used now; who lets one go forgets it.
+        """
+        for _ in range(min(most, len(self._pages))):
+            if self.size <= self.limit:
+                return
+            page, (queue, _) = next(iter(self._pages.items()))
+            self._pages.move_to_end(page)
+            yield page, queue
+
+
+_OVERHEAD = 150
+
+
+class Bodies:
+    """The bodies of the latest messages, up to a number of bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._order: deque[tuple[int, int, int]] = deque()  # first id, how many, bytes
+        self._bodies: dict[int, bytes] = {}
+        self.get = self._bodies.get
+        """The body of a message id, or None."""
+
+    def keep(self, first: int, bodies: Sequence[bytes]) -> None:
+        """Keep the bodies of ids in a row until others need the room."""
+        count = len(bodies)
+        size = sum(map(len, bodies)) + count * _OVERHEAD
+        self._bodies.update(zip(range(first, first + count), bodies, strict=True))
+        self._order.append((first, count, size))
+        self._size += size
+        while self._size > self._limit:
+            oldest, count, size = self._order.popleft()
+            for message_id in range(oldest, oldest + count):
+                self._bodies.pop(message_id, None)
+            self._size -= size
+
+    def forget(self, message_id: int) -> None:
+        """Forget the body of a message that is gone."""
+        self._bodies.pop(message_id, None)

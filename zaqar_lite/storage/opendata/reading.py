@@ -1,17 +1,37 @@
-"""Bodies, metadata and attempts: from memory while there is room, else from the records."""
+"""Looking at messages: their bodies, pages of them, counts, ranges, and finding them by id.
 
+Bodies, metadata and attempts come from memory while there is room, else from the records.
+"""
+
+import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice, takewhile
 
 from zaqar_lite.domain.attempts import Attempt
-from zaqar_lite.domain.models import Message
-from zaqar_lite.storage.opendata.engine import Damage, Stored
-from zaqar_lite.storage.opendata.entries import UNKNOWN, Entry
+from zaqar_lite.domain.ids import Marker
+from zaqar_lite.domain.models import Message, Page, QueueRef, Selection, Stats
+from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.opendata import paging
+from zaqar_lite.storage.opendata.due import STEP, count_lapsed, promote
+from zaqar_lite.storage.opendata.engine import Stored, readable
+from zaqar_lite.storage.opendata.entries import UNKNOWN, Entry, is_damaged
+from zaqar_lite.storage.opendata.entries import Page as QueuePage
 from zaqar_lite.storage.opendata.format import keys, records
 from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
+from zaqar_lite.storage.opendata.paging import (
+    cold_after,
+    cold_at,
+    cold_ends,
+    cold_for_names,
+    prepared,
+    settled,
+)
 from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.ready import ready_since
 from zaqar_lite.storage.opendata.state import State
 
 logger = logging.getLogger(__name__)
@@ -115,7 +135,7 @@ def _body_of(message_id: int, stored: Mapping[bytes, Stored]) -> bytes:
 def _learn(db: State, entry: Entry, stored: Mapping[bytes, Stored]) -> None:
     if entry.created_at == UNKNOWN:
         metadata = records.decode_metadata(readable(stored, db.log_key(entry.id)))
-        _, client_id, headers = split_headers(metadata)
+        _, client_id, headers = records.split_headers(metadata)
         entry.learn(metadata, client_id, headers)
 
 
@@ -136,35 +156,6 @@ def set_aside(db: State, queue: Queue, entry: Entry, why: str) -> None:
     past.damaged = True
     queue.change(entry.page)
     db.touched.add(queue)
-
-
-def readable(stored: Mapping[bytes, Stored], key: bytes) -> bytes:
-    """The value of a key among what was read.
-
-    Raises CodecError: it is missing or damaged; names the record.
-    """
-    value = stored.get(key)
-    if value is None:
-        raise CodecError(f"{keys.describe(key)} is missing")
-    if isinstance(value, Damage):
-        raise CodecError(str(value))
-    return value
-
-
-def split_headers(metadata: records.Metadata) -> tuple[str | None, str | None, dict[str, str]]:
-    """Split a metadata record's headers: the queue, the client, and the message's own."""
-    headers = list(metadata.headers)
-    queue, client_id = _taken(headers, records.QUEUE_HEADER), _taken(headers, records.CLIENT_HEADER)
-    return queue, client_id, dict(headers)
-
-
-def _taken(headers: list[tuple[str, str]], name: str) -> str | None:
-    """Take the first header of a name; ours stand in front, others' anywhere."""
-    for place, (known, value) in enumerate(headers):
-        if known == name:
-            del headers[place]
-            return value
-    return None
 
 
 async def read_attempts(db: State, entries: Sequence[Entry]) -> Mapping[int, Sequence[Attempt]]:
@@ -188,3 +179,147 @@ async def read_attempts(db: State, entries: Sequence[Entry]) -> Mapping[int, Seq
             except CodecError as exc:
                 logger.error("damaged: %s", exc)
     return found
+
+
+async def list_messages(db: State, queue: QueueRef, selection: Selection) -> Page:
+    """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
+    limit, version = selection.limit, selection.version
+    exclude_client_id = selection.exclude_client_id
+    include_claimed, include_delayed = selection.include_claimed, selection.include_delayed
+    there = db.queue(queue, version)
+    if there is None:
+        return Page((), None)
+    after, last = resolve(db, selection.marker, there), resolve(db, selection.until, there)
+    page = Page((), None)
+    while True:
+        start = -1 if after is None else after
+        current, now = await prepared(
+            db, queue, version, partial(cold_after, position=start, count=MAX_EXAMINED), reads=True
+        )
+        if current is None:
+            return page
+        there = current
+        found: list[Entry] = []
+        examined, reached, unknown = 0, after, False
+        for entry in _between(there, start, last):
+            damaged = is_damaged(entry)
+            if exclude_client_id is not None and entry.created_at == UNKNOWN and not damaged:
+                unknown = True
+                break
+            examined += 1
+            reached = entry.position
+            if (
+                entry.expires_at > now
+                and (include_claimed or not (entry.holder(now) or entry.is_parked(now)))
+                and (include_delayed or not entry.delayed or entry.visible_at <= now)
+                and (exclude_client_id is None or entry.client_id != exclude_client_id)
+                and not damaged
+            ):
+                found.append(entry)
+                if len(found) == limit:
+                    break
+        there.examined += examined
+        if unknown:
+            await warm(db, there, list(islice(there.after(start), examined + limit)))
+            continue  # the queue may have changed: look again
+        if examined:
+            page.marker = after = reached
+        if found:
+            page.messages = await read(db, there, found, now, details=selection.details)
+            if page.messages:
+                return page
+        if examined < MAX_EXAMINED and len(found) < limit:
+            return page
+        await asyncio.sleep(0)
+
+
+def _between(there: Queue, start: int, last: int | None) -> Iterator[Entry]:
+    """The entries after `start` up to `last`, as many as one step examines."""
+    entries = islice(there.after(start), MAX_EXAMINED)
+    return entries if last is None else takewhile(lambda entry: entry.position <= last, entries)
+
+
+async def stats(db: State, queue: QueueRef) -> Stats:
+    """Count the live messages, once all that is due has come about; see the seam."""
+    while True:
+        there, now = await settled(db, queue, cold_ends)
+        if there is None:
+            return Stats()
+        if promote(there, now, STEP) < STEP and not there.due:
+            break
+        await asyncio.sleep(0)  # so many are due that others come in between
+    lapsed = count_lapsed(there, now)
+    stats = Stats(
+        there.ready_count + lapsed,
+        there.delayed_count + there.parked_count,
+        there.claimed_count - lapsed,
+    )
+    stats.ready_since = ready_since(there, now)
+    ends = paging.ends(there)
+    found = await read(db, there, ends, now)
+    if found:
+        stats.oldest, stats.newest = found[0], found[-1]
+    return stats
+
+
+async def split(db: State, queue: QueueRef, count: int) -> Sequence[int]:
+    """Cut the live messages into ranges; see the seam."""
+    there, _ = await settled(db, queue, lambda there: cold_at(there, _cuts(there.total, count)))
+    if there is None:
+        return ()
+    ends = paging.at(there, _cuts(there.total, count))
+    cuts = [list(page.entries)[within] for page, within in ends]
+    await db.committer.visible(there.epoch)
+    return cuts
+
+
+def _cuts(total: int, count: int) -> list[int]:
+    """The indexes at which at most `count` ranges of `total` entries end."""
+    ranges = min(count, total)
+    return [total * (index + 1) // ranges - 1 for index in range(ranges)]
+
+
+async def read(
+    db: State, there: Queue, found: Sequence[Entry], now: int, *, details: bool = False
+) -> list[Message]:
+    """Show entries to a reader, once everything they were changed by is durable."""
+    epoch = there.epoch
+    messages = [entry.view(db.names.write(entry.name), now) for entry in found]
+    if details:
+        told = await read_attempts(db, found)
+        for message in messages:
+            message.attempts = told.get(message.position, ())
+    await fill(db, there, found, messages)
+    await db.committer.visible(epoch)
+    return messages
+
+
+def named(db: State, there: Queue, ids: Collection[str], now: int) -> list[Entry]:
+    """The live entries of these ids that the queue has, each once."""
+    read_name = db.names.read
+    found = []
+    for text in dict.fromkeys(ids):
+        name = read_name(text)
+        entry = None if name is None else there.find_named(name)
+        if entry is not None and entry.expires_at > now:
+            found.append(entry)
+    return found
+
+
+def cold_named(db: State, ids: Collection[str]) -> Callable[[Queue], list[QueuePage]]:
+    """Ask for the cold pages in which messages of these ids may be."""
+
+    def needed(there: Queue) -> list[QueuePage]:
+        numbers = map(db.names.read, ids)
+        return cold_for_names(there, (number for number in numbers if number is not None))
+
+    return needed
+
+
+def resolve(db: State, marker: Marker | None, there: Queue) -> int | None:
+    """The position that a marker means in this queue."""
+    if marker is None:
+        return None
+    now = db.clock.now_ms()
+    found = named(db, there, (marker.message_id,), now) if marker.message_id else ()
+    return found[0].position if found else marker.position

@@ -15,9 +15,9 @@ from zaqar_lite.storage.opendata import due, past
 from zaqar_lite.storage.opendata.entries import MAX_ATTEMPTS, MAX_CONSUMERS, Claim, Entry
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.records import Kept, encode_attempt
-from zaqar_lite.storage.opendata.listing import cold_named, named
 from zaqar_lite.storage.opendata.paging import cold_of_claim, prepared
 from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.reading import cold_named, named
 from zaqar_lite.storage.opendata.state import State
 
 MOST_LAPSES = 200

@@ -34,10 +34,10 @@ from zaqar_lite.domain.models import (
     Record,
 )
 from zaqar_lite.storage.base import MessageStore
-from zaqar_lite.storage.opendata.configuration import encode_record
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.configuration import encode_record
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import Attempts, Kept, encode_attempt
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore

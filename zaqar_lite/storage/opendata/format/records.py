@@ -17,7 +17,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from zaqar_lite.domain.attempts import Attempt, Ended
-from zaqar_lite.domain.filters import Expression
 from zaqar_lite.storage.opendata.format.encoding import (
     MAX_U16,
     CodecError,
@@ -32,13 +31,11 @@ from zaqar_lite.storage.opendata.format.encoding import (
     unpack,
     utf8,
 )
-from zaqar_lite.storage.opendata.format.filters import decode_filter, encode_filter
 
 _BYTES, _URI, _RAW = 1, 2, 3
 _U64 = struct.Struct("<Q")
 _METADATA = struct.Struct("<QqqqIB")
 _ENDED = "QqH"
-_CONFIG = struct.Struct("<HI")
 _CLAIM = struct.Struct("<qII")
 _MILLISECONDS = struct.Struct("<qq")
 
@@ -124,6 +121,22 @@ def decode_metadata(data: bytes) -> Metadata:
     return Metadata(fixed[0], fixed[1], fixed[2], fixed[3], fixed[4], headers)
 
 
+def split_headers(metadata: Metadata) -> tuple[str | None, str | None, dict[str, str]]:
+    """Split a metadata record's headers: the queue, the client, and the message's own."""
+    headers = list(metadata.headers)
+    queue, client_id = _taken(headers, QUEUE_HEADER), _taken(headers, CLIENT_HEADER)
+    return queue, client_id, dict(headers)
+
+
+def _taken(headers: list[tuple[str, str]], name: str) -> str | None:
+    """Take the first header of a name; ours stand in front, others' anywhere."""
+    for place, (known, value) in enumerate(headers):
+        if known == name:
+            del headers[place]
+            return value
+    return None
+
+
 # -- done, failed, consumers ------------------------------------------------------------------
 
 
@@ -188,42 +201,6 @@ def read_consumer(data: bytes, offset: int = 0) -> tuple[str, int]:
 
 
 # -- configuration, claims --------------------------------------------------------------------
-
-
-class Config(NamedTuple):
-    """A queue's configuration; `extensions` follow the RFC's fields, absent where empty."""
-
-    filter: Expression
-    max_attempts: int
-    done_retention_s: int
-    extensions: Sequence[tuple[str, str]] = ()
-
-
-def encode_config(config: Config) -> bytes:
-    """Encode a queue's configuration. Raises CodecError: a field does not fit."""
-    fixed = encode_filter(config.filter) + pack(
-        _CONFIG, config.max_attempts, config.done_retention_s
-    )
-    if not config.extensions:
-        return fixed
-    return fixed + count(len(config.extensions), "extensions") + encode_headers(config.extensions)
-
-
-def decode_config(data: bytes) -> Config:
-    """Read a queue's configuration. Raises CodecError: cut short or bytes left over."""
-    tree, offset = decode_filter(data)
-    (attempts, retention), offset = unpack(_CONFIG, data, offset)
-    pairs: list[tuple[str, str]] = []
-    if offset < len(data):
-        pairs, offset = read_array(data, offset, _read_pair)
-    finish(data, offset, "configuration")
-    return Config(tree, attempts, retention, pairs)
-
-
-def _read_pair(data: bytes, offset: int) -> tuple[tuple[str, str], int]:
-    name, offset = read_utf8(data, offset)
-    value, offset = read_utf8(data, offset)
-    return (name, value), offset
 
 
 @dataclass(slots=True)

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteError
-from zaqar_lite.storage.opendata.disk import FULL, is_full, try_to_write
-from zaqar_lite.storage.opendata.engine import DirectoryLock
+from zaqar_lite.storage.opendata.engine import FULL, DirectoryLock, is_full, try_to_write
+from zaqar_lite.storage.opendata.slatedb import FOLDER
 from zaqar_lite.storage.opendata.slatedb.binding import slatedb
 
 logger = logging.getLogger(__name__)
-FOLDER = "slatedb"
 _CLEAN = "clean-shutdown"
 _COMMIT = "last-commit"
 _NEWEST = "newest-files"
@@ -130,11 +129,6 @@ def _newest(folder: Path) -> Path | None:
 
 def _checksum(number: bytes) -> bytes:
     return zlib.crc32(number).to_bytes(4, "big")
-
-
-def holds_store(directory: Path) -> bool:
-    """Whether there is a store."""
-    return (directory / FOLDER).exists()
 
 
 def _syncfs(descriptor: int) -> None:

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.storage.opendata.disk import is_full
-from zaqar_lite.storage.opendata.engine import FIRST, Batch, Damage, Engine, Row, Stored
+from zaqar_lite.storage.opendata.engine import FIRST, Batch, Damage, Engine, Row, Stored, is_full
 from zaqar_lite.storage.opendata.slatedb.binding import (
     DURABLE,
     DURABLE_SCAN,
