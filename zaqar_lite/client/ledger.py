@@ -233,7 +233,8 @@ class Ledger:
         """Yield the calls that end the claim: delete what is done, release the rest."""
         yield from self._acknowledgements()
         if self.id is not None and not self._all_settled():
-            yield claims.release(self.queue, self.id)
+            rest = [one.id for one in self._messages if one.id not in self._settled]
+            yield claims.release(self.queue, self.id, ids=rest)
 
     def _ended_badly(self, error: ZaqarError, during: BaseException | None) -> None:
         """Raise what went wrong at the end, unless something is on its way already."""

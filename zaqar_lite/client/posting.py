@@ -17,10 +17,10 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from zaqar_lite.client import encoding
-from zaqar_lite.client.bodies import Encoder
 from zaqar_lite.client.endpoints import messages
 from zaqar_lite.client.errors import BadRequest, KeyReused
 from zaqar_lite.client.models import Ids, NewMessage
@@ -141,9 +141,13 @@ class Outcome(Generic[T]):
 class Batcher(Generic[T]):
     """Cut items into batches within the limits of count and bytes, counted exactly."""
 
-    def __init__(self, options: PostOptions[T], encoder: Encoder | None = None) -> None:
+    def __init__(
+        self,
+        options: PostOptions[T],
+        encode: Callable[[object], bytes] = encoding.encode_message,
+    ) -> None:
         self._options = options
-        self._encoder = encoder
+        self._encode = encode
         self._entries: list[Entry[T]] = []
         self._bytes = encoding.ENVELOPE_BYTES
         self._index = 0
@@ -154,7 +158,7 @@ class Batcher(Generic[T]):
         index, self._index = self._index, self._index + 1
         try:
             message = self._keyed(item)
-            encoded = encoding.encode_message(message, self._encoder)
+            encoded = self._encode(message)
         except (TypeError, ValueError) as error:
             if self._options.on_rejected is None:
                 raise
@@ -324,7 +328,8 @@ def post_all(
         middle = len(entries) // 2
         return _joined(send(entries[:middle]), send(entries[middle:]))
 
-    batcher, pace, tally = Batcher(options, client.encoder), Pace(options.rate), Tally(options)
+    batcher = Batcher(options, partial(client.encode, queue))
+    pace, tally = Pace(options.rate), Tally(options)
     # A request that waits to be sent again holds up one thread, not those behind it: they go on
     # with batches that lie ready. With one in flight the next must not begin before it is stored.
     most = 1 if options.in_flight == 1 else 4 * options.in_flight
@@ -364,7 +369,8 @@ async def post_all_async(
         middle = len(entries) // 2
         return _joined(await send(entries[:middle]), await send(entries[middle:]))
 
-    batcher, pace, tally = Batcher(options, client.encoder), Pace(options.rate), Tally(options)
+    batcher = Batcher(options, partial(client.encode, queue))
+    pace, tally = Pace(options.rate), Tally(options)
     under_way: deque[asyncio.Task[Outcome[T]]] = deque()
     try:
         async for entries in _batches_async(items, batcher):

@@ -2,20 +2,26 @@
 
 import ssl
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from zaqar_lite import __version__
+from zaqar_lite.client import encoding
 from zaqar_lite.client.auth import Auth, KeyAuth, NoAuth
 from zaqar_lite.client.bodies import Encoder
 from zaqar_lite.client.errors import ServerWarning, ZaqarError
-from zaqar_lite.client.exchange import RetryPolicy
+from zaqar_lite.client.exchange import Outcome, RetryPolicy, Step, exchange
 from zaqar_lite.client.waiting import LONGEST
+from zaqar_lite.client.wire import Call
+
+if TYPE_CHECKING:
+    from zaqar_lite.client.tracing import Tracing
 
 DEFAULT_URL = "http://127.0.0.1:8888"
 I = TypeVar("I")  # noqa: E741 - an item
+T = TypeVar("T")
 
 
 class Shell:
@@ -24,6 +30,7 @@ class Shell:
     Attributes:
         longest_wait: seconds that one request waits for messages at most; a longer wait is several.
         settles: whether the server settles single messages, as far as is known.
+        tracing: makes the client's spans; None for none.
 
     Args:
         url: the server; None asks the auth plug-in (Keystone's catalogue) or means this machine.
@@ -44,6 +51,7 @@ class Shell:
         encoder: makes the JSON of bodies, instead of `bodies.dumps`.
         on_warning: is given each warning of the server, for example `warnings.warn`; None raises
             it. What was asked is done either way.
+        tracing: makes OpenTelemetry's spans of what the client does with messages; none without.
     """
 
     def __init__(
@@ -62,11 +70,13 @@ class Shell:
         release_on_sigterm: bool = True,
         encoder: Encoder | None = None,
         on_warning: Callable[[ServerWarning], object] | None = None,
+        tracing: "Tracing | None" = None,
     ) -> None:
         self.client_id = str(client_id or uuid.uuid4())
         self.page_size = page_size
         self.release_on_sigterm = release_on_sigterm
         self.encoder = encoder
+        self.tracing = tracing
         self.longest_wait = LONGEST
         self.settles = True
         self._warn = on_warning or _raise
@@ -109,6 +119,21 @@ class Shell:
                 )
             self._url = _base(found or DEFAULT_URL)
         return self._url
+
+    def encode(self, queue: str, message: object, *, alone: bool = False) -> bytes:
+        """Return an entry of a post to a queue; `alone` where its request has no other."""
+        if self.tracing is None:
+            return encoding.encode_message(message, self.encoder)
+        return self.tracing.encode(queue, message, self.encoder, alone=alone)
+
+    def _exchange(self, call: Call[T]) -> Generator[Step, Outcome, T]:
+        return exchange(
+            call,
+            headers=self._headers,
+            auth=self._auth,
+            retries=self._retries,
+            warn=self._warn,
+        )
 
 
 def _raise(warning: ServerWarning) -> None:

@@ -3,8 +3,8 @@
 import dataclasses
 import datetime as dt
 import email.utils
-from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 from zaqar_lite.client.errors import StatusError
 from zaqar_lite.client.line import Line
@@ -50,6 +50,24 @@ class Response:
         return max(0.0, (at - dt.datetime.now(dt.UTC)).total_seconds())
 
 
+class Operation(NamedTuple):
+    """What a call does with messages, for whoever traces them.
+
+    Attributes:
+        kind: `send`, `receive` or `settle`: the types of OpenTelemetry's messaging conventions.
+        name: our own word for it.
+        queue: the queue.
+        entries: the encoded messages that are sent.
+        ids: the messages that are settled.
+    """
+
+    kind: str
+    name: str
+    queue: str
+    entries: Sequence[bytes] = ()
+    ids: Sequence[str] = ()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Call(Generic[T_co]):
     """One call of an endpoint: the request, and how to read its answer.
@@ -60,9 +78,11 @@ class Call(Generic[T_co]):
         meanings: what a status means to this endpoint, where that is more than usual.
         resend: whether it may be sent again after its answer was lost; False only where doing it
             twice would lose something (pop).
+        operation: what it does with messages, where it sends, receives or settles some.
     """
 
     request: Request
     read: Callable[[Response], T_co]
     meanings: Mapping[int, type[StatusError]] | None = None
     resend: bool = True
+    operation: Operation | None = None

@@ -59,7 +59,7 @@ class Worker:
         self.handler = handler
         self.queue = queue
         self.options = options
-        self._handle = options.wrapped(handler)
+        self._handle = handler
         self.stats = WorkerStats()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -84,6 +84,7 @@ class Worker:
         if inspect.iscoroutinefunction(self.handler):
             message = "this handler is async: use `await worker.serve(AsyncClient(...))`"
             raise TypeError(message)
+        self._handle = self.options.wrapped(self.handler, client.tracing)
         fatal: list[BaseException] = []
         if self.options.must_exist and not client.queue_exists(self.queue):
             raise _absent(self.queue)
@@ -121,6 +122,7 @@ class Worker:
         """
         if self.options.must_exist and not await client.queue_exists(self.queue):
             raise _absent(self.queue)
+        self._handle = self.options.wrapped(self.handler, client.tracing)
         loop, turn, stopped = asyncio.get_running_loop(), asyncio.Lock(), asyncio.Event()
         self._stopping.clear()
 

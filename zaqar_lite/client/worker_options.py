@@ -1,12 +1,16 @@
 """How a worker works, and what it has done."""
 
 import dataclasses
+import inspect
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from zaqar_lite.client.models import Message
+
+if TYPE_CHECKING:
+    from zaqar_lite.client.tracing import Tracing
 
 Handler = Callable[[Message], Any]
 Middleware = Callable[[Message, Handler], Any]
@@ -91,12 +95,14 @@ class WorkerOptions:
             message = "time_limit must be above 0"
             raise ValueError(message)
 
-    def wrapped(self, handler: Handler) -> Handler:
-        """Return the handler inside of the decoder and the middleware."""
+    def wrapped(self, handler: Handler, tracing: "Tracing | None" = None) -> Handler:
+        """Return the handler inside of the span, the decoder and the middleware."""
+        is_async = inspect.iscoroutinefunction(handler)
         for layer in reversed(self.middleware):
             handler = partial(_through, layer, handler)
         decoder = self.decoder
-        return handler if decoder is None else lambda one: handler(one.decoded(decoder))
+        decoded = handler if decoder is None else partial(_decoded, decoder, handler)
+        return decoded if tracing is None else tracing.around(decoded, is_async=is_async)
 
     def claiming(self) -> Claiming:
         """Return the arguments of a claim."""
@@ -112,6 +118,10 @@ class WorkerOptions:
         """Return the seconds to wait after so many failures in a row."""
         longest: float = min(self.longest_pause, 0.5 * 2 ** min(failures, 16))
         return random.uniform(0, longest)  # noqa: S311 - jitter, not a secret
+
+
+def _decoded(decoder: Callable[[Any], Any], handler: Handler, message: Message) -> Any:  # noqa: ANN401
+    return handler(message.decoded(decoder))
 
 
 def _through(layer: Middleware, handler: Handler, message: Message) -> Any:  # noqa: ANN401

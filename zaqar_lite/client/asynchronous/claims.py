@@ -45,7 +45,7 @@ class AsyncClaims(AsyncCalls):
             limit=limit,
             ttl=ttl,
             grace=grace,
-            details=details,
+            details=details or self.tracing is not None,
             raw=raw,
             line=line,
         )

@@ -45,7 +45,7 @@ class AsyncMessages(AsyncCalls):
             idempotency_key=idempotency_key,
             headers=headers,
         )
-        encoded = [encoding.encode_message(message, self.encoder)]
+        encoded = [self.encode(queue, message, alone=True)]
         ids = await self.call(messages.post(queue, encoded))
         return ids[0]
 
@@ -60,10 +60,7 @@ class AsyncMessages(AsyncCalls):
         Raises:
             KeyReused: a key stands for another message; nothing was stored.
         """
-        encoded = [
-            encoding.encode_message(message, self.encoder)
-            for message in encoding.several(batch, "post_batch")
-        ]
+        encoded = [self.encode(queue, message) for message in encoding.several(batch, "post_batch")]
         return await self.call(messages.post(queue, encoded, idempotency_key=idempotency_key))
 
     async def post_all(

@@ -11,7 +11,7 @@ from zaqar_lite.client.errors import ClaimLost, Unsupported
 from zaqar_lite.client.line import Line
 from zaqar_lite.client.models import Held
 from zaqar_lite.client.settlements import Settled, Settlement, document
-from zaqar_lite.client.wire import Call, Request, Response
+from zaqar_lite.client.wire import Call, Operation, Request, Response
 
 LOST = {404: ClaimLost}
 ABSENT = {404: Unsupported, 405: Unsupported}
@@ -43,7 +43,8 @@ def claim(
     path = with_query(
         queue_path(queue, "claims"), limit=limit, details=details or None, wait=wait or None
     )
-    return Call(Request("POST", path, JSON_TYPE, _times(ttl, grace), wait, line), read)
+    request = Request("POST", path, JSON_TYPE, _times(ttl, grace), wait, line)
+    return Call(request, read, operation=Operation("receive", "claim", queue))
 
 
 def get_claim(queue: str, claim_id: str, *, details: bool = False, raw: bool = False) -> Call[Held]:
@@ -64,10 +65,16 @@ def renew(queue: str, claim_id: str, *, ttl: int = 300, grace: int = 60) -> Call
     return Call(request, nothing, LOST)
 
 
-def release(queue: str, claim_id: str, *, delay: int | None = None) -> Call[None]:
-    """Give back what a claim still holds, at once or later; an absent claim is no error."""
+def release(
+    queue: str, claim_id: str, *, delay: int | None = None, ids: Sequence[str] = ()
+) -> Call[None]:
+    """Give back what a claim still holds, at once or later; an absent claim is no error.
+
+    `ids` are the messages that it holds, as far as is known.
+    """
     path = with_query(queue_path(queue, "claims", claim_id), delay=delay or None)
-    return Call(Request("DELETE", path, {}), nothing)
+    operation = Operation("settle", "release", queue, ids=ids)
+    return Call(Request("DELETE", path, {}), nothing, operation=operation)
 
 
 def settle(queue: str, claim_id: str, settlements: Sequence[Settlement]) -> Call[Sequence[Settled]]:
@@ -83,7 +90,9 @@ def settle(queue: str, claim_id: str, settlements: Sequence[Settlement]) -> Call
         return [found[one.id] for one in settlements]
 
     path = queue_path(queue, "claims", claim_id, "settle")
-    return Call(Request("POST", path, JSON_TYPE, dumps(document(settlements))), read, ABSENT)
+    request = Request("POST", path, JSON_TYPE, dumps(document(settlements)))
+    operation = Operation("settle", "settle", queue, ids=[one.id for one in settlements])
+    return Call(request, read, ABSENT, operation=operation)
 
 
 def _times(ttl: int, grace: int) -> bytes:

@@ -18,7 +18,7 @@ from zaqar_lite.client.errors import (
     NotDelayed,
 )
 from zaqar_lite.client.models import Attempt, DeadLetter, Ids, Message, MessagePage
-from zaqar_lite.client.wire import Call, Request, Response
+from zaqar_lite.client.wire import Call, Operation, Request, Response
 
 
 def post(
@@ -52,7 +52,12 @@ def post(
 
     body = encoding.envelope(encoded)
     meanings = {**NO_QUEUE, 409: KeyReused}
-    return Call(Request("POST", queue_path(queue, "messages"), headers, body), read, meanings)
+    return Call(
+        Request("POST", queue_path(queue, "messages"), headers, body),
+        read,
+        meanings,
+        operation=Operation("send", "send", queue, entries=encoded),
+    )
 
 
 def list_messages(
@@ -138,7 +143,8 @@ def delete_message(queue: str, message_id: str, *, claim_id: str | None = None) 
     """Delete one message; an absent one is no error, a claimed one needs its claim's id."""
     path = with_query(queue_path(queue, "messages", message_id), claim_id=claim_id)
     meanings = {403: MessageClaimed} if claim_id is None else {400: ClaimLost, 403: ClaimLost}
-    return Call(Request("DELETE", path, {}), nothing, meanings)
+    operation = None if claim_id is None else Operation("settle", "delete", queue, ids=[message_id])
+    return Call(Request("DELETE", path, {}), nothing, meanings, operation=operation)
 
 
 def delete_messages(
@@ -159,8 +165,10 @@ def delete_messages(
     if claims == "":
         message = "claim_ids is empty"
         raise ValueError(message)
-    path = with_query(queue_path(queue, "messages"), ids=id_list(ids), claim_ids=claims)
-    return Call(Request("DELETE", path, {}), nothing, {403: ClaimLost})
+    named = list(ids)
+    path = with_query(queue_path(queue, "messages"), ids=id_list(named), claim_ids=claims)
+    operation = None if claims is None else Operation("settle", "delete", queue, ids=named)
+    return Call(Request("DELETE", path, {}), nothing, {403: ClaimLost}, operation=operation)
 
 
 def pop(queue: str, limit: int = 1, *, raw: bool = False, wait: int = 0) -> Call[list[Message]]:
@@ -170,7 +178,12 @@ def pop(queue: str, limit: int = 1, *, raw: bool = False, wait: int = 0) -> Call
     """
     path = with_query(queue_path(queue, "messages"), pop=limit, wait=wait or None)
     request = Request("DELETE", path, {}, wait=wait)
-    return Call(request, lambda r: read_messages(queue, r, raw=raw), resend=False)
+    return Call(
+        request,
+        lambda r: read_messages(queue, r, raw=raw),
+        resend=False,
+        operation=Operation("receive", "pop", queue),
+    )
 
 
 def read_messages(queue: str, response: Response, *, raw: bool = False) -> list[Message]:

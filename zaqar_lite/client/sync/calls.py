@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from zaqar_lite.client.errors import BadRequest, Unreachable
-from zaqar_lite.client.exchange import Login, Outcome, Sleep, exchange
+from zaqar_lite.client.exchange import Login, Outcome, Sleep
 from zaqar_lite.client.line import Line
 from zaqar_lite.client.shell import Shell
 from zaqar_lite.client.sync.runtime import login, sleep
@@ -45,12 +45,10 @@ class SyncCalls(Shell):
 
     def call(self, call: Call[T]) -> T:
         """Carry out an endpoint's call, with retries."""
-        steps = exchange(
-            call,
-            headers=self._headers,
-            auth=self._auth,
-            retries=self._retries,
-            warn=self._warn,
+        steps = (
+            self._exchange(call)
+            if self.tracing is None
+            else self.tracing.exchange(call, self._exchange)
         )
         outcome: Outcome = None
         while True:

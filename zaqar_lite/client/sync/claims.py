@@ -46,7 +46,7 @@ class SyncClaims(SyncCalls):
             limit=limit,
             ttl=ttl,
             grace=grace,
-            details=details,
+            details=details or self.tracing is not None,
             raw=raw,
             line=line,
         )

@@ -46,7 +46,7 @@ class SyncMessages(SyncCalls):
             idempotency_key=idempotency_key,
             headers=headers,
         )
-        encoded = [encoding.encode_message(message, self.encoder)]
+        encoded = [self.encode(queue, message, alone=True)]
         ids = self.call(messages.post(queue, encoded))
         return ids[0]
 
@@ -61,10 +61,7 @@ class SyncMessages(SyncCalls):
         Raises:
             KeyReused: a key stands for another message; nothing was stored.
         """
-        encoded = [
-            encoding.encode_message(message, self.encoder)
-            for message in encoding.several(batch, "post_batch")
-        ]
+        encoded = [self.encode(queue, message) for message in encoding.several(batch, "post_batch")]
         return self.call(messages.post(queue, encoded, idempotency_key=idempotency_key))
 
     def post_all(
