@@ -21,6 +21,7 @@ PAGES = (
     "quotas",
     "jobs",
     "schedules",
+    "pools",
 )
 _METHOD = re.compile(r"^\.\. rest_method:: (\w+) (\S+)$", re.MULTILINE)
 _STATUS = re.compile(r"^   - (\d{3})$", re.MULTILINE)
@@ -42,6 +43,7 @@ def application() -> Dispatcher:
     overrides = {
         "store": "memory://",
         "admin_mode": True,
+        "pooling": True,
         "auth": "keys",
         "encryption_key_file": ROOT / "tests" / "api" / "encryption.keys",
     }

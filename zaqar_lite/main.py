@@ -16,7 +16,6 @@ from zaqar_lite.authentication import authentication, gateways
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import Capability, StoreOptions
 from zaqar_lite.domain.subscriptions import refused_schemes
 from zaqar_lite.loading import load
 from zaqar_lite.policy_file import PolicyFile
@@ -67,7 +66,7 @@ from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.settings import Settings
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
-from zaqar_lite.storage.registry import create_stores
+from zaqar_lite.stores import Pooling, make_stores
 
 if TYPE_CHECKING:
     from zaqar_lite.service.encryption.vault import Vault
@@ -83,11 +82,10 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     """
     settings = settings or load(environment=os.environ)
     clock = Clock(offset_file=settings.clock_offset_file)
-    messages, management, one_store = _stores(settings, clock)
+    messages, management, one_store, shared, pools = make_stores(settings, clock)
     keys = Keys(management, clock) if "keys" in settings.providers else None
     identity, connections = authentication(settings, keys, clock)
     limits = settings.limits()
-    shared = Capability.SHARED in messages.capabilities or not one_store
     quotas = Quotas(management, settings.default_quota, shared=shared)
     stock = Stock(messages, management, quotas.of)
     families, board = Families(), Board(place)
@@ -103,6 +101,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
         one_store=one_store,
         limits=limits,
         counted=metered(messages, families, board.row),
+        pools=pools,
     )
     census = Census(messages, management, board, interval=settings.count_interval)
     store = settings.store.partition(":")[0]
@@ -204,25 +203,6 @@ def _prepare(
     return prepare
 
 
-def _stores(settings: Settings, clock: Clock) -> tuple[MessageStore, ManagementStore, bool]:
-    """The message store, the management store, and whether they are of one driver."""
-    extra = dict(settings.store_options)
-    if settings.coordination_url is not None:
-        extra["coordination_url"] = settings.coordination_url
-    options = StoreOptions(
-        idempotency_window_ms=settings.idempotency_window * 1000,
-        max_idempotency_keys=settings.max_idempotency_keys,
-        max_messages=settings.max_messages_per_queue,
-        workers=settings.workers,
-        extra=extra,
-    )
-    messages, management = create_stores(settings.store, clock=clock, options=options)
-    if settings.management_store in (None, settings.store):
-        return messages, management, True
-    _, management = create_stores(settings.management_store, clock=clock, options=options)
-    return messages, management, False
-
-
 def _services(
     settings: Settings,
     messages: MessageStore,
@@ -236,13 +216,22 @@ def _services(
     one_store: bool,
     limits: Limits,
     counted: MessageStore,
+    pools: Pooling | None,
 ) -> Services:
     """The services; those that serve requests work on the store that counts, `counted`."""
     policies = Policies(management, limits, checked=one_store)
     vault = _vault(settings, management, clock)
     # Deliveries keep what they send sealed, so they see the store as it is.
     opened = counted if vault is None else _opened(counted, vault)
-    queues = Queues(management, messages, policies, limits, quotas.of, encrypts=vault is not None)
+    queues = Queues(
+        management,
+        messages,
+        policies,
+        limits,
+        quotas.of,
+        encrypts=vault is not None,
+        catalogue=None if pools is None else pools.catalogue,
+    )
     router = Router(messages, management, limits)
     notes = Notes(policies, clock)
     service = Messages(
@@ -313,7 +302,9 @@ def _services(
         settling=Settling(counted, queues, policies, limits),
         waiting=waiting,
         sharing=sharing,
-        health=Health(messages, queues, service, claims),
+        health=Health(
+            messages, queues, service, claims, pools=None if pools is None else pools.probed
+        ),
         subscriptions=subscriptions,
         deliveries=deliveries,
         reports=DeliveryReports(
@@ -330,6 +321,8 @@ def _services(
         identity=identity,
         keys=keys,
         vault=vault,
+        registry=None if pools is None else pools.registry,
+        catalogue=None if pools is None else pools.catalogue,
     )
 
 

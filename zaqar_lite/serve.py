@@ -317,6 +317,7 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
         "management_store",
         "workers",
         "admin_mode",
+        "pooling",
         "trust_headers",
         "access_log",
         "audit",
@@ -343,6 +344,9 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     parser.add_argument("--management-store", metavar="URI", help="the store of queue records")
     parser.add_argument("--workers", type=int, metavar="N", help="server processes (1)")
     parser.add_argument("--admin-mode", action="store_true", default=None)
+    parser.add_argument(
+        "--pooling", action="store_true", default=None, help="keep queues in pools of stores"
+    )
     parser.add_argument("--trust-headers", action="store_true", default=None)
     parser.add_argument(
         "--auth", metavar="HOW", help="who may use it: none, keys, jwt, keystone; comma list (none)"

@@ -103,7 +103,12 @@ class Settings(BaseModel):
     tls_client_ca: Path | None = Field(
         None, description="Authority of the certificates that clients must have (PEM)."
     )
-    admin_mode: bool = Field(False, description="Serve the admin routes (health).")
+    admin_mode: bool = Field(
+        False, description="Serve the admin routes (health, quotas, pools, flavors)."
+    )
+    pooling: bool = Field(
+        False, description="Keep queues in pools, with store for those that no pool fits."
+    )
     ui: bool = Field(
         True, description="Serve the page /ui/ on loopback, or where one signs in by key or token."
     )
@@ -270,6 +275,8 @@ class Settings(BaseModel):
     )
     max_queues_per_page: int = Field(20, ge=1, le=1_000, description="Most queues on a page.")
     max_messages_per_page: int = Field(20, ge=1, le=1_000, description="Most messages on a page.")
+    max_pools_per_page: int = Field(20, ge=1, le=1_000, description="Most pools on a page.")
+    max_flavors_per_page: int = Field(20, ge=1, le=1_000, description="Most flavors on a page.")
     max_messages_per_claim_or_pop: int = Field(
         20, ge=1, le=1_000, description="Most messages of a claim."
     )

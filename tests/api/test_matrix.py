@@ -23,6 +23,7 @@ pytestmark = pytest.mark.anyio
 SETTINGS: dict[str, Any] = {
     "auth": "keys",
     "admin_mode": True,
+    "pooling": True,
     "signed_url_secret_key": "not to be seen in any log, at all",
     "encryption_key_file": Path(__file__).with_name("encryption.keys"),
     "max_failed_logins": 1_000_000,
@@ -38,6 +39,14 @@ OPERATORS_ONLY = {
     "show_quotas",
     "set_quotas",
     "reset_quotas",
+    "list_pools",
+    "show_pool",
+    "create_pool",
+    "update_pool",
+    "delete_pool",
+    "create_flavor",
+    "update_flavor",
+    "delete_flavor",
 }
 VALUES = {
     "queue_name": "orders",
@@ -47,6 +56,8 @@ VALUES = {
     "delivery_id": "000660de486f45bea066b4b29e904223",
     "key_id": "0123456789abcdef",
     "project_id": "p",
+    "pool_name": "one",
+    "flavor_name": "fast",
     "job_id": "000660de486f45bea066b4b29e904223",
     "act": "cancel",
     "schedule_name": "nightly",

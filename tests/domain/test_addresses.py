@@ -2,7 +2,7 @@
 
 import pytest
 
-from zaqar_lite.domain.addresses import shown, without_secrets
+from zaqar_lite.domain.addresses import masked, shown, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,22 @@ def test_takes_the_secrets_out_of_another_programs_words() -> None:
         for secret in ("ses%40me", "ses@me", "abracadabra"):
             assert secret not in told
     assert without_secrets("no secret here", "redis://host") == "no secret here"
+
+
+@pytest.mark.parametrize(
+    ("uri", "masked_as"),
+    [
+        ("redis://localhost:6379/2", "redis://localhost:6379/2"),
+        ("redis://me:secret@localhost:6379/2", "redis://***@localhost:6379/2"),
+        ("rediss://:secret@[::1]:1/0?a=b&c", "rediss://***@[::1]:1/0?a=***&c=***"),
+        ("mongodb://u:p@a,b:2/x?authSource=admin", "mongodb://***@a,b:2/x?authSource=***"),
+        ("embedded:/var/lib/q", "embedded:/var/lib/q"),
+        ("embedded:///var/lib/q#secret", "embedded:///var/lib/q"),
+        ("redis://:a/secret@host", "redis://"),
+        ("redis://se cret/x", "redis://"),
+        ("secret", "***"),
+    ],
+)
+def test_a_masked_uri_holds_no_credentials(uri: str, masked_as: str) -> None:
+    assert masked(uri) == masked_as
+    assert masked(masked_as) == masked_as

@@ -21,13 +21,15 @@ from zaqar_lite.api.operating import (
 )
 from zaqar_lite.api.patience import Patience
 from zaqar_lite.api.render import Renderer
-from zaqar_lite.api.routes import RouteTree
+from zaqar_lite.api.routes import Route, RouteTree
 from zaqar_lite.api.table import (
     claim_routes,
     encryption_routes,
+    flavor_routes,
     job_routes,
     key_routes,
     message_routes,
+    pool_routes,
     queue_routes,
     quota_routes,
     schedule_routes,
@@ -40,6 +42,7 @@ from zaqar_lite.api.v2.encryption import EncryptionHandlers
 from zaqar_lite.api.v2.jobs import JobHandlers
 from zaqar_lite.api.v2.keys import KeyHandlers
 from zaqar_lite.api.v2.messages import MessageHandlers
+from zaqar_lite.api.v2.pools import FlavorHandlers, PoolHandlers
 from zaqar_lite.api.v2.queues import QueueHandlers
 from zaqar_lite.api.v2.quotas import QuotaHandlers
 from zaqar_lite.api.v2.schedules import ScheduleHandlers
@@ -60,6 +63,8 @@ from zaqar_lite.service.jobs import Jobs
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.pooling.catalogue import Catalogue
+from zaqar_lite.service.pooling.registry import Registry
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.quotas import Quotas
 from zaqar_lite.service.rates import Rates
@@ -101,6 +106,8 @@ class Services:
     identity: Identity | None = None
     keys: Keys | None = None
     vault: "Vault | None" = None
+    registry: Registry | None = None
+    catalogue: Catalogue | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +135,11 @@ def build_app(
 ) -> Dispatcher:
     """Make the ASGI application; `check_store` raises Unavailable until the stores are open."""
     renderer = Renderer(checksum=options.checksum)
-    home = home_document(admin=options.admin_mode, settles=services.settling.works)
+    home = home_document(
+        admin=options.admin_mode,
+        settles=services.settling.works,
+        pools=services.registry is not None,
+    )
     settling = SettlingHandlers(services.settling)
     patience = Patience(services.waiting, longest=options.limits.max_wait)
     tree = RouteTree(
@@ -162,6 +173,7 @@ def build_app(
                 else ()
             ),
             *(key_routes(KeyHandlers(services.keys)) if services.keys is not None else ()),
+            *_pool_routes(services, options),
             *quota_routes(
                 QuotaHandlers(services.quotas, services.usage),
                 admin=options.admin_mode or services.identity is not None,
@@ -198,4 +210,15 @@ def build_app(
         metrics=metrics,
         auditor=None if services.trail is None else Auditor(services.trail, tree.routes),
         access_log=options.access_log,
+    )
+
+
+def _pool_routes(services: Services, options: HttpOptions) -> tuple[Route, ...]:
+    """The routes of pools and flavors, in admin mode where the server has any."""
+    registry, catalogue = services.registry, services.catalogue
+    if registry is None or catalogue is None or not options.admin_mode:
+        return ()
+    return (
+        *pool_routes(PoolHandlers(registry, catalogue, options.limits)),
+        *flavor_routes(FlavorHandlers(registry, options.limits)),
     )

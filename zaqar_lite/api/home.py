@@ -8,7 +8,7 @@ _SCHEDULE = "/v2/schedules/{schedule_name}"
 _NAME = {"queue_name": "param/queue_name"}
 
 
-def home_document(*, admin: bool, settles: bool) -> dict[str, Any]:
+def home_document(*, admin: bool, settles: bool, pools: bool = False) -> dict[str, Any]:
     """Write the home document: what the store can't do and what admin mode adds is told apart."""
     message = {**_NAME, "message_id": "param/message_id"}
     subscription = {**_NAME, "subscription_id": "param/subscription_id"}
@@ -72,7 +72,22 @@ def home_document(*, admin: bool, settles: bool) -> dict[str, Any]:
         )
     if admin:
         resources["rel/health"] = {"href": "/v2/health", "hints": _hints("GET")}
+    if admin and pools:
+        resources.update(_pools())
     return {"resources": resources}
+
+
+def _pools() -> dict[str, Any]:
+    listed = {"marker": "param/marker", "limit": "param/limit", "detailed": "param/detailed"}
+    methods = ("GET", "PUT", "PATCH", "DELETE")
+    return {
+        "rel/pools": _resource("/v2/pools{?marker,limit,detailed}", listed, "GET"),
+        "rel/pool": _resource("/v2/pools/{pool_name}", {"pool_name": "param/pool_name"}, *methods),
+        "rel/flavors": _resource("/v2/flavors{?marker,limit,detailed}", listed, "GET"),
+        "rel/flavor": _resource(
+            "/v2/flavors/{flavor_name}", {"flavor_name": "param/flavor_name"}, *methods
+        ),
+    }
 
 
 def _jobs() -> dict[str, Any]:

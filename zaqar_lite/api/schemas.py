@@ -1,6 +1,7 @@
 """The documents of the API as JSON schemas, for the OpenAPI document."""
 
 from zaqar_lite.api.job_schemas import job_schemas
+from zaqar_lite.api.pool_schemas import pool_schemas
 from zaqar_lite.api.schema import ANY, COUNT, LINKS, TEXT, Schema, list_of, object_of
 from zaqar_lite.api.subscription_schemas import subscription_schemas
 from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON, Ended
@@ -116,6 +117,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
         **_parameters(limits),
         **subscription_schemas(),
         **job_schemas(),
+        **pool_schemas(),
         "Error": object_of(("title",), title=TEXT, description=TEXT),
         "Metadata": {"type": "object", "additionalProperties": True},
         "MetadataPatch": list_of(

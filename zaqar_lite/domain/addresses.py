@@ -47,3 +47,29 @@ def without_secrets(text: str, uri: str) -> str:
     for part in sorted(parts - {""}, key=len, reverse=True):
         text = text.replace(part, _HIDDEN)
     return text
+
+
+def masked(uri: str) -> str:
+    """A store's URI without its credentials: the user, the password and the query's values.
+
+    What reads ambiguously is cut down to its scheme.
+    """
+    found = _URI.fullmatch(uri)
+    if found is None:
+        return _HIDDEN
+    place = _AUTHORITY.fullmatch(found["rest"])
+    if is_ambiguous(uri) or (place is not None and "@" in place["behind"]):
+        return shown(uri)
+    body, mark, query = uri.partition("?")
+    scheme, slashes, rest = body.partition("://")
+    if slashes:
+        login, at, hosts = rest.partition("/")[0].rpartition("@")
+        if at:
+            rest = f"{_HIDDEN}@{rest[len(login) + 1 :]}"
+        elif hosts and not _HOSTS.fullmatch(hosts):
+            return shown(uri)
+        body = scheme + slashes + rest
+    if not mark:
+        return body.partition("#")[0]
+    names = [part.partition("=")[0] for part in query.partition("#")[0].split("&")]
+    return f"{body}?" + "&".join(f"{name}={_HIDDEN}" for name in names)

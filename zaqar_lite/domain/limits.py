@@ -28,6 +28,8 @@ class Limits:
     default_claim_grace: int = 60
     max_queues_per_page: int = 20
     max_messages_per_page: int = 20
+    max_pools_per_page: int = 20
+    max_flavors_per_page: int = 20
     max_messages_per_claim_or_pop: int = 20
     max_queue_metadata: int = 65_536
     max_messages_post_size: int = 262_144

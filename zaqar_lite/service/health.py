@@ -3,12 +3,13 @@
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from zaqar_lite.domain.errors import ZaqarLiteError
+from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import new_claim_id
-from zaqar_lite.domain.models import QueueRef, Stats
+from zaqar_lite.domain.models import Capability, QueueRef, Stats
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.drafts import Draft
 from zaqar_lite.service.messages import Messages
@@ -39,12 +40,35 @@ class Report:
     capabilities: Sequence[str]
 
 
+class Probed(Protocol):
+    """Pools, as far as health is concerned."""
+
+    async def names(self) -> Sequence[str]:
+        """The names of the pools."""
+
+    async def begin(self, pool: str | None, queue: QueueRef) -> Collection[Capability]:
+        """Let a queue lie in a pool, which must answer; answer what its store promises.
+
+        No pool: in the server's own store.
+
+        Raises:
+            Unavailable: it does not answer.
+        """
+
+
 class Health:
     """Find out whether the store works, by working with it."""
 
     def __init__(
-        self, store: MessageStore, queues: Queues, messages: Messages, claims: Claims
+        self,
+        store: MessageStore,
+        queues: Queues,
+        messages: Messages,
+        claims: Claims,
+        *,
+        pools: Probed | None = None,
     ) -> None:
+        self._pools = pools
         self._store = store
         self._queues = queues
         self._messages = messages
@@ -61,7 +85,7 @@ class Health:
     @property
     def capabilities(self) -> list[str]:
         """What the message store promises beyond the contract."""
-        return sorted(capability.value for capability in self._store.capabilities)
+        return _sorted(self._store.capabilities)
 
     async def report(self) -> Report:
         """Post, list, claim and delete on a random queue and time each.
@@ -70,8 +94,33 @@ class Health:
             Unavailable: the store does not answer at all.
         """
         await self._store.ping()
+        queue = _random_queue()
+        if self._pools is not None:
+            await self._pools.begin(None, queue)
+        return await self._probe(queue, self.capabilities)
+
+    async def pools(self) -> dict[str, Report | None] | None:
+        """Report of each pool, None for one that does not answer; None where there are no pools.
+
+        Raises:
+            Unavailable: the catalogue can't be read.
+        """
+        if self._pools is None:
+            return None
+        reports: dict[str, Report | None] = {}
+        for name in await self._pools.names():
+            queue = _random_queue()
+            try:
+                capabilities = await self._pools.begin(name, queue)
+                reports[name] = await self._probe(queue, _sorted(capabilities))
+            except Unavailable as exc:
+                logger.warning("health: the pool %r does not answer: %s", name, exc)
+                reports[name] = None
+        return reports
+
+    async def _probe(self, queue: QueueRef, capabilities: Sequence[str]) -> Report:
         probe = _Probe(
-            QueueRef(uuid.uuid4().hex, uuid.uuid4().hex),
+            queue,
             self._queues,
             self._messages,
             self._claims,
@@ -82,7 +131,15 @@ class Health:
             operations[name] = await _timed(name, operation)
             if name == "claim_messages" and operations[name].succeeded:
                 volume = await self._store.stats(probe.queue)
-        return Report(True, operations, volume, self.capabilities)
+        return Report(True, operations, volume, capabilities)
+
+
+def _random_queue() -> QueueRef:
+    return QueueRef(uuid.uuid4().hex, uuid.uuid4().hex)
+
+
+def _sorted(capabilities: Collection[Capability]) -> list[str]:
+    return sorted(capability.value for capability in capabilities)
 
 
 class _Probe:

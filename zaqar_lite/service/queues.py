@@ -20,6 +20,7 @@ from zaqar_lite.domain.metadata_patch import apply as apply_patch
 from zaqar_lite.domain.models import Capability, DelayMode, QueueRecord, QueueRef, Stats
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.service.policy import Policies, Policy
+from zaqar_lite.service.pooling.catalogue import Catalogue
 from zaqar_lite.service.routing import compile_route
 from zaqar_lite.service.subscribers import list_subscriptions
 from zaqar_lite.storage.base import MessageStore
@@ -41,8 +42,10 @@ class Queues:
         quota_of: QuotaOf = unlimited,
         *,
         encrypts: bool = False,
+        catalogue: Catalogue | None = None,
     ) -> None:
         self._encrypts = encrypts
+        self._catalogue = catalogue
         self._management = management
         self._messages = messages
         self._policies = policies
@@ -83,6 +86,8 @@ class Queues:
             metadata = {**metadata, rules.SUBSCRIBED: 1}
             if ordered := [one.id for one in subscriptions if one.is_ordered]:
                 metadata[rules.ORDERED] = ordered
+        if self._catalogue is not None:
+            await self._catalogue.decide(ref, metadata)
         most, quota = self._limits.max_queues_per_project, self._quota_of(ref.project).queues
         if quota is None or quota > most:
             return await self._management.create_queue(ref, metadata, max_queues=most)
@@ -135,6 +140,8 @@ class Queues:
             self._check(ref, patched)
             rules.check_size(patched, self._limits)
             await self._check_relations(ref, patched)
+            if self._catalogue is not None:
+                await self._catalogue.decide(ref, patched)  # its dead letters lie beside it
             stored = {**patched, **rules.hidden(record.metadata)}
             changed = QueueRecord(ref, stored, record.version)
             if record.delay_mode is not DelayMode.IGNORE:
@@ -166,6 +173,8 @@ class Queues:
             self._policies.forget(ref)
             if record is None:
                 return
+            if self._catalogue is not None:
+                await self._catalogue.leave(ref)
             try:
                 await self._management.delete_queue(ref, version=record.version)
             except QueueChanged:
@@ -243,6 +252,8 @@ class Queues:
         self._check_capabilities(metadata)
         await self._check_chain(ref, metadata)
         await self._check_filters(ref, metadata)
+        if self._catalogue is not None:
+            await self._catalogue.check(ref, metadata)
 
     def _check_capabilities(self, metadata: Mapping[str, Any]) -> None:
         if not self._policies.checked:  # a store keeps history by the retention in its own records

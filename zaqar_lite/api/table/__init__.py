@@ -5,6 +5,7 @@ from zaqar_lite.api.table.encryption import encryption_routes
 from zaqar_lite.api.table.jobs import job_routes
 from zaqar_lite.api.table.keys import key_routes
 from zaqar_lite.api.table.messages import message_routes
+from zaqar_lite.api.table.pools import flavor_routes, pool_routes
 from zaqar_lite.api.table.queues import queue_routes
 from zaqar_lite.api.table.quotas import quota_routes
 from zaqar_lite.api.table.schedules import schedule_routes
@@ -14,9 +15,11 @@ from zaqar_lite.api.table.subscriptions import subscription_routes
 __all__ = [
     "claim_routes",
     "encryption_routes",
+    "flavor_routes",
     "job_routes",
     "key_routes",
     "message_routes",
+    "pool_routes",
     "queue_routes",
     "quota_routes",
     "schedule_routes",

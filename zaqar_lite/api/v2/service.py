@@ -5,7 +5,7 @@ from typing import Any
 from zaqar_lite.api.http import NO_CONTENT, Request, Response
 from zaqar_lite.api.render import to_json
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.service.health import Health
+from zaqar_lite.service.health import Health, Report
 
 VERSIONS = {
     "versions": [
@@ -57,23 +57,35 @@ class ServiceHandlers:
 
     async def health(self, request: Request) -> Response:
         """Run real operations on a queue of their own and tell how each went."""
-        report = await self._health.report()
-        volume = report.volume
-        shown = {
-            "storage_reachable": report.reachable,
-            "operation_status": {
-                name: {
-                    "succeeded": outcome.succeeded,
-                    "seconds": outcome.seconds,
-                    "ref": outcome.reference,
-                }
-                for name, outcome in report.operations.items()
-            },
-            "message_volume": {
-                "free": volume.ready + volume.delayed,
-                "claimed": volume.claimed,
-                "total": volume.total,
-            },
-            "capabilities": report.capabilities,
-        }
+        shown = _shown(await self._health.report())
+        pools = await self._health.pools()
+        if pools is not None:
+            found = {
+                name: _UNREACHABLE if one is None else _shown(one) for name, one in pools.items()
+            }
+            shown = {**found, **shown, "catalog_reachable": True}
         return Response(200, to_json(shown))
+
+
+_UNREACHABLE = {"storage_reachable": False}
+
+
+def _shown(report: Report) -> dict[str, Any]:
+    volume = report.volume
+    return {
+        "storage_reachable": report.reachable,
+        "operation_status": {
+            name: {
+                "succeeded": outcome.succeeded,
+                "seconds": outcome.seconds,
+                "ref": outcome.reference,
+            }
+            for name, outcome in report.operations.items()
+        },
+        "message_volume": {
+            "free": volume.ready + volume.delayed,
+            "claimed": volume.claimed,
+            "total": volume.total,
+        },
+        "capabilities": report.capabilities,
+    }

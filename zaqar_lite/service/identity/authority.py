@@ -20,6 +20,14 @@ _OPERATORS = frozenset(
         "quotas:get",
         "quotas:update",
         "quotas:delete",
+        "pools:get_all",
+        "pools:get",
+        "pools:create",
+        "pools:update",
+        "pools:delete",
+        "flavors:create",
+        "flavors:update",
+        "flavors:delete",
     }
 )
 """What concerns the server, not a project: a key for it is bound to no project."""

@@ -1,0 +1,376 @@
+"""Pools and flavors to the status code, and where queues lie."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Api, MakeApi, claim_id_of
+
+pytestmark = pytest.mark.anyio
+ADMIN = {"admin_mode": True, "pooling": True}
+
+
+class Pools:
+    """A server with pools, each in a directory of its own."""
+
+    def __init__(self, api: Api, directory: Path) -> None:
+        self.api = api
+        self._directory = directory
+
+    def uri(self, name: str) -> str:
+        return f"embedded:{self._directory}/{name}"
+
+    async def make(self, name: str, weight: int = 100, **more: Any) -> None:
+        document = {"uri": self.uri(name), "weight": weight, **more}
+        answer = await self.api.call("PUT", f"/v2/pools/{name}", document)
+        assert answer.status_code == 201, answer.text
+
+    async def holds(self, pool: str, queue: str) -> bool:
+        """Whether deleting a pool is refused because a queue lies in it."""
+        answer = await self.api.call("DELETE", f"/v2/pools/{pool}")
+        if answer.status_code == 204:
+            await self.make(pool)
+            return False
+        assert answer.status_code == 403
+        assert repr(queue) in answer.json()["description"]
+        return True
+
+
+@pytest.fixture
+async def pools(make_api: MakeApi, tmp_path: Path) -> AsyncIterator[Pools]:
+    async with make_api(**ADMIN) as api:
+        yield Pools(api, tmp_path)
+
+
+@pytest.mark.parametrize("settings", [{}, {"pooling": True}, {"admin_mode": True}], ids=",".join)
+async def test_the_routes_are_there_in_admin_mode_with_pooling_only(
+    make_api: MakeApi, settings: dict[str, bool]
+) -> None:
+    async with make_api(**settings) as api:
+        assert (await api.call("GET", "/v2/pools")).status_code == 404
+        assert (await api.call("GET", "/v2/flavors")).status_code == 404
+
+
+async def test_a_pool_is_made_shown_changed_and_deleted(pools: Pools) -> None:
+    api = pools.api
+    document = {"uri": "redis://localhost:1/0", "weight": 7, "options": {"page": 1}}
+    made = await api.call("PUT", "/v2/pools/one", document)
+    assert (made.status_code, made.headers["location"]) == (201, "/v2/pools/one")
+    again = await api.call("PUT", "/v2/pools/one", document)
+    assert again.status_code == 201
+    shown = {
+        "href": "/v2/pools/one",
+        "name": "one",
+        "flavor": None,
+        "uri": "redis://localhost:1/0",
+        "weight": 7,
+    }
+    assert (await api.call("GET", "/v2/pools/one")).json() == shown
+    detailed = (await api.call("GET", "/v2/pools/one?detailed=true")).json()
+    assert detailed == {**shown, "options": {"page": "***"}}
+    changed = await api.call("PATCH", "/v2/pools/one", {"weight": 0, "unknown": 1})
+    assert (changed.status_code, changed.json()) == (200, {**shown, "weight": 0})
+    assert (await api.call("DELETE", "/v2/pools/one")).status_code == 204
+    assert (await api.call("DELETE", "/v2/pools/one")).status_code == 204
+    assert (await api.call("GET", "/v2/pools/one")).status_code == 404
+    assert (await api.call("PATCH", "/v2/pools/one", {"weight": 1})).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"uri": "memory://"},
+        {"weight": 1},
+        {"uri": "memory://", "weight": -1},
+        {"uri": "memory://", "weight": 2**32 + 1},
+        {"uri": "memory://", "weight": "big"},
+        {"uri": "memory://", "weight": True},
+        {"uri": 1, "weight": 1},
+        {"uri": "memory://", "weight": 1, "options": []},
+        {"uri": "memory://", "weight": 1, "flavor": 3},
+        {"uri": "memory://", "weight": 1, "extra": 3},
+        {"uri": "memory://" + "x" * 255, "weight": 1},
+    ],
+)
+async def test_a_document_that_is_no_pool_is_refused(pools: Pools, document: Any) -> None:
+    refused = await pools.api.call("PUT", "/v2/pools/one", document)
+    assert (refused.status_code, refused.json()["title"]) == (400, "Invalid request body")
+    assert (await pools.api.call("GET", "/v2/pools/one")).status_code == 404
+
+
+async def test_a_uri_of_no_driver_is_refused_without_its_password(pools: Pools) -> None:
+    uri = "kafka://me:secret@host/x"
+    refused = await pools.api.call("PUT", "/v2/pools/one", {"uri": uri, "weight": 1})
+    assert refused.status_code == 400
+    assert "cannot connect to kafka://***@host/x" in refused.json()["description"]
+    assert "secret" not in refused.text
+
+
+@pytest.mark.parametrize("document", [{}, {"foo": 1}, {"weight": "a"}, {"uri": 1}, {"options": 1}])
+async def test_a_change_that_is_none_is_refused(pools: Pools, document: Any) -> None:
+    await pools.make("one")
+    refused = await pools.api.call("PATCH", "/v2/pools/one", document)
+    assert (refused.status_code, refused.json()["title"]) == (400, "Invalid request body")
+
+
+async def test_credentials_are_shown_to_nobody_and_what_was_read_can_be_sent_back(
+    pools: Pools,
+) -> None:
+    api = pools.api
+    uri = "redis://user:secret@localhost:1/3"
+    await api.call("PUT", "/v2/pools/one", {"uri": uri, "weight": 1})
+    shown = await api.call("GET", "/v2/pools/one?detailed=true")
+    listed = await api.call("GET", "/v2/pools")
+    assert shown.json()["uri"] == "redis://***@localhost:1/3"
+    for answer in (shown, listed):
+        assert "secret" not in answer.text
+    changed = await api.call("PATCH", "/v2/pools/one", {"uri": shown.json()["uri"], "weight": 2})
+    assert changed.json()["weight"] == 2
+    other = await api.call("PUT", "/v2/pools/two", {"uri": uri, "weight": 1})
+    assert other.status_code == 409  # so the first still has its own
+
+
+async def test_pools_are_listed_by_name_in_pages(pools: Pools) -> None:
+    api = pools.api
+    for name in ("b", "a", "c"):
+        await pools.make(name)
+    page = await api.call("GET", "/v2/pools?limit=2")
+    assert page.headers["content-location"] == "/v2/pools?limit=2"
+    assert [one["name"] for one in page.json()["pools"]] == ["a", "b"]
+    assert "options" not in page.json()["pools"][0]
+    href = page.json()["links"][0]["href"]
+    rest = (await api.call("GET", href)).json()
+    assert [one["name"] for one in rest["pools"]] == ["c"]
+    assert (await api.call("GET", rest["links"][0]["href"])).json() == {"pools": [], "links": []}
+    for limit in (0, 21, -1):
+        assert (await api.call("GET", f"/v2/pools?limit={limit}")).status_code == 400
+        assert (await api.call("GET", f"/v2/flavors?limit={limit}")).status_code == 400
+
+
+async def test_a_flavor_is_made_shown_changed_and_deleted(pools: Pools) -> None:
+    api = pools.api
+    await pools.make("one")
+    await pools.make("two")
+    made = await api.call("PUT", "/v2/flavors/fast", {"pool_list": ["one"], "capabilities": {}})
+    assert (made.status_code, made.headers["location"]) == (201, "/v2/flavors/fast")
+    shown = {
+        "href": "/v2/flavors/fast",
+        "name": "fast",
+        "pool_list": ["one"],
+        "capabilities": ["FIFO", "CLAIMS", "DURABILITY", "HIGH_THROUGHPUT"],
+    }
+    assert (await api.call("GET", "/v2/flavors/fast")).json() == shown
+    assert (await api.call("GET", "/v2/pools/one")).json()["flavor"] == "fast"
+    changed = await api.call("PATCH", "/v2/flavors/fast", {"pool_list": ["two"], "x": 1})
+    assert (changed.status_code, changed.json()["pool_list"]) == (200, ["two"])
+    assert (await api.call("GET", "/v2/pools/one")).json()["flavor"] is None
+    assert (await api.call("GET", "/v2/pools/two")).json()["flavor"] == "fast"
+    listed = (await api.call("GET", "/v2/flavors")).json()["flavors"]
+    assert [sorted(one) for one in listed] == [["href", "name", "pool_list"]]
+    other = await api.call("GET", "/v2/flavors/fast", X_Project_ID="other")
+    assert other.status_code == 404
+    assert (await api.call("DELETE", "/v2/flavors/fast")).status_code == 204
+    assert (await api.call("DELETE", "/v2/flavors/fast")).status_code == 204
+    assert (await api.call("GET", "/v2/flavors/fast")).status_code == 404
+    assert (await api.call("GET", "/v2/pools/two")).json()["flavor"] is None
+
+
+async def test_a_flavor_of_pools_that_are_not_there_is_refused(pools: Pools) -> None:
+    api = pools.api
+    refused = await api.call("PUT", "/v2/flavors/fast", {"pool_list": ["none"]})
+    assert (refused.status_code, refused.json()) == (
+        400,
+        {
+            "title": "Unable to create",
+            "description": "Flavor fast could not be created, error:Pool none does not exist",
+        },
+    )
+    empty = await api.call("PUT", "/v2/flavors/fast", {"pool_list": []})
+    assert empty.json() == {"title": "Unable to create", "description": "Bad Request"}
+    for document in ({}, {"pool_list": "a"}, {"pool_list": ["one"], "x": 1}):
+        refused = await api.call("PUT", "/v2/flavors/fast", document)
+        assert (refused.status_code, refused.json()["title"]) == (400, "Invalid request body")
+    missing = await api.call("PATCH", "/v2/flavors/fast", {"pool_list": ["none"]})
+    assert missing.status_code == 404
+    await pools.make("one")
+    await api.call("PUT", "/v2/flavors/fast", {"pool_list": ["one"]})
+    for pool_list in (["none"], []):
+        refused = await api.call("PATCH", "/v2/flavors/fast", {"pool_list": pool_list})
+        assert (refused.status_code, refused.json()["title"]) == (400, "updatefail")
+    assert (await api.call("PATCH", "/v2/flavors/fast", {})).status_code == 400
+
+
+async def test_the_last_pool_of_a_flavor_can_not_be_deleted(pools: Pools) -> None:
+    await pools.make("one")
+    await pools.make("two")
+    await pools.api.call("PUT", "/v2/flavors/fast", {"pool_list": ["one", "two"]})
+    assert (await pools.api.call("DELETE", "/v2/pools/one")).status_code == 204
+    refused = await pools.api.call("DELETE", "/v2/pools/two")
+    assert (refused.status_code, refused.json()["title"]) == (403, "Unable to delete")
+    assert (await pools.api.call("GET", "/v2/flavors/fast")).json()["pool_list"] == ["two"]
+
+
+async def test_a_queue_lies_in_a_pool_and_its_messages_with_it(pools: Pools) -> None:
+    api = pools.api
+    await pools.make("one")
+    await api.post({"body": 1}, {"body": 2})
+    assert await pools.holds("one", api.queue)
+    (first,) = await api.claim(1)
+    assert first["body"] == 1
+    assert [one["body"] for one in await api.browse()] == [2]
+    renewed = await api.call("PATCH", f"claims/{claim_id_of(first)}", {"ttl": 100})
+    assert renewed.status_code == 204
+    stats = (await api.call("GET", "stats")).json()["messages"]
+    assert (stats["claimed"], stats["free"]) == (1, 1)
+    assert (await api.call("DELETE", first["href"])).status_code == 204
+    assert (await api.call("DELETE", "messages?pop=1")).json()["messages"][0]["body"] == 2
+    assert (await api.call("DELETE", "")).status_code == 204
+    assert not await pools.holds("one", api.queue)
+
+
+async def test_without_a_pool_that_fits_the_servers_own_store_serves(pools: Pools) -> None:
+    api = pools.api
+    await api.post({"body": "before there was a pool"})
+    await pools.make("full", weight=0)
+    await pools.make("one")
+    await api.post({"body": "after"})
+    bodies = [one["body"] for one in await api.browse()]
+    assert bodies == ["before there was a pool", "after"]
+    assert not await pools.holds("one", api.queue)
+    await api.call("PATCH", "/v2/pools/one", {"weight": 0})
+    await api.call("PUT", "/v2/queues/other")
+    assert not await pools.holds("one", "other")
+
+
+async def test_a_queue_stays_where_it_was_put_first(pools: Pools) -> None:
+    api = pools.api
+    await pools.make("one")
+    await api.post({"body": 1})
+    await api.call("PATCH", "/v2/pools/one", {"weight": 0})
+    await pools.make("two")
+    await api.post({"body": 2})
+    assert await pools.holds("one", api.queue)
+    assert [one["body"] for one in await api.browse()] == [1, 2]
+
+
+async def test_weights_share_out_new_queues(pools: Pools) -> None:
+    await pools.make("one", weight=1)
+    await pools.make("two", weight=0)
+    for n in range(5):
+        await pools.api.call("PUT", f"/v2/queues/q{n}")
+    assert not await pools.holds("two", "")
+    assert await pools.holds("one", "q0")
+
+
+async def test_a_flavor_says_in_which_pools_a_queue_may_lie(pools: Pools) -> None:
+    api = pools.api
+    await pools.make("one")
+    await pools.make("two")
+    await api.call("PUT", "/v2/flavors/fast", {"pool_list": ["two"]})
+    refused = await api.call("PUT", "", {"_flavor": "none"})
+    assert refused.status_code == 400
+    assert "Flavor none does not exist" in refused.json()["description"]
+    assert (await api.call("PUT", "", {"_flavor": "fast"})).status_code == 201
+    assert await pools.holds("two", api.queue)
+    await api.call("PUT", "/v2/queues/plain")
+    assert await pools.holds("one", "plain")  # two serves its flavor only
+    patch = [{"op": "add", "path": "/metadata/_flavor", "value": "fast"}]
+    media_type = "application/openstack-messaging-v2.0-json-patch"
+    refused = await api.call("PATCH", "/v2/queues/plain", patch, Content_Type=media_type)
+    assert refused.status_code == 400
+    assert "lies in the pool 'one'" in refused.json()["description"]
+    await api.call("PATCH", "/v2/pools/two", {"weight": 0})
+    full = await api.call("PUT", "/v2/queues/late", {"_flavor": "fast"})
+    assert full.status_code == 503
+
+
+async def test_dead_letters_lie_beside_the_queue_they_come_from(pools: Pools) -> None:
+    api = pools.api
+    for n in range(3):
+        await pools.make(f"p{n}")
+    policy = {"_dead_letter_queue": "dead", "_max_claim_count": 1}
+    for n in range(4):
+        assert (await api.call("PUT", f"/v2/queues/s{n}", policy)).status_code == 201
+    posted = await api.call("POST", "/v2/queues/s3/messages", {"messages": [{"body": 1}]})
+    assert posted.status_code == 201
+    for _ in range(2):
+        claimed = await api.call("POST", "/v2/queues/s3/claims", {"ttl": 60, "grace": 60})
+        api.advance(61)
+    assert claimed.status_code == 204
+    letters = (await api.call("GET", "/v2/queues/dead/messages?echo=true")).json()["messages"]
+    assert [letter["body"] for letter in letters] == [1]
+    order: dict[str, Any] = {"filter": {}}
+    assert (await api.call("POST", "/v2/queues/dead/redrives", order)).status_code in (201, 202)
+
+
+async def test_a_dead_letter_queue_in_another_pool_is_refused(pools: Pools) -> None:
+    api = pools.api
+    await pools.make("one")
+    await pools.make("two")
+    for name in ("one", "two"):
+        await api.call("PUT", f"/v2/flavors/{name}", {"pool_list": [name]})
+        await api.call("PUT", f"/v2/queues/in-{name}", {"_flavor": name})
+    policy = {"_dead_letter_queue": "in-two", "_max_claim_count": 1}
+    refused = await api.call("PUT", "/v2/queues/new", {**policy, "_flavor": "one"})
+    assert refused.status_code == 400
+    patch = [{"op": "add", "path": "/metadata/_dead_letter_queue", "value": "in-two"}]
+    media_type = "application/openstack-messaging-v2.0-json-patch"
+    refused = await api.call("PATCH", "/v2/queues/in-one", patch, Content_Type=media_type)
+    assert refused.status_code == 400
+    assert "must lie in the same pool" in refused.json()["description"]
+    assert (await api.call("PUT", "/v2/queues/new", policy)).status_code == 201
+    assert await pools.holds("two", "in-two")
+
+
+async def test_a_queue_made_again_is_found_and_the_place_of_one_that_is_not_is_forgotten(
+    pools: Pools,
+) -> None:
+    api = pools.api
+    await pools.make("one")
+    await api.post({"body": 1})
+    await api.call("DELETE", "")
+    await api.post({"body": 2})
+    assert [one["body"] for one in await api.browse()] == [2]
+    assert await pools.holds("one", api.queue)
+
+
+async def test_a_pool_that_is_away_is_503_and_the_others_serve(pools: Pools) -> None:
+    api = pools.api
+    away = {"uri": "redis://127.0.0.1:1/0", "weight": 1}
+    await api.call("PUT", "/v2/pools/away", away)
+    messages = {"messages": [{"body": 1}]}
+    assert (await api.call("POST", "messages", messages)).status_code == 503
+    await api.call("PATCH", "/v2/pools/away", {"weight": 0})
+    assert (await api.call("POST", "/v2/queues/b/messages", messages)).status_code == 201
+    health = await api.call("GET", "/v2/health")
+    assert health.json()["away"] == {"storage_reachable": False}
+    assert health.json()["storage_reachable"]
+
+
+async def test_health_looks_at_each_pool(pools: Pools) -> None:
+    await pools.make("one")
+    health = (await pools.api.call("GET", "/v2/health")).json()
+    assert health["catalog_reachable"] is True
+    for report in (health, health["one"]):
+        assert {one["succeeded"] for one in report["operation_status"].values()} == {True}
+    assert "durable" in health["one"]["capabilities"]
+
+
+async def test_what_needs_all_queues_in_one_store_is_refused(pools: Pools) -> None:
+    refused = await pools.api.call("PUT", "", {"_filter": "a = 'b'"})
+    assert refused.status_code == 400
+    assert "fan_out" in refused.json()["description"]
+
+
+async def test_queues_in_pools_outlive_the_server(make_api: MakeApi, tmp_path: Path) -> None:
+    settings = {**ADMIN, "store": f"embedded:{tmp_path}/home"}
+    async with make_api(**settings) as api:
+        await Pools(api, tmp_path).make("one")
+        await api.post({"body": 1})
+        queue = api.queue
+    async with make_api(**settings) as api:
+        api.queue = queue
+        assert [one["body"] for one in await api.browse()] == [1]

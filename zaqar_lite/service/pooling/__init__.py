@@ -1,0 +1,1 @@
+"""Several message stores behind one server: pools, flavors, and the catalogue of queues."""

@@ -1,0 +1,304 @@
+"""The catalogue: in which pool each queue lies, decided once, before the queue's record is made.
+
+A queue without an entry lies in the server's own store: it is older than pooling, or nobody has
+made it yet. What a process has read of an entry it goes by for FRESH seconds, so an entry that ends
+with its queue is kept for LEFT_MS, marked: whoever makes the queue again within that time finds it
+in the same place, and nobody who still goes by the entry posts to where no one looks.
+"""
+
+import logging
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from zaqar_lite.domain import metadata as rules
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Invalid, NotFound, RecordChanged, Unavailable
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.service.pooling.pool import Pool
+from zaqar_lite.service.pooling.registry import FRESH, Registry
+from zaqar_lite.storage.management import ManagementStore
+
+logger = logging.getLogger(__name__)
+PLACE, LEFT = "placement", "placement-left"
+FLAVOR = "_flavor"
+LEFT_MS = 60_000
+_MAX_CACHED = 10_000
+_PAGE = 1_000
+_FEW = 20
+_TRIES = 20
+
+
+class Place(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a queue lies; no `pool`: in the server's own store.
+
+    `draining` names the pool that it is moved out of: messages are left there. `left` is when it
+    was deleted, in milliseconds.
+    """
+
+    pool: str | None = None
+    draining: str | None = None
+    left: int = 0
+
+
+HOME = Place()
+"""The server's own store."""
+_encode = msgspec.json.encode
+_decode = msgspec.json.Decoder(Place).decode
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A place with the version of its record; 0 where there is none."""
+
+    place: Place
+    version: int
+
+
+class Catalogue:
+    """Decide and tell where queues lie."""
+
+    def __init__(self, management: ManagementStore, registry: Registry, clock: Clock) -> None:
+        self._management = management
+        self._registry = registry
+        self._clock = clock
+        self._cache: OrderedDict[QueueRef, tuple[float, Place]] = OrderedDict()
+
+    async def place(self, queue: QueueRef) -> Place:
+        """Where a queue lies, as of FRESH seconds ago at most."""
+        found = self._cache.get(queue)
+        if found is not None and time.monotonic() - found[0] < FRESH:
+            return found[1]
+        return (await self.entry(queue)).place
+
+    async def entry(self, queue: QueueRef) -> Entry:
+        """Where a queue lies now."""
+        begun = time.monotonic()
+        record = await self._management.get_record(PLACE, *queue)
+        if record is None:
+            self._keep(queue, HOME, begun)
+            return Entry(HOME, 0)
+        entry = Entry(_decode(record.value), record.version)
+        self._keep(queue, entry.place, begun)
+        return entry
+
+    async def check(self, queue: QueueRef, metadata: Mapping[str, Any]) -> None:
+        """Refuse metadata that ask for another pool than the one where the queue lies.
+
+        Raises:
+            Invalid: `_flavor` names none, or one whose pools the queue does not lie in; or the
+                dead-letter queue lies in another pool.
+        """
+        flavor = await self._flavor(queue, metadata)
+        target = _target(queue, metadata)
+        own = await self._placed(queue)
+        if own is None:
+            own = await self._required(queue, metadata)
+        if own is None:
+            return
+        if flavor is not None and own.pool not in flavor:
+            raise Invalid(
+                f"The queue {queue.name!r} lies in {_named(own)}, and the flavor "
+                f"{metadata[FLAVOR]!r} has other pools. A queue stays where it is: its dead "
+                "letters, and the queues that they come from, lie there too."
+            )
+        if target is not None:
+            theirs = await self._placed(target)
+            if theirs is not None and theirs.pool != own.pool:
+                raise Invalid(
+                    f"_dead_letter_queue can't be {target.name!r}: it lies in {_named(theirs)}, "
+                    f"and {queue.name!r} in {_named(own)}. A queue and its dead-letter queue must "
+                    "lie in the same pool."
+                )
+
+    async def decide(self, queue: QueueRef, metadata: Mapping[str, Any]) -> Place:
+        """Choose where a queue lies, and its dead letters with it, unless that is decided.
+
+        To be called before the queue's record is made, with metadata that were checked.
+
+        Raises:
+            Invalid: the flavor was deleted meanwhile.
+            Unavailable: no pool of its flavor takes new queues.
+        """
+        for _ in range(_TRIES):
+            entry = await self.entry(queue)
+            if (entry.version and not entry.place.left) or await self._has_record(queue):
+                place = entry.place
+            else:
+                place = await self._choose(queue, metadata, entry.place if entry.version else None)
+                try:
+                    await self._write(queue, place, entry.version)
+                except RecordChanged:
+                    continue
+                if place.pool is not None and place.pool not in await self._registry.pools():
+                    await self._mark(queue, place)
+                    continue
+            target = _target(queue, metadata)
+            if target is not None:
+                await self.join(target, place)
+            return place
+        raise Unavailable(f"The pool of {queue.name!r} is being changed too often.")
+
+    async def join(self, queue: QueueRef, place: Place) -> None:
+        """Let a queue that nobody has made yet lie where another one does."""
+        for _ in range(_TRIES):
+            entry = await self.entry(queue)
+            if entry.version and not entry.place.left:
+                return
+            if place == HOME and not entry.version:
+                return
+            if await self._has_record(queue):
+                return
+            try:
+                await self._write(queue, place, entry.version)
+            except RecordChanged:
+                continue
+            return
+
+    async def put(self, queue: QueueRef, pool: str | None) -> None:
+        """Let a new queue lie in this pool, whatever would be chosen."""
+        await self._write(queue, Place(pool), None)
+
+    async def change(self, queue: QueueRef, place: Place, version: int) -> None:
+        """Change an entry that is at `version`.
+
+        Raises:
+            RecordChanged: it is at another one.
+        """
+        await self._write(queue, place, version)
+
+    async def leave(self, queue: QueueRef) -> None:
+        """Mark the entry of a queue whose record is about to be deleted."""
+        entry = await self.entry(queue)
+        if entry.version and not entry.place.left:
+            await self._management.put_record(LEFT, *queue, b"{}", expected=None)
+            await self._mark(queue, entry.place)
+
+    async def tidy(self) -> int:
+        """Remove some entries whose queues were deleted long enough ago; answer how many."""
+        records = await self._management.list_records(LEFT, limit=_FEW)
+        removed = 0
+        for record in records:
+            queue = QueueRef(record.project, record.name)
+            entry = await self.entry(queue)
+            if entry.place.left and not await self._has_record(queue):
+                if self._clock.now_ms() - entry.place.left < LEFT_MS:
+                    continue
+                try:
+                    await self._management.delete_record(PLACE, *queue, expected=entry.version)
+                except RecordChanged:
+                    continue
+                self._cache.pop(queue, None)
+            elif entry.place.left:  # its record was never deleted, or it was made without us
+                try:
+                    await self._write(
+                        queue, msgspec.structs.replace(entry.place, left=0), entry.version
+                    )
+                except RecordChanged:
+                    continue
+            await self._management.delete_record(LEFT, *queue)
+            removed += 1
+        return removed
+
+    async def queues_of(
+        self, pool: str, after: tuple[str, str] | None, limit: int
+    ) -> tuple[Sequence[QueueRef], tuple[str, str] | None]:
+        """Some queues that lie in a pool, or are moved out of it, and where to go on; None: end."""
+        page = await self._management.list_records(PLACE, after=after, limit=limit)
+        places = ((QueueRef(one.project, one.name), _decode(one.value)) for one in page)
+        found = [queue for queue, at in places if pool in (at.pool, at.draining) and not at.left]
+        return found, (page[-1].project, page[-1].name) if len(page) == limit else None
+
+    async def holds(self, pool: str) -> QueueRef | None:
+        """A queue that lies in a pool."""
+        after: tuple[str, str] | None = None
+        while True:
+            found, after = await self.queues_of(pool, after, _PAGE)
+            if found:
+                return found[0]
+            if after is None:
+                return None
+
+    async def _choose(
+        self, queue: QueueRef, metadata: Mapping[str, Any], before: Place | None
+    ) -> Place:
+        required = await self._required(queue, metadata)
+        if required is not None:
+            return Place(required.pool)
+        try:
+            fitting = await self._registry.fitting(queue.project, _flavor_name(metadata))
+        except NotFound as exc:
+            raise Invalid(str(exc)) from exc
+        if before is not None and (
+            before.pool in {pool.name for pool in fitting} or (not fitting and before.pool is None)
+        ):
+            return Place(before.pool)
+        return Place(_pick(fitting))
+
+    async def _required(self, queue: QueueRef, metadata: Mapping[str, Any]) -> Place | None:
+        """Where a queue must lie, for its dead letters or for those that come to it."""
+        target = _target(queue, metadata)
+        if target is not None and (found := await self._placed(target)) is not None:
+            return found
+        for source in await self._management.dead_letter_sources(queue, limit=1):
+            return await self._placed(QueueRef(queue.project, source))
+        return None
+
+    async def _placed(self, queue: QueueRef) -> Place | None:
+        """Where a queue lies for good; None where that is not decided."""
+        entry = await self.entry(queue)
+        if entry.version and not entry.place.left:
+            return entry.place
+        return entry.place if await self._has_record(queue) else None
+
+    async def _flavor(self, queue: QueueRef, metadata: Mapping[str, Any]) -> Sequence[str] | None:
+        name = _flavor_name(metadata)
+        if name is None:
+            return None
+        try:
+            return (await self._registry.flavor(queue.project, name)).pools
+        except NotFound as exc:
+            raise Invalid(str(exc)) from exc
+
+    async def _has_record(self, queue: QueueRef) -> bool:
+        return await self._management.get_queue(queue) is not None
+
+    async def _mark(self, queue: QueueRef, place: Place) -> None:
+        left = msgspec.structs.replace(place, left=max(self._clock.now_ms(), 1))
+        await self._write(queue, left, None)
+
+    async def _write(self, queue: QueueRef, place: Place, expected: int | None) -> None:
+        begun = time.monotonic()
+        self._cache.pop(queue, None)
+        await self._management.put_record(PLACE, *queue, _encode(place), expected=expected)
+        self._keep(queue, place, begun)
+
+    def _keep(self, queue: QueueRef, place: Place, at: float) -> None:
+        self._cache[queue] = at, place
+        self._cache.move_to_end(queue)
+        if len(self._cache) > _MAX_CACHED:
+            self._cache.popitem(last=False)
+
+
+def _pick(pools: Sequence[Pool]) -> str | None:
+    """One of the pools, by their weights; None: the server's own store."""
+    if not pools:
+        return None
+    return random.choices(pools, [pool.weight for pool in pools])[0].name  # noqa: S311 - a share
+
+
+def _flavor_name(metadata: Mapping[str, Any]) -> str | None:
+    name = metadata.get(FLAVOR)
+    return name if isinstance(name, str) and name else None
+
+
+def _target(queue: QueueRef, metadata: Mapping[str, Any]) -> QueueRef | None:
+    name = rules.dead_letter_target(metadata)
+    return None if name is None else QueueRef(queue.project, name)
+
+
+def _named(place: Place) -> str:
+    return "the server's own store" if place.pool is None else f"the pool {place.pool!r}"

@@ -1,0 +1,49 @@
+"""A pool as it is kept: a message store by its URI, and how many of the new queues it gets."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from zaqar_lite.domain.addresses import masked
+
+MAX_WEIGHT = (1 << 32) - 1
+MAX_TEXT = 255
+"""Characters of a URI, and of the names of pools and flavors."""
+
+
+class Pool(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A pool; of weight 0 it gets no new queues. `options` are its driver's settings by name."""
+
+    name: str
+    uri: str
+    weight: int
+    flavor: str | None = None
+    options: Mapping[str, Any] = {}
+
+    def encode(self) -> bytes:
+        """The pool as a record keeps it."""
+        return msgspec.json.encode(self)
+
+    @property
+    def shown_uri(self) -> str:
+        """The URI without its credentials, which nobody is told."""
+        return masked(self.uri)
+
+
+decode_pool = msgspec.json.Decoder(Pool).decode
+
+
+class Flavor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A named set of pools of a project's choice, and what the first of them is said to do."""
+
+    name: str
+    pools: tuple[str, ...]
+    capabilities: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        """The flavor as a record keeps it."""
+        return msgspec.json.encode(self)
+
+
+decode_flavor = msgspec.json.Decoder(Flavor).decode

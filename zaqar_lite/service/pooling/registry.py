@@ -1,0 +1,267 @@
+"""The pools and flavors that there are: make, show, change and delete them."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from zaqar_lite.domain.addresses import masked, without_secrets
+from zaqar_lite.domain.errors import (
+    ConfigurationError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    RecordChanged,
+    Unavailable,
+)
+from zaqar_lite.domain.models import QueueRef, Record
+from zaqar_lite.service.pooling.pool import Flavor, Pool, decode_flavor, decode_pool
+from zaqar_lite.storage.management import ManagementStore
+
+POOL, FLAVOR = "pool", "flavor"
+FRESH = 2.0
+"""Seconds for which a process goes by what it has read of pools and of the catalogue."""
+MAX_POOLS = 100
+_PAGE = 1_000
+_TRIES = 20
+_CAPABILITIES = {
+    "mongodb": ("FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT"),
+    "redis": ("FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT"),
+    "swift": (),
+    "memory": ("FIFO", "CLAIMS", "HIGH_THROUGHPUT"),
+    "opendata": ("FIFO", "CLAIMS", "DURABILITY", "HIGH_THROUGHPUT"),
+}
+"""Upstream's names for what a driver does; ours for the drivers that upstream does not have."""
+
+Holds = Callable[[str], Awaitable[QueueRef | None]]
+"""Answers a queue that lies in a pool, if any does."""
+Check = Callable[[Pool], str]
+"""Answers the name of a pool's driver, or raises ConfigurationError; connects to nothing."""
+
+
+class Registry:
+    """Keep pools, which are the server's, and flavors, which are a project's."""
+
+    def __init__(self, management: ManagementStore, check: Check) -> None:
+        self._management = management
+        self._check = check
+        self._known: dict[str, Pool] = {}
+        self._read_at = float("-inf")
+
+    async def known(self) -> Mapping[str, Pool]:
+        """The pools by name, at most FRESH seconds old."""
+        if time.monotonic() - self._read_at >= FRESH:
+            await self.pools()
+        return self._known
+
+    async def pools(self) -> Mapping[str, Pool]:
+        """The pools by name, as they are now."""
+        begun = time.monotonic()
+        page = await self._management.list_records(POOL, "", limit=MAX_POOLS)
+        self._known = {record.name: decode_pool(record.value) for record in page}
+        self._read_at = begun
+        return self._known
+
+    async def list_pools(self, after: str | None, limit: int) -> Sequence[Pool]:
+        """Some pools by name."""
+        return [
+            decode_pool(record.value) for record in await self._page(POOL, "", after or "", limit)
+        ]
+
+    async def pool(self, name: str) -> Pool:
+        """Show a pool.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        record = await self._management.get_record(POOL, "", name)
+        if record is None:
+            raise NotFound(f"Pool {name} does not exist.")
+        return decode_pool(record.value)
+
+    async def put_pool(self, pool: Pool) -> None:
+        """Make a pool, or put it in place of the one of its name; nothing is connected to.
+
+        Raises:
+            Invalid: the URI is none of a driver's, or there are too many pools.
+            Conflict: another pool has the URI.
+        """
+        self._driver(pool)
+        others = [one for one in (await self.pools()).values() if one.name != pool.name]
+        if any(one.uri == pool.uri for one in others):
+            raise Conflict("Another pool has this URI already.")
+        if len(others) >= MAX_POOLS:
+            raise Invalid(f"There are {MAX_POOLS} pools, as many as there may be.")
+        await self._put(POOL, "", pool.name, pool.encode(), None)
+        self._read_at = float("-inf")
+
+    async def change_pool(self, name: str, changes: Mapping[str, Any]) -> Pool:
+        """Change what is named of a pool; a masked URI, as it was read, stays what it is.
+
+        Raises:
+            NotFound: there is none of this name.
+            Invalid: the URI is none of a driver's.
+            Conflict: another pool has the URI.
+        """
+        pool = await self.pool(name)
+        changed = dict(changes)
+        if changed.get("uri") == pool.shown_uri:
+            del changed["uri"]
+        if changed.get("flavor") == "":
+            changed["flavor"] = None
+        pool = msgspec.structs.replace(pool, **changed)
+        await self.put_pool(pool)
+        return pool
+
+    async def delete_pool(self, name: str, holds: Holds) -> None:
+        """Delete a pool that `holds` no queues; no error when it is not there.
+
+        Raises:
+            Forbidden: it is the last of its flavor, or queues lie in it.
+        """
+        pools = await self.pools()
+        pool = pools.get(name)
+        if pool is None:
+            return
+        await self._check_empty(name, holds)
+        for flavor in [decode_flavor(one.value) for one in await self._all(FLAVOR)]:
+            if self._pools_of(flavor, pools) == [name]:
+                raise Forbidden(
+                    f"The pool {name} is the only one of the flavor {flavor.name}: delete the "
+                    "flavor first, or give it another pool."
+                )
+        await self._management.delete_record(POOL, "", name)
+        self._read_at = float("-inf")
+        try:
+            await self._check_empty(name, holds)
+        except Forbidden:  # a queue was placed in it meanwhile
+            await self._put(POOL, "", name, pool.encode(), None)
+            raise
+
+    async def list_flavors(self, project: str, after: str | None, limit: int) -> Sequence[Flavor]:
+        """Some flavors of a project by name, with the pools that they have now."""
+        pools = await self.known()
+        page = await self._page(FLAVOR, project, after or "", limit)
+        return [self._shown(decode_flavor(record.value), pools) for record in page]
+
+    async def flavor(self, project: str, name: str) -> Flavor:
+        """Show a flavor with the pools that it has now.
+
+        Raises:
+            NotFound: the project has none of this name.
+        """
+        record = await self._management.get_record(FLAVOR, project, name)
+        if record is None:
+            raise NotFound(f"Flavor {name} does not exist.")
+        return self._shown(decode_flavor(record.value), await self.pools())
+
+    async def put_flavor(self, project: str, name: str, pools: Sequence[str]) -> Flavor:
+        """Make a flavor of these pools, or put it in place of the one of its name.
+
+        Its pools serve queues without a flavor no more; pools that it had do again.
+
+        Raises:
+            Invalid: there is no such pool.
+        """
+        known = await self.pools()
+        for one in pools:
+            if one not in known:
+                raise Invalid(f"Pool {one} does not exist")
+        driver = self._driver(known[pools[0]])
+        flavor = Flavor(name, tuple(dict.fromkeys(pools)), _CAPABILITIES.get(driver, ()))
+        await self._put(FLAVOR, project, name, flavor.encode(), None)
+        await self._set_flavor(known, name, flavor.pools)
+        return flavor
+
+    async def delete_flavor(self, project: str, name: str) -> None:
+        """Delete a flavor; its pools serve queues without one again. No error when it is gone."""
+        await self._management.delete_record(FLAVOR, project, name)
+        await self._set_flavor(await self.pools(), name, ())
+
+    async def fitting(self, project: str, flavor: str | None) -> Sequence[Pool]:
+        """The pools that may get a new queue of a flavor, or of none.
+
+        Raises:
+            NotFound: the project has no such flavor.
+            Unavailable: no pool of the flavor takes new queues.
+        """
+        if flavor is None:
+            pools = (await self.pools()).values()
+            return [pool for pool in pools if pool.weight and pool.flavor is None]
+        names = (await self.flavor(project, flavor)).pools
+        found = [self._known[name] for name in names if name in self._known]
+        if not any(pool.weight for pool in found):
+            raise Unavailable(f"No pool of the flavor {flavor} takes new queues.")
+        return [pool for pool in found if pool.weight]
+
+    async def _set_flavor(
+        self, known: Mapping[str, Pool], flavor: str, names: Sequence[str]
+    ) -> None:
+        """Note in the pools which flavor they serve."""
+        for pool in known.values():
+            wanted = flavor if pool.name in names else None
+            if pool.flavor != wanted and flavor in (wanted, pool.flavor):
+                await self._note_flavor(pool.name, flavor, wanted)
+        self._read_at = float("-inf")
+
+    async def _note_flavor(self, name: str, flavor: str, wanted: str | None) -> None:
+        for _ in range(_TRIES):
+            record = await self._management.get_record(POOL, "", name)
+            if record is None:
+                return
+            pool = decode_pool(record.value)
+            if wanted is None and pool.flavor != flavor:
+                return
+            changed = msgspec.structs.replace(pool, flavor=wanted)
+            try:
+                await self._put(POOL, "", name, changed.encode(), record.version)
+            except RecordChanged:
+                continue
+            return
+        raise Unavailable(f"The pool {name} is being changed too often.")
+
+    @staticmethod
+    def _pools_of(flavor: Flavor, pools: Mapping[str, Pool]) -> Sequence[str]:
+        """The pools of a flavor: those that it lists, and those that say that they are of it."""
+        listed = [name for name in flavor.pools if name in pools and pools[name].flavor is not None]
+        others = [pool.name for pool in pools.values() if pool.flavor == flavor.name]
+        return list(dict.fromkeys((*listed, *others)))
+
+    def _shown(self, flavor: Flavor, pools: Mapping[str, Pool]) -> Flavor:
+        return Flavor(flavor.name, tuple(self._pools_of(flavor, pools)), flavor.capabilities)
+
+    def _driver(self, pool: Pool) -> str:
+        try:
+            return self._check(pool)
+        except ConfigurationError as exc:
+            why = without_secrets(str(exc), pool.uri)
+            raise Invalid(f"cannot connect to {masked(pool.uri)}: {why}") from exc
+
+    @staticmethod
+    async def _check_empty(name: str, holds: Holds) -> None:
+        if queue := await holds(name):
+            raise Forbidden(
+                f"Queues lie in the pool {name}, {queue.name!r} for one: delete them first."
+            )
+
+    async def _put(
+        self, kind: str, project: str, name: str, value: bytes, expected: int | None
+    ) -> None:
+        await self._management.put_record(kind, project, name, value, expected=expected)
+
+    async def _page(self, kind: str, project: str, after: str, limit: int) -> Sequence[Record]:
+        return await self._management.list_records(
+            kind, project, after=(project, after), limit=limit
+        )
+
+    async def _all(self, kind: str) -> Sequence[Record]:
+        found: list[Record] = []
+        after: tuple[str, str] | None = None
+        while True:
+            page = await self._management.list_records(kind, after=after, limit=_PAGE)
+            found += page
+            if len(page) < _PAGE:
+                return found
+            after = page[-1].project, page[-1].name

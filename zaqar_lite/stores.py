@@ -1,0 +1,118 @@
+"""The part of the composition root that is about stores: the server's own, and its pools."""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.models import Capability, QueueRef, StoreOptions
+from zaqar_lite.service.pooling.branches import Branches
+from zaqar_lite.service.pooling.catalogue import Catalogue
+from zaqar_lite.service.pooling.pool import Pool
+from zaqar_lite.service.pooling.registry import Registry
+from zaqar_lite.service.pooling.stores import PooledMessages
+from zaqar_lite.settings import Settings
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
+from zaqar_lite.storage.registry import create_stores, find_driver
+
+
+class Pooling(NamedTuple):
+    """What a server with pools has beside its services."""
+
+    messages: PooledMessages
+    registry: Registry
+    catalogue: Catalogue
+
+    @property
+    def probed(self) -> "_Probed":
+        """What health asks of pools."""
+        return _Probed(self)
+
+
+class _Probed:
+    def __init__(self, pools: Pooling) -> None:
+        self._pools = pools
+
+    async def names(self) -> Sequence[str]:
+        return sorted(await self._pools.registry.pools())
+
+    async def begin(self, pool: str | None, queue: QueueRef) -> Collection[Capability]:
+        store = await self._pools.messages.pool(pool)
+        await store.ping()
+        await self._pools.catalogue.put(queue, pool)
+        return store.capabilities
+
+
+class Stores(NamedTuple):
+    """The stores that services work on; `one_store` says that one has records and messages.
+
+    `shared`: other processes may use them too.
+    """
+
+    messages: MessageStore
+    management: ManagementStore
+    one_store: bool
+    shared: bool
+    pools: Pooling | None
+
+
+def make_stores(settings: Settings, clock: Clock) -> Stores:
+    """Make the stores that the settings name, not yet opened.
+
+    Raises:
+        ConfigurationError: a URI or an option is wrong.
+    """
+    extra = dict(settings.store_options)
+    if settings.coordination_url is not None:
+        extra["coordination_url"] = settings.coordination_url
+    options = StoreOptions(
+        idempotency_window_ms=settings.idempotency_window * 1000,
+        max_idempotency_keys=settings.max_idempotency_keys,
+        max_messages=settings.max_messages_per_queue,
+        workers=settings.workers,
+        extra=extra,
+    )
+    messages, management = create_stores(settings.store, clock=clock, options=options)
+    one_store = settings.management_store in (None, settings.store)
+    if not one_store and settings.management_store is not None:
+        _, management = create_stores(settings.management_store, clock=clock, options=options)
+    shared = Capability.SHARED in messages.capabilities or not one_store
+    if not settings.pooling:
+        return Stores(messages, management, one_store, shared, None)
+    pools = _pooling(messages, management, clock, options)
+    # The records of the queues in pools are not in the pools' stores.
+    return Stores(pools.messages, management, one_store=False, shared=shared, pools=pools)
+
+
+def _pooling(
+    home: MessageStore, management: ManagementStore, clock: Clock, options: StoreOptions
+) -> Pooling:
+    """Put pools in front of the server's own store; pools get its limits, and their own options."""
+    pooled: PooledMessages
+
+    def make(pool: Pool) -> MessageStore:
+        own = {**options.extra, **pool.options}
+        messages, _ = create_stores(
+            pool.uri,
+            clock=clock,
+            options=StoreOptions(
+                options.idempotency_window_ms,
+                options.max_idempotency_keys,
+                options.max_messages,
+                options.workers,
+                own,
+            ),
+        )
+        return messages
+
+    def check(pool: Pool) -> str:
+        missing = {Capability.SETTLE} & pooled.capabilities - make(pool).capabilities
+        if missing:
+            raise ConfigurationError("the store settles no single messages, and the server's does")
+        return find_driver(pool.uri).name
+
+    registry = Registry(management, check)
+    catalogue = Catalogue(management, registry, clock)
+    pooled = PooledMessages(home, registry, catalogue, Branches(make))
+    return Pooling(pooled, registry, catalogue)
