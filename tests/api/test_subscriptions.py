@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import Api, MakeApi
+from zaqar_lite.domain.models import Record
+from zaqar_lite.domain.subscriptions import Subscription
 
 pytestmark = pytest.mark.anyio
 URL = "http://receiver.example:8080/hook"
@@ -44,6 +46,25 @@ async def test_makes_one_and_shows_it(api: Api) -> None:
     names = (await api.call("GET", "/v2/queues?detailed=true")).json()["queues"]
     (made,) = [queue for queue in names if queue["name"] == api.queue]
     assert "~subscribed" not in made["metadata"]
+
+
+async def test_making_one_does_not_read_the_others(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of 10,000 read all of its queue, and once more to send what asks the subscriber."""
+    for number in range(40):
+        await subscribe(api, f"{URL}/{number}")
+    read: list[str] = []
+    decode = Subscription.decode
+
+    def counted(record: Record) -> Subscription:
+        read.append(record.name)
+        return decode(record)
+
+    monkeypatch.setattr(Subscription, "decode", counted)
+    for number in range(40, 45):
+        await subscribe(api, f"{URL}/{number}")
+    assert len(read) <= 45
 
 
 @pytest.mark.parametrize(

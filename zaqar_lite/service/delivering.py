@@ -165,16 +165,14 @@ class Deliveries:
         if delivery.kind == _TURN:
             await self._take_turn(queue, delivery.subscription, delivery.until)
             return
-        found = [
-            one for one in await self._subscribers.of(queue) if one.id == delivery.subscription
-        ]
-        if not found:
+        found = await self._subscribers.one(queue, delivery.subscription)
+        if found is None:
             return  # it ended: nothing more is sent
         if delivery.until <= self._clock.now_ms() + _LEAST_LIFE_MS:
-            await self._bury(delivery, found[0], "the message's ttl ended")
+            await self._bury(delivery, found, "the message's ttl ended")
             return
         policy = await self._policy_of(queue)
-        again = await self._deliver(delivery, found[0], policy, is_fresh=False)
+        again = await self._deliver(delivery, found, policy, is_fresh=False)
         if again is not None:
             await self._post_again([again])
 

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.models import QueueRef, Record
 from zaqar_lite.domain.subscriptions import KIND, Subscription
 from zaqar_lite.storage.management import ManagementStore
 
@@ -19,7 +19,20 @@ async def list_subscriptions(
     management: ManagementStore, queue: QueueRef, *, after: str = "", limit: int | None = None
 ) -> Sequence[Subscription]:
     """List the live subscriptions of a queue after an id, all of them or up to `limit`."""
-    found: list[Subscription] = []
+    return [
+        Subscription.decode(record) for record in await _records(management, queue, after, limit)
+    ]
+
+
+async def count_subscriptions(management: ManagementStore, queue: QueueRef, *, most: int) -> int:
+    """Count the live subscriptions of a queue, up to `most`, without reading what is in them."""
+    return len(await _records(management, queue, "", most))
+
+
+async def _records(
+    management: ManagementStore, queue: QueueRef, after: str, limit: int | None
+) -> Sequence[Record]:
+    found: list[Record] = []
     prefix = f"{queue.name}/"
     name = prefix + after
     while limit is None or len(found) < limit:
@@ -28,7 +41,7 @@ async def list_subscriptions(
             KIND, queue.project, after=(queue.project, name), limit=size
         )
         ours = [record for record in page if record.name.startswith(prefix)]
-        found += map(Subscription.decode, ours)
+        found += ours
         if len(ours) < size:
             break
         name = ours[-1].name
@@ -74,3 +87,16 @@ class Subscribers:
             if len(self._cache) > _MAX_CACHED:
                 self._cache.popitem(last=False)
         return subscriptions
+
+    async def one(self, queue: QueueRef, identifier: str) -> Subscription | None:
+        """One subscription of a queue, at most a second old; None when there is none (any more).
+
+        It is read by itself where the others are not known: each that is made forgets them.
+        """
+        known = self._cache.get(queue)
+        if known is not None and time.monotonic() - known.at < _FRESH:
+            found = (one for one in known.subscriptions if one.id == identifier)
+            return next(found, None)
+        name = f"{queue.name}/{identifier}"
+        record = await self._management.get_record(KIND, queue.project, name)
+        return None if record is None else Subscription.decode(record)

@@ -40,7 +40,7 @@ from zaqar_lite.domain.subscriptions import (
 )
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.subscribers import Subscribers, list_subscriptions
+from zaqar_lite.service.subscribers import Subscribers, count_subscriptions, list_subscriptions
 from zaqar_lite.storage.management import ManagementStore
 
 _SUBSCRIBER = "subscriber"
@@ -282,7 +282,7 @@ class Subscriptions:
         record = await self._management.get_queue(queue)
         if record is None or SUBSCRIBED not in record.metadata:
             return
-        if await list_subscriptions(self._management, queue, limit=1):
+        if await count_subscriptions(self._management, queue, most=1):
             return
         metadata = {
             name: value
@@ -429,7 +429,7 @@ class Subscriptions:
 
     async def _check_room(self, queue: QueueRef) -> None:
         most = self._limits.max_subscriptions_per_queue
-        if len(await list_subscriptions(self._management, queue, limit=most + 1)) >= most:
+        if await count_subscriptions(self._management, queue, most=most) >= most:
             raise LimitReached(f"The queue has {most} subscriptions, as many as it may have.")
 
     async def _check_quota(self, made: Subscription) -> None:

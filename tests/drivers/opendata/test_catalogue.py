@@ -131,3 +131,18 @@ def test_an_export_brings_records_to_another_store(
     file.write_text(text.replace('"value":"2"', '"value":"{"'), encoding="utf-8")
     assert main(["store", "import", "--store", target.uri, str(file)]) == 2
     assert "can't be imported" in capsys.readouterr().err
+
+
+async def test_a_listing_looks_at_about_as_many_records_as_it_answers(store: Store) -> None:
+    await asyncio.gather(*[put(store, f"a/{n:04}") for n in range(1_500)])
+    await asyncio.gather(*[put(store, f"b/{n:04}", ttl=MINUTE) for n in range(30)])
+    await put(store, "c")
+    catalogue = store.db.catalogue
+    before = catalogue.examined
+    found = await store.management.list_records("kind", "p", after=("p", "a/0100"), limit=3)
+    assert [record.name for record in found] == ["a/0101", "a/0102", "a/0103"]
+    assert catalogue.examined - before <= 16
+    store.clock.advance(2 * MINUTE)  # what has expired is passed over, in several steps
+    found = await store.management.list_records("kind", "p", after=("p", "a/1498"), limit=3)
+    assert [record.name for record in found] == ["a/1499", "c"]
+    assert len(await store.management.list_records("kind", limit=2_000)) == 1_501

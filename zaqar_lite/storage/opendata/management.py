@@ -18,6 +18,9 @@ from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.queues import is_live
 
+_FEW = 16
+"""Records that a listing looks at at once even where fewer are asked for: some may have expired."""
+
 
 class OpenDataManagementStore(DatabaseUser, ManagementStore):
     """The management store over RFC 0001's records."""
@@ -179,11 +182,12 @@ class OpenDataManagementStore(DatabaseUser, ManagementStore):
             after = max(after or (project, ""), (project, ""))
         while True:
             db.committer.check_readable()
-            records = db.catalogue.after(kind, after, MAX_EXAMINED)
+            step = min(MAX_EXAMINED, max(limit - len(found), _FEW))
+            records = db.catalogue.after(kind, after, step)
             mine = [one for one in records if project is None or one.project == project]
             now = db.clock.now_ms()
             found += [one for one in mine if is_live(one, now)]
-            if len(found) >= limit or len(mine) < MAX_EXAMINED:
+            if len(found) >= limit or len(mine) < step:
                 break
             after = records[-1].project, records[-1].name
             await asyncio.sleep(0)

@@ -260,6 +260,8 @@ class Catalogue:
     def __init__(self) -> None:
         self.epoch = 0
         """The last batch that holds a change of a record: who reads waits for it."""
+        self.examined = 0
+        """How many records listings have looked at (for tests)."""
         self._kinds: dict[str, SortedDict[Name, Record]] = {}
         self._ends: SortedList[_End] = SortedList()
         self._changed: set[bytes] = set()
@@ -274,7 +276,9 @@ class Catalogue:
         """The first records of a kind behind a cursor, in order."""
         records = self._kinds.get(kind, _NONE)
         following = records.irange(cursor, inclusive=(False, True))
-        return [records[name] for name in islice(following, count)]
+        found = [records[name] for name in islice(following, count)]
+        self.examined += len(found)
+        return found
 
     def all(self) -> list[Record]:
         """All records, in order."""
