@@ -17,6 +17,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.subscriptions import refused_schemes
+from zaqar_lite.exporting import request_traces
 from zaqar_lite.loading import load
 from zaqar_lite.policy_file import PolicyFile
 from zaqar_lite.push.guard import Guard, port_of
@@ -116,6 +117,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
         interval=settings.sweep_interval,
         note=metrics.swept,
     )
+    traces = request_traces(settings)
     startup = Startup(
         (messages, management),
         (
@@ -127,6 +129,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
                 services.schedules, messages, clock, window_ms=settings.idempotency_window * 1000
             ),
             *connections,
+            *((traces,) if traces is not None else ()),
             metrics,
         ),
         _prepare(settings, keys, quotas),
@@ -151,6 +154,9 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     app = build_app(
         services, options, startup.running, startup.check, readiness=readiness, metrics=metrics
     )
+    if traces is not None:
+        traces.name_after(app.routes)
+        app.traces = traces
     if settings.policy_file is not None:
         app.reread = _policy(settings.policy_file, services.authority, app.routes).read
         app.reread()()

@@ -138,6 +138,12 @@ class Settings(BaseModel):
         description="Where managing acts are told: a file, stderr, queue:NAME, queue:PROJECT/NAME.",
     )
     access_log: bool = Field(False, description="Log a line for each request.")
+    trace_endpoint: str | None = Field(
+        None, description="Where spans of requests are sent: an OTLP/HTTP URL (.../v1/traces)."
+    )
+    trace_share: float = Field(
+        0.01, ge=0, le=1, description="Share of the requests without a traceparent to trace."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least level that is logged; debug has a line for each 4xx and 5xx."
     )

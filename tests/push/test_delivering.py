@@ -91,6 +91,26 @@ async def test_an_encrypted_queue_delivers_what_was_posted_and_keeps_it_sealed(
     assert b"4111-1111" not in stored
 
 
+async def test_the_context_of_a_message_travels_to_its_receivers(api: Api) -> None:
+    traced = {"TraceParent": f"00-{'a1' * 16}-{'b2' * 8}-01", "tracestate": "shop=1"}
+    bad = {"traceparent": "00-zz\r\nx: y", "tracestate": "shop=1"}
+    odd = {"traceparent": f"00-{'a1' * 16}-{'b2' * 8}-00", "tracestate": "a\nb: c"}
+    async with Receiver(500, 204) as receiver:
+        policy = {"retries_with_no_delay": 3, "minimum_delay": 0, "maximum_delay": 10}
+        policy |= {"minimum_delay_retries": 0, "maximum_delay_retries": 0}
+        policy |= {"retry_backoff_function": "geometric"}
+        await subscribe(api, receiver.url, options={"_retry_policy": policy})
+        await api.post({"body": 1, "headers": traced})
+        for one in await receiver.wait(2):  # the second is the retry, from its own record
+            assert one.headers["traceparent"] == traced["TraceParent"]
+            assert one.headers["tracestate"] == "shop=1"
+        await api.post({"body": 2, "headers": bad})
+        assert "traceparent" not in (await receiver.wait(3))[2].headers
+        await api.post({"body": 3, "headers": odd})
+        last = (await receiver.wait(4))[3].headers
+        assert (last["traceparent"], "tracestate" in last) == (odd["traceparent"], False)
+
+
 async def test_post_data_takes_the_notification_in(api: Api) -> None:
     async with Receiver() as receiver:
         await subscribe(

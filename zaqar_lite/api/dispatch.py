@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import getrandbits
+from typing import TYPE_CHECKING
 
 from zaqar_lite.api.access import FAILED, SLOW, log_request
 from zaqar_lite.api.auditing import Auditor
@@ -34,6 +35,9 @@ from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.connected import Connected
 from zaqar_lite.service.metrics.metrics import Metrics
+
+if TYPE_CHECKING:
+    from zaqar_lite.api.tracing import RequestTraces
 
 Framework = Callable[[Scope, Receive, Send], Awaitable[None]]
 _NO_CONTENT_STATUSES = (204, 304)
@@ -85,6 +89,8 @@ class Dispatcher:
         """What this server tells of itself."""
         self.page: Framework | None = None
         """The page for people, under /ui."""
+        self.traces: RequestTraces | None = None
+        """Makes spans of the requests that are sampled."""
         self._auditor = auditor
         self._access_log = access_log
 
@@ -115,12 +121,15 @@ class Dispatcher:
             scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]), receive
         )
         request.request_id = _new_request_id()
+        span = None if self.traces is None else self.traces.begin(request)
         started = time.perf_counter()
         status = await self._serve(request, scope, send, exchange)
         seconds = time.perf_counter() - started
         self.metrics.request(request.route, status, seconds)
         if self._access_log or seconds > SLOW or status >= FAILED:
             log_request(self._tree, request, status, seconds, every=self._access_log)
+        if self.traces is not None and span is not None:
+            self.traces.end(span, request, status)
 
     async def _show_page(self, page: Framework, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the page, to whoever calls this server by a name of its own."""

@@ -146,7 +146,7 @@ class Courier:
         post_data = options.get("post_data")
         if isinstance(post_data, str) and post_data:
             body = post_data.encode().replace(_TOKEN, body)
-        headers = {"content-type": "application/json", "user-agent": "zaqar-lite"}
+        headers = {"content-type": "application/json", "user-agent": "zaqar-lite", **delivery.trace}
         own = options.get("post_headers")
         if isinstance(own, dict):
             headers |= {name.lower(): value for name, value in own.items()}

@@ -145,7 +145,13 @@ class Deliveries:
             *(
                 self._deliver(
                     Delivery(
-                        note.project, note.queue, subscription.id, note.id, due.until, payload
+                        note.project,
+                        note.queue,
+                        subscription.id,
+                        note.id,
+                        due.until,
+                        payload,
+                        trace=note.trace,
                     ),
                     subscription,
                     policy,

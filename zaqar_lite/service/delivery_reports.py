@@ -24,6 +24,7 @@ from zaqar_lite.service.notes import (
     failed_queue,
     payload_of,
     retries_of,
+    trace_of,
 )
 from zaqar_lite.service.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
@@ -256,6 +257,7 @@ def _note(queue: QueueRef, message: Message) -> Note:
         message.expires_at,
         message.ttl_ms // 1000,
         msgspec.Raw(message.body),
+        trace=trace_of(message.headers),
     )
 
 
@@ -268,4 +270,5 @@ def _first(subscription: Subscription, note: Note) -> Delivery:
         note.id,
         note.until,
         msgspec.Raw(payload_of(note)),
+        trace=note.trace,
     )

@@ -12,7 +12,8 @@ names that no client can write (`~`), no records, and no limit that stops a post
 """
 
 import asyncio
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -40,7 +41,7 @@ class Note(msgspec.Struct, omit_defaults=True):
     """A message to deliver: instants in milliseconds, `ttl` and `delay` in seconds.
 
     `version` is that of the queue's record at the post. `ordered` are the subscriptions that have a
-    note of the message in their lines.
+    note of the message in their lines. `trace` is what `trace_of` found in the message's headers.
     """
 
     id: str
@@ -54,8 +55,11 @@ class Note(msgspec.Struct, omit_defaults=True):
     due_at: int = 0
     version: int = 0
     ordered: tuple[str, ...] = ()
+    trace: dict[str, str] = {}
 
 
+_TRACE_PARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACE_STATE = re.compile("[\x20-\x7e]{1,512}")
 _ID_AT = len('{"id":"')
 
 
@@ -74,6 +78,7 @@ class Delivery(msgspec.Struct, omit_defaults=True):
     attempts: int = 0
     kind: str = "Notification"
     reason: str = ""
+    trace: dict[str, str] = {}
 
 
 encode = msgspec.json.encode
@@ -130,14 +135,14 @@ class Notes:
                     note
                     for ref, ttl_ms, delay_ms in entries
                     if ref in listening
-                    for note in _notes(ref, listening[ref], message.body, now, ttl_ms, delay_ms)
+                    for note in _notes(ref, listening[ref], message, now, ttl_ms, delay_ms)
                 ]
                 noted.append(message._replace(companions=tuple(notes)))
         return noted
 
 
 def _notes(  # noqa: PLR0917 - the parts of an entry in their order
-    queue: QueueRef, policy: "Policy", body: bytes, now: int, ttl_ms: int, delay_ms: int
+    queue: QueueRef, policy: "Policy", message: NewMessage, now: int, ttl_ms: int, delay_ms: int
 ) -> list[Companion]:
     delays = policy.default_delay_ms > 0
     waits_ms = delay_ms if delays and not policy.notify_on_post else 0
@@ -148,11 +153,12 @@ def _notes(  # noqa: PLR0917 - the parts of an entry in their order
         now,
         now + ttl_ms,
         ttl_ms // 1000,
-        msgspec.Raw(body),
+        msgspec.Raw(message.body),
         delay_ms // 1000 if delays else None,
         now + waits_ms if waits_ms else 0,
         int(policy.version or 0),
         policy.ordered,
+        trace_of(message.headers),
     )
     body, wait = encode(note), max(waits_ms - LEAD_MS, 0)
     # Lines come first: whoever finds the last of these finds the message in them.
@@ -162,6 +168,19 @@ def _notes(  # noqa: PLR0917 - the parts of an entry in their order
     ]
     notes.append(Companion(notes_of(queue.project), body, _ID_AT, ttl_ms + LEAD_MS, wait))
     return notes
+
+
+def trace_of(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """The context that a message was created in, as W3C Trace Context has it; empty without."""
+    if not headers:
+        return {}
+    given = {name.lower(): value for name, value in headers.items()}
+    if not _TRACE_PARENT.fullmatch(given.get("traceparent", "")):
+        return {}
+    found = {"traceparent": given["traceparent"]}
+    if _TRACE_STATE.fullmatch(state := given.get("tracestate", "")):
+        found["tracestate"] = state
+    return found
 
 
 CLIENT_ID = "7a6171617200400080006c6974650000"

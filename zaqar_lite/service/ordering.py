@@ -187,6 +187,7 @@ class Ordering:
             note.until,
             msgspec.Raw(payload_of(note)),
             state.attempts,
+            trace=note.trace,
         )
         wait = await self._deliver(delivery, subscription)
         state.attempts = delivery.attempts
