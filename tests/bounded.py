@@ -222,6 +222,8 @@ class Crowd:
             for end in await asyncio.gather(*work, return_exceptions=True):
                 if not isinstance(end, asyncio.CancelledError):
                     self._outcome.broken.append(f"a client of the crowd ended: {end!r}")
+            for one in (*makers, *takers):
+                await one.close()
 
     def _client(self, queues: Sequence[str], habits: Habits) -> RecordingClient:
         name, seed = str(uuid.uuid4()), random.randrange(1_000)

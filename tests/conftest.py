@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import services
+from tests import scheduling, services
 from tests.server import ServerProcess
 
 # How long an example takes says how busy the machine is.
@@ -87,6 +87,18 @@ def collected() -> Iterator[None]:
     """Collect garbage when a module ends: what it left open fails there, not in a later module."""
     yield
     gc.collect()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let the workers of a parallel run begin with the longest files."""
+    if hasattr(config, "workerinput"):
+        scheduling.sort_items(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Keep the order of the collected tests, and a folder that shares a server together."""
+    return scheduling.make_scheduler(config, log) if config.option.dist == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

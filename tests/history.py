@@ -239,6 +239,10 @@ class RecordingClient:
         """Call `note` with every answer."""
         self._http.event_hooks = {"response": [note]}
 
+    async def close(self) -> None:
+        """Close the connections; `run` does it too."""
+        await self._http.aclose()
+
     async def run(self, *, produces: bool) -> None:
         """Work until the server goes away."""
         try:
@@ -250,7 +254,7 @@ class RecordingClient:
         except httpx.TransportError:
             return
         finally:
-            await self._http.aclose()
+            await self.close()
 
     async def post(self, size: int) -> None:
         """Post a batch of `size` messages to one of the queues."""

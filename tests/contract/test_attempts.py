@@ -217,16 +217,16 @@ async def test_texts_are_kept_as_they_are(queue: QueueUnderTest) -> None:
 
 async def test_the_first_and_the_last_attempts_are_kept(queue: QueueUnderTest) -> None:
     (message_id,) = await queue.post("a")
-    for number in range(1, 41):
+    for number in range(1, MAX_ATTEMPTS + 5):
         await attempt(queue, client=f"worker-{number}", reason=f"reason-{number}")
     attempts = await queue.attempts(message_id)
-    kept = [1, *range(26, 41)]
+    kept = [1, *range(6, MAX_ATTEMPTS + 5)]
     assert len(kept) == MAX_ATTEMPTS
     assert numbers(attempts) == kept
     assert [each.reason for each in attempts] == [f"reason-{number}" for number in kept]
     assert [each.client_id for each in attempts] == [f"worker-{number}" for number in kept]
     message = await queue.get_one(message_id)
-    assert (message.claim_count, message.failure_count) == (40, 40)
+    assert (message.claim_count, message.failure_count) == (MAX_ATTEMPTS + 4, MAX_ATTEMPTS + 4)
 
 
 async def test_what_is_kept_is_bounded_in_bytes(queue: QueueUnderTest) -> None:
@@ -245,9 +245,9 @@ async def test_what_is_kept_is_bounded_in_bytes(queue: QueueUnderTest) -> None:
         assert sum(each.size for each in attempts) <= MAX_ATTEMPTS_SIZE
     assert expected == [1, 7, 8, 9, 10, 11, 12]
     # Small ones fill up again what the large ones leave.
-    for _ in range(20):
+    for _ in range(MAX_ATTEMPTS - 1):
         await attempt(queue)
-    assert numbers(await queue.attempts(message_id)) == [1, *range(18, 33)]
+    assert numbers(await queue.attempts(message_id)) == [1, *range(13, 12 + MAX_ATTEMPTS)]
 
 
 async def test_attempts_count_neither_as_body_nor_as_messages(queue: QueueUnderTest) -> None:

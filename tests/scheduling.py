@@ -1,0 +1,75 @@
+"""Which files the workers of a parallel run take first, and which stay together on one worker.
+
+pytest-xdist hands out whole files (`--dist loadfile`), by itself those with the most tests first.
+Files with few but long tests would then come last, and one worker would still be busy with them
+when the others have nothing left.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+LONGEST = (
+    "tests/spark/",
+    "tests/compat/test_tempest.py",
+    "tests/contract/test_model.py",
+    "tests/test_bounded.py",
+    "tests/rabbitmq/",
+    "tests/drivers/swift/",
+    "tests/contract/",
+    "tests/compat/",
+    "tests/service/test_killed.py",
+    "tests/drivers/",
+)
+"""Files and folders that take minutes, the longest first."""
+
+TOGETHER = ("tests/spark/",)
+"""Folders whose tests share what each worker would start for itself: a Spark session's JVM."""
+
+
+def file_of(node_id: str) -> str:
+    """Return the file of a test."""
+    return node_id.partition("::")[0]
+
+
+def longest_first(files: Sequence[str]) -> list[str]:
+    """Sort the files of tests, one entry a test: the longest first, then those with most tests."""
+    tests = Counter(files)
+
+    def rank(file: str) -> tuple[int, int]:
+        places = (n for n, start in enumerate(LONGEST) if file.startswith(start))
+        return next(places, len(LONGEST)), -tests[file]
+
+    return sorted(tests, key=rank)
+
+
+def unit_of(node_id: str) -> str:
+    """Return what is handed to a worker in one piece: a test's file, or its folder."""
+    file = file_of(node_id)
+    return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+
+
+def sort_items(items: list[pytest.Item]) -> None:
+    """Sort collected tests by their files; within a file their order stays."""
+    order = {
+        file: number
+        for number, file in enumerate(longest_first([file_of(item.nodeid) for item in items]))
+    }
+    items.sort(key=lambda item: order[file_of(item.nodeid)])
+
+
+def make_scheduler(config: pytest.Config, log: object) -> "LoadFileScheduling":
+    """Make xdist's scheduler that hands out units in the order of the collected tests."""
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - only a parallel run has it
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return unit_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
