@@ -27,30 +27,41 @@ def bodies(client: Client, queue: str) -> list[object]:
     return [message.body for message in found]
 
 
-# Long enough that Spark's buffers between function and writer overflow: rows are sent before.
 EQUAL = json.dumps({"equal": "x" * 1000})
 
 
-def body_that_fails_at_the_end_once(number: int) -> str:
-    context = TaskContext.get()
-    assert context is not None
-    if number == 999 and context.attemptNumber() == 0:
-        time.sleep(8)  # the rows before this one are on their way by then, also on a slow machine
-        message = "planted"
-        raise RuntimeError(message)
-    return EQUAL
+def rows_of_a_task_that_fails_once(spark: SparkSession, url: str, queue: str) -> DataFrame:
+    """1,000 equal rows in two tasks; the first attempt of the second one fails at its last row.
 
-
-def rows_of_a_task_that_fails_once(spark: SparkSession) -> DataFrame:
+    It fails when a row of its own task is in the queue, so that there is something to send twice.
+    """
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
-    body = udf(body_that_fails_at_the_end_once, "string", useArrow=False)
-    return spark.range(0, 1000, 1, 2).select(body("id").alias("body"))
+
+    def body(number: int) -> str:
+        context = TaskContext.get()
+        assert context is not None
+        if number == 999 and context.attemptNumber() == 0:
+            until = time.monotonic() + 120
+            with Client(url) as client:
+                # The other task has 500 rows.
+                while client.stats(queue).total <= 500 and time.monotonic() < until:
+                    time.sleep(0.05)
+            message = "planted"
+            raise RuntimeError(message)
+        # Another object for each row. Equal ones that are the same object are pickled once a batch:
+        # so few bytes stay in the function's output buffer of 64 KiB until the task ends, and no
+        # row reaches the writer before the failure does.
+        return EQUAL[:1] + EQUAL[1:]
+
+    return spark.range(0, 1000, 1, 2).select(
+        udf(body, "string", useArrow=False)("id").alias("body")
+    )
 
 
 def test_equal_rows_stay_as_many_as_they_were_also_after_a_retried_task(
     spark: SparkSession, server: ServerProcess, client: Client, queue: str
 ) -> None:
-    write(rows_of_a_task_that_fails_once(spark), server.url, queue)
+    write(rows_of_a_task_that_fails_once(spark, server.url, queue), server.url, queue)
     assert bodies(client, queue) == [json.loads(EQUAL)] * 1000
 
 
@@ -58,7 +69,7 @@ def test_one_key_a_request_is_enough_where_rows_come_in_the_same_order(
     spark: SparkSession, server: ServerProcess, client: Client, queue: str, tmp_path: Path
 ) -> None:
     report = tmp_path / "report"
-    rows = rows_of_a_task_that_fails_once(spark)
+    rows = rows_of_a_task_that_fails_once(spark, server.url, queue)
     write(rows, server.url, queue, keys="requests", reportPath=report)
     assert bodies(client, queue) == [json.loads(EQUAL)] * 1000
     (line,) = [json.loads(line) for line in report.read_text().splitlines()]
@@ -82,7 +93,8 @@ def test_without_keys_a_retried_task_stores_its_rows_again(
     spark: SparkSession, server: ServerProcess, client: Client, queue: str
 ) -> None:
     """The planted failure comes after rows were sent: the test above shows what keys are for."""
-    write(rows_of_a_task_that_fails_once(spark), server.url, queue, keys="false")
+    rows = rows_of_a_task_that_fails_once(spark, server.url, queue)
+    write(rows, server.url, queue, keys="false")
     assert len(bodies(client, queue)) > 1000
 
 
