@@ -21,7 +21,8 @@ _RULES = [
         (r"\basync (def|with|for)\b", r"\1"),
         (r"\bawait ", ""),
         (
-            r"\bAsync(Calls|Queues|Messages|DeadLetters|Claims|Claiming|Settling|Keys|Quotas|Jobs)\b",
+            r"\bAsync(Calls|Queues|Messages|DeadLetters|Claims|Claiming|Settling|Keys|Quotas|Pools"
+            r"|Jobs)\b",
             r"Sync\1",
         ),
         (r"\bAiohttpTransport\b", "Urllib3Transport"),

@@ -38,6 +38,8 @@ PARTS = (
             "dlq": "look at dead letters and move them back",
             "key": "make, list, disable and rotate keys",
             "quota": "show, set and reset quotas of projects",
+            "pool": "make, list, change and delete pools of queues",
+            "flavor": "make, list, change and delete flavors of queues",
             "data-key": "list and rotate the keys of encrypted queues",
             "schedule": "post messages by the clock",
             "subscription": "send a queue's messages to a URL",
@@ -113,7 +115,10 @@ WITH_A_VALUE = frozenset(
 )
 FLAGS = frozenset({"--json"})
 NOUNS = frozenset(
-    {"queue", "message", "claim", "dlq", "key", "quota", "context", "subscription", "schedule"}
+    {
+        *("queue", "message", "claim", "dlq", "key", "quota", "pool", "flavor", "context"),
+        *("subscription", "schedule"),
+    }
 )
 
 

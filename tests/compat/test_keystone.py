@@ -57,7 +57,14 @@ class Cloud:
 @pytest.fixture(scope="module")
 def cloud(keystone_server: KeystoneServer) -> Iterator[Cloud]:
     admin = keystone_server.log_in("admin", project="admin")
-    options = ("--auth", "keystone", "--keystone-url", keystone_server.url, "--admin-mode")
+    options = (
+        "--auth",
+        "keystone",
+        "--keystone-url",
+        keystone_server.url,
+        "--admin-mode",
+        "--pooling",
+    )
     with ServerProcess("memory://", *options, env=_SECURE).start(ready=401) as server:
         service = {"name": "zaqar-lite", "type": "messaging"}
         made = keystone_server.call(admin, "POST", "/services", {"service": service})
@@ -98,6 +105,26 @@ def test_openstack_lists_queues_with_a_password(cloud: Cloud) -> None:
     assert cloud.ask(token, "/v2/queues/orders", "PUT").status_code == 201
     listed = openstack(cloud, user, "shop", "queue", "list", "-f", "json")
     assert [row["Name"] for row in json.loads(listed)] == ["orders"]
+
+
+def test_openstack_makes_pools_and_flavors(cloud: Cloud) -> None:
+    user = cloud.make_user("admin", "shop")
+
+    def run(*words: str) -> Any:
+        printed = openstack(cloud, user, "shop", *words)
+        return json.loads(printed) if "json" in words else printed
+
+    as_json = ("-f", "json")
+    uri = "redis://me:secret@localhost:1/0"
+    made = run("pool", "create", "one", uri, "7", *as_json)
+    assert (made["Name"], made["Weight"]) == ("one", 7)
+    (listed,) = run("pool", "list", *as_json)
+    assert (listed["Name"], listed["URI"]) == ("one", "redis://***@localhost:1/0")
+    run("flavor", "create", "fast", "--pool_list", "one")
+    shown = run("flavor", "show", "fast", *as_json)
+    assert (shown["Name"], shown["Pool list"]) == ("fast", ["one"])
+    run("flavor", "delete", "fast")
+    run("pool", "delete", "one")
 
 
 def test_openstack_subscribes_changes_and_ends(cloud: Cloud) -> None:

@@ -67,6 +67,7 @@ from zaqar_lite.client.models import (
     Stats,
     Subscription,
 )
+from zaqar_lite.client.pools import Flavor, Pool
 from zaqar_lite.client.posting import Posted, PostOptions, PostSummary, Rejected
 from zaqar_lite.client.queue_options import Ensured, QueueOptions
 from zaqar_lite.client.settlements import Settled, Settlement
@@ -95,6 +96,7 @@ __all__ = [
     "Done",
     "Ensured",
     "FailedDelivery",
+    "Flavor",
     "Forbidden",
     "Held",
     "Ids",
@@ -113,6 +115,7 @@ __all__ = [
     "NotFound",
     "Overloaded",
     "Ping",
+    "Pool",
     "PostOptions",
     "PostSummary",
     "Posted",

@@ -4,6 +4,7 @@ from zaqar_lite.client.asynchronous.claiming import AsyncClaiming
 from zaqar_lite.client.asynchronous.dead_letters import AsyncDeadLetters
 from zaqar_lite.client.asynchronous.jobs import AsyncJobs
 from zaqar_lite.client.asynchronous.keys import AsyncKeys
+from zaqar_lite.client.asynchronous.pools import AsyncPools
 from zaqar_lite.client.asynchronous.queues import AsyncQueues
 from zaqar_lite.client.asynchronous.quotas import AsyncQuotas
 from zaqar_lite.client.asynchronous.subscriptions import AsyncSubscriptions
@@ -15,6 +16,7 @@ class AsyncClient(
     AsyncClaiming,
     AsyncKeys,
     AsyncQuotas,
+    AsyncPools,
     AsyncSubscriptions,
     AsyncJobs,
 ):

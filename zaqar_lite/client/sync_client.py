@@ -4,13 +4,21 @@ from zaqar_lite.client.sync.claiming import SyncClaiming
 from zaqar_lite.client.sync.dead_letters import SyncDeadLetters
 from zaqar_lite.client.sync.jobs import SyncJobs
 from zaqar_lite.client.sync.keys import SyncKeys
+from zaqar_lite.client.sync.pools import SyncPools
 from zaqar_lite.client.sync.queues import SyncQueues
 from zaqar_lite.client.sync.quotas import SyncQuotas
 from zaqar_lite.client.sync.subscriptions import SyncSubscriptions
 
 
 class Client(
-    SyncQueues, SyncDeadLetters, SyncClaiming, SyncKeys, SyncQuotas, SyncSubscriptions, SyncJobs
+    SyncQueues,
+    SyncDeadLetters,
+    SyncClaiming,
+    SyncKeys,
+    SyncQuotas,
+    SyncPools,
+    SyncSubscriptions,
+    SyncJobs,
 ):
     """A sync client; threads may share it. Use it in a `with`, or `close()` it.
 

@@ -1,0 +1,82 @@
+"""Pools and flavors: the async client's methods."""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from zaqar_lite.client.asynchronous.calls import AsyncCalls
+from zaqar_lite.client.endpoints import pools
+from zaqar_lite.client.pools import Flavor, Pool
+
+
+class AsyncPools(AsyncCalls):
+    """Make, list, change and delete pools and flavors; for who runs the server."""
+
+    async def create_pool(
+        self,
+        name: str,
+        uri: str,
+        *,
+        weight: int = 100,
+        flavor: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make a pool, or put it in place of the one of its name.
+
+        Args:
+            name: what it is called.
+            uri: of its message store, with credentials; nobody is shown these again.
+            weight: its share of new queues, from 0 (none) on.
+            flavor: the flavor that it serves alone.
+            options: its driver's settings by name.
+        """
+        await self.call(pools.create_pool(name, uri, weight, flavor, options))
+
+    async def list_pools(self) -> AsyncIterator[Pool]:
+        """Yield the server's pools by name, page by page."""
+        marker: str | None = None
+        while True:
+            page = await self.call(pools.list_pools(marker))
+            for one in page.pools:
+                yield one
+            marker = page.marker
+            if marker is None:
+                return
+
+    async def get_pool(self, name: str) -> Pool:
+        """Return a pool with the names of its options."""
+        return await self.call(pools.get_pool(name))
+
+    async def update_pool(self, name: str, **changes: Any) -> Pool:  # noqa: ANN401 - by field
+        """Change `uri`, `weight`, `flavor` or `options` of a pool; a flavor of '' takes it out."""
+        return await self.call(pools.update_pool(name, changes))
+
+    async def delete_pool(self, name: str) -> None:
+        """Delete a pool in which no queue lies; an absent one is no error."""
+        await self.call(pools.delete_pool(name))
+
+    async def create_flavor(self, name: str, pool_list: Iterable[str]) -> None:
+        """Make a flavor of these pools, or put it in place of the one of its name."""
+        await self.call(pools.create_flavor(name, pool_list))
+
+    async def list_flavors(self) -> AsyncIterator[Flavor]:
+        """Yield the project's flavors by name, page by page."""
+        marker: str | None = None
+        while True:
+            page = await self.call(pools.list_flavors(marker))
+            for one in page.flavors:
+                yield one
+            marker = page.marker
+            if marker is None:
+                return
+
+    async def get_flavor(self, name: str) -> Flavor:
+        """Return a flavor."""
+        return await self.call(pools.get_flavor(name))
+
+    async def update_flavor(self, name: str, pool_list: Iterable[str]) -> Flavor:
+        """Give a flavor other pools."""
+        return await self.call(pools.update_flavor(name, pool_list))
+
+    async def delete_flavor(self, name: str) -> None:
+        """Delete a flavor; an absent one is no error."""
+        await self.call(pools.delete_flavor(name))

@@ -1,0 +1,108 @@
+"""Pools and flavors of the server."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from zaqar_lite.client import encoding
+from zaqar_lite.client.bodies import dumps
+from zaqar_lite.client.endpoints.paths import next_marker, with_query
+from zaqar_lite.client.endpoints.queues import JSON_TYPE, nothing
+from zaqar_lite.client.pools import Flavor, FlavorPage, Pool, PoolPage
+from zaqar_lite.client.wire import Call, Request, Response
+
+
+def create_pool(
+    name: str, uri: str, weight: int, flavor: str | None, options: Mapping[str, Any] | None
+) -> Call[None]:
+    """Make a pool, or put it in place of the one there is."""
+    document: dict[str, object] = {"uri": uri, "weight": weight, "options": dict(options or {})}
+    if flavor is not None:
+        document["flavor"] = flavor
+    return Call(Request("PUT", _path("pools", name), JSON_TYPE, dumps(document)), nothing)
+
+
+def list_pools(marker: str | None) -> Call[PoolPage]:
+    """List pools after `marker`."""
+
+    def read(response: Response) -> PoolPage:
+        document = encoding.document(response)
+        return PoolPage(tuple(map(_pool, document["pools"])), next_marker(document))
+
+    return Call(Request("GET", with_query("/v2/pools", marker=marker), {}), read)
+
+
+def get_pool(name: str) -> Call[Pool]:
+    """Show a pool."""
+    path = with_query(_path("pools", name), detailed=True)
+    return Call(Request("GET", path, {}), _read_pool)
+
+
+def update_pool(name: str, changes: Mapping[str, Any]) -> Call[Pool]:
+    """Change what is named of a pool."""
+    request = Request("PATCH", _path("pools", name), JSON_TYPE, dumps(dict(changes)))
+    return Call(request, _read_pool)
+
+
+def delete_pool(name: str) -> Call[None]:
+    """Delete a pool."""
+    return Call(Request("DELETE", _path("pools", name), {}), nothing)
+
+
+def create_flavor(name: str, pools: Iterable[str]) -> Call[None]:
+    """Make a flavor, or put it in place of the one there is."""
+    body = dumps({"pool_list": list(pools)})
+    return Call(Request("PUT", _path("flavors", name), JSON_TYPE, body), nothing)
+
+
+def list_flavors(marker: str | None) -> Call[FlavorPage]:
+    """List flavors after `marker`."""
+
+    def read(response: Response) -> FlavorPage:
+        document = encoding.document(response)
+        return FlavorPage(tuple(map(_flavor, document["flavors"])), next_marker(document))
+
+    path = with_query("/v2/flavors", marker=marker, detailed=True)
+    return Call(Request("GET", path, {}), read)
+
+
+def get_flavor(name: str) -> Call[Flavor]:
+    """Show a flavor."""
+    return Call(Request("GET", _path("flavors", name), {}), _read_flavor)
+
+
+def update_flavor(name: str, pools: Iterable[str]) -> Call[Flavor]:
+    """Give a flavor other pools."""
+    body = dumps({"pool_list": list(pools)})
+    return Call(Request("PATCH", _path("flavors", name), JSON_TYPE, body), _read_flavor)
+
+
+def delete_flavor(name: str) -> Call[None]:
+    """Delete a flavor."""
+    return Call(Request("DELETE", _path("flavors", name), {}), nothing)
+
+
+def _path(kind: str, name: str) -> str:
+    if not name or name in {".", ".."}:
+        message = "the name of a pool or a flavor is empty"
+        raise ValueError(message)
+    return f"/v2/{kind}/{quote(name, safe='')}"
+
+
+def _read_pool(response: Response) -> Pool:
+    return _pool(encoding.document(response))
+
+
+def _pool(entry: Any) -> Pool:  # noqa: ANN401 - JSON is anything
+    return Pool(
+        entry["name"], entry["uri"], entry["weight"], entry.get("flavor"), entry.get("options")
+    )
+
+
+def _read_flavor(response: Response) -> Flavor:
+    return _flavor(encoding.document(response))
+
+
+def _flavor(entry: Any) -> Flavor:  # noqa: ANN401 - JSON is anything
+    pools, capabilities = entry.get("pool_list", ()), entry.get("capabilities", ())
+    return Flavor(entry["name"], tuple(pools), tuple(capabilities))

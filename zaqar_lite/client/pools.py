@@ -1,0 +1,49 @@
+"""Pools and flavors as the SDK returns them."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pool:
+    """A message store of the server.
+
+    Attributes:
+        uri: without its credentials.
+        weight: its share of new queues; 0 for none.
+        flavor: the flavor that it serves; None for queues without one.
+        options: its driver's settings by name, without their values; None where they were not
+            asked for.
+    """
+
+    name: str
+    uri: str
+    weight: int
+    flavor: str | None = None
+    options: Mapping[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Flavor:
+    """A name for some pools; a queue with it lies in one of them."""
+
+    name: str
+    pools: Sequence[str]
+    capabilities: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PoolPage:
+    """One page of pools; `marker` leads to the next, None after the last."""
+
+    pools: Sequence[Pool]
+    marker: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FlavorPage:
+    """One page of flavors; `marker` leads to the next, None after the last."""
+
+    flavors: Sequence[Flavor]
+    marker: str | None
