@@ -111,7 +111,7 @@ def _encode_removed(db: State, queue: Queue) -> None:
         gone.append(entry.id)
     queue.removed.clear()
     if len(gone) > GARBAGE_STEP:
-        _put_garbage(db, gone)
+        db.garbage.extend(put_garbage(db, gone))
         return
     for message_id in gone:
         db.delete(PAYLOAD_PREFIX + message_id.to_bytes(8, "big"))
@@ -129,13 +129,18 @@ def _has_other_holder(db: State, message_id: int) -> bool:
     return holders > 0
 
 
-def _put_garbage(db: State, gone: Sequence[int]) -> None:
-    """Leave the deleting of many messages to the sweep, in steps that survive a crash."""
+def put_garbage(db: State, gone: Sequence[int]) -> list[bytes]:
+    """Note messages that are to be deleted, in steps of the sweep that survive a crash.
+
+    Answers the keys of the notes. The sweep acts on those in `db.garbage`, a start on all.
+    """
+    noted: list[bytes] = []
     for start in range(0, len(gone), GARBAGE_STEP):
         key = keys.message_key(RecordType.GARBAGE, db.next_garbage)
         db.next_garbage += 1
         db.puts[key] = encode_garbage(gone[start : start + GARBAGE_STEP])
-        db.garbage.append(key)
+        noted.append(key)
+    return noted
 
 
 def _encode_history(db: State, queue: Queue, history: History) -> None:
@@ -181,10 +186,11 @@ def encode_page(page: Page) -> bytes:
             extras.append(extra)
     elements = page.encoded + active.encode_elements(available)
     number = page.encoded_count + len(available) // 5
-    if not in_flight and not extras and number < PAGE_SIZE:
-        page.encoded, page.encoded_count = elements, number
+    extras = [*page.encoded_extras, *extras]
+    if not in_flight and number < PAGE_SIZE:
+        page.encoded, page.encoded_count, page.encoded_extras = elements, number, extras
     else:
-        page.encoded, page.encoded_count = b"", 0  # nothing more is appended to a full page
+        page.forget_encoded()  # nothing more is appended to a full page
     return active.join_active(number, elements, in_flight, extras)
 
 

@@ -80,6 +80,8 @@ class _Taken(NamedTuple):
 
 async def hand_out(db: State, queue: QueueRef, take: Take, finish: Finish) -> Claimed:
     """Hand out ready messages, once what `finish` does with them is durable."""
+    if not db.shares.joins(queue.project, take.limit):
+        await db.shares.wait(queue.project, take.limit)
     while True:
         taken = await _take(db, queue, take)
         if taken is None:

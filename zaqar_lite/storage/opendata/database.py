@@ -249,6 +249,7 @@ class Database(State):
         self.written, self._written_touched = Batch(puts, list(deletes)), touched
         self._written_news, self.news = self.news, {}
         self.catalogue.begin_batch()
+        self.shares.next_batch()
         return self.written
 
     def _forget_batches(self) -> None:

@@ -144,14 +144,15 @@ class Page:
     cold          what is known while the entries are only in the record (`paging.py`)
     epoch         the last batch that wrote the page
 
-    A post only appends: `encoded` keeps the elements of the first `encoded_count` entries, for as
-    long as none of them changes (`Queue.change`) and all of them wait with nothing beyond the RFC's
-    fields. Encoding them anew was most of what a commit of few messages cost.
+    A post only appends: `encoded` keeps the elements of the first `encoded_count` entries, and
+    `encoded_extras` what they have beyond the RFC's fields, for as long as none of them changes
+    (`Queue.change`) and nobody holds one. Encoding them anew was most of what a commit of few
+    messages cost, and a post that is copied to a hundred queues appends to a hundred pages.
     """
 
     __slots__ = (
-        "best", "best_waiting", "cold", "encoded", "encoded_count", "entries", "epoch", "first",
-        "min_expires", "next_visible", "number", "order",
+        "best", "best_waiting", "cold", "encoded", "encoded_count", "encoded_extras", "entries",
+        "epoch", "first", "min_expires", "next_visible", "number", "order",
     )  # fmt: skip
 
     def __init__(self, number: int | None, first: int) -> None:
@@ -164,8 +165,13 @@ class Page:
         self.order: list[int] | None = None
         self.cold: Summary | None = None
         self.epoch = 0
+        self.forget_encoded()
+
+    def forget_encoded(self) -> None:
+        """Encode all entries anew when the page is written next."""
         self.encoded = b""
         self.encoded_count = 0
+        self.encoded_extras: list[bytes] = []
 
     @property
     def count(self) -> int:
@@ -217,7 +223,7 @@ class Page:
     def forget_entries(self) -> None:
         """Let the entries be on disk only."""
         self.entries, self.order = {}, None
-        self.encoded, self.encoded_count = b"", 0
+        self.forget_encoded()
 
 
 class Entry(Struct, eq=False):

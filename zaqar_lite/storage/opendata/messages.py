@@ -31,6 +31,7 @@ from zaqar_lite.storage.opendata import (
     posting,
     reading,
     settling,
+    staging,
     sweeping,
 )
 from zaqar_lite.storage.opendata.claiming import live_claim, refusal
@@ -39,6 +40,8 @@ from zaqar_lite.storage.opendata.due import STEP, expose, ripens_at
 from zaqar_lite.storage.opendata.entries import NEVER
 from zaqar_lite.storage.opendata.paging import cold_of_claim, cold_tail, load, prepared, purge_some
 from zaqar_lite.storage.opendata.reading import cold_named, named, read
+from zaqar_lite.storage.opendata.shares import cost_of
+from zaqar_lite.storage.opendata.staging import PART
 
 
 class OpenDataMessageStore(DatabaseUser, MessageStore):
@@ -73,8 +76,21 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
         version: int | None,
     ) -> Sequence[Posted]:
         db = self._db
+        if len(messages) > PART:
+            posted = await staging.post(
+                db, queue, messages, client_id=client_id, batch_key=batch_key, version=version
+            )
+            if posted is not None:
+                return posted
+        cost = cost_of(messages)
+        if not db.shares.joins(queue.project, cost):
+            await db.shares.wait(queue.project, cost)
         while True:
+            if queue in db.staging:
+                await db.staging[queue].wait()
             found, now = await prepared(db, queue, version, cold_tail)
+            if queue in db.staging:
+                continue
             there = found or db.queues.make(queue)
             if there.total + len(messages) <= db.options.max_messages or db.settle(there, now):
                 break

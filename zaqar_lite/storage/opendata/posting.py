@@ -4,7 +4,7 @@ Limits, idempotency keys, and a payload that is stored once for every queue that
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from zaqar_lite.domain.errors import Conflict, Invalid, KeyReused, LimitReached, NotFound
 from zaqar_lite.domain.models import Edit, Message, QueueRef
@@ -49,18 +49,64 @@ def post(
     if fresh or batch_key is not None:
         _check_key_limit(db, queue, len(fresh) + (batch_key is not None), now)
     _store(db, queue, new, db.ids.take(len(new), db.puts), client_id, now)
+    _remember(db, queue, fresh, batch_key, posted, now)
+    if any(message.companions for message in new):
+        _accompany(db, new, [one.id for one in posted if not one.duplicate], client_id, now)
+    _changed(db, queue, new)
+    return posted
+
+
+def enter_staged(
+    db: State,
+    queue: Queue,
+    messages: Sequence[NewMessage],
+    entries: Sequence[Entry],
+    fresh: Mapping[bytes, Known],
+    *,
+    client_id: str,
+    batch_key: IdempotencyKey | None,
+    now: int,
+) -> None:
+    """Let messages in whose payloads and log entries are stored (`staging.py`); no key is known.
+
+    Raises LimitReached: over a limit; nothing was let in.
+    """
+    _check_limits(db, queue, messages, now)
+    if fresh or batch_key is not None:
+        _check_key_limit(db, queue, len(fresh) + (batch_key is not None), now)
+    _enter(db, queue, messages, entries, now)
+    write = db.names.write
+    if batch_key is not None:
+        posted = [Posted(write(entry.name)) for entry in entries]
+        _remember(db, queue, fresh, batch_key, posted, now)
+    elif fresh:
+        _remember(db, queue, fresh, None, (), now)
+    if any(message.companions for message in messages):
+        _accompany(db, messages, [write(entry.name) for entry in entries], client_id, now)
+    _changed(db, queue, messages)
+
+
+def _remember(  # noqa: PLR0917 - what a post works with
+    db: State,
+    queue: Queue,
+    fresh: Mapping[bytes, Known],
+    batch_key: IdempotencyKey | None,
+    posted: Sequence[Posted],
+    now: int,
+) -> None:
+    """Remember the keys of a post's messages, and of the post."""
     ends = now + db.options.idempotency_window_ms
     if fresh:
         queue.keys.put_together(fresh, ends)
     if batch_key is not None:
         ids = tuple(int(entry.id[:16], 16) for entry in posted)
-        queue.keys.put(batch, ends, Known(ids, batch_key.digest))
-    if any(message.companions for message in new):
-        _accompany(db, new, [one.id for one in posted if not one.duplicate], client_id, now)
+        queue.keys.put(BATCH + short(batch_key.text), ends, Known(ids, batch_key.digest))
+
+
+def _changed(db: State, queue: Queue, new: Sequence[NewMessage]) -> None:
     db.changed(queue)
     if new and queue.ref in db.watched:
         db.announce(queue.ref, sum(not message.delay_ms for message in new))
-    return posted
 
 
 def _without_known(
@@ -123,6 +169,13 @@ def _store(  # noqa: PLR0917 - the hot loop's values, passed on as they are
 ) -> None:
     if not new:
         return
+    entries = make_entries(new, first, client_id, now)
+    db.publish(queue, entries, [message.body for message in new])
+    _enter(db, queue, new, entries, now)
+
+
+def make_entries(new: Sequence[NewMessage], first: int, client_id: str, now: int) -> list[Entry]:
+    """Make the entries of new messages, with ids in a row; they have no page yet."""
     entries: list[Entry] = []
     for number, (_, ttl_ms, delay_ms, _, headers, priority, _, _) in enumerate(new, first):
         visible_at = now + delay_ms if delay_ms else 0
@@ -133,7 +186,12 @@ def _store(  # noqa: PLR0917 - the hot loop's values, passed on as they are
         if delay_ms:
             entry.delayed = True
         entries.append(entry)
-    db.publish(queue, entries, [message.body for message in new])
+    return entries
+
+
+def _enter(
+    db: State, queue: Queue, new: Sequence[NewMessage], entries: Sequence[Entry], now: int
+) -> None:
     tail, add = queue.tail, queue.add
     for entry, message in zip(entries, new, strict=True):
         entry.page = tail(entry.position)

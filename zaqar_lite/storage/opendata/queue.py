@@ -39,11 +39,41 @@ class Queue:
     """The messages, claims, keys and history of one queue, and the moves between states."""
 
     __slots__ = (
-        "changed_claims", "changed_pages", "claims", "cold_pages", "damaged_pages", "delayed_count",
-        "done", "due", "ended", "epoch", "examined", "expired_pages", "expiries", "failed",
-        "firsts", "half_due", "is_noted", "keys", "lapse_count", "lapses", "last_page", "names",
-        "numbered", "pages", "parked_count", "raw", "ready", "ready_count", "record", "ref",
-        "removed", "total", "visit_at", "waiting",
+        "arrivals",
+        "changed_claims",
+        "changed_pages",
+        "claims",
+        "cold_pages",
+        "damaged_pages",
+        "delayed_count",
+        "done",
+        "due",
+        "ended",
+        "epoch",
+        "examined",
+        "expired_pages",
+        "expiries",
+        "failed",
+        "firsts",
+        "half_due",
+        "is_noted",
+        "keys",
+        "lapse_count",
+        "lapses",
+        "last_page",
+        "names",
+        "numbered",
+        "pages",
+        "parked_count",
+        "raw",
+        "ready",
+        "ready_count",
+        "record",
+        "ref",
+        "removed",
+        "total",
+        "visit_at",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, ref: QueueRef) -> None:
@@ -68,6 +98,7 @@ class Queue:
         self.cold_pages = 0  # how many pages are not in memory
         self.expired_pages: list[Page] = []  # cold ones that hold something that has expired
         self.examined = 0
+        self.arrivals = 0  # entries that were let in, for who looks whether there was any
         self.epoch = 0
         self.visit_at = NEVER  # when the sweep comes next (`queues.py`)
         self.is_noted = False  # whether it comes at once
@@ -199,6 +230,7 @@ class Queue:
         """
         page = entry.page
         page.entries[entry.position] = entry
+        self.arrivals += 1
         self.changed_pages.add(page.number)
         if entry.position != entry.id:
             self.names[entry.name] = entry.position
@@ -206,7 +238,8 @@ class Queue:
 
     def change(self, page: Page) -> None:
         """Note that an entry of a page changed or left."""
-        page.encoded, page.encoded_count = b"", 0
+        if page.encoded_count:
+            page.forget_encoded()
         self.changed_pages.add(page.number)
 
     def index(self, entry: Entry) -> None:

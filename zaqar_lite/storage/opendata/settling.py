@@ -209,6 +209,8 @@ def _end(step: Step, entry: Entry, end: _End, delay_ms: int) -> None:
 
 async def move(db: State, ref: QueueRef, ids: Sequence[str], how: Move) -> list[Outcome]:
     """Move messages to another queue; see the seam."""
+    if not db.shares.joins(ref.project, len(ids)):
+        await db.shares.wait(ref.project, len(ids))
     there, now = await prepared(db, ref, None, cold_named(db, ids))
     if there is None:
         return [Outcome.NOT_FOUND] * len(ids)

@@ -5,6 +5,7 @@ one wait for the batch it is in. It imports no operation; `database.py`, on top 
 writes its batches and recovers it.
 """
 
+import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.queues import Bodies, Catalogue, Queues, Resident
+from zaqar_lite.storage.opendata.shares import Shares
 
 logger = logging.getLogger(__name__)
 _CACHED_BODIES = 16 * 1024 * 1024
@@ -60,6 +62,8 @@ class State:
         self.segments: list[tuple[int, int]] = []  # (first sequence, segment), ascending
         self.log_prefix = b""
         self.log_start = 0
+        self.shares = Shares(committer.durable)
+        self.staging: dict[QueueRef, asyncio.Event] = {}  # queues that a large post is to enter
         self.garbage: deque[bytes] = deque()
         self.next_garbage = 0
         self.unrouted_due = 0  # no message that no queue received is over before

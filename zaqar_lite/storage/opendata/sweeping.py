@@ -196,7 +196,7 @@ def _is_over(db: State, queue: Queue) -> bool:
     """Let a queue rest that has nothing left; answer whether it has, but a batch tells it first."""
     if not queue.is_bare or not db.is_current(queue):
         return False
-    if queue in db.touched or queue.epoch > db.committer.committed:
+    if queue in db.touched or queue.epoch > db.committer.committed or queue.ref in db.staging:
         return True
     db.queues.rest(queue)
     return False

@@ -1,0 +1,89 @@
+"""How much each project may add to the batch that gathers, so that nobody waits for all of it.
+
+A request waits for the batch that is being written and for its own, whoever else is in them. So a
+batch takes FEW messages of every project, and ROOM beyond these; what does not fit waits for one
+of the next batches, in which the projects that wait have their turns one after the other.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from zaqar_lite.domain.posts import NewMessage
+
+FEW = 100
+"""Messages that each project may add to a batch, however many the others add."""
+ROOM = 1_000
+"""Messages that all projects together may add to a batch beyond these, and the last of them."""
+_BYTES = 512
+"""Bytes of bodies that cost as much as a message."""
+
+
+def cost_of(messages: Sequence[NewMessage]) -> int:
+    """What storing messages, their copies and their companions costs, in messages."""
+    cost = size = 0
+    for message in messages:
+        cost += 1 + len(message.copies) + len(message.companions)
+        size += len(message.body)
+    return cost + size // _BYTES
+
+
+class Shares:
+    """The shares of the batch that gathers; `durable` waits for that one (`committer.py`)."""
+
+    def __init__(self, durable: "Callable[[], asyncio.Future[None]]") -> None:
+        self._durable = durable
+        self._spent: dict[str, int] = {}
+        self._room = ROOM
+        self._lines: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
+
+    def joins(self, project: str, cost: int) -> bool:
+        """Count `cost` for a project; answer False, and count nothing, where it has to `wait`."""
+        spent = self._spent.get(project, 0) + cost
+        if spent > FEW:
+            if self._lines or self._room <= 0:
+                return False
+            self._room -= cost
+        self._spent[project] = spent
+        return True
+
+    async def wait(self, project: str, cost: int) -> None:
+        """Wait until a batch has room for a project's next messages, and count them there.
+
+        Raises Unavailable: a batch before was not written.
+        """
+        self._ask_for_batch()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(project, deque()).append((cost, turn))
+        await turn
+
+    def next_batch(self) -> None:
+        """Begin to count anew: another batch gathers; first those who wait have their turns."""
+        self._spent.clear()
+        self._room = ROOM
+        while self._lines and self._room > 0:
+            project = next(iter(self._lines))
+            line = self._lines.pop(project)
+            cost, turn = line.popleft()
+            if line:
+                self._lines[project] = line  # behind the others
+            if not turn.done():
+                self._room -= cost
+                self._spent[project] = self._spent.get(project, 0) + cost
+                turn.set_result(None)
+        if self._lines:
+            self._ask_for_batch()
+
+    def _ask_for_batch(self) -> None:
+        """Let a batch be taken, also where whoever had its turn adds nothing to it."""
+        self._durable().add_done_callback(self._written)
+
+    def _written(self, batch: "asyncio.Future[None]") -> None:
+        failure = None if batch.cancelled() else batch.exception()
+        if failure is None:
+            return
+        lines, self._lines = self._lines, {}
+        for line in lines.values():
+            for _, turn in line:
+                if not turn.done():
+                    turn.set_exception(failure)

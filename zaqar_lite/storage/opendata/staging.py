@@ -1,0 +1,156 @@
+"""A large post in parts, each in a batch of its own, and visible all at once.
+
+A batch holds up everybody's requests while it is written. So the payloads of a large post and its
+entries in the log, nearly all of its records, are written a part at a time; the last batch has only
+the pages, which make the messages visible, and the keys. Each part's batch notes its messages as
+garbage and the last one takes that back: what a crash or an error leaves is deleted by the sweep.
+
+The ids, and with them the positions, are taken first. Whoever posts to the queue meanwhile waits,
+so that no message comes in behind another that readers saw. What moves there does not wait: the
+parts are then given up, and all goes in one batch, as do keys that are known already.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
+from zaqar_lite.storage.opendata import posting
+from zaqar_lite.storage.opendata.checkpoint import put_garbage
+from zaqar_lite.storage.opendata.entries import Entry
+from zaqar_lite.storage.opendata.paging import cold_tail, prepared
+from zaqar_lite.storage.opendata.queue import Queue
+from zaqar_lite.storage.opendata.remembered import BATCH, MESSAGE, Known, short
+from zaqar_lite.storage.opendata.shares import cost_of
+from zaqar_lite.storage.opendata.state import State
+
+PART = 500
+"""Messages of a part; a post of so many goes in one batch."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What is stored of a post, and not visible yet."""
+
+    queue: Queue
+    arrivals: int
+    first: int
+    entries: list[Entry] = field(default_factory=list)
+    fresh: dict[bytes, Known] = field(default_factory=dict)
+    garbage: list[bytes] = field(default_factory=list)
+
+
+async def post(
+    db: State,
+    ref: QueueRef,
+    messages: Sequence[NewMessage],
+    *,
+    client_id: str,
+    batch_key: IdempotencyKey | None,
+    version: int | None,
+) -> Sequence[Posted] | None:
+    """Store a large post in parts; None, and nothing is visible, where it must go in one batch.
+
+    Raises what `posting.post` does.
+    """
+    async with _alone(db, ref):
+        there, now = await _prepared(db, ref, version)
+        if not _can_enter(db, there, len(messages), batch_key, now):
+            return None
+        draft = _Draft(there, there.arrivals, db.ids.take(len(messages), db.puts))
+        try:
+            if not await _stage(db, draft, messages, client_id, now):
+                return None
+            there, now = await _prepared(db, ref, version)
+            if (
+                there is not draft.queue
+                or there.arrivals != draft.arrivals
+                or any(there.keys.get(key, now) for key in draft.fresh)
+                or not _can_enter(db, there, len(messages), batch_key, now)
+            ):
+                return None
+            posting.enter_staged(
+                db, there, messages, draft.entries, draft.fresh,
+                client_id=client_id, batch_key=batch_key, now=now,
+            )  # fmt: skip
+            for key in draft.garbage:
+                db.delete(key)
+            draft.garbage.clear()
+            await db.committer.durable()
+        finally:
+            db.garbage.extend(draft.garbage)
+    return await _answers(db, draft.first, len(messages))
+
+
+@asynccontextmanager
+async def _alone(db: State, ref: QueueRef) -> AsyncIterator[None]:
+    """Let no other post enter the queue meanwhile."""
+    while ref in db.staging:
+        await db.staging[ref].wait()
+    over = db.staging[ref] = asyncio.Event()
+    try:
+        yield
+    finally:
+        del db.staging[ref]
+        over.set()
+
+
+async def _prepared(db: State, ref: QueueRef, version: int | None) -> tuple[Queue, int]:
+    found, now = await prepared(db, ref, version, cold_tail)
+    return found or db.queues.make(ref), now
+
+
+def _can_enter(
+    db: State, there: Queue, count: int, batch_key: IdempotencyKey | None, now: int
+) -> bool:
+    """Tell whether there is room, and no answer is known yet; `posting.post` says which it is."""
+    if there.total + count > db.options.max_messages:
+        return False
+    return batch_key is None or there.keys.get(BATCH + short(batch_key.text), now) is None
+
+
+async def _stage(
+    db: State, draft: _Draft, messages: Sequence[NewMessage], client_id: str, now: int
+) -> bool:
+    """Store payloads and log entries, a part at a time; False where a key is known or repeated."""
+    project = draft.queue.ref.project
+    for start in range(0, len(messages), PART):
+        part, first = messages[start : start + PART], draft.first + start
+        if not _note_keys(draft, part, first, now):
+            return False
+        cost = cost_of(part)
+        if not db.shares.joins(project, cost):
+            await db.shares.wait(project, cost)
+        db.committer.check_writable()
+        entries = posting.make_entries(part, first, client_id, now)
+        db.publish(draft.queue, entries, [message.body for message in part])
+        draft.garbage += put_garbage(db, range(first, first + len(part)))
+        draft.entries += entries
+        await db.committer.durable()
+    return True
+
+
+def _note_keys(draft: _Draft, part: Sequence[NewMessage], first: int, now: int) -> bool:
+    fresh, get = draft.fresh, draft.queue.keys.get
+    for number, message in enumerate(part, first):
+        if message.idempotency_key is not None:
+            text, digest = message.idempotency_key
+            key = MESSAGE + short(text)
+            if key in fresh or get(key, now) is not None:
+                return False
+            fresh[key] = Known((number,), digest)
+    return True
+
+
+async def _answers(db: State, first: int, count: int) -> Sequence[Posted]:
+    """Write the ids, a part at a time."""
+    posted: list[Posted] = []
+    write = db.names.write
+    for start in range(first, first + count, PART):
+        await asyncio.sleep(0)
+        posted += [
+            Posted(write(number)) for number in range(start, min(start + PART, first + count))
+        ]
+    return posted
