@@ -3,6 +3,7 @@
 import pytest
 
 from tests.api.conftest import Api, MakeApi
+from tests.services import RedisServer
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.mongodb.management import MongoManagementStore
 from zaqar_lite.storage.redis.management import RedisManagementStore
@@ -82,3 +83,30 @@ async def test_with_a_separate_store_of_records_each_request_reads_it_once(
         counted = await _act(api, reads)
     assert {kind: n for kind, n in counted.items() if n > 1} == {}
     assert counted["post"] == counted["claim"] == counted["pop"] == 1
+
+
+async def test_the_record_of_a_dead_letter_queue_is_looked_at_once_in_a_while(
+    make_api: MakeApi, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A delete of that queue by this server is known at once; the next letter makes it anew."""
+    reads = Reads(monkeypatch, RedisManagementStore)
+    async with make_api(store=redis_server.url) as api:
+        letters = f"{api.queue}-letters"
+
+        async def reject() -> int:
+            """Send a message to the dead letters; how often the record of their queue was read."""
+            await api.post({"body": 1})
+            (message,) = await api.claim(1)
+            reads.asked.clear()
+            act = {"claim": {"dead": True}}
+            assert (await api.call("PATCH", message["href"], act)).status_code == 204
+            return sum(ref.name == letters for ref in reads.asked)
+
+        await api.call("PUT", "", {"_dead_letter_queue": letters})
+        assert await reject() == 1
+        assert (await api.call("GET", f"/v2/queues/{letters}")).status_code == 200
+        monkeypatch.setattr("zaqar_lite.service.queues._SEEN_FOR", 3_600.0)
+        await api.call("DELETE", f"/v2/queues/{letters}")
+        assert [await reject() for _ in range(3)] == [1, 0, 0]
+        listed = (await api.call("GET", "/v2/queues?limit=20")).json()["queues"]
+        assert letters in [queue["name"] for queue in listed]

@@ -1,5 +1,7 @@
 """A queue as the tests speak of it: texts for bodies, and defaults for what does not matter."""
 
+import asyncio
+import contextlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -332,10 +334,26 @@ class QueueUnderTest:
         retries: Retries = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
-        """Settle messages of a claim."""
-        return await self.stores.messages.settle(
+        """Settle messages of a claim, and wait for the dead letters to arrive."""
+        settled = await self.stores.messages.settle(
             self.ref, claim_id, settlements, retries=retries, version=version
         )
+        letter = retries.dead_letter
+        if settled.moved and letter is not None and letter.target is not None:
+            target = QueueUnderTest(self.stores, letter.target)
+            left = [one.message_id for one in settlements if one.act is not Act.ACK]
+            await target.arrived(left, settled.moved)
+        return settled
+
+    async def arrived(self, message_ids: Collection[str], count: int) -> None:
+        """Wait until so many of these messages are here.
+
+        What follows an answer at once takes a moment; another may have taken them by then.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                while len(await self.get(*message_ids)) < count:  # noqa: ASYNC110 - another process
+                    await asyncio.sleep(0.005)
 
     async def outcomes(
         self, claim_id: str, *settlements: Settlement, retries: Retries = NO_RETRIES

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 from zaqar_lite.domain import metadata as rules
@@ -28,6 +29,8 @@ from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
 _MAX_ROUNDS = 20
+_SEEN_FOR = 1.0
+_MOST_SEEN = 10_000
 
 
 class Queues:
@@ -53,6 +56,8 @@ class Queues:
         self._quota_of = quota_of
         # Then no other process deletes a queue, and a policy that is kept says that it is there.
         self._alone = policies.checked and Capability.SHARED not in messages.capabilities
+        self._seen: dict[QueueRef, float] = {}
+        """Until when a dead-letter queue is taken to have a record, by the monotonic clock."""
 
     async def create(self, ref: QueueRef, metadata: Mapping[str, Any]) -> bool:
         """Create a queue; False when it exists, whose metadata then stay as they are.
@@ -103,18 +108,29 @@ class Queues:
         """Create the queue that letters have just been moved to, if to any, unless it exists.
 
         What was claimed or popped with them must reach its client, so this never fails: without
-        its record the queue holds its letters all the same, and the next move tries again.
+        its record the queue holds its letters all the same, and the next move tries again. Where
+        others may delete the queue, it is looked at once in _SEEN_FOR seconds.
         """
         if ref is None:
             return
         try:
-            known: object = (
-                self._policies.cached(ref) if self._alone else await self._management.get_queue(ref)
-            )
+            if self._alone:
+                known: object = self._policies.cached(ref)
+            elif monotonic() < self._seen.get(ref, 0.0):
+                return
+            else:
+                known = await self._management.get_queue(ref)
             if known is None:
                 await self.ensure(ref)
+            if not self._alone:
+                self._see(ref)
         except Unavailable as exc:
             logger.warning("the dead-letter queue %r has no record: %s", ref.name, exc)
+
+    def _see(self, ref: QueueRef) -> None:
+        if len(self._seen) >= _MOST_SEEN:
+            self._seen.clear()
+        self._seen[ref] = monotonic() + _SEEN_FOR
 
     async def metadata(self, ref: QueueRef) -> dict[str, Any]:
         """The metadata of a queue with the defaults filled in, also of one that is not there."""
@@ -171,6 +187,7 @@ class Queues:
             record = await self._management.get_queue(ref)
             await self._messages.drop(ref)
             self._policies.forget(ref)
+            self._seen.pop(ref, None)
             if record is None:
                 return
             if self._catalogue is not None:
@@ -181,6 +198,7 @@ class Queues:
                 continue  # made again or patched meanwhile: that one is ours to delete too
             finally:
                 self._policies.forget(ref)
+                self._seen.pop(ref, None)
             if not self._policies.checked:
                 await self._messages.drop(ref)
             return

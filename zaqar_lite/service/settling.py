@@ -34,8 +34,8 @@ class Settling:
     ) -> Sequence[Outcome]:
         """Settle up to a claim's limit of messages; answer one outcome for each, in their order.
 
-        Dead letters are in their queue before this returns, and it exists unless the project has
-        too many queues.
+        Dead letters have left the queue when this returns, and are in their own then or at once
+        afterwards (see the seam). That queue exists unless the project has too many.
 
         Raises:
             Invalid: a value is out of range, a message is named twice, or there are too many.

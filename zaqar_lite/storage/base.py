@@ -310,6 +310,9 @@ class MessageStore(Store):
           until the last of its messages' leases ends. Age and ttl of the claim stay as they are.
         * DEAD moves it to the dead letters with `reason` (REJECTED when there is none).
 
+        A dead letter has left this queue when the answer comes. It is in its target then where the
+        move is atomic; elsewhere that is crash-safe, as in `claim`, and follows the answer at once.
+
         A message keeps its last claim id and how that hand-out ended: the same act again under
         that claim (RELEASE as failed or not alike) is DONE and changes nothing, also when the
         claim has ended; another act is LAPSED. A claim whose last message was settled is over.

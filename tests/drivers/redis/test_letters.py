@@ -9,10 +9,11 @@ from unittest.mock import patch
 import pytest
 
 from tests.contract.pausing import pause_after, pause_before
-from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest, new
+from tests.contract.subject import HOUR, MINUTE, SECOND, QueueUnderTest, bury, new
 from tests.drivers.redis.inspection import check_queue, keys_by_tag
 from tests.services import RedisServer
 from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import Retries
 from zaqar_lite.domain.posts import Companion
 from zaqar_lite.storage.redis.keys import EVERYWHERE, keys_of
 from zaqar_lite.storage.redis.letters import Sweeper
@@ -115,6 +116,86 @@ async def test_a_sweep_right_after_the_registration_comes_again_soon(
     queue.advance(MINUTE + SECOND)
     await swept(queue)
     assert await target.bodies() == ["a"]
+
+
+async def reject(queue: QueueUnderTest, target: QueueUnderTest, *texts: str) -> list[str]:
+    """Post messages, claim them and send them to the dead letters in one settlement."""
+    policy = Retries(target.as_dead_letter_queue())
+    ids = await queue.post(*texts)
+    claim_id = await queue.claim_id(len(texts))
+    acts = [bury(message_id) for message_id in ids]
+    settled = await queue.stores.messages.settle(queue.ref, claim_id, acts, retries=policy)
+    assert settled.moved == len(texts)
+    return ids
+
+
+@pytest.mark.parametrize("step", ["accept", "outbox_ack"])
+@pytest.mark.parametrize("comes_between", [False, True])
+async def test_what_a_settlement_left_is_finished_by_the_sweep(
+    queue: QueueUnderTest, target: QueueUnderTest, client: Any, step: str, comes_between: bool
+) -> None:
+    """Also where an earlier registration serves, and the sweep has looked at the queue since."""
+    await target.arrived(await reject(queue, target, "a"), 1)
+    second = queue.at(await queue.stores.second())
+    if comes_between:
+        queue.advance(30 * SECOND)
+        await swept(second)
+    with crash_before("register"), crash_before(step):
+        left = await reject(queue, target, "b", "c")
+        if step == "accept":
+            await asyncio.sleep(0.05)
+            assert await target.bodies() == ["a"]
+            assert not await queue.bodies()
+        else:
+            await target.arrived(left, 2)
+    queue.advance(MINUTE + 5 * SECOND)
+    await swept(second)
+    assert await target.bodies() == ["a", "b", "c"]
+    for tag, keys in keys_by_tag(client).items():
+        if queue.ref.name in tag:
+            assert "outbox" not in keys
+            check_queue(client, tag, keys, queue.stores.clock.offset_ms)
+
+
+async def test_a_registration_serves_for_a_minute_and_no_longer(
+    queue: QueueUnderTest, target: QueueUnderTest
+) -> None:
+    await reject(queue, target, "a")
+    queue.advance(59 * SECOND)
+    with crash_before("register"):
+        await target.arrived(await reject(queue, target, "b"), 1)
+        queue.advance(2 * SECOND)
+        with pytest.raises(Unavailable):
+            await reject(queue, target, "c")
+    assert await target.bodies() == ["a", "b"]
+
+
+async def test_letters_that_race_overtake_nobody(
+    queue: QueueUnderTest, target: QueueUnderTest
+) -> None:
+    """A letter that came before those with lower numbers would make them repeats."""
+    await target.arrived(await reject(queue, target, "a"), 1)
+    others = [queue.at(await queue.stores.second()) for _ in range(2)]
+    with pause_before(Sweeper, "bring") as pause:
+        first = asyncio.create_task(reject(queue, target, "b"))
+        await pause.reached()
+        await target.arrived(await reject(others[0], target, "c"), 1)
+        assert await target.bodies() == ["a", "b", "c"]
+        pause.go()
+        await first
+    rivals = [(one, str(number)) for number in range(10) for one in (queue, *others)]
+    await asyncio.gather(*(reject_next(one, target, text) for one, text in rivals))
+    queue.advance(MINUTE + SECOND)
+    await swept(queue)
+    assert len(await target.bodies()) == 3 + len(rivals)
+
+
+async def reject_next(queue: QueueUnderTest, target: QueueUnderTest, text: str) -> None:
+    """Post a message, and reject whichever is the next."""
+    await queue.post(text)
+    (message,) = (await queue.claim(1)).messages
+    policy = Retries(target.as_dead_letter_queue())
+    assert (await queue.settle(message.claim_id or "", bury(message.id), retries=policy)).moved == 1
 
 
 async def test_a_late_repeat_brings_no_letter_back(

@@ -9,7 +9,6 @@ from zaqar_lite.domain.models import Claimed, DeadLetter, DelayMode, Move, Queue
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.redis.codec import pack_client, pack_settlement, read_message
-from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.letters import policy_words
 from zaqar_lite.storage.redis.runner import Runner
 
@@ -46,13 +45,11 @@ class Claiming:
         # The sweep must know of the queue before a letter leaves it, so that a crash loses none.
         try:
             if not first.messages:
-                await self._runner.sweeper.register(keys_of(queue), note)
-            elif not await self._runner.try_to_register(queue, note):
+                await self._runner.arm(queue, note)
+            elif not await self._runner.try_to_arm(queue, note):
                 return replace(first, more=True)
             limit = take.limit - len(first.messages)
-            rest, _ = await self._take_once(
-                queue, script, claim_id, take._replace(limit=limit), is_armed=True
-            )
+            rest, _ = await self._take_once(queue, script, claim_id, take._replace(limit=limit))
         except (Unavailable, QueueChanged):
             if not first.messages:
                 raise
@@ -66,8 +63,6 @@ class Claiming:
         script: str,
         claim_id: str | None,
         take: Take,
-        *,
-        is_armed: bool = False,
     ) -> tuple[Claimed, int | None]:
         """Take messages; answer also the instant to note where dead letters are met unarmed."""
         details = take.details
@@ -77,7 +72,7 @@ class Claiming:
             "" if take.version is None else take.version,
             NO_CLAIM if claim_id is None else bytes.fromhex(claim_id),
             min(take.limit, MAX_CLAIMED),
-            *policy_words(queue, take.retries, is_armed=is_armed),
+            *policy_words(queue, take.retries, self._runner.armed_until(queue)),
             take.ttl_ms,
             take.grace_ms,
             _MODES[take.delay_mode],
@@ -100,7 +95,7 @@ class Claiming:
         await self._runner.register(queue, instant)
         if moved:
             await self._runner.drain(queue)
-        claimed = Claimed(claim_id if messages else None, messages, moved, status == b"more")
+        claimed = Claimed(claim_id if messages else None, messages, moved, status != b"ok")
         return claimed, now if status == b"arm" else None
 
     async def settle(
@@ -130,7 +125,6 @@ class Claiming:
         outcomes = [Outcome.NOT_FOUND] * len(ids)
         left = [number for number, one in enumerate(ids) if is_message_id(one)]
         policy = Retries(DeadLetter(how.target, ttl_ms=how.ttl_ms))
-        is_armed = False
         while left:
             status, now, *letters = await self._runner.run(
                 queue,
@@ -138,12 +132,11 @@ class Claiming:
                 "",
                 how.delay_ms,
                 "1" if how.reset else "",
-                *policy_words(queue, policy, is_armed=is_armed),
+                *policy_words(queue, policy, self._runner.armed_until(queue)),
                 *(bytes.fromhex(ids[number]) for number in left),
             )
             if status == b"arm":
-                await self._runner.sweeper.register(keys_of(queue), now)
-                is_armed = True
+                await self._runner.arm(queue, now)
                 continue
             for number, letter in zip(left, letters[0], strict=False):
                 outcomes[number] = _OUTCOMES[letter]
@@ -166,14 +159,14 @@ class Claiming:
             "",
         )
         packed = [pack_settlement(one) for one in settlements]
-        policy = policy_words(queue, retries)
-        reply = await self._runner.run(queue, "settle", *words, *policy, *packed)
-        if reply[0] == b"arm":
-            await self._runner.sweeper.register(keys_of(queue), reply[1])
-            policy = policy_words(queue, retries, is_armed=True)
+        while True:
+            policy = policy_words(queue, retries, self._runner.armed_until(queue))
             reply = await self._runner.run(queue, "settle", *words, *policy, *packed)
-        _, instant, moved, letters = reply
+            if reply[0] != b"arm":
+                break
+            await self._runner.arm(queue, reply[1])
+        _, instant, moved, outcomes, letters = reply
         await self._runner.register(queue, instant)
         if moved:
-            await self._runner.drain(queue)
-        return letters, moved
+            self._runner.send(queue, letters)
+        return outcomes, moved

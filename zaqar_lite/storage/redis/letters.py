@@ -10,9 +10,15 @@ A move crosses slots, so it takes three steps, each atomic and each safe to repe
 
 Companions of posts (`post.lua`) leave through the same outbox; `bring` lets them in.
 
-Whoever caused step 1 does 2 and 3 before it answers, unless the target's node is away or slow. It
-has registered the queue with the sweep before step 1 (the script insists), so after a crash any
-process's sweep drains the outbox.
+A claim, pop or move that caused step 1 does 2 and 3 before it answers, unless the target's node is
+away or slow; a settlement begins them and answers. The queue was registered with the sweep before
+step 1 (the script insists), so after a crash any process's sweep drains the outbox. One
+registration serves for a minute: while the `armed` of the queue's state is to come, each visit of
+the sweep is followed by another.
+
+The script of a settlement answers the letters that it put into an empty outbox, so that nobody need
+read them. Letters of a source must arrive in the order of their numbers: where others are before
+them, the outbox is read from its beginning.
 """
 
 import logging
@@ -25,7 +31,7 @@ from zaqar_lite.domain.errors import Unavailable, Unsupported
 from zaqar_lite.domain.models import QueueRef, Retries, Swept
 from zaqar_lite.storage.base import MAX_EXAMINED, RetriesOf
 from zaqar_lite.storage.redis.codec import pack_backoff
-from zaqar_lite.storage.redis.keys import EVERYWHERE, Keys, ref_of, tag_of
+from zaqar_lite.storage.redis.keys import EVERYWHERE, Keys, keys_of, ref_of, tag_of
 from zaqar_lite.storage.redis.router import Router
 from zaqar_lite.storage.redis.scripts import load
 
@@ -34,6 +40,8 @@ _QUEUES_PER_STEP = 100
 _ROUNDS = 100
 _COMPANION = b"\xff\xff"
 """In the place of a letter's length: it is a companion of a post."""
+ARMED_MS = 60_000
+"""How long the sweep goes on visiting a queue that was registered when a script asked for it."""
 _LATER_MS = 5_000
 """How long the sweep leaves a queue alone whose node does not answer."""
 
@@ -58,17 +66,27 @@ class Sweeper:
             )
             if not letters:
                 return drained, targets
-            for tag, group in groupby(letters, _target_of):
-                target = Keys(tag.decode())
-                dead = await self._deliver(keys, target, list(group))
+            for target, dead in (await self.bring(keys, letters)).items():
                 drained += dead
-                if dead:
-                    targets.add(ref_of(target.tag))
-            _, left = await self._router.run(
-                load("outbox_ack"), keys, letters[-1][:8], len(letters), repeatable=True
-            )
-            if not left:
+                targets.add(ref_of(target.tag))
+            if not await self.acknowledge(keys, letters):
                 return drained, targets
+
+    async def bring(self, keys: Keys, letters: Sequence[bytes]) -> dict[Keys, int]:
+        """Bring the first letters of a queue's outbox to their targets; answer how many to each."""
+        brought: dict[Keys, int] = {}
+        for tag, group in groupby(letters, _target_of):
+            target = keys_of(ref_of(tag.decode()))
+            if dead := await self._deliver(keys, target, list(group)):
+                brought[target] = brought.get(target, 0) + dead
+        return brought
+
+    async def acknowledge(self, keys: Keys, letters: Sequence[bytes]) -> int:
+        """Remove letters that have arrived from a queue's outbox; answer how many are left."""
+        _, left = await self._router.run(
+            load("outbox_ack"), keys, letters[-1][:8], len(letters), repeatable=True
+        )
+        return int(left)
 
     async def _deliver(self, source: Keys, target: Keys, letters: Sequence[bytes]) -> int:
         """Let letters and companions into their target; answer how many letters they were."""
@@ -153,7 +171,8 @@ class Sweeper:
     ) -> tuple[Swept, int, int]:
         """Run the sweep's script; again, after the queue was registered, where it has letters."""
         total = Swept()
-        for is_armed in (False, True):
+        armed_until = 0
+        for _ in range(2):
             (
                 status,
                 expired,
@@ -162,17 +181,19 @@ class Sweeper:
                 lapsed,
                 letters,
                 following,
+                now,
             ) = await self._router.run(
                 load("sweep"),
                 keys,
                 self._clock.offset_ms,
                 *("", "", budget),
-                *policy_words(queue, retries, is_armed=is_armed),
+                *policy_words(queue, retries, armed_until),
             )
             total = _sum(total, Swept(expired, promoted, lapsed, 0, forgotten))
             if status != b"arm":
                 break
-            await self.register(keys, self._clock.now_ms())
+            await self.register(keys, now)
+            armed_until = now + ARMED_MS
         return total, letters, following
 
 
@@ -190,16 +211,16 @@ def _policy(queue: QueueRef, retries: Retries) -> tuple[str | int | bytes, ...]:
 
 
 def policy_words(
-    queue: QueueRef, retries: Retries, *, is_armed: bool = False
+    queue: QueueRef, retries: Retries, armed_until: int = 0
 ) -> tuple[str | int | bytes, ...]:
     """What becomes of messages that fail, as scripts take it (`parts/policy.lua`).
 
-    `is_armed` says that the sweep knows of the queue, so that letters may leave it.
+    Until `armed_until` the sweep is known to come to the queue, so that letters may leave it.
 
     Raises:
         Unsupported: dead letters of the queue would go to a list of its own.
     """
-    return "1" if is_armed else "", *_policy(queue, retries)
+    return armed_until or "", *_policy(queue, retries)
 
 
 def _sum(one: Swept, other: Swept) -> Swept:

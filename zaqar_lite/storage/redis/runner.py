@@ -1,5 +1,6 @@
 """How an operation runs its script on a queue, and what it does when the script has answered."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
@@ -7,8 +8,10 @@ from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.redis.connection import Connection
 from zaqar_lite.storage.redis.keys import keys_of
-from zaqar_lite.storage.redis.letters import Sweeper
+from zaqar_lite.storage.redis.letters import ARMED_MS, Sweeper
 from zaqar_lite.storage.redis.scripts import load
+
+_MOST_ARMED = 10_000
 
 
 class Runner:
@@ -20,6 +23,7 @@ class Runner:
         self._follow_ups = connection.follow_ups
         self.sweeper = Sweeper(connection.router, clock)
         self._sending: dict[QueueRef, bool] = {}
+        self._armed: dict[QueueRef, int] = {}
 
     async def run(
         self, queue: QueueRef, script: str, *words: str | bytes | int, repeatable: bool = False
@@ -45,28 +49,46 @@ class Runner:
         if instant:
             await self._follow_ups.run(self.sweeper.register(keys_of(queue), instant))
 
-    async def try_to_register(self, queue: QueueRef, instant: int) -> bool:
-        """Let the sweep visit a queue; answer whether it knows by now."""
-        return await self._follow_ups.run(self.sweeper.register(keys_of(queue), instant))
+    def armed_until(self, queue: QueueRef) -> int:
+        """Until when the sweep is known to come to a queue, so that letters may leave it; or 0."""
+        return self._armed.get(queue, 0)
+
+    async def arm(self, queue: QueueRef, now: int) -> None:
+        """Register a queue whose script asked for it at `now`."""
+        await self.sweeper.register(keys_of(queue), now)
+        if len(self._armed) >= _MOST_ARMED:
+            self._armed.clear()
+        self._armed[queue] = now + ARMED_MS
+
+    async def try_to_arm(self, queue: QueueRef, now: int) -> bool:
+        """Register a queue whose script asked for it; answer whether the sweep knows by now."""
+        return await self._follow_ups.run(self.arm(queue, now))
 
     async def drain(self, queue: QueueRef) -> None:
         """Bring dead letters to their queues, at once or by the sweep."""
         await self._follow_ups.run(self.sweeper.drain(keys_of(queue)))
 
-    def send(self, queue: QueueRef) -> None:
-        """Begin to bring companions to their queues; what is on its way to one goes together."""
+    def send(self, queue: QueueRef, letters: Sequence[bytes] = ()) -> None:
+        """Begin to bring what is in a queue's outbox to its targets; one task does so for a queue.
+
+        `letters` are what is there, if the caller knows.
+        """
         if queue in self._sending:
             self._sending[queue] = True
             return
         self._sending[queue] = False
-        self._follow_ups.begin(self._send(queue))
+        self._follow_ups.begin(self._send(queue, letters))
 
-    async def _send(self, queue: QueueRef) -> None:
+    async def _send(self, queue: QueueRef, letters: Sequence[bytes]) -> None:
+        keys = keys_of(queue)
         try:
-            while True:
+            if letters:
+                await self.sweeper.bring(keys, letters)
+                self._sending[queue] |= bool(await self.sweeper.acknowledge(keys, letters))
+            else:
+                self._sending[queue] = True
+            while self._sending[queue]:
                 self._sending[queue] = False
-                await self.sweeper.drain(keys_of(queue))
-                if not self._sending[queue]:
-                    return
+                await self.sweeper.drain(keys)
         finally:
             del self._sending[queue]

@@ -3,8 +3,9 @@
 --       two durations (6 bytes each, ms), reason and detail as attempts have them.
 --       Acts: A; R and F, released or failed, with the delay; E, with ttl and grace; X, dead
 -- Answers: 'ok', instant to register, moved, a letter for each: D done, N not found, L lapsed,
--- H held by another, T no target. Or 'arm' and now: nothing is done, and the driver must register
--- the queue for the sweep first.
+-- H held by another, T no target; and the dead letters as they are in the outbox, or none where the
+-- driver must read it. Or 'arm' and now: nothing is done, and the driver must register the queue for the
+-- sweep first.
 -- include: version forget locate failing
 local NO_DELAY = 281474976710655
 local claim_id = ARGV[3]
@@ -124,7 +125,7 @@ apply('ZREM', held, gone)
 forget(gone, gone_tracks)
 table.sort(rows, function(a, b) return struct.unpack('>I8', a.position) < struct.unpack('>I8', b.position) end)
 apply('ZADD', expiry, raised)
-let_go(rows, held)
+local letters = let_go(rows, held)
 apply('HSET', tracks, changes)
 local claim = redis.call('HGET', claims, claim_id)
 if claim and (first_end or next(left_claim)) then
@@ -146,4 +147,4 @@ if at > 0 then
   hasten(at)
   at = schedule(at)
 end
-return {'ok', at, moved, table.concat(outcomes)}
+return {'ok', at, moved, table.concat(outcomes), letters}

@@ -1,7 +1,7 @@
 -- Tidy up one queue, and find when it must be visited next.
 -- ARGV: 1 offset, 4 about how many entries; 5 to 12: policy
 -- Answers: 'ok', or 'arm' when the driver must register the queue and come again; messages expired,
--- keys forgotten, promoted, lapsed, length of the outbox, next instant or 0.
+-- keys forgotten, promoted, lapsed, length of the outbox, next instant or 0, now.
 -- key outbox: list, letters and companions on their way; drained by outbox_ack, expires by `keep`
 -- key keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires by `keep`
 -- key forgets: zset, the same fields by deadline; expires by `keep`
@@ -46,4 +46,4 @@ if following > 0 then
 else
   redis.call('HDEL', state, 'due')
 end
-return {is_unarmed and 'arm' or 'ok', expired, #old, promoted + mended, ended - moved, waiting_letters, following}
+return {is_unarmed and 'arm' or 'ok', expired, #old, promoted + mended, ended - moved, waiting_letters, following, now}

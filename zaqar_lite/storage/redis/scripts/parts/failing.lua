@@ -10,7 +10,8 @@ local function judge(row)
   row.wait = row.reason and 0 or row.wait or backoff(failures)
 end
 
--- End the hand-outs of rows, and give them back or, where they have a reason, set them aside.
+-- End the hand-outs of rows, and give them back or, where they have a reason, set them aside. Answers as
+-- `set_aside`.
 local function let_go(rows, from)
   local letters, others = {}, {}
   for _, row in ipairs(rows) do
@@ -19,7 +20,7 @@ local function let_go(rows, from)
   end_attempts(rows)
   give_back(others, from)
   apply('ZREM', from, column(letters, 'position'))
-  set_aside(letters)
+  return set_aside(letters)
 end
 
 -- End up to `budget` leases that have lapsed, each a failure. Answers how many, whether none is

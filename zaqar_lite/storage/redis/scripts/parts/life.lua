@@ -3,7 +3,7 @@
 -- key messages: hash, position -> record; expires by `keep`
 -- key expiry: zset, every position by its deadline (ms); expires by `keep`
 -- include: now
-local life = redis.call('HMGET', state, 'last', 'horizon', 'due', 'ranked', 'returns')
+local life = redis.call('HMGET', state, 'last', 'horizon', 'due', 'ranked', 'returns', 'armed')
 
 -- Let `keys`, which this call wrote, live until the horizon of the queue, which is never before
 -- any deadline in it. It moves in steps of an hour, so that it is rarely written, and takes the

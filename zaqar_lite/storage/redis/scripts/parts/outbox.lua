@@ -30,14 +30,16 @@ end
 -- Put messages into the outbox: rows of position, track and reason; those that are put `back` also
 -- say until when they are delayed, and whether their counts begin anew. In this queue they are gone, in
 -- the target they will be when the driver has drained it, under the ids they have. They must have
--- left the index of their state.
+-- left the index of their state. Answers the letters where the outbox was empty and they are few: who has
+-- them need not read them.
 local function set_aside(rows)
   if #rows == 0 then
-    return
+    return {}
   end
   local positions = column(rows, 'position')
   local histories = gather(attempts, positions)
   local seq, latest = take_positions(#rows), now + 60000
+  local letters, bytes = {}, 0
   for i, row in ipairs(rows) do
     local record, track = redis.call('HGET', messages, row.position), row.track
     local length = origin_length(track)
@@ -64,9 +66,13 @@ local function set_aside(rows)
     local letter = struct.pack('>I6I5I4', expires, ttl, count) .. track:sub(16, 31)
       .. struct.pack('>HBI6', 32768 + #origin, flags, 0) .. begun .. origin .. last
     local history = histories[i] or ''
-    redis.call('RPUSH', outbox, struct.pack('>I8H', seq + i - 1, #target) .. target
-      .. struct.pack('>H', #letter) .. letter .. struct.pack('>I4', #history) .. history .. record)
+    letters[i] = struct.pack('>I8H', seq + i - 1, #target) .. target
+      .. struct.pack('>H', #letter) .. letter .. struct.pack('>I4', #history) .. history .. record
+    bytes = bytes + #letters[i]
   end
+  apply('RPUSH', outbox, letters)
   keep(latest, {outbox})
   forget(positions, column(rows, 'track'))
+  local is_alone = #letters <= 100 and bytes < 1048576 and redis.call('LLEN', outbox) == #letters
+  return is_alone and letters or {}
 end

@@ -1,9 +1,12 @@
 -- What becomes of messages that fail.
--- ARGV: 5 '1' when the driver has registered the queue for the sweep, 6 most claims, 7 most
+-- ARGV: 5 until when the sweep is known to come to the queue ('' where it is not), 6 most claims, 7 most
 --       failures, 8 the dead-letter queue's tag ('' for none), 9 ttl of letters in ms ('' for what
 --       remains), 10 the source's name, 11 the delays after failures (6 bytes each), 12 jitter
 -- include: life
-local is_armed = ARGV[5] == '1'
+-- The driver registered the queue after a call noted this instant. As long as it is to come, and what is
+-- noted is no earlier one, each visit of the sweep is followed by another.
+local armed_until = tonumber(ARGV[5])
+local is_armed = armed_until and armed_until > now and tonumber(life[6] or 0) >= armed_until
 local most_claims, most_failures = tonumber(ARGV[6]), tonumber(ARGV[7])
 local target, letter_ttl, source_name = ARGV[8], tonumber(ARGV[9]), ARGV[10]
 local delays, jitter = ARGV[11], tonumber(ARGV[12])
