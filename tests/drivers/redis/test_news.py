@@ -175,10 +175,12 @@ async def test_the_soonest_of_the_letters_that_come_together_is_told(
     store = queue.stores.messages
     assert isinstance(store, RedisMessageStore)
     router, offset = store._connection.router, store._runner._clock.offset_ms
+    await queue.move(target, "0" * 32)  # registers the queue with the sweep
+    armed_until = store._runner.armed_until(queue.ref)
     for delay in (HOUR, 2_000):
         (posted_id,) = await queue.post("a", ttl=2 * HOUR)
         policy = policy_words(
-            queue.ref, Retries(DeadLetter(target.ref, ttl_ms=2 * HOUR)), is_armed=True
+            queue.ref, Retries(DeadLetter(target.ref, ttl_ms=2 * HOUR)), armed_until
         )
         words = [offset, "", delay, "", *policy, bytes.fromhex(posted_id)]
         await router.run(load("move"), keys_of(queue.ref), *words)

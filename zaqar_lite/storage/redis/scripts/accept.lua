@@ -44,6 +44,7 @@ if #fresh == 0 then
 end
 local first = take_positions(#fresh)
 local positions, priorities, late, ends = {}, {}, {}, {}
+local records, its, deadlines, named, histories = {}, {}, {}, {}, {}
 for i, letter in ipairs(fresh) do
   local position, track = struct.pack('>I8', first + i - 1), letter[1]
   if has_flag(track, WAITS) then
@@ -53,14 +54,21 @@ for i, letter in ipairs(fresh) do
   else
     positions[#positions + 1], priorities[#priorities + 1] = position, priority_of(letter[2])
   end
-  redis.call('HSET', messages, position, letter[2])
-  redis.call('HSET', tracks, position, letter[1])
-  redis.call('ZADD', expiry, letter[3], position)
-  redis.call('HSET', ids, letter[1]:sub(51, 66), position)
+  local at = 2 * i
+  records[at - 1], records[at] = position, letter[2]
+  its[at - 1], its[at] = position, letter[1]
+  deadlines[at - 1], deadlines[at] = score_of(letter[3]), position
+  named[at - 1], named[at] = letter[1]:sub(51, 66), position
   if letter[4] ~= '' then
-    redis.call('HSET', attempts, position, letter[4])
+    histories[#histories + 1] = position
+    histories[#histories + 1] = letter[4]
   end
 end
+apply('HSET', messages, records)
+apply('HSET', tracks, its)
+apply('ZADD', expiry, deadlines)
+apply('HSET', ids, named)
+apply('HSET', attempts, histories)
 keep(latest, {messages, tracks, expiry, ids, attempts})
 if #positions > 0 then
   enter_ready(positions, priorities)

@@ -24,7 +24,7 @@ do
   for i, id in ipairs(live.ids) do
     local track = live.tracks[i]
     local is_its = track and track:sub(16, 31) == claim_id
-    found[id] = {position = live.positions[i], track = track, is_its = is_its,
+    found[id] = {position = live.positions[i], record = live.records[i], track = track, is_its = is_its,
       is_held = is_its and is_held(track), ended = track and bit.band(track:byte(34), 7)}
   end
 end
@@ -111,7 +111,7 @@ for _, entry in pairs(found) do
     first_end = math.min(first_end or entry.until_when, entry.until_when)
   end
   if entry.raised and not entry.is_gone then
-    raised[#raised + 1] = entry.raised
+    raised[#raised + 1] = score_of(entry.raised)
     raised[#raised + 1] = entry.position
     keep(entry.raised, {})
   end

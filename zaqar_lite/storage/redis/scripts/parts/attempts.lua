@@ -40,7 +40,8 @@ local function with_attempt(history, attempt, size)
 end
 
 -- End the hand-outs of messages: rows of position, track, outcome, at (when it ended), wait (how
--- long the message waits from then on) and texts. Their tracks are changed in the rows only.
+-- long the message waits from then on) and texts. Their tracks are changed in the rows only; the history
+-- of one that has a reason is noted in its row, for it leaves.
 local function end_attempts(rows)
   if #rows == 0 then
     return
@@ -56,8 +57,13 @@ local function end_attempts(rows)
   end
   for _, row in ipairs(rows) do
     local track = row.track
-    changes[#changes + 1] = row.position
-    changes[#changes + 1] = with_attempt(histories[row.position], pack_attempt(row))
+    local history = with_attempt(histories[row.position], pack_attempt(row))
+    if row.reason then
+      row.history, row.stored = history, track
+    else
+      changes[#changes + 1] = row.position
+      changes[#changes + 1] = history
+    end
     local failures = struct.unpack('>I4', track, 47)
     if row.outcome == FAILED or row.outcome == LAPSED then
       failures = failures + 1
@@ -65,6 +71,8 @@ local function end_attempts(rows)
     row.track = track:sub(1, 33) .. struct.pack('>BI6', row.outcome + REMEMBERED, 0)
       .. track:sub(41, 46) .. struct.pack('>I4', failures) .. track:sub(51)
   end
-  apply('HSET', attempts, changes)
-  keep(now, {attempts})
+  if #changes > 0 then
+    apply('HSET', attempts, changes)
+    keep(now, {attempts})
+  end
 end

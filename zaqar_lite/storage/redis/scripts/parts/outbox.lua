@@ -27,7 +27,22 @@ local function origin_of(row, id, count, last)
     .. track:sub(16, 31) .. struct.pack('>B', #source_name) .. source_name .. last .. row.reason
 end
 
--- Put messages into the outbox: rows of position, track and reason; those that are put `back` also
+-- The histories of rows whose hand-out has not ended now.
+local function histories_by(rows)
+  local positions, found = {}, {}
+  for _, row in ipairs(rows) do
+    if not row.history and has_flag(row.track, REMEMBERED) then
+      positions[#positions + 1] = row.position
+    end
+  end
+  for i, history in ipairs(gather(attempts, positions)) do
+    found[positions[i]] = history
+  end
+  return found
+end
+
+-- Put messages into the outbox: rows of position, track, reason and perhaps the record; those whose
+-- hand-out ends now also have their history, and the track that is stored; those that are put `back`
 -- say until when they are delayed, and whether their counts begin anew. In this queue they are gone, in
 -- the target they will be when the driver has drained it, under the ids they have. They must have
 -- left the index of their state. Answers the letters where the outbox was empty and they are few: who has
@@ -36,12 +51,12 @@ local function set_aside(rows)
   if #rows == 0 then
     return {}
   end
-  local positions = column(rows, 'position')
-  local histories = gather(attempts, positions)
+  local positions, histories, stored = column(rows, 'position'), histories_by(rows), {}
   local seq, latest = take_positions(#rows), now + 60000
   local letters, bytes = {}, 0
   for i, row in ipairs(rows) do
-    local record, track = redis.call('HGET', messages, row.position), row.track
+    local record, track = row.record or redis.call('HGET', messages, row.position), row.track
+    stored[i] = row.stored or track
     local length = origin_length(track)
     local id = row.position .. record:sub(24, 31)
     if length > 0 then
@@ -65,14 +80,14 @@ local function set_aside(rows)
     end
     local letter = struct.pack('>I6I5I4', expires, ttl, count) .. track:sub(16, 31)
       .. struct.pack('>HBI6', 32768 + #origin, flags, 0) .. begun .. origin .. last
-    local history = histories[i] or ''
+    local history = row.history or histories[row.position] or ''
     letters[i] = struct.pack('>I8H', seq + i - 1, #target) .. target
       .. struct.pack('>H', #letter) .. letter .. struct.pack('>I4', #history) .. history .. record
     bytes = bytes + #letters[i]
   end
   apply('RPUSH', outbox, letters)
   keep(latest, {outbox})
-  forget(positions, column(rows, 'track'))
+  forget(positions, stored)
   local is_alone = #letters <= 100 and bytes < 1048576 and redis.call('LLEN', outbox) == #letters
   return is_alone and letters or {}
 end

@@ -33,14 +33,14 @@ local function give_back(rows, from)
       if expires < until_when + MARGIN then
         expires = until_when + MARGIN
         ttl = expires - now
-        raised[#raised + 1] = expires
+        raised[#raised + 1] = score_of(expires)
         raised[#raised + 1] = row.position
       end
       track = struct.pack('>I6I5', expires, ttl) .. track:sub(12, 33)
         .. struct.pack('>BI6', track:byte(34) + PARKED, until_when) .. track:sub(41)
       latest = math.max(latest, expires)
       waiting_on[#waiting_on + 1] = row.position
-      ends[#ends + 1] = until_when
+      ends[#ends + 1] = score_of(until_when)
       first_return = math.min(first_return or until_when, until_when)
     else
       back[#back + 1] = row.position

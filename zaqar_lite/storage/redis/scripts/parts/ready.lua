@@ -22,6 +22,15 @@ local function hasten(at)
   end
 end
 
+-- An instant as the text of a score. One that follows itself is written out once.
+local written, text_of_written
+local function score_of(instant)
+  if instant ~= written then
+    written, text_of_written = instant, string.format('%.0f', instant)
+  end
+  return text_of_written
+end
+
 -- Add to a zset. `scores` is one for all or a list, best as text: Redis writes out each number that
 -- it is given. All are '0' where there is none.
 local function add_to(key, positions, scores)
