@@ -15,6 +15,7 @@ PAGES = (
     "service",
     "queues",
     "messages",
+    "events",
     "claims",
     "subscriptions",
     "keys",

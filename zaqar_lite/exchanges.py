@@ -1,5 +1,6 @@
 """A request on one of our connections, and its answer, which is written at once."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -90,6 +91,13 @@ class HttpExchange(RequestResponseCycle):
         self.on_response()
         if self._closes:
             self._connection.discard()
+
+    async def abort(self) -> None:
+        """End the connection now; whatever was not read of its answer is lost."""
+        self.transport.abort()
+        # The loop tells the protocol in its next round; then nobody misses the rest of the answer.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
     async def send(self, message: Any) -> None:  # noqa: ANN401 - an ASGI event
         """Send a part of an answer; end the connection behind one that came early."""

@@ -31,6 +31,7 @@ from zaqar_lite.service.courier import Courier, Transport
 from zaqar_lite.service.delivering import Deliveries
 from zaqar_lite.service.delivery_log import DeliveryLog
 from zaqar_lite.service.delivery_reports import DeliveryReports
+from zaqar_lite.service.events import Events
 from zaqar_lite.service.health import Health
 from zaqar_lite.service.identity.admin_key import AdminKey
 from zaqar_lite.service.identity.authority import Authority, Defaults
@@ -319,6 +320,7 @@ def _services(
         authority=Authority(Defaults(settings.role_defaults)),
         jobs=Jobs(messages, management, bulk, limits=limits, clock=clock),
         schedules=Schedules(management, service, clock),
+        events=Events(opened, policies, waiting, limits),
         quotas=quotas,
         usage=Usage(queues, stock, subscriptions, waiting, connected),
         connected=connected,

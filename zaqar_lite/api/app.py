@@ -25,6 +25,7 @@ from zaqar_lite.api.routes import Route, RouteTree
 from zaqar_lite.api.table import (
     claim_routes,
     encryption_routes,
+    event_routes,
     flavor_routes,
     job_routes,
     key_routes,
@@ -39,6 +40,7 @@ from zaqar_lite.api.table import (
 from zaqar_lite.api.v2.claims import ClaimHandlers
 from zaqar_lite.api.v2.deliveries import DeliveryHandlers
 from zaqar_lite.api.v2.encryption import EncryptionHandlers
+from zaqar_lite.api.v2.events import EventHandlers
 from zaqar_lite.api.v2.jobs import JobHandlers
 from zaqar_lite.api.v2.keys import KeyHandlers
 from zaqar_lite.api.v2.messages import MessageHandlers
@@ -55,6 +57,7 @@ from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.connected import Connected
 from zaqar_lite.service.delivering import Deliveries
 from zaqar_lite.service.delivery_reports import DeliveryReports
+from zaqar_lite.service.events import Events
 from zaqar_lite.service.health import Health
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.identity.identity import Identity
@@ -102,6 +105,7 @@ class Services:
     rates: Rates
     jobs: Jobs
     schedules: Schedules
+    events: Events
     trail: Trail | None = None
     identity: Identity | None = None
     keys: Keys | None = None
@@ -141,6 +145,7 @@ def build_app(
         pools=services.registry is not None,
     )
     settling = SettlingHandlers(services.settling)
+    events = EventHandlers(services.events, renderer)
     patience = Patience(services.waiting, longest=options.limits.max_wait)
     tree = RouteTree(
         (
@@ -158,6 +163,7 @@ def build_app(
             *message_routes(
                 MessageHandlers(services.messages, settling, patience, renderer), options.limits
             ),
+            *event_routes(events),
             *claim_routes(
                 ClaimHandlers(services.claims, patience, renderer), settling, options.limits
             ),
@@ -190,6 +196,10 @@ def build_app(
         services.policies.forget_all()
         framework.openapi_schema = None
 
+    def stop() -> None:
+        services.waiting.close()
+        events.close()
+
     gate = None
     if services.identity is not None:
         gate = Gate(services.identity, services.authority, check_store)
@@ -204,7 +214,7 @@ def build_app(
         framework_paths=frozenset((OPENAPI_PATH,)),
         lifespan=lifespan,
         check_store=check_store,
-        stop=services.waiting.close,
+        stop=stop,
         drain=readiness.drain,
         adopt=adopt,
         metrics=metrics,

@@ -19,6 +19,7 @@ _HEX_ID = re.compile(rb"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-
 _REFUSED = re.compile(r"q=0(?:\.0*)?")
 _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]*)?")
 _MAX_HEADER = 16_384
+EVENT_STREAM = b"text/event-stream"
 _INVALID_HEADER = "Invalid header value"
 _JSON_RANGES = {"*/*": 0, "application/*": 1, "application/json": 2}
 """The media ranges that admit JSON; the higher its number, the more a range has to say."""
@@ -89,8 +90,12 @@ class Checks:
                 "127.0.0.1 or localhost, or add the name to its setting allowed_hosts.",
             )
 
-    def run(self, request: Request, *, names_queue: bool, plain: bool = False) -> None:
+    def run(
+        self, request: Request, *, names_queue: bool, plain: bool = False, streams: bool = False
+    ) -> None:
         """Check a request to a known path; a `plain` one needs no Client-ID, and takes any Accept.
+
+        One that `streams` may accept events alone.
 
         Raises:
             HttpError: the first check that fails.
@@ -105,7 +110,11 @@ class Checks:
                 _check_queue(request)
             return
         accept = headers.get(b"accept")
-        if accept and accept not in (b"*/*", b"application/json"):
+        if (
+            accept
+            and accept not in (b"*/*", b"application/json")
+            and not (streams and EVENT_STREAM in accept.lower())
+        ):
             _check_accept(accept.decode("latin-1"))
         request.client_id = self._known_client(headers.get(b"client-id"))
         if request.principal.how is not _KEY or _is_in_a_project(request):

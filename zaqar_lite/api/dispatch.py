@@ -31,6 +31,8 @@ from zaqar_lite.api.http import (
 from zaqar_lite.api.lifespan import Lifespan, serve_lifespan
 from zaqar_lite.api.metering import Meter
 from zaqar_lite.api.routes import INVALID_REQUEST, OPEN_PATHS, Node, Route, RouteTree
+from zaqar_lite.api.signed_queries import EVENTS, take_signature
+from zaqar_lite.api.streaming import Streaming
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.connected import Connected
@@ -72,6 +74,7 @@ class Dispatcher:
         self._gate = gate
         self._gateways = gateways
         self._meter, self._rates = meter, meter.rates
+        self._streaming = Streaming(meter)
         self._connected = connected
         self._framework = framework
         self._framework_paths = framework_paths
@@ -124,7 +127,7 @@ class Dispatcher:
         span = None if self.traces is None else self.traces.begin(request)
         started = time.perf_counter()
         status = await self._serve(request, scope, send, exchange)
-        seconds = time.perf_counter() - started
+        seconds = (request.streams_since or time.perf_counter()) - started
         self.metrics.request(request.route, status, seconds)
         if self._access_log or seconds > SLOW or status >= FAILED:
             log_request(self._tree, request, status, seconds, every=self._access_log)
@@ -168,6 +171,9 @@ class Dispatcher:
                     self._meter.answered(request, found, request.answered)
                 return request.status
         headers = header_list(request, response)
+        if response.stream is not None:
+            await self._streaming.send(request, response, headers, send, exchange)
+            return response.status
         body = b"" if request.method == "HEAD" else response.body
         if exchange is None:
             await write(send, response.status, headers, body)
@@ -183,6 +189,8 @@ class Dispatcher:
     ) -> Route | Response:
         """Find out who asks, for what, and whether it may now."""
         self._checks.check_headers(request, scope["headers"])
+        if request.path.endswith(EVENTS) and request.query_string:
+            take_signature(request)
         if self._gateways is not None:
             self._gateways.check(request, scope)
         if self._gate is not None:
@@ -216,6 +224,7 @@ class Dispatcher:
                 request,
                 names_queue=request.path.startswith("/v2/queues/"),
                 plain=route is not None and route.plain,
+                streams=route is not None and route.streams,
             )
         if route is None:
             raise HttpError(405, "405 Method Not Allowed", headers=((b"allow", node.allow()),))
@@ -272,8 +281,10 @@ async def answer(request: Request, route: Route) -> Response:
 def header_list(request: Request, response: Response) -> list[tuple[bytes, bytes]]:
     """All headers of a response; without a body there is no Content-Type, for 204 no length."""
     headers = [(b"x-openstack-request-id", request.request_id.encode())]
-    if response.body:
+    if response.body or response.stream is not None:
         headers.append((b"content-type", response.media_type))
+    if response.stream is not None:
+        return [*headers, *response.headers]
     if response.status not in _NO_CONTENT_STATUSES:
         headers.append((b"content-length", b"%d" % len(response.body)))
     headers.extend(response.headers)

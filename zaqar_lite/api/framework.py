@@ -159,7 +159,9 @@ def _responses(route: Route, authenticates: bool) -> Schema:
             schema = route.answer
         elif status >= 400 and route.name not in ("ping", "readyz"):
             schema = "Error"
-        if schema:
+        if status == 200 and route.streams:
+            response["content"] = {"text/event-stream": {}}
+        elif schema:
             response["content"] = {"application/json": {"schema": _reference(schema)}}
         responses[str(status)] = response
     return responses

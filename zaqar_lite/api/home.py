@@ -25,6 +25,14 @@ def home_document(*, admin: bool, settles: bool, pools: bool = False) -> dict[st
         "rel/queue_purge": _resource(_QUEUE + "/purge", _NAME, "POST"),
         "rel/queue_ranges": _resource(_QUEUE + "/ranges{?count}", _NAME, "GET"),
         "rel/queue_history": _resource(_QUEUE + "/history{?state,marker,limit}", _NAME, "GET"),
+        "rel/queue_events": {
+            **_resource(
+                _QUEUE + "/events{?marker,start,echo,include_delayed,details,seconds}",
+                _NAME,
+                "GET",
+            ),
+            "hints": {"allow": ["GET"], "formats": {"text/event-stream": {}}},
+        },
         "rel/messages": _resource(
             _QUEUE + "/messages{?marker,limit,echo,include_claimed,include_delayed,wait}",
             _NAME,

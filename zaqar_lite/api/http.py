@@ -60,11 +60,21 @@ class Exchange(Protocol):
     ) -> None:
         """Send an answer; `headers` say how long its body is."""
 
+    async def abort(self) -> None:
+        """End the connection now; whatever was not read of its answer is lost."""
+
+
+Write = Callable[[bytes], Awaitable[None]]
+"""Send a part of a body; it returns once the connection has room for more."""
+Stream = Callable[[Write], Awaitable[None]]
+"""Write a body part by part, and end with it."""
+
 
 class Response(NamedTuple):
     """An answer: status, body (empty for none) and the headers that are not about the body.
 
-    `undo` takes back what was done for a client that has gone before it was answered.
+    `undo` takes back what was done for a client that has gone before it was answered. A `stream`
+    writes the body instead; it is always called, and cancelled where the server can't wait for it.
     """
 
     status: int
@@ -72,6 +82,7 @@ class Response(NamedTuple):
     headers: tuple[tuple[bytes, bytes], ...] = ()
     media_type: bytes = b"application/json"
     undo: Callable[[], Awaitable[object]] | None = None
+    stream: Stream | None = None
 
 
 NO_CONTENT = Response(204)
@@ -94,9 +105,11 @@ class Request:
     `headers` has lower-case names; of a repeated header the last value holds. `path_values` are
     the variable segments of the path, in order; `status` is what was answered, `answered` how many
     bytes its body had where the framework answered, and `route` the name of the route that did;
-    `waits` how many seconds it may wait for a message. `principal` is who sent it: whoever its
-    headers name where nobody authenticates. `tell` is called with the answer, before it leaves,
-    where the audit trail is told; `address` is where it came from, for that.
+    `streams_since` is when it began to stream, in seconds of `perf_counter`; `waits` how many
+    seconds it may wait for a message. `principal` is who sent it: whoever its headers name where
+    nobody authenticates; with `signed_query` its signature came in the query. `tell` is called
+    with the answer, before it leaves, where the audit trail is told; `address` is where it came
+    from, for that.
 
     It has no slots: what nobody sets costs a request nothing.
     """
@@ -114,7 +127,9 @@ class Request:
     status: int = field(init=False, default=0)
     answered: int = field(init=False, default=0)
     route: str = field(init=False, default="")
+    streams_since: float = field(init=False, default=0.0)
     waits: int = field(init=False, default=0)
+    signed_query: bool = field(init=False, default=False)
     address: str = field(init=False, default="")
     tell: "Callable[[Response], None] | None" = field(init=False, default=None)
     principal: Principal = field(init=False, default=TRUSTED)

@@ -30,6 +30,10 @@ class Meter:
         if size and self._kinds.get(route.name) == READ:
             self.rates.charge(request.project, READ, size)
 
+    def streamed(self, request: Request, size: int) -> None:
+        """Count the bytes that a stream has written."""
+        self.rates.charge(request.project, READ, size)
+
 
 def _kind(route: Route) -> int | None:
     """A route's kind. What only consumers may do in a route that others may use is reading too."""

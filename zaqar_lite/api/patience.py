@@ -55,7 +55,8 @@ class Patience:
         if not seconds:
             return await ask()
         request.waits = seconds
-        async with _watched(request) as gone:
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        async with watched(request, gone):
             found = await self._waiting.until_found(queue, seconds, ask, gone=gone, reads=reads)
             if found is not None and gone.done() and undo is not None:
                 await undo(found)
@@ -64,9 +65,8 @@ class Patience:
 
 
 @asynccontextmanager
-async def _watched(request: Request) -> AsyncIterator[asyncio.Future[None]]:
-    """A future that is done once the client has closed its connection."""
-    gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+async def watched(request: Request, gone: asyncio.Future[None]) -> AsyncIterator[None]:
+    """Let `gone` be done once the client has closed its connection."""
 
     async def watch() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -76,7 +76,7 @@ async def _watched(request: Request) -> AsyncIterator[asyncio.Future[None]]:
 
     watching = asyncio.create_task(watch(), name="watch client")
     try:
-        yield gone
+        yield
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)

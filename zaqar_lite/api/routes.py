@@ -40,7 +40,8 @@ class Route:
     that the domain calls Invalid. `statuses` are the answers that the route itself gives; those of
     the checks come on top. `body` names the schema of the request's document in `api/schemas.py`,
     a parameter's `schema` one there too. A route that `needs_store` is 503 until the stores are
-    open. A `plain` one is for tools: it needs no Client-ID and takes any Accept.
+    open. A `plain` one is for tools: it needs no Client-ID and takes any Accept. One that `streams`
+    answers with events, unless it answers an error.
     `largest_body` is refused before it is read: with 413, or with 400 and `too_large_title` where
     upstream has that.
     """
@@ -58,6 +59,7 @@ class Route:
     hot: bool = False
     public: bool = False
     plain: bool = False
+    streams: bool = False
     needs_store: bool = True
     invalid_title: str = INVALID_REQUEST
     largest_body: int = SMALL_BODY

@@ -8,6 +8,7 @@ from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON, Ended
 from zaqar_lite.domain.groups import MAX_GROUP
 from zaqar_lite.domain.limits import MAX_PROJECT_ID, Limits
 from zaqar_lite.domain.quotas import LARGEST, NAMES, RATES
+from zaqar_lite.service.events import LONGEST
 from zaqar_lite.service.identity.keys import (
     LONGEST_LIFE,
     LONGEST_OVERLAP,
@@ -313,6 +314,8 @@ def _parameters(limits: Limits) -> dict[str, Schema]:
         "QueueLimit": _whole(limits.max_queues_per_page),
         "ClaimLimit": _whole(limits.max_messages_per_claim_or_pop),
         "Delay": {"type": "integer", "minimum": 0, "maximum": limits.max_claim_ttl},
+        "StreamSeconds": {"type": "integer", "minimum": 0, "maximum": LONGEST},
+        "StreamStart": {"enum": ["first", "now"]},
         "Wait": {"type": "integer", "minimum": 0, "maximum": limits.max_wait},
         "KeyLimit": _whole(MOST_LISTED),
         "RangeCount": _whole(limits.max_ranges),

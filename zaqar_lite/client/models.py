@@ -2,8 +2,10 @@
 
 import dataclasses
 import datetime as dt
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import urlencode
 
 if TYPE_CHECKING:
     import typing_extensions
@@ -355,6 +357,32 @@ class SignedURL:
     methods: Sequence[str]
     expires: str
     signature: str
+
+    def address(self, url: str, client_id: str | None = None) -> str:
+        """Write the address of the queue's events, for a browser's EventSource (path "events").
+
+        Whoever has it can read the queue until it expires, so it is a secret.
+
+        Args:
+            url: the server, as the browser reaches it.
+            client_id: who reads, a UUID; a fresh one by default.
+
+        Raises:
+            ValueError: the permission is not for events.
+        """
+        path = next((path for path in self.paths if path.endswith("/events")), None)
+        if path is None:
+            message = "the permission is not for events: share(queue, paths=['events'])"
+            raise ValueError(message)
+        carried = {
+            "URL-Signature": self.signature,
+            "URL-Expires": self.expires,
+            "URL-Methods": ",".join(self.methods),
+            "URL-Paths": ",".join(self.paths),
+            "X-Project-ID": self.project,
+            "Client-ID": client_id or str(uuid.uuid4()),
+        }
+        return f"{url.rstrip('/')}{path}?{urlencode(carried)}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

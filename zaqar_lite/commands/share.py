@@ -24,7 +24,7 @@ def add_command(subparsers: Leaves) -> None:
     parser.add_argument(
         "--path",
         action="append",
-        choices=("messages", "claims", "subscriptions"),
+        choices=("messages", "claims", "subscriptions", "events"),
         help="what may be reached (messages); may be repeated",
     )
     parser.add_argument(
@@ -36,6 +36,11 @@ def add_command(subparsers: Leaves) -> None:
         type=seconds_above_zero,
         metavar="DURATION",
         help="how long it lasts, instead of --hours, such as 30m or 7d",
+    )
+    parser.add_argument(
+        "--address",
+        action="store_true",
+        help="print the address of the queue's events for a browser, instead of --path",
     )
     parser = add_leaf(
         subparsers, "unshare", unshare, "revoke all permissions that were made for a queue"
@@ -58,8 +63,11 @@ def share(client: "Client", arguments: argparse.Namespace, output: Output) -> No
         raise UsageError(message) from error
     signed = client.share(
         arguments.queue,
-        paths=arguments.path or ["messages"],
+        paths=["events"] if arguments.address else arguments.path or ["messages"],
         methods=arguments.method or ["GET"],
         expires=expires,
     )
-    output.record(as_row(signed))
+    if arguments.address:
+        output.record({"address": signed.address(client.url), "expires": signed.expires})
+    else:
+        output.record(as_row(signed))

@@ -14,7 +14,7 @@ from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.signing import SEPARATOR, Keyring, Revocations
 
-RESOURCES = ("messages", "subscriptions", "claims")
+RESOURCES = ("messages", "subscriptions", "claims", "events")
 METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 DEFAULT_EXPIRES = timedelta(days=1)
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"

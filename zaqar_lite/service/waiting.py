@@ -28,10 +28,11 @@ _LEAST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 class _Waiter:
     """Somebody who waits: a claimer in its turn, or a reader."""
 
-    __slots__ = ("_future", "counted", "reads")
+    __slots__ = ("_future", "counted", "missed", "reads")
 
     def __init__(self, *, reads: bool) -> None:
         self.reads = reads
+        self.missed = False  # woken while it asked: what it was told may be older
         self.counted = False  # woken by a hint that counted the messages, so nobody else is owed
         self._future: asyncio.Future[None] | None = None
 
@@ -42,9 +43,13 @@ class _Waiter:
     def wake(self) -> None:
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
+        else:
+            self.missed = True
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep until it is woken, or for so long."""
+        """Sleep until it is woken, or for so long; not at all when that was missed."""
+        if self.missed:
+            return
         loop = asyncio.get_running_loop()
         self._future = loop.create_future()
         timer = loop.call_later(max(seconds, 0), self.wake)
@@ -76,6 +81,35 @@ class _Line:
                 waiter.counted = counted
                 waiter.wake()
                 count -= 1
+
+
+class Place:
+    """A reader's place in a queue's line, for several waits; `leave` must be called in the end."""
+
+    __slots__ = ("_gone", "_line", "_queue", "_waiter", "_waiting")
+
+    def __init__(
+        self,
+        waiting: "Waiting",
+        queue: QueueRef,
+        line: _Line,
+        waiter: _Waiter,
+        gone: asyncio.Future[None],
+    ) -> None:
+        self._waiting = waiting
+        self._queue = queue
+        self._line = line
+        self._waiter = waiter
+        self._gone = gone
+
+    async def until_found(self, seconds: float, ask: Callable[[], Awaitable[T | None]]) -> T | None:
+        """Ask until there is an answer, or None after `seconds`."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        return await self._waiting.wait(self._line, self._waiter, ask, deadline, self._gone)
+
+    async def leave(self) -> None:
+        """Wait no more."""
+        await self._waiting.leave(self._queue, self._line, self._waiter)
 
 
 class Waiting:
@@ -146,21 +180,33 @@ class Waiting:
             found = await ask()
             if found is not None or seconds <= 0 or self._closed:
                 return found
-        self._check(queue.project)
         deadline = asyncio.get_running_loop().time() + seconds
-        waiter = _Waiter(reads=reads)
-        gone.add_done_callback(lambda _: waiter.wake())
-        line = self._enter(queue, waiter)
+        line, waiter = self._enter(queue, gone, reads=reads)
         try:
             await self._begin(queue, line)
-            found = await self._wait(line, waiter, ask, deadline, gone)
+            found = await self.wait(line, waiter, ask, deadline, gone)
         finally:
-            await self._leave(queue, line, waiter)
+            await self.leave(queue, line, waiter)
         if found is not None and not (reads or waiter.counted):
             line.wake(1)  # there may be more than it could take
         return found
 
-    async def _wait(
+    async def join(self, queue: QueueRef, gone: asyncio.Future[None]) -> Place:
+        """Take a reader's place, for several waits.
+
+        Raises:
+            TooMany: too many wait already, of this project or in this process.
+            QuotaReached: as many wait as the project's quota allows.
+        """
+        line, waiter = self._enter(queue, gone, reads=True)
+        try:
+            await self._begin(queue, line)
+        except BaseException:
+            await self.leave(queue, line, waiter)
+            raise
+        return Place(self, queue, line, waiter, gone)
+
+    async def wait(
         self,
         line: _Line,
         waiter: _Waiter,
@@ -168,10 +214,12 @@ class Waiting:
         deadline: float,
         gone: asyncio.Future[None],
     ) -> T | None:
+        """Ask in its turn until there is an answer; None at the deadline."""
         time = asyncio.get_running_loop().time
         asks = waiter.reads or next(iter(line.waiters)) is waiter
         while not (gone.done() or self._closed):
             if asks:
+                waiter.missed = False
                 found = await ask()
                 if found is not None:
                     return found
@@ -197,12 +245,17 @@ class Waiting:
         if self.count >= self._most:
             raise TooMany("Too many requests wait on this server already.")
 
-    def _enter(self, queue: QueueRef, waiter: _Waiter) -> _Line:
+    def _enter(
+        self, queue: QueueRef, gone: asyncio.Future[None], *, reads: bool
+    ) -> tuple[_Line, _Waiter]:
         """Stand in line."""
+        self._check(queue.project)
+        waiter = _Waiter(reads=reads)
+        gone.add_done_callback(lambda _: waiter.wake())
         self._per_project[queue.project] += 1
         line = self._lines.setdefault(queue, _Line())
         line.waiters[waiter] = None
-        return line
+        return line, waiter
 
     async def _begin(self, queue: QueueRef, line: _Line) -> None:
         """Set the alarm of a new line; the store announces the queue before this returns."""
@@ -214,7 +267,8 @@ class Waiting:
             with suppress(Unavailable):
                 await self._messages.watch(queue)
 
-    async def _leave(self, queue: QueueRef, line: _Line, waiter: _Waiter) -> None:
+    async def leave(self, queue: QueueRef, line: _Line, waiter: _Waiter) -> None:
+        """Leave the line."""
         del line.waiters[waiter]
         self._per_project[queue.project] -= 1
         if not self._per_project[queue.project]:

@@ -2,6 +2,7 @@
 
 from zaqar_lite.api.table.claims import claim_routes
 from zaqar_lite.api.table.encryption import encryption_routes
+from zaqar_lite.api.table.events import event_routes
 from zaqar_lite.api.table.jobs import job_routes
 from zaqar_lite.api.table.keys import key_routes
 from zaqar_lite.api.table.messages import message_routes
@@ -15,6 +16,7 @@ from zaqar_lite.api.table.subscriptions import subscription_routes
 __all__ = [
     "claim_routes",
     "encryption_routes",
+    "event_routes",
     "flavor_routes",
     "job_routes",
     "key_routes",

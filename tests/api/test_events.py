@@ -1,0 +1,525 @@
+"""Streams of events: each message once, as it becomes visible, and on from where one was cut."""
+
+import asyncio
+import http.server
+import json
+import os
+import queue
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.api.conftest import CLIENT_ID, PROJECT, Api, MakeApi
+from tests.api.sockets import Raw, request
+from tests.conftest import StartServer
+from zaqar_lite.client import Client
+
+pytestmark = pytest.mark.anyio
+OTHER = "5a5b1d5e-6b5c-4e53-9d0b-5b7b1f0f2a11"
+
+
+class Event(NamedTuple):
+    """One event as a browser dispatches it."""
+
+    id: str
+    body: Any
+    message: Mapping[str, Any]
+
+
+class Listener:
+    """A stream that a test reads: what the application sent, by the rules of EventSource."""
+
+    def __init__(self) -> None:
+        self.head: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+        self.last_id = ""
+        self.comments = 0
+        self.ended = asyncio.Event()
+        self._text = b""
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+
+    async def take(self, message: Any) -> None:
+        """Take what the application sends."""
+        if message["type"] == "http.response.start":
+            self.head.set_result(message)
+            return
+        self._text += message.get("body", b"")
+        while b"\n\n" in self._text:
+            block, self._text = self._text.split(b"\n\n", 1)
+            self._dispatch(block.decode())
+        if not message.get("more_body"):
+            self.ended.set()
+
+    def _dispatch(self, block: str) -> None:
+        data = []
+        for line in block.split("\n"):
+            name, _, value = line.partition(": ")
+            if name == "id":
+                self.last_id = value
+            elif name == "data":
+                data.append(value)
+            elif line == ":":
+                self.comments += 1
+        if data:
+            message = json.loads("\n".join(data))
+            self._events.put_nowait(Event(self.last_id, message["body"], message))
+
+    async def next(self, seconds: float = 10) -> Event:
+        """The next event."""
+        return await asyncio.wait_for(self._events.get(), seconds)
+
+    async def bodies(self, count: int, seconds: float = 10) -> list[Any]:
+        """The bodies of the next events."""
+        return [(await self.next(seconds)).body for _ in range(count)]
+
+    def rest(self) -> list[Any]:
+        """The bodies of the events that nobody has taken."""
+        return [self._events.get_nowait().body for _ in range(self._events.qsize())]
+
+
+@asynccontextmanager
+async def listening(
+    api: Api, query: str = "echo=true", last: str | None = None, **headers: str
+) -> AsyncIterator[Listener]:
+    """Open a stream of the test's queue."""
+    listener, gone = Listener(), asyncio.Event()
+    sent = {"host": "localhost", "client-id": CLIENT_ID, "x-project-id": PROJECT, **headers}
+    sent |= {} if last is None else {"last-event-id": last}
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": f"/v2/queues/{api.queue}/events",
+        "query_string": query.encode(),
+        "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
+    }
+
+    async def receive() -> Any:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    app: Any = api.http._transport.app  # type: ignore[attr-defined]
+    task = asyncio.create_task(app(scope, receive, listener.take))
+    try:
+        yield listener
+    finally:
+        gone.set()
+        await asyncio.wait_for(task, 10)
+
+
+async def told(api: Api, last: str | None = None, query: str = "echo=true") -> list[Any]:
+    """The bodies of all events that are there now."""
+    async with listening(api, f"{query}&seconds=0", last) as listener:
+        await asyncio.wait_for(listener.ended.wait(), 10)
+        return listener.rest()
+
+
+async def test_tells_what_is_there_and_what_comes(api: Api) -> None:
+    (first,) = await api.post({"body": {"a": 1}, "ttl": 300})
+    async with listening(api) as listener:
+        head = await listener.head
+        assert head["status"] == 200
+        headers = dict(head["headers"])
+        assert headers[b"content-type"] == b"text/event-stream"
+        assert headers[b"cache-control"] == b"no-store"
+        assert b"content-length" not in headers
+        event = await listener.next()
+        assert event.message["id"] == first
+        assert set(event.message) == {"id", "href", "ttl", "age", "body"}
+        await api.post({"body": 2}, {"body": 3})
+        assert await listener.bodies(2) == [2, 3]
+
+
+async def test_claims_nothing_and_shows_what_is_claimed(api: Api) -> None:
+    await api.post({"body": 1})
+    (message,) = await api.claim()
+    async with listening(api, "echo=true&details=true") as listener:
+        event = await listener.next()
+        assert event.message["id"] == message["id"]
+        assert event.message["claim_count"] == 1
+
+
+async def test_leaves_out_own_messages_unless_asked(api: Api) -> None:
+    await api.post({"body": "mine"})
+    await api.post({"body": "theirs"}, Client_ID=OTHER)
+    async with listening(api, "") as listener:
+        assert (await listener.next()).body == "theirs"
+
+
+async def test_an_event_id_is_a_marker_of_a_list_too(api: Api) -> None:
+    ids = await api.post(*({"body": n} for n in range(5)))
+    async with listening(api) as listener:
+        events = [await listener.next() for _ in range(5)]
+    for event in events:
+        expected = list(range(event.body + 1, 5))
+        assert await told(api, event.id) == expected
+        listed = await api.browse(f"echo=true&marker={event.id}")
+        assert [message["body"] for message in listed] == expected
+    assert await told(api, ids[2]) == [3, 4]
+    assert await told(api, query=f"echo=true&marker={ids[2]}") == [3, 4]
+
+
+async def test_begins_now_when_asked(api: Api) -> None:
+    assert await told(api, query="echo=true&start=now") == []
+    await api.post({"body": "old"})
+    async with listening(api, "echo=true&start=now") as listener:
+        await listener.head
+        await api.post({"body": "new"})
+        assert (await listener.next()).body == "new"
+
+
+async def test_a_stream_that_was_cut_before_any_event_goes_on_where_it_began(api: Api) -> None:
+    await api.post({"body": "old"})
+    async with listening(api, "echo=true&start=now") as listener:
+        await listener.head
+    await api.post({"body": "between"})
+    assert await told(api, listener.last_id, "echo=true&start=now") == ["between"]
+
+
+@pytest.mark.parametrize(
+    "query", ["marker=x", "start=then", "seconds=-1", "seconds=3601", "seconds=x", "echo=2"]
+)
+async def test_refuses_what_it_cannot_do(api: Api, query: str) -> None:
+    assert (await api.call("GET", f"events?{query}")).status_code == 400
+
+
+async def test_refuses_a_last_event_id_that_is_none(api: Api) -> None:
+    for wrong in ("x", "0" * 17, "f" * 16 + "-" + "0" * 16, "0" * 16 + "-" + "0" * 15 + "1-1"):
+        answer = await api.call("GET", "events?seconds=0", Last_Event_ID=wrong)
+        assert answer.status_code == 400, wrong
+
+
+async def test_a_browser_accepts_only_events_and_errors_are_json(api: Api) -> None:
+    accept = {"Accept": "text/event-stream"}
+    assert (await api.call("GET", "events?seconds=0", **accept)).status_code == 200
+    refused = await api.call("GET", "events?seconds=x", **accept)
+    assert refused.json()["title"] == "Invalid parameter"
+    assert (await api.call("GET", "messages", **accept)).status_code == 406
+    assert (await api.call("GET", "events", Accept="text/html")).status_code == 406
+
+
+async def test_a_body_with_line_ends_stays_one_event(api: Api) -> None:
+    document = b'{"messages": [{"body": {\r\n"a":\r 1,\n\n"b": "x\\ny"}}]}'
+    headers = {"Client-ID": CLIENT_ID, "X-Project-ID": PROJECT}
+    path = f"/v2/queues/{api.queue}/messages"
+    posted = await api.http.post(path, content=document, headers=headers)
+    assert posted.status_code == 201, posted.text
+    assert await told(api) == [{"a": 1, "b": "x\ny"}]
+
+
+async def delayed(api: Api) -> None:
+    await api.call("PUT", "", {"_default_message_delay": 30})
+
+
+async def test_a_delayed_message_is_told_when_it_is_due(api: Api) -> None:
+    await delayed(api)
+    await api.post({"body": "late", "delay": 1}, {"body": "at once", "delay": 0})
+    async with listening(api) as listener:
+        assert await listener.bodies(2) == ["at once", "late"]
+        await api.post({"body": "later", "delay": 1})
+        await api.post({"body": "next", "delay": 0})
+        assert await listener.bodies(2) == ["next", "later"]
+        assert listener.rest() == []
+    assert await told(api, listener.last_id) == []
+
+
+async def test_who_comes_back_misses_nothing_that_became_visible_meanwhile(api: Api) -> None:
+    await delayed(api)
+    for n in range(60):
+        await api.post({"body": n, "delay": (60 - n) if n % 2 else 0})
+    seen = await told_until(api, None)
+    assert seen.bodies == [n for n in range(60) if not n % 2]
+    for step in range(1, 61):
+        api.advance(1)
+        late = await told_until(api, seen.last_id)
+        seen = Seen(seen.bodies + late.bodies, late.last_id)
+        # What is due now was told, once.
+        due = {n for n in range(60) if not n % 2 or 60 - n < step}
+        assert due <= set(seen.bodies)
+    api.advance(2)
+    seen = Seen(seen.bodies + await told(api, seen.last_id), "")
+    assert sorted(seen.bodies) == list(range(60))
+
+
+class Seen(NamedTuple):
+    bodies: list[Any]
+    last_id: str
+
+
+async def told_until(api: Api, last: str | None) -> Seen:
+    async with listening(api, "echo=true&seconds=0", last) as listener:
+        await asyncio.wait_for(listener.ended.wait(), 10)
+        return Seen(listener.rest(), listener.last_id)
+
+
+async def test_what_was_cut_anywhere_is_told_again_or_for_the_first_time(api: Api) -> None:
+    """Read one event, go away, come back by its id: all are told, and few of them twice."""
+    await delayed(api)
+    for n in range(30):
+        await api.post({"body": n, "delay": n % 3})
+    api.advance(5)
+    bodies: list[Any] = []
+    last: str | None = None
+    for _ in range(200):
+        async with listening(api, "echo=true&seconds=0", last) as listener:
+            await asyncio.wait_for(listener.ended.wait(), 10)
+            if listener._events.empty():
+                break
+            event = await listener.next()
+            bodies.append(event.body)
+            last = event.id
+    assert sorted(set(bodies)) == list(range(30))
+
+
+async def test_begins_now_with_what_is_due_later(api: Api) -> None:
+    await delayed(api)
+    await api.post({"body": "old", "delay": 0}, {"body": "waits", "delay": 10})
+    seen = await told_until_from_now(api)
+    assert seen.bodies == []
+    api.advance(11)
+    assert await told(api, seen.last_id) == ["waits"]
+
+
+async def told_until_from_now(api: Api) -> Seen:
+    async with listening(api, "echo=true&seconds=0&start=now") as listener:
+        await asyncio.wait_for(listener.ended.wait(), 10)
+        return Seen(listener.rest(), listener.last_id)
+
+
+async def test_tells_delayed_messages_at_once_when_asked(api: Api) -> None:
+    await delayed(api)
+    await api.post({"body": "late", "delay": 20})
+    seen = await told(api, query="echo=true&include_delayed=true")
+    assert seen == ["late"]
+
+
+async def test_a_delay_that_is_switched_off_or_cut_short_tells_what_waited(api: Api) -> None:
+    await delayed(api)
+    first, _ = await api.post({"body": "edited", "delay": 30}, {"body": "waits", "delay": 30})
+    async with listening(api) as listener:
+        await listener.head
+        await api.post({"body": "now", "delay": 0})
+        assert (await listener.next()).body == "now"
+        edited = await api.call("PATCH", f"messages/{first}", {"delay": 0})
+        assert edited.status_code == 200
+        assert (await listener.next()).body == "edited"
+        patch = [{"op": "replace", "path": "/metadata/_default_message_delay", "value": 0}]
+        content_type = "application/openstack-messaging-v2.0-json-patch"
+        assert (await api.call("PATCH", "", patch, Content_Type=content_type)).status_code == 200
+        await api.post({"body": "after"})
+        assert sorted(await listener.bodies(2)) == ["after", "waits"]
+        assert listener.rest() == []
+
+
+async def test_streams_count_among_those_who_wait(make_api: MakeApi) -> None:
+    async with make_api(max_waiters_per_project=2) as api:
+        async with listening(api) as one, listening(api) as two:
+            await one.head
+            await two.head
+            refused = await api.call("GET", "events")
+            assert refused.status_code == 429
+            assert int(refused.headers["Retry-After"]) >= 1
+        assert (await api.call("GET", "events?seconds=0")).status_code == 200
+
+
+async def test_says_that_it_lives_and_ends_when_the_server_stops(make_api: MakeApi) -> None:
+    async with make_api() as api:
+        app: Any = api.http._transport.app  # type: ignore[attr-defined]
+        async with listening(api) as listener:
+            await listener.head
+            app.stop()
+            await asyncio.wait_for(listener.ended.wait(), 10)
+
+
+SIGNED = {"signed_url_secret_key": "a key for the tests, which nobody guesses", "auth": "keys"}
+
+
+async def signed(api: Api, key: str, *paths: str, **more: str) -> str:
+    """The query of a signed address of the test's queue."""
+    bearer = {"Authorization": f"Bearer {key}"}
+    document = {"paths": list(paths), "methods": ["GET"], **more}
+    given = await api.call("POST", "share", document, **bearer)
+    assert given.status_code == 200, given.text
+    permit = given.json()
+    return urlencode(
+        {
+            "URL-Signature": permit["signature"],
+            "URL-Expires": permit["expires"],
+            "URL-Methods": ",".join(permit["methods"]),
+            "URL-Paths": ",".join(permit["paths"]),
+            "X-Project-ID": permit["project"],
+            "Client-ID": str(uuid.uuid4()),
+        }
+    )
+
+
+async def make_key(api: Api, tmp_path: Any) -> str:
+    admin = (tmp_path / "admin.key").read_text().strip()
+    document = {"project": PROJECT, "grants": ["*:*"]}
+    bearer = {"Authorization": f"Bearer {admin}"}
+    made = await api.http.post("/v2/keys", json=document, headers=bearer)
+    key: str = made.json()["key"]
+    return key
+
+
+async def test_an_address_can_carry_its_signature(make_api: MakeApi, tmp_path: Any) -> None:
+    async with make_api(**SIGNED, admin_key_file=tmp_path / "admin.key") as api:
+        key = await make_key(api, tmp_path)
+        await api.post({"body": 1}, Authorization=f"Bearer {key}")
+        del api.http.headers["Client-ID"], api.http.headers["X-Project-ID"]
+        bare = {"accept": "text/event-stream"}
+        query = await signed_with_headers(api, key, "events")
+
+        async def status(query: str, **headers: str) -> int:
+            answer = await api.http.get(
+                f"/v2/queues/{api.queue}/events?seconds=0&{query}", headers={**bare, **headers}
+            )
+            return answer.status_code
+
+        answer = await api.http.get(
+            f"/v2/queues/{api.queue}/events?seconds=0&{query}", headers=bare
+        )
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["access-control-allow-origin"] == "*"
+        assert '"body":1' in answer.text
+        assert await status("") == 401
+        assert await status(query.replace("Signature=", "Signature=0")) == 404
+        assert await status(query.replace(PROJECT, "another")) == 404
+        assert await status(f"{query}&X-Project-ID={PROJECT}") == 400
+        assert await status(query, Authorization=f"Bearer {key}") == 400
+        # It opens nothing else, and no other signature opens this.
+        elsewhere = await api.http.get(f"/v2/queues/{api.queue}/messages?{query}")
+        assert elsewhere.status_code == 401
+        assert await status(await signed_with_headers(api, key, "messages")) == 404
+        revoked = await api.http.delete(
+            f"/v2/queues/{api.queue}/share",
+            headers={"Authorization": f"Bearer {key}", "Client-ID": CLIENT_ID},
+        )
+        assert revoked.status_code == 204
+        assert await status(query) == 404
+
+
+async def signed_with_headers(api: Api, key: str, *paths: str) -> str:
+    api.http.headers["Client-ID"] = CLIENT_ID
+    try:
+        return await signed(api, key, *paths)
+    finally:
+        del api.http.headers["Client-ID"]
+
+
+async def test_a_stream_ends_with_its_signature(make_api: MakeApi, tmp_path: Any) -> None:
+    async with make_api(**SIGNED, admin_key_file=tmp_path / "admin.key") as api:
+        key = await make_key(api, tmp_path)
+        now = time.gmtime(time.time() + 3)
+        until = time.strftime("%Y-%m-%dT%H:%M:%S", now)
+        query = await signed(api, key, "events", expires=until)
+        async with listening(api, query) as listener:
+            await asyncio.wait_for(listener.ended.wait(), 10)
+
+
+def stream(path: str = "/v2/queues/q/events?echo=true", **headers: str) -> bytes:
+    return request("GET", path, headers=headers)
+
+
+def test_a_stop_ends_all_streams_also_those_that_nobody_reads(server_process: StartServer) -> None:
+    server = server_process()
+    with Client(server.url, project=PROJECT) as client, Raw(server) as idle, Raw(server) as full:
+        for _ in range(64):
+            client.post("q", "x" * 200_000)
+        full.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        full.send(stream())
+        idle.send(stream("/v2/queues/empty/events"))
+        assert b"200 OK" in idle._until(b"\r\n\r\n")
+        time.sleep(1)
+        started = time.monotonic()
+        assert server.terminate() == 0
+        assert time.monotonic() - started < 5
+        assert idle.rest().endswith(b"0\r\n\r\n")
+
+
+def test_a_reader_that_does_not_read_is_dropped(server_process: StartServer) -> None:
+    server = server_process("memory://", env={"ZAQAR_REQUEST_TIMEOUT": "2"})
+    with Client(server.url, project=PROJECT) as client, Raw(server) as full:
+        for _ in range(64):
+            client.post("q", "x" * 200_000)
+        full.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        full.send(stream())
+        time.sleep(8)
+        read = 0
+        try:
+            while part := full.socket.recv(1 << 20):
+                read += len(part)
+        except ConnectionResetError:
+            pass
+        assert read < 64 * 200_000
+
+
+_PAGE = b"""<!doctype html><script>
+const source = new EventSource(%s);
+source.onmessage = event => fetch("/seen?" + JSON.parse(event.data).body);
+</script>"""
+
+
+class _Site(http.server.ThreadingHTTPServer):
+    """Another origin: a page that opens a stream, and what its script says to have seen."""
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__(("127.0.0.1", 0), _Visitor)
+        self.page = page
+        self.seen: queue.Queue[str] = queue.Queue()
+
+
+class _Visitor(http.server.BaseHTTPRequestHandler):
+    server: _Site
+
+    def do_GET(self) -> None:
+        path, _, said = self.path.partition("?")
+        if path == "/seen":
+            self.server.seen.put(said)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(self.server.page if path == "/" else b"")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.skipif("ZAQAR_TEST_ALL" not in os.environ, reason="needs a browser")
+def test_a_page_of_another_origin_opens_a_signed_address(
+    server_process: StartServer, tmp_path: Any
+) -> None:
+    """Also after the server was started again: the browser comes back by itself."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    assert browser is not None, "install chromium"
+    key = {"ZAQAR_SIGNED_URL_SECRET_KEY": SIGNED["signed_url_secret_key"]}
+    server = server_process(f"embedded://{tmp_path}/data", env=key)
+    with Client(server.url, project=PROJECT) as client:
+        client.post("orders", "one")
+        permit = client.share("orders", paths=["events"])
+        page = _PAGE % json.dumps(permit.address(server.url)).encode()
+        flags = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}")
+        with _Site(page) as site:
+            threading.Thread(target=site.serve_forever, daemon=True).start()
+            address = f"http://127.0.0.1:{site.server_port}/"
+            with subprocess.Popen(
+                [browser, *flags, address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ) as running:
+                try:
+                    assert site.seen.get(timeout=60) == "one"
+                    client.post("orders", "two")
+                    assert site.seen.get(timeout=30) == "two"
+                    server.kill()
+                    server.start()
+                    client.post("orders", "three")
+                    assert site.seen.get(timeout=60) == "three"
+                finally:
+                    running.terminate()
+                    site.shutdown()

@@ -1,0 +1,177 @@
+"""Server-sent events: a queue's messages, as they become visible."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from zaqar_lite.api import query
+from zaqar_lite.api.checks import EVENT_STREAM, queue_of
+from zaqar_lite.api.http import HttpError, Request, Response, Write
+from zaqar_lite.api.patience import watched
+from zaqar_lite.api.render import Renderer, to_json
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.service.events import LONGEST, Event, Events, Stream
+
+RETRY = 2_000
+"""Milliseconds after which a browser connects again."""
+_AWAY = 2.0
+"""Seconds between two tries while the store is away."""
+_LATEST = 10.0
+"""Seconds that a stream at its end has for the messages that are there."""
+_HEADERS = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
+_ANY_ORIGIN = (b"access-control-allow-origin", b"*")
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+
+
+class EventHandlers:
+    """The handler of `/v2/queues/{queue_name}/events`."""
+
+    def __init__(self, events: Events, renderer: Renderer) -> None:
+        self._events = events
+        self._renderer = renderer
+        self._blocked: set[asyncio.Task[object]] = set()
+
+    def close(self) -> None:
+        """End the streams that wait for a slow reader: the server stops."""
+        for task in self._blocked:
+            task.cancel()
+
+    async def follow(self, request: Request) -> Response:
+        """Stream the messages of a queue."""
+        found = query.parameters(request)
+        echo = query.boolean(found, "echo")
+        details = query.boolean(found, "details")
+        include_delayed = query.boolean(found, "include_delayed")
+        seconds = _seconds(request, query.whole(found, "seconds", LONGEST))
+        start = query.text(found, "start")
+        if start not in (None, "first", "now"):
+            raise HttpError(400, "Invalid parameter", "'start' must be 'first' or 'now'.")
+        last = request.headers.get(b"last-event-id", b"").decode("latin-1")
+        queue = queue_of(request)
+        request.waits = seconds
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        stream = await self._events.open(
+            queue,
+            marker=last or query.text(found, "marker"),
+            from_now=start == "now",
+            exclude_client_id=None if echo else request.client_id,
+            include_delayed=include_delayed,
+            gone=gone,
+        )
+        path = f"/v2/queues/{queue.name}"
+
+        async def run(write: Write) -> None:
+            writer = _Writer(write, self._blocked, self._renderer, path, details=details)
+            try:
+                async with watched(request, gone):
+                    await self._run(stream, writer, seconds, gone)
+            finally:
+                await stream.leave()
+
+        headers = (*_HEADERS, _ANY_ORIGIN) if request.signed_query else _HEADERS
+        return Response(200, b"", headers, EVENT_STREAM, stream=run)
+
+    async def _run(
+        self, stream: Stream, writer: "_Writer", seconds: int, gone: asyncio.Future[None]
+    ) -> None:
+        time = asyncio.get_running_loop().time
+        ends = time() + seconds
+        beat = time() + self._events.heartbeat
+        await writer.begin(str(stream.cursor))
+        while not (gone.done() or self._events.is_closed):
+            try:
+                events = await stream.next(min(beat, ends) - time())
+            except Unavailable:
+                events = None
+                await asyncio.wait((gone,), timeout=min(_AWAY, max(ends - time(), 0)))
+            if events is not None:
+                await writer.tell(events, str(stream.cursor))
+            elif time() >= beat:
+                await writer.beat(str(stream.cursor))
+            if events is not None or time() >= beat:
+                beat = time() + self._events.heartbeat
+            if time() >= ends and (events is None or time() >= ends + _LATEST):
+                return
+
+
+class _Writer:
+    """Write events, and remember which id the client has."""
+
+    __slots__ = ("_blocked", "_details", "_id", "_path", "_renderer", "_write")
+
+    def __init__(
+        self,
+        write: Write,
+        blocked: set[asyncio.Task[object]],
+        renderer: Renderer,
+        path: str,
+        *,
+        details: bool,
+    ) -> None:
+        self._write = write
+        self._blocked = blocked
+        self._renderer = renderer
+        self._path = path
+        self._details = details
+        self._id = ""
+
+    async def begin(self, cursor: str) -> None:
+        """Give the id to come back with, should nothing happen."""
+        self._id = cursor
+        await self._send(b"retry: %d\nid: %b\n\n" % (RETRY, cursor.encode()))
+
+    async def beat(self, cursor: str) -> None:
+        """Say that the stream lives, and where it stands."""
+        await self._send(b":\n\n" if cursor == self._id else self._at(cursor))
+
+    async def tell(self, events: Sequence[Event], cursor: str) -> None:
+        """Write events, in one piece."""
+        parts = []
+        for event in events:
+            shown = self._renderer.message(self._path, event.message, details=self._details)
+            if event.cursor is not None:
+                self._id = str(event.cursor)
+                parts.append(b"id: %b\n" % self._id.encode())
+            lines = _LINE_END.split(to_json(shown))
+            parts.append(b"".join([b"data: %b\n" % line for line in lines]) + b"\n")
+        if cursor != self._id:
+            parts.append(self._at(cursor))
+        await self._send(b"".join(parts))
+
+    def _at(self, cursor: str) -> bytes:
+        self._id = cursor
+        return b"id: %b\n\n" % cursor.encode()
+
+    async def _send(self, part: bytes) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - for the type checker
+        self._blocked.add(task)
+        try:
+            await self._write(part)
+        finally:
+            self._blocked.discard(task)
+
+
+def _seconds(request: Request, wanted: int) -> int:
+    """How long a stream lasts: as asked, but no longer than the credential of its request.
+
+    Raises:
+        HttpError: 400, out of range.
+    """
+    if not 0 <= wanted <= LONGEST:
+        raise HttpError(
+            400,
+            "Invalid parameter",
+            f"'seconds' must be between 0 and {LONGEST}; it is {wanted}.",
+        )
+    now = datetime.now(UTC)
+    expires = request.headers.get(b"url-expires")
+    if expires is not None and b"url-signature" in request.headers:
+        until = datetime.fromisoformat(expires.decode("latin-1"))
+        until = until.replace(tzinfo=UTC) if until.tzinfo is None else until
+        wanted = min(wanted, max(int((until - now).total_seconds()), 0))
+    expires_at = request.principal.expires_at
+    if expires_at is not None:
+        wanted = min(wanted, max(expires_at // 1_000 - int(now.timestamp()), 0))
+    return wanted

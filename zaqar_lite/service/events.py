@@ -1,0 +1,300 @@
+"""Streams of events: the messages of a queue, each once, from when it is visible.
+
+A message is visible once it was posted and its delay is over. Claims do not count: whether a
+worker takes it first is a race, and whoever watches a queue wants to see it either way.
+
+A stream goes through the queue by position, as a list does, and claims nothing. On a queue that
+delays, it passes messages that are not due yet; it looks at those again when one of them may be
+due. Where a stream stands is a `Cursor`, which is the id of each event: a list's marker while
+nothing is pending, so that another stream goes on exactly there.
+"""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.ids import Marker, format_marker, parse_marker
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.models import DelayMode, Message, Page, QueueRef, Selection
+from zaqar_lite.service.policy import Policies, Policy
+from zaqar_lite.service.waiting import Place, Waiting
+from zaqar_lite.storage.base import MessageStore
+
+PAGE = 20
+"""Messages that one step of a stream reads."""
+HEARTBEAT = 15.0
+"""Seconds after which a stream without events says that it lives."""
+LONGEST = 3_600
+"""Seconds that a stream lasts at most: then its client comes again, and is checked again."""
+_SPARED = 20
+"""How many times as long as a look at the pending messages took the next one waits at least."""
+_CURSOR = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{1,16})")
+
+
+class Cursor(NamedTuple):
+    """How far a stream has come.
+
+    All messages up to `passed` were looked at. Of those behind `pending`, only what was due at
+    `due` (milliseconds, the store's clock) was told; with `pending` equal to `passed` all were.
+    """
+
+    passed: int = 0
+    pending: int = 0
+    due: int = 0
+
+    def __str__(self) -> str:
+        if self.pending >= self.passed:
+            return format_marker(self.passed)
+        return f"{self.passed:016x}-{self.pending:016x}-{self.due:x}"
+
+
+class Event(NamedTuple):
+    """A message to tell, and the id to tell it by: None repeats the id that was last."""
+
+    message: Message
+    cursor: Cursor | None
+
+
+def parse_cursor(text: str) -> tuple[Cursor, str | None]:
+    """Read a stream's event id, a list's marker, or the id of a message.
+
+    Raises:
+        Invalid: it is none of them.
+    """
+    found = _CURSOR.fullmatch(text)
+    if found is not None:
+        passed, pending, due = (int(digits, 16) for digits in found.groups())
+        if pending < passed < 1 << 63 and due < 1 << 63:
+            return Cursor(passed, pending, due), None
+    marker = parse_marker(text)
+    if marker is None:
+        raise Invalid(
+            "The marker (Last-Event-ID) must be the id of an event, a list's marker or a "
+            "message's id."
+        )
+    return Cursor(marker.position, marker.position), marker.message_id
+
+
+class _Look(NamedTuple):
+    """A look at the messages that wait for their delay, as far as it has come."""
+
+    position: int
+    due: int
+    """The instant that decides what is told; 0 before the first page."""
+    pending: int
+    spent: float = 0.0
+    told: bool = False
+
+
+class Stream:
+    """One client's way through a queue; `leave` must be called in the end.
+
+    `cursor` is where it stands.
+    """
+
+    __slots__ = (
+        "_at",
+        "_include_delayed",
+        "_look",
+        "_messages",
+        "_not_before",
+        "_others",
+        "_owes",
+        "_place",
+        "_policies",
+        "_queue",
+        "cursor",
+    )
+
+    def __init__(
+        self,
+        messages: MessageStore,
+        policies: Policies,
+        queue: QueueRef,
+        place: Place,
+        *,
+        cursor: Cursor,
+        message_id: str | None,
+        exclude_client_id: str | None,
+        include_delayed: bool,
+    ) -> None:
+        self._messages = messages
+        self._policies = policies
+        self._queue = queue
+        self._place = place
+        self.cursor = cursor
+        self._at = message_id
+        self._others = exclude_client_id
+        self._include_delayed = include_delayed
+        self._look: _Look | None = None
+        self._not_before = 0.0
+        self._owes = False
+
+    async def leave(self) -> None:
+        """Wait no more."""
+        await self._place.leave()
+
+    async def next(self, seconds: float) -> Sequence[Event] | None:
+        """Wait up to so many seconds for events; None when there are none, and nothing moved.
+
+        Raises:
+            Unavailable: the store cannot serve now.
+        """
+        if self._owes:
+            seconds = min(seconds, max(self._not_before - _now(), 0.0))
+        return await self._place.until_found(seconds, self._find)
+
+    async def _find(self) -> Sequence[Event] | None:
+        if self._look is None and self.cursor.pending < self.cursor.passed:
+            self._owes = _now() < self._not_before
+            if not self._owes:
+                self._look = _Look(self.cursor.pending, 0, self.cursor.passed)
+        while self._look is not None:
+            events = await self._late(self._look)
+            if events is not None:
+                return events
+        page, honour = await self._page(self.cursor.passed, None)
+        return None if page.marker is None else self._pass(page, page.marker, honour=honour)
+
+    async def _page(self, after: int, until: int | None) -> tuple[Page, bool]:
+        """Read a page, with delayed and claimed messages; answer whether its delays count."""
+
+        async def act(policy: Policy) -> tuple[Page, bool]:
+            selection = Selection(
+                limit=PAGE,
+                marker=Marker(after, self._at),
+                until=None if until is None else Marker(until),
+                exclude_client_id=self._others,
+                include_claimed=True,
+                include_delayed=True,
+                version=policy.version,
+            )
+            page = await self._messages.list_messages(self._queue, selection)
+            honour = policy.delay_mode is DelayMode.HONOUR
+            return page, honour and not self._include_delayed
+
+        return await self._policies.decide(self._queue, act)
+
+    def _pass(self, page: Page, marker: int, *, honour: bool) -> Sequence[Event] | None:
+        """Pass the messages of a page; tell those that are visible."""
+        _, pending, due = self.cursor
+        waits = pending < self.cursor.passed
+        if page.messages and not waits:
+            due = page.messages[0].now - 1
+        events = []
+        for message in page.messages:
+            at = message.position
+            if not (honour and _is_delayed(message, due)):
+                events.append(Event(message, Cursor(at, pending if waits else at, due)))
+            elif not waits:
+                waits, pending = True, at - 1
+        self._at = None
+        self.cursor = Cursor(marker, pending if waits else marker, due)
+        return events or None
+
+    async def _late(self, look: _Look) -> Sequence[Event] | None:
+        """Look at a page of what is pending; tell what has become visible by now.
+
+        The cursor moves at the end: a stream that is cut in the middle tells these again.
+        """
+        await self._policies.turns.wait()
+        begun, passed = _now(), self.cursor.passed
+        page, honour = await self._page(look.position, passed)
+        due, pending, events = look.due, look.pending, []
+        for message in page.messages:
+            due = due or max(self.cursor.due, message.now - 1)
+            if honour and _is_delayed(message, due):
+                pending = min(pending, message.position - 1)
+            elif _is_delayed(message, self.cursor.due):
+                events.append(Event(message, None))
+        spent, told = look.spent + _now() - begun, look.told or bool(events)
+        if page.marker is not None and page.marker < passed:
+            self._look = _Look(page.marker, due, pending, spent, told)
+            return events or None
+        self._look = None
+        self._not_before = _now() + _SPARED * spent
+        self.cursor = Cursor(passed, pending, due or self.cursor.due)
+        if events:
+            events[-1] = Event(events[-1].message, self.cursor)
+        return events if told else None
+
+
+class Events:
+    """Open streams, within the bounds of who waits."""
+
+    def __init__(
+        self,
+        messages: MessageStore,
+        policies: Policies,
+        waiting: Waiting,
+        limits: Limits,
+        *,
+        heartbeat: float = HEARTBEAT,
+    ) -> None:
+        self._messages = messages
+        self._policies = policies
+        self._waiting = waiting
+        self._limits = limits
+        self.heartbeat = heartbeat
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the server stops, so that all streams end."""
+        return self._waiting.is_closed
+
+    async def open(
+        self,
+        queue: QueueRef,
+        *,
+        marker: str | None,
+        from_now: bool,
+        exclude_client_id: str | None,
+        include_delayed: bool,
+        gone: asyncio.Future[None],
+    ) -> Stream:
+        """Open a stream: behind `marker`, or from now on, or from the first message.
+
+        Raises:
+            Invalid: the marker is none.
+            TooMany, QuotaReached: too many streams and requests wait already.
+        """
+        cursor, message_id = Cursor(), None
+        if marker is not None:
+            cursor, message_id = parse_cursor(marker)
+        elif from_now:
+            cursor = await self._now(queue, include_delayed=include_delayed)
+        return Stream(
+            self._messages,
+            self._policies,
+            queue,
+            await self._waiting.join(queue, gone),
+            cursor=cursor,
+            message_id=message_id,
+            exclude_client_id=exclude_client_id,
+            include_delayed=include_delayed,
+        )
+
+    async def _now(self, queue: QueueRef, *, include_delayed: bool) -> Cursor:
+        """The cursor of a stream to which everything is old that is visible now.
+
+        What still waits for its delay was posted no longer ago than the longest delay.
+        """
+        stats = await self._messages.stats(queue)
+        newest = stats.newest
+        if newest is None:
+            return Cursor()
+        at, now = newest.position, newest.now
+        if include_delayed or not stats.delayed:
+            return Cursor(at, at, now)
+        first = (now - 1_000 * self._limits.max_message_delay) * 1_000 - 1
+        return Cursor(at, min(max(first, 0), at), now)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _is_delayed(message: Message, due: int) -> bool:
+    return message.delay_expires_at is not None and message.delay_expires_at > due
