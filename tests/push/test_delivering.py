@@ -96,7 +96,11 @@ async def test_the_context_of_a_message_travels_to_its_receivers(api: Api) -> No
     bad = {"traceparent": "00-zz\r\nx: y", "tracestate": "shop=1"}
     odd = {"traceparent": f"00-{'a1' * 16}-{'b2' * 8}-00", "tracestate": "a\nb: c"}
     async with Receiver(500, 204) as receiver:
-        policy = {"retries_with_no_delay": 3, "minimum_delay": 0, "maximum_delay": 10}
+        policy: dict[str, Any] = {
+            "retries_with_no_delay": 3,
+            "minimum_delay": 0,
+            "maximum_delay": 10,
+        }
         policy |= {"minimum_delay_retries": 0, "maximum_delay_retries": 0}
         policy |= {"retry_backoff_function": "geometric"}
         await subscribe(api, receiver.url, options={"_retry_policy": policy})

@@ -1,5 +1,6 @@
 """The page as a browser asks for it: what it shows, what its forms do, and what it refuses."""
 
+import asyncio
 import html
 import os
 import re
@@ -12,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import PROJECT, Api, MakeApi, make_api  # noqa: F401 - a fixture
+from tests.api.conftest import PROJECT, Api, MakeApi, claim_id_of, make_api  # noqa: F401 - a fixture
 from tests.server import ServerProcess
 from zaqar_lite.client import Client
 from zaqar_lite.loading import load
@@ -34,7 +35,7 @@ class Browser:
         assert answer.status_code == status, answer.text
         return answer.text
 
-    async def send(self, path: str, status: int = 303, **fields: str) -> httpx.Response:
+    async def send(self, path: str, status: int = 303, **fields: Any) -> httpx.Response:
         answer = await self.post(path, {"token": await self.token(path), **fields})
         assert answer.status_code == status, answer.text
         return answer
@@ -70,15 +71,16 @@ async def test_shows_the_queues_of_a_project_and_finds_them(browser: Browser) ->
 
 
 async def test_pages_through_many_queues_and_messages(browser: Browser) -> None:
-    for number in range(25):
-        await browser.api.call("PUT", f"/v2/queues/many-{number:02}", {})
-    page, seen = browser.home, set[str]()
-    for _ in range(2):
+    for number in range(230):
+        await browser.api.call("PUT", f"/v2/queues/many-{number:03}", {})
+    page, seen, looks = browser.home, set[str](), 0
+    while page:
         text = await browser.look(page)
-        seen |= set(re.findall(r">(many-\d\d)</a>", text))
+        seen |= set(re.findall(r">(many-\d{3})</a>", text))
         more = re.search(r'href="(\?marker=[^"]+)">Next', text)
-        page = browser.home + html.unescape(more[1]) if more else ""
-    assert len(seen) == 25
+        page, looks = browser.home + html.unescape(more[1]) if more else "", looks + 1
+    assert len(seen) == 230
+    assert looks >= 2
     await browser.api.post(*({"body": number} for number in range(25)))
     text = await browser.look(browser.queue)
     more = re.search(r'href="(\?state=all[^"]+)">Next', text)
@@ -94,7 +96,8 @@ async def test_posts_changes_and_cancels_a_delayed_message(browser: Browser) -> 
     text = await browser.look(browser.queue)
     assert "<td>delayed</td>" in text
     assert "<dt>Delayed</dt><dd>1</dd>" in text
-    assert "<li>1 in an hour</li>" in text
+    assert re.search(r"<li>1 in (1m to 2m|2m to 3m)</li>", text)
+    assert re.search(r'role="img" aria-label="When what is delayed is due: 1 in [12]m', text)
     (message,) = await browser.api.browse("echo=true&include_delayed=true")
     one = f"{browser.queue}m/{message['id']}"
     await browser.send(one, act="edit", body='{"n": 2}', delay="60")
@@ -129,6 +132,107 @@ async def test_a_letter_is_found_understood_and_put_back(browser: Browser) -> No
     again = {"id": message_id, "token": await browser.token(browser.home)}
     assert (await browser.post(f"{letters}dead", again)).status_code == 400
     assert [one["id"] for one in await browser.api.browse()] == [message_id]
+
+
+async def fill(api: Api, queue: str, count: int) -> None:
+    """Post so many messages."""
+    document = {"messages": [{"body": n} for n in range(count)]}
+    answer = await api.call("POST", f"/v2/queues/{queue}/messages", document)
+    assert answer.status_code == 201, answer.text
+
+
+async def test_a_search_finds_by_name_and_counts_and_sorts_by_trouble(browser: Browser) -> None:
+    api, home = browser.api, browser.home
+    for name, count in (("idle", 0), ("busy", 3), ("broken", 1), ("busy-too", 1)):
+        await api.call("PUT", f"/v2/queues/{name}", {"_dead_letter_queue": f"{name}-dead"})
+        for _ in range(count):
+            await fill(api, name, 1)
+    await api.call("PUT", "/v2/queues/broken-dead", {})
+    await fill(api, "broken-dead", 2)
+    text = await browser.look(home)
+    names = re.findall(r">([a-z-]+)</a></th>", text)
+    assert names[0] == "broken"
+    assert names.index("busy") < names.index("idle")
+    for words, found in (
+        ("busy", {"busy", "busy-too"}),
+        ("ready>1", {"busy", "broken-dead"}),
+        ("dead>0", {"broken"}),
+        ("busy ready>=3 oldest<1h", {"busy"}),
+        ("oldest>1h", set()),
+    ):
+        text = await browser.look(home + "?" + str(httpx.QueryParams({"q": words})))
+        assert set(re.findall(r">([a-z-]+)</a></th>", text)) == found, words
+        assert f'value="{html.escape(words)}"' in text
+    assert "neither a number" in await browser.look(home + "?q=ready%3Ex", 400)
+
+
+async def test_claims_are_shown_and_released(browser: Browser) -> None:
+    api = browser.api
+    await api.post({"body": 1}, {"body": 2}, {"body": 3})
+    assert "Nobody holds any" in await browser.look(f"{browser.queue}claims")
+    held = [*await api.claim(limit=2), *await api.claim(limit=2)]
+    claims = {claim_id_of(one) for one in held}
+    text = await browser.look(f"{browser.queue}claims")
+    assert set(re.findall(r'name="claim" value="([^"]+)"', text)) == claims
+    assert "Release 2" in text
+    await browser.send(f"{browser.queue}claims", claim=claim_id_of(held[0]))
+    text = await browser.look(f"{browser.queue}claims")
+    assert re.findall(r'name="claim" value="([^"]+)"', text) == [claim_id_of(held[2])]
+    assert len(await api.claim(limit=3)) == 2
+
+
+async def test_what_is_delayed_is_fired_or_cancelled_by_a_job(browser: Browser) -> None:
+    api, jobs = browser.api, f"{browser.queue}jobs"
+    await api.call("PUT", "", {"_default_message_delay": 600})
+    await api.post({"body": 1}, {"body": 2})
+    assert "2 messages wait" in await browser.look(jobs)
+    await browser.send(jobs, 400, act="fire", confirm="other")
+    await browser.send(jobs, 400, act="explode", confirm=api.queue)
+    for fields in ({"dry_run": "yes"}, {"confirm": api.queue}):
+        answer = await browser.send(jobs, act="fire", **fields)
+        where = answer.headers["location"]
+        for _ in range(200):
+            text = await browser.look(where)
+            if "It is running" not in text:
+                break
+            await asyncio.sleep(0.05)
+        assert "<h1>Count of messages</h1>" in text if "dry_run" in fields else "Fire" in text
+        assert "<dt>Fit</dt><dd>2</dd>" in text
+    text = await browser.look(jobs)
+    assert text.count(">fire</td>") == 1
+    assert ">count of a fire</td>" in text
+    assert len(await api.claim(limit=3)) == 2
+
+
+async def test_schedules_are_made_fired_paused_and_ended(browser: Browser) -> None:
+    screen = f"{browser.home}schedules"
+    assert "There are none." in await browser.look(screen)
+    plan = {"name": "nightly", "queue": "reports", "body": '{"n": 1}'}
+    await browser.send(screen, 400, act="make", **plan)
+    await browser.send(screen, act="make", **plan, cron="30 2 * * *", time_zone="Europe/Berlin")
+    text = await browser.look(screen)
+    assert "<code>30 2 * * *</code> Europe/Berlin" in text
+    await browser.send(screen, act="fire", name="nightly")
+    listed = await browser.api.call("GET", "/v2/queues/reports/messages?echo=true")
+    assert [one["body"] for one in listed.json()["messages"]] == [{"n": 1}]
+    await browser.send(screen, act="pause", name="nightly")
+    assert "<td>paused</td>" in await browser.look(screen)
+    await browser.send(screen, act="resume", name="nightly")
+    assert "<td>paused</td>" not in await browser.look(screen)
+    await browser.send(screen, 400, act="nonsense", name="nightly")
+    await browser.send(screen, act="end", name="nightly")
+    assert "There are none." in await browser.look(screen)
+
+
+async def test_the_server_tells_how_it_does(browser: Browser) -> None:
+    await browser.api.post({"body": 1}, {"body": 2})
+    await browser.api.claim(limit=1)
+    text = await browser.look(f"{browser.home}server")
+    assert "with the memory store" in text
+    assert "<dt>Posted</dt><dd>2</dd>" in text
+    for name in ("Requests", "Store: claim", "First hand-out after a message is ready"):
+        assert f'<th scope="row">{name}</th>' in text
+    assert "<dt>Sweep debt</dt>" in text
 
 
 async def test_a_hostile_body_is_shown_as_the_text_it_is(browser: Browser) -> None:

@@ -2,27 +2,9 @@
 
 import argparse
 import datetime as dt
-import math
-import re
 
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
-
-
-def parse(text: str) -> float:
-    """Return the seconds.
-
-    Raises:
-        ValueError: the text is no duration.
-    """
-    parts = _PART.findall(text)
-    if parts and "".join(map("".join, parts)) == text:
-        return sum(float(number) * UNITS[unit] for number, unit in parts)
-    number = float(text)
-    if not 0 <= number < math.inf:
-        message = f"{text!r} is no duration"
-        raise ValueError(message)
-    return number
+from zaqar_lite.searching import UNITS
+from zaqar_lite.searching import seconds_of as parse
 
 
 def whole_seconds(text: str) -> int:

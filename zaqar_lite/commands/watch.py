@@ -13,7 +13,8 @@ from zaqar_lite.commands import durations
 from zaqar_lite.commands.durations import seconds_above_zero
 from zaqar_lite.commands.output import Output, printable
 from zaqar_lite.commands.running import UNAVAILABLE, Leaves, add_leaf, at_least
-from zaqar_lite.commands.trouble import MOST_QUEUES, Search, by_trouble, named, search
+from zaqar_lite.commands.trouble import MOST_QUEUES, named, search
+from zaqar_lite.searching import Search, by_trouble
 
 if TYPE_CHECKING:
     from rich.table import Table

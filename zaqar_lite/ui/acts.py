@@ -8,9 +8,11 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 from zaqar_lite.ui.calls import Caller, refused
+from zaqar_lite.ui.views import job_path
 
 _PATCH = "application/openstack-messaging-v2.0-json-patch"
 _MOST_DIGITS = 18
+_PLAN = ("queue", "cron", "every", "at", "time_zone")
 
 
 async def create_queue(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
@@ -98,10 +100,48 @@ async def redrive(caller: Caller, request: Request, fields: Mapping[str, str]) -
 
 
 async def cancel_job(caller: Caller, request: Request, _: Mapping[str, str]) -> str:
-    """Let a redrive move nothing more."""
-    path = f"/v2/queues/{_part(request, 'queue')}/redrives/{_part(request, 'job')}"
-    await caller.call("DELETE", path)
-    return f"{_queue(request)}dead"
+    """Let a job act on nothing more."""
+    await caller.call("DELETE", f"/v2/queues/{_part(request, 'queue')}/{job_path(request)}")
+    return f"{_queue(request)}jobs"
+
+
+async def on_delayed(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
+    """Cancel or fire all that is delayed; a dry run only counts it."""
+    act, order = fields.get("act", ""), {"filter": {}, "dry_run": bool(fields.get("dry_run"))}
+    if act not in ("cancel", "fire"):
+        raise refused("The form has no such act")
+    if not order["dry_run"] and fields.get("confirm") != request.path_params["queue"]:
+        raise refused("Nothing was done", "Type the queue's name to confirm.")
+    path = f"/v2/queues/{_part(request, 'queue')}/delayed/{act}"
+    answer = await caller.call("POST", path, document=order)
+    return f"{_queue(request)}jobs/{answer.document['id']}?act={act}"
+
+
+async def release(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
+    """Give back what a claim holds."""
+    claim = quote(fields.get("claim", ""), safe="")
+    await caller.call("DELETE", f"/v2/queues/{_part(request, 'queue')}/claims/{claim}")
+    return f"{_queue(request)}claims"
+
+
+async def on_schedules(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
+    """Make a schedule; or fire, pause, resume or end one."""
+    name = quote(fields.get("name", "").strip(), safe="")
+    path = f"/v2/schedules/{name}"
+    match fields.get("act"):
+        case "make":
+            plan = {key: fields.get(key, "").strip() for key in _PLAN}
+            plan = {key: value for key, value in plan.items() if value}
+            await caller.call("PUT", path, document={**plan, "body": _body(fields.get("body", ""))})
+        case "fire":
+            await caller.call("POST", f"{path}/fire")
+        case "pause" | "resume" as act:
+            await caller.call("PATCH", path, document={"paused": act == "pause"})
+        case "end":
+            await caller.call("DELETE", path)
+        case _:
+            raise refused("The form has no such act")
+    return f"/ui/p/{_part(request, 'project')}/schedules"
 
 
 def _body(text: str) -> Any:  # noqa: ANN401 - JSON is anything

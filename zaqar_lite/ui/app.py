@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from zaqar_lite import __version__
-from zaqar_lite.ui import acts, session, shown, views
+from zaqar_lite.ui import acts, overview, session, shown, views
 from zaqar_lite.ui.calls import OWN, App, Caller, Refused
 from zaqar_lite.ui.session import Forged, Session
 
@@ -52,7 +52,12 @@ class _Page:
             lstrip_blocks=True,
         )
         self._templates.filters.update(
-            duration=shown.duration, line=shown.line, pretty=shown.body, state=shown.state
+            bound=shown.bound,
+            duration=shown.duration,
+            line=shown.line,
+            pretty=shown.body,
+            short=shown.short,
+            state=shown.state,
         )
         self._templates.globals["version"] = __version__
 
@@ -65,10 +70,16 @@ class _Page:
             Route("/ui/static/{name}", _static),
             Route("/ui/sign-in", self._sign_in, methods=["GET", "POST"]),
             Route("/ui/sign-out", self._sign_out, methods=["POST"]),
-            self._view(project + "/", "queues.html", views.queues, acts.create_queue),
+            self._view(project + "/", "queues.html", overview.queues, acts.create_queue),
+            self._view(
+                project + "/schedules", "schedules.html", overview.schedules, acts.on_schedules
+            ),
+            self._view(project + "/server", "server.html", overview.server, None),
             self._view(queue + "/", "queue.html", views.queue, acts.on_queue),
             self._view(queue + "/dead", "dead.html", views.dead_letters, acts.redrive),
             self._view(queue + "/subscriptions", "subscriptions.html", views.subscriptions, None),
+            self._view(queue + "/claims", "claims.html", views.claims, acts.release),
+            self._view(queue + "/jobs", "jobs.html", overview.jobs, acts.on_delayed),
             self._view(queue + "/jobs/{job}", "job.html", views.job, acts.cancel_job),
             self._view(queue + "/m/{message}", "message.html", views.message, acts.on_message),
         ]

@@ -16,7 +16,7 @@ OWN = "-"
 
 
 class Answer(NamedTuple):
-    """What the API answered; `document` is None where it has no body."""
+    """What the API answered; `document` is None where it has no body, and text where that is."""
 
     status: int
     document: Any
@@ -104,7 +104,9 @@ class Caller:
         await self.app(scope, receive, send)
         whole = b"".join(parts)
         headers = {name.decode(): value.decode() for name, value in started["headers"]}
-        return Answer(started["status"], json.loads(whole) if whole else None, headers)
+        is_text = headers.get("content-type", "").startswith("text/")
+        document = whole.decode() if is_text else json.loads(whole) if whole else None
+        return Answer(started["status"], document, headers)
 
     def _headers(self, body: bytes, content_type: str) -> list[tuple[bytes, bytes]]:
         headers = [(b"host", self.host), (b"client-id", CLIENT_ID)]

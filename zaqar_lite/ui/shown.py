@@ -2,11 +2,40 @@
 
 import datetime as dt
 import json
-from typing import Any
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+_HORIZONS = ((600, 60), (3_600, 300), (21_600, 1_800), (86_400, 3_600), (1_209_600, 86_400))
+"""Up to how many seconds ahead a timeline has slots of which size."""
+_MOST_SLOTS, _TALLEST = 24, 60
 _LONGEST = 100_000
 """Characters of a body that a page shows."""
+
+
+class Slot(NamedTuple):
+    """A part of the timeline: from when to when, in seconds from now, how many, how tall."""
+
+    begin: int
+    end: int
+    messages: int
+    height: int
+
+
+def timeline(waits: Sequence[float]) -> list[Slot]:
+    """Cut the time ahead into equal parts, and count what is due in each; empty for nothing."""
+    if not waits:
+        return []
+    size = next((size for most, size in _HORIZONS if max(waits) <= most), 0)
+    size = size or math.ceil(max(waits) / _MOST_SLOTS)
+    counts = Counter(int(wait // size) for wait in waits)
+    tallest = max(counts.values())
+    return [
+        Slot(n * size, (n + 1) * size, counts[n], math.ceil(_TALLEST * counts[n] / tallest))
+        for n in range(max(counts) + 1)
+    ]
 
 
 def duration(seconds: float | None) -> str:
@@ -20,6 +49,16 @@ def duration(seconds: float | None) -> str:
         if count or (parts and left):
             parts.append(f"{count}{unit}")
     return " ".join(parts[:2]) or "0s"
+
+
+def short(seconds: float) -> str:
+    """Write a short time in milliseconds, a longer one as `duration` does."""
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else duration(seconds)
+
+
+def bound(seconds: float | None) -> str:
+    """Write the bound that a part of all times lies under; None is beyond the last one known."""
+    return "more" if seconds is None else f"≤ {short(seconds)}"
 
 
 def body(value: Any) -> str:  # noqa: ANN401 - JSON is anything

@@ -1,4 +1,4 @@
-"""What each screen shows: the values of its template, asked of the API."""
+"""What each screen of a queue shows: the values of its template, asked of the API."""
 
 import asyncio
 from collections import Counter
@@ -8,26 +8,14 @@ from urllib.parse import parse_qs, quote, urlsplit
 from starlette.requests import Request
 
 from zaqar_lite.ui import shown
-from zaqar_lite.ui.calls import Caller
+from zaqar_lite.ui.calls import Caller, Refused
 
-_QUEUES, _MESSAGES, _LETTERS = 20, 20, 100
+_MESSAGES, _MOST = 20, 100
 _STATES = {
     "all": {"include_claimed": "true", "include_delayed": "true"},
     "ready": {"include_claimed": "false", "include_delayed": "false"},
 }
 Values = dict[str, Any]
-
-
-async def queues(caller: Caller, request: Request) -> Values:
-    """The project's queues with their counts, those in trouble first on each page."""
-    wanted = request.query_params.get("q") or None
-    query = {"limit": _QUEUES, "marker": request.query_params.get("marker"), "name": wanted}
-    answer = await caller.call("GET", "/v2/queues", query)
-    names = [one["name"] for one in answer.document["queues"]]
-    counts = await asyncio.gather(*(_counts(caller, name) for name in names))
-    rows = [{"name": name, **count} for name, count in zip(names, counts, strict=True)]
-    rows.sort(key=lambda row: (-row["oldest_age"], row["name"]))
-    return {"queues": rows, "next": _next(answer.document) if names else None}
 
 
 async def queue(caller: Caller, request: Request) -> Values:
@@ -42,19 +30,20 @@ async def queue(caller: Caller, request: Request) -> Values:
         **_STATES.get(state, _STATES["all"]),
     }
     counts, settings, listed = await asyncio.gather(
-        _counts(caller, request.path_params["queue"]),
+        counts_of(caller, request.path_params["queue"]),
         caller.call("GET", path),
         caller.call("GET", f"{path}/messages", query),
     )
     messages = listed.document["messages"]
-    due = Counter(_slot(shown.waits(one)) for one in messages if shown.waits(one) > 0)
+    ahead = await _first(caller, f"{path}/messages", delayed=True) if counts["delayed"] else []
     return {
         "counts": counts,
         "settings": settings.document,
         "messages": messages,
         "state": state,
-        "due": [(name, due[name]) for name in _SLOTS if due[name]],
-        "next": _next(listed.document) if len(messages) == _MESSAGES else None,
+        "due": shown.timeline([shown.waits(one) for one in ahead if shown.waits(one) > 0]),
+        "looked_at": len(ahead),
+        "next": next_of(listed.document) if len(messages) == _MESSAGES else None,
     }
 
 
@@ -91,25 +80,62 @@ def _last_reason(letter: Values) -> str:
     return str(attempts[-1]["reason"] or attempts[-1]["outcome"]) if attempts else ""
 
 
-async def _first(caller: Caller, path: str) -> list[Values]:
+async def _first(caller: Caller, path: str, *, delayed: bool = False) -> list[Values]:
     """The first messages of a queue, read page by page."""
     query = {"limit": _MESSAGES, "echo": "true", "details": "true", "include_claimed": "true"}
+    if delayed:
+        query["include_delayed"] = "true"
     found: list[Values] = []
     marker: str | None = None
-    while len(found) < _LETTERS:
+    while len(found) < _MOST:
         listed = await caller.call("GET", path, {**query, "marker": marker})
         page = listed.document["messages"]
         found += page
-        marker = _next(listed.document)
+        marker = next_of(listed.document)
         if not page or marker is None:
             break
     return found
 
 
+async def claims(caller: Caller, request: Request) -> Values:
+    """Who holds messages of the queue: its claims, as far as its first messages tell."""
+    path = _queue(request)
+    messages = await _first(caller, f"{path}/messages")
+    held: dict[str, list[str]] = {}
+    for one in messages:
+        _, is_held, claim_id = one["href"].partition("?claim_id=")
+        if is_held:
+            held.setdefault(claim_id, []).append(one["id"])
+    found = await asyncio.gather(*(_claim(caller, f"{path}/claims/{one}") for one in held))
+    return {
+        "claims": [
+            {"id": one, "ids": ids, **times}
+            for (one, ids), times in zip(held.items(), found, strict=True)
+        ],
+        "looked_at": len(messages),
+    }
+
+
+async def _claim(caller: Caller, path: str) -> Values:
+    """How long a claim has lasted and lasts; nothing for who may not claim, or when it is over."""
+    try:
+        found = (await caller.call("GET", path)).document
+    except Refused:
+        return {"age": None, "left": None}
+    return {"age": found["age"], "left": max(0, found["ttl"] - found["age"])}
+
+
 async def job(caller: Caller, request: Request) -> Values:
-    """A redrive and how far it is."""
-    answer = await caller.call("GET", f"{_queue(request)}/redrives/{_part(request, 'job')}")
+    """A job and how far it is."""
+    answer = await caller.call("GET", f"{_queue(request)}/{job_path(request)}")
     return {"job": answer.document}
+
+
+def job_path(request: Request) -> str:
+    """Where the API has a job, behind its queue."""
+    act = request.query_params.get("act", "redrive")
+    kind = f"delayed/{quote(act, safe='')}" if act != "redrive" else "redrives"
+    return f"{kind}/{_part(request, 'job')}"
 
 
 async def subscriptions(caller: Caller, request: Request) -> Values:
@@ -127,17 +153,8 @@ async def subscriptions(caller: Caller, request: Request) -> Values:
     }
 
 
-_SLOTS = ("in a minute", "in an hour", "in a day", "later")
-
-
-def _slot(seconds: float) -> str:
-    limits = (60, 3_600, 86_400)
-    return next(
-        (name for name, limit in zip(_SLOTS, limits, strict=False) if seconds <= limit), _SLOTS[-1]
-    )
-
-
-async def _counts(caller: Caller, name: str) -> Values:
+async def counts_of(caller: Caller, name: str) -> Values:
+    """How many messages a queue holds by state, and the age of the oldest."""
     answer = await caller.call(
         "GET", f"/v2/queues/{quote(name, safe='')}/stats", {"details": "true"}
     )
@@ -153,7 +170,7 @@ async def _counts(caller: Caller, name: str) -> Values:
     }
 
 
-def _next(document: Values) -> str | None:
+def next_of(document: Values) -> str | None:
     """The marker of the next page."""
     for link in document.get("links", ()):
         if link["rel"] == "next":

@@ -1,0 +1,106 @@
+"""The screens of more than one queue: all queues, schedules, and the server itself."""
+
+import asyncio
+import time
+from typing import Any
+from urllib.parse import quote
+
+from starlette.requests import Request
+
+from zaqar_lite.searching import Search, by_trouble, search
+from zaqar_lite.ui import numbers
+from zaqar_lite.ui.calls import Caller, Refused, refused
+from zaqar_lite.ui.views import counts_of, next_of
+
+_PAGE, _MOST, _LONGEST = 20, 200, 0.1
+"""Queues that the API lists at once; of how many, and for how many seconds, a look asks at most."""
+Values = dict[str, Any]
+
+
+async def queues(caller: Caller, request: Request) -> Values:
+    """The project's queues with their counts, those in trouble first, that a search finds.
+
+    A look asks about as many as fit into a tenth of a second; the next page goes on from there.
+    """
+    try:
+        wanted = search(request.query_params.get("q", ""))
+    except ValueError as error:
+        raise refused("The search is not understood", f"{error}.") from None
+    rows: list[Values] = []
+    marker, looked_at, begun = request.query_params.get("marker"), 0, time.monotonic()
+    while True:
+        query = {
+            "limit": _PAGE,
+            "marker": marker,
+            "name": wanted.names[0] if wanted.names else None,
+            "detailed": "true",
+        }
+        answer = await caller.call("GET", "/v2/queues", query)
+        listed = answer.document["queues"]
+        rows += await _rows(caller, listed, wanted)
+        looked_at += len(listed)
+        marker = next_of(answer.document) if len(listed) == _PAGE else None
+        if marker is None or looked_at >= _MOST or time.monotonic() - begun > _LONGEST:
+            break
+    rows.sort(key=lambda row: (*by_trouble(row), row["queue"]))
+    return {"queues": rows, "looked_at": looked_at, "next": marker}
+
+
+async def _rows(caller: Caller, listed: list[Values], wanted: Search) -> list[Values]:
+    """The counts of those of the queues that are wanted, with their dead letters."""
+    named = [one for one in listed if wanted.names_it(one["name"])]
+    targets = {one["metadata"].get("_dead_letter_queue") for one in named} - {None}
+    asked = [one["name"] for one in named]
+    found = await asyncio.gather(*(counts_of(caller, name) for name in asked))
+    dead = dict(
+        zip(targets, await asyncio.gather(*(_total(caller, one) for one in targets)), strict=True)
+    )
+    rows = [
+        {
+            "queue": one["name"],
+            **counts,
+            "dead": dead.get(one["metadata"].get("_dead_letter_queue")),
+        }
+        for one, counts in zip(named, found, strict=True)
+    ]
+    return [row for row in rows if wanted.finds(row)]
+
+
+async def _total(caller: Caller, name: str) -> int | None:
+    """How many messages a queue holds; None where who looks may not know, or it is not there."""
+    try:
+        return int((await counts_of(caller, name))["total"])
+    except Refused:
+        return None
+
+
+async def schedules(caller: Caller, request: Request) -> Values:
+    """The project's schedules, with when they fire and what became of it."""
+    query = {"limit": _PAGE, "marker": request.query_params.get("marker")}
+    answer = await caller.call("GET", "/v2/schedules", query)
+    found = answer.document["schedules"]
+    return {
+        "schedules": found,
+        "next": next_of(answer.document) if len(found) == _PAGE else None,
+    }
+
+
+async def jobs(caller: Caller, request: Request) -> Values:
+    """The queue's jobs of each kind, the newest first."""
+    path = f"/v2/queues/{quote(request.path_params['queue'], safe='')}"
+    kinds = ("redrives", "delayed/cancel", "delayed/move", "delayed/fire")
+    lists = await asyncio.gather(*(caller.call("GET", f"{path}/{kind}") for kind in kinds))
+    found = [
+        {**one, "kind": kind}
+        for kind, listed in zip(kinds, lists, strict=True)
+        for one in listed.document["jobs"]
+    ]
+    found.sort(key=lambda one: (one["created"], one["id"]), reverse=True)
+    counts = await counts_of(caller, request.path_params["queue"])
+    return {"jobs": found, "delayed": counts["delayed"]}
+
+
+async def server(caller: Caller, _: Request) -> Values:
+    """The server: its store, how fast it answers, what the sweep owes, how late messages are."""
+    answer = await caller.call("GET", "/metrics")
+    return numbers.summary(numbers.read(answer.document))
