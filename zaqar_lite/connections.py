@@ -16,9 +16,10 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from zaqar_lite.api.gateways import names_of
-from zaqar_lite.api.http import EXCHANGE, PEER_NAMES
+from zaqar_lite.api.http import EXCHANGE, PEER_NAMES, Receive, Scope, Send
 from zaqar_lite.exchanges import HttpExchange
 from zaqar_lite.settings import Settings
+from zaqar_lite.sockets import SocketProtocol
 
 logger = logging.getLogger("zaqar_lite")
 _DISCARDED_BYTES = 8 * 1024 * 1024
@@ -26,6 +27,9 @@ _DISCARDED_SECONDS = 2.0
 _SPARE = 128
 """Connections over the bound that are told so; those beyond are closed without a word."""
 
+_AROUND_A_FRAME = 65_536
+"""Bytes of a frame beside the largest document."""
+_SOCKETS_PATH = b"/v2/ws"
 _RESERVED_FILES = 2 * _SPARE
 """Open files that are no connection of a client: the store's, the listener, and the spare ones."""
 
@@ -59,6 +63,10 @@ def bound(settings: Settings) -> None:
     BoundedProtocol.silence = settings.request_timeout
     BoundedProtocol.longest = settings.request_total_timeout
     BoundedProtocol.max_connections = _allow_files(settings.max_connections)
+    largest = max(settings.max_messages_post_size, settings.max_queue_metadata)
+    SocketProtocol.largest = largest + _AROUND_A_FRAME
+    SocketProtocol.interval = settings.websocket_ping_interval
+    SocketProtocol.silence = settings.request_timeout
 
 
 def _allow_files(connections: int) -> int:
@@ -82,6 +90,18 @@ def _allow_files(connections: int) -> int:
     return connections
 
 
+async def _refuse_http(_: Scope, __: Receive, send: Send) -> None:
+    """Answer HTTP on the port for WebSockets."""
+    body = b'{"title":"Upgrade required","description":"This port is for WebSockets alone."}'
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"upgrade", b"websocket"),
+    ]
+    await send({"type": "http.response.start", "status": 426, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
 def _do_nothing() -> None:
     """Nobody counts the connection."""
 
@@ -101,6 +121,8 @@ class BoundedProtocol(HttpToolsProtocol):
     silence = 60.0
     longest = 300.0
     max_connections = 4_096
+    socket_port: int | None = None
+    """The port that is for WebSockets alone, whose path there is `/`."""
     _full = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - uvicorn's own
@@ -115,6 +137,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._discarded: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._peer_names: frozenset[str] = frozenset()
+        self._is_for_sockets = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to watch the connection, or turn it away where there are too many."""
@@ -122,6 +145,8 @@ class BoundedProtocol(HttpToolsProtocol):
         secured = transport.get_extra_info("ssl_object")
         if secured is not None:
             self._peer_names = names_of(secured.getpeercert())
+        if self.socket_port is not None and self.server is not None:
+            self._is_for_sockets = self.server[1] == self.socket_port
         self._heard_at = self.loop.time()
         self._watch(min(self.silence, self.timeout_keep_alive))
         if len(self.connections) > self.max_connections:
@@ -169,6 +194,9 @@ class BoundedProtocol(HttpToolsProtocol):
         version = parser.get_http_version()
         if version != "1.1":
             scope["http_version"] = version
+        if parser.should_upgrade() and self._should_upgrade():
+            scope["method"] = parser.get_method().decode("ascii")
+            return
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
         scope["method"] = parser.get_method().decode("ascii")
@@ -192,11 +220,27 @@ class BoundedProtocol(HttpToolsProtocol):
             version != "1.0" and parser.should_keep_alive(),
             self.on_response_complete,
         )
+        app: Any = _refuse_http if self._is_for_sockets else self.app
         if before is None or before.response_complete:
-            self._start_asgi_task(self.cycle, self.app)
+            self._start_asgi_task(self.cycle, app)
         else:
             self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, self.app))
+            self.pipeline.appendleft((self.cycle, app))
+
+    def handle_websocket_upgrade(self) -> None:
+        """Leave the connection to the protocol of WebSockets."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.lost = True
+        self.on_lost()
+        super().handle_websocket_upgrade()
+
+    def _should_upgrade(self) -> bool:
+        """Whether a request becomes a WebSocket: none before it may be without its answer."""
+        if not (self._is_answered and self._get_upgrade() == b"websocket"):
+            return False
+        path = self.url.partition(b"?")[0]
+        return path == _SOCKETS_PATH or (self._is_for_sockets and path == b"/")
 
     def on_response_complete(self) -> None:
         """Begin the request that waits behind an answer, or to wait for one.

@@ -144,6 +144,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
             longest=settings.max_length_client_id,
         ),
         hosts=settings.hosts,
+        origins=settings.origins,
         gateways=gateways(settings),
         admin_mode=settings.admin_mode,
         checksum=settings.enable_checksum,

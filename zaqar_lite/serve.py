@@ -28,6 +28,7 @@ from zaqar_lite.main import create_app
 from zaqar_lite.reloading import Reloading, Source
 from zaqar_lite.service.metrics.board import Place, make_file
 from zaqar_lite.settings import Settings
+from zaqar_lite.sockets import SocketProtocol
 from zaqar_lite.tls import Certificate
 from zaqar_lite.workers import NEVER_WORKS, Workers
 
@@ -232,13 +233,14 @@ def _certificate(settings: Settings) -> Certificate | None:
     return Certificate.load(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
 
 
-def _config(settings: Settings, app: object, certificate: Certificate | None) -> uvicorn.Config:
+def _config(settings: Settings, app: Dispatcher, certificate: Certificate | None) -> uvicorn.Config:
     bound(settings)
+    SocketProtocol.sockets = app.sockets
     config = _Config(
-        app,  # type: ignore[arg-type]
+        app,
         loop="uvloop",
         http=BoundedProtocol,
-        ws="none",
+        ws=SocketProtocol,
         lifespan="on",
         access_log=False,
         log_config=None,

@@ -219,6 +219,9 @@ class Settings(BaseModel):
         le=_TEN_YEARS,
         description="Time of nothing but failures after which a subscription is disabled.",
     )
+    websocket_ping_interval: float = Field(
+        20.0, gt=0, le=3_600, description="How often a WebSocket is asked whether it lives."
+    )
     max_connections: int = Field(
         4_096, ge=1, le=1_000_000, description="Connections to one process; 503 above."
     )
@@ -342,6 +345,12 @@ class Settings(BaseModel):
         names = frozenset(name.strip().lower() for name in self.allowed_hosts.split(",")) - {""}
         open_to_all = not self.is_loopback or self.providers
         return None if open_to_all or "*" in names else names
+
+    @property
+    def origins(self) -> frozenset[str] | None:
+        """The hosts whose pages may open a WebSocket where nobody authenticates; None means any."""
+        names = frozenset(name.lower() for name in comma_list(self.allowed_hosts))
+        return None if "*" in names else names
 
     @property
     def providers(self) -> tuple[str, ...]:

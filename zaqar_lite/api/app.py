@@ -51,6 +51,8 @@ from zaqar_lite.api.v2.schedules import ScheduleHandlers
 from zaqar_lite.api.v2.service import ServiceHandlers
 from zaqar_lite.api.v2.settling import SettlingHandlers
 from zaqar_lite.api.v2.subscriptions import SubscriptionHandlers
+from zaqar_lite.api.websocket.handlers import ActionHandlers
+from zaqar_lite.api.websocket.hosting import SocketHost
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.audit import Trail
 from zaqar_lite.service.claims import Claims
@@ -122,6 +124,7 @@ class HttpOptions:
     limits: Limits
     client_ids: ClientIds
     hosts: frozenset[str] | None
+    origins: frozenset[str] | None
     gateways: Gateways | None = None
     admin_mode: bool = False
     checksum: bool = False
@@ -200,12 +203,13 @@ def build_app(
         services.waiting.close()
         events.close()
 
+    checks = Checks(client_ids=options.client_ids, sharing=services.sharing, hosts=options.hosts)
     gate = None
     if services.identity is not None:
         gate = Gate(services.identity, services.authority, check_store)
-    return Dispatcher(
+    dispatcher = Dispatcher(
         tree,
-        Checks(client_ids=options.client_ids, sharing=services.sharing, hosts=options.hosts),
+        checks,
         gate=gate,
         gateways=options.gateways,
         meter=Meter(services.rates, tree.routes),
@@ -221,6 +225,17 @@ def build_app(
         auditor=None if services.trail is None else Auditor(services.trail, tree.routes),
         access_log=options.access_log,
     )
+    dispatcher.sockets = SocketHost(
+        dispatcher,
+        checks,
+        ActionHandlers(services.queues),
+        gate=gate,
+        gateways=options.gateways,
+        connected=services.connected,
+        origins=options.origins,
+        now_ms=services.subscriptions.now_ms,
+    )
+    return dispatcher
 
 
 def _pool_routes(services: Services, options: HttpOptions) -> tuple[Route, ...]:

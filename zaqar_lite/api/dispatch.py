@@ -30,12 +30,13 @@ from zaqar_lite.api.http import (
 )
 from zaqar_lite.api.lifespan import Lifespan, serve_lifespan
 from zaqar_lite.api.metering import Meter
-from zaqar_lite.api.routes import INVALID_REQUEST, OPEN_PATHS, Node, Route, RouteTree
+from zaqar_lite.api.routes import INVALID_REQUEST, OPEN_PATHS, Handler, Node, Route, RouteTree
 from zaqar_lite.api.signed_queries import EVENTS, take_signature
 from zaqar_lite.api.streaming import Streaming
+from zaqar_lite.api.websocket.conversation import Sockets
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.service.connected import Connected
+from zaqar_lite.service.connected import Connected, Link
 from zaqar_lite.service.metrics.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class Dispatcher:
         """The page for people, under /ui."""
         self.traces: RequestTraces | None = None
         """Makes spans of the requests that are sampled."""
+        self.sockets: Sockets | None = None
+        """What WebSockets say to."""
         self._auditor = auditor
         self._access_log = access_log
 
@@ -103,14 +106,22 @@ class Dispatcher:
             self._auditor.reopen()
 
     @property
+    def tree(self) -> RouteTree:
+        """Where every route is found."""
+        return self._tree
+
+    @property
     def routes(self) -> tuple[Route, ...]:
         """Every route that is served."""
         return self._tree.routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or run the lifespan."""
-        if scope["type"] == "lifespan":
-            await serve_lifespan(self._lifespan, receive, send)
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await serve_lifespan(self._lifespan, receive, send)
+            else:  # our own server answers these itself: sockets.py
+                await send({"type": "websocket.close"})
             return
         # Left in the scope, which it knows, it would be garbage that counting does not find.
         exchange: Exchange | None = scope.pop(EXCHANGE, None)
@@ -150,13 +161,9 @@ class Dispatcher:
         self, request: Request, scope: Scope, send: Send, exchange: Exchange | None
     ) -> int:
         try:
-            found = await self._admit(request, scope, exchange)
+            found = await self._admit(request, scope, None if exchange is None else exchange.link)
         except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
-            response = to_response(
-                exc, invalid_title=INVALID_REQUEST, request_id=request.request_id
-            )
-            if request.tell is not None:
-                request.tell(response)
+            response = _refusal(request, exc)
         else:
             if isinstance(found, Response):
                 response = found
@@ -184,24 +191,49 @@ class Dispatcher:
                 await response.undo()
         return response.status
 
+    async def perform(
+        self, request: Request, scope: Scope, node: Node, handler: Handler, link: Link
+    ) -> Response:
+        """Answer what came over another transport, and so names a route's place and no path.
+
+        It passes every check that a request does, but those of a gateway, which its connection
+        passed. `scope` has its headers and where it came from.
+        """
+        request.request_id = _new_request_id()
+        span = None if self.traces is None else self.traces.begin(request)
+        started = time.perf_counter()
+        try:
+            found = await self._admit(request, scope, link, node)
+        except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
+            response = _refusal(request, exc)
+        else:
+            if isinstance(found, Response):
+                response = found
+            else:
+                response = await answer(request, found, handler)
+                if self._rates.is_on:
+                    self._meter.answered(request, found, len(response.body))
+        seconds = time.perf_counter() - started
+        self.metrics.request(request.route, response.status, seconds)
+        if self._access_log or seconds > SLOW or response.status >= FAILED:
+            log_request(self._tree, request, response.status, seconds, every=self._access_log)
+        if self.traces is not None and span is not None:
+            self.traces.end(span, request, response.status)
+        return response
+
     async def _admit(
-        self, request: Request, scope: Scope, exchange: Exchange | None
+        self, request: Request, scope: Scope, link: Link | None, node: Node | None = None
     ) -> Route | Response:
-        """Find out who asks, for what, and whether it may now."""
+        """Find out who asks, for what, and whether it may now; `node` where that is known."""
         self._checks.check_headers(request, scope["headers"])
         if request.path.endswith(EVENTS) and request.query_string:
             take_signature(request)
-        if self._gateways is not None:
+        if self._gateways is not None and node is None:
             self._gateways.check(request, scope)
         if self._gate is not None:
             await self._gate.admit(request, _address(scope))
-        raw_path: bytes = scope.get("raw_path") or b""
-        if b"%" in raw_path and b"%2f" in raw_path.lower():
-            raise HttpError(400, INVALID_REQUEST, "A path may not hold an encoded slash (%2F).")
-        place = self._tree.find(request.path)
-        if place is None:
-            raise HttpError(404, "404 Not Found")
-        node, request.path_values = place
+        if node is None:
+            node = self._find(request, scope)
         if self._auditor is not None:
             request.address = _address(scope)
         found = self._route(request, node)
@@ -210,9 +242,20 @@ class Dispatcher:
                 await self._checks.check_revoked(request)
             if self._rates.is_on and request.project:
                 self._meter.admit(request, found)
-        if exchange is not None and self._connected.is_on and request.project:
-            self._connected.serve(exchange.link, request.project)
+        if link is not None and self._connected.is_on and request.project:
+            self._connected.serve(link, request.project)
         return found
+
+    def _find(self, request: Request, scope: Scope) -> Node:
+        """Find the place that a request's path names, and fill in the path's values."""
+        raw_path: bytes = scope.get("raw_path") or b""
+        if b"%" in raw_path and b"%2f" in raw_path.lower():
+            raise HttpError(400, INVALID_REQUEST, "A path may not hold an encoded slash (%2F).")
+        place = self._tree.find(request.path)
+        if place is None:
+            raise HttpError(404, "404 Not Found")
+        node, request.path_values = place
+        return node
 
     def _route(self, request: Request, node: Node) -> Route | Response:
         """Find the route and run its checks; OPTIONS is answered here."""
@@ -255,13 +298,21 @@ def _new_request_id() -> str:
     return f"req-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
 
-async def answer(request: Request, route: Route) -> Response:
-    """Call a route's handler, and tell the audit trail how a managing act ended.
+def _refusal(request: Request, error: Exception) -> Response:
+    """Answer what was not let in, and tell the audit trail if it would have managed something."""
+    response = to_response(error, invalid_title=INVALID_REQUEST, request_id=request.request_id)
+    if request.tell is not None:
+        request.tell(response)
+    return response
+
+
+async def answer(request: Request, route: Route, handler: Handler | None = None) -> Response:
+    """Call a route's handler, or another one, and tell the audit trail how a managing act ended.
 
     Every error becomes an answer, and so does the server's stop.
     """
     try:
-        response = await route.handler(request)
+        response = await (handler or route.handler)(request)
     except asyncio.CancelledError:
         # At the end of `shutdown_timeout`, or by a second Ctrl-C. Were it raised, uvicorn would
         # take it for a bug: a traceback in the log, and 500 for the client.

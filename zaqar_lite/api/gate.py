@@ -11,7 +11,7 @@ from zaqar_lite.api import query
 from zaqar_lite.api.http import HttpError, Request
 from zaqar_lite.api.routes import OPEN_PATHS, Route
 from zaqar_lite.domain.errors import Denied, Unauthenticated
-from zaqar_lite.domain.identity import SIGNED, Access, Verb
+from zaqar_lite.domain.identity import SIGNED, Access, Principal, Verb
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.provider import Credential, Place
@@ -61,12 +61,7 @@ class Gate:
                 headers[_PROJECT] = project  # it is signed too; `Checks` compares it
             request.principal = SIGNED
             return
-        credential = _credential(headers)
-        self._check_store()
-        try:
-            principal = await self._identity.identify(credential, address)
-        except Unauthenticated:
-            raise self._unauthorized(wrong=credential is not None) from None
+        principal = await self.identify(headers, address)
         rules = principal.access_rules
         if rules is not None and not any(
             rule.admits(request.method, request.path) for rule in rules
@@ -80,6 +75,21 @@ class Gate:
             headers[_PROJECT] = own
         elif project is not None and principal.is_operator:
             headers[_PROJECT] = project
+
+    async def identify(self, headers: dict[bytes, bytes], address: str) -> Principal:
+        """Find out who proves by headers who it is.
+
+        Raises:
+            HttpError: 401, nobody knows who it is.
+            TooMany: too many logins from this address failed.
+            Unavailable: that can't be found out now.
+        """
+        credential = _credential(headers)
+        self._check_store()
+        try:
+            return await self._identity.identify(credential, address)
+        except Unauthenticated:
+            raise self._unauthorized(wrong=credential is not None) from None
 
     def authorise(self, request: Request, route: Route) -> None:
         """Refuse what the request's principal may not do.

@@ -137,6 +137,11 @@ class Queues:
         record = await self._management.get_queue(ref)
         return rules.with_overlay(record.metadata if record else {}, self._limits)
 
+    async def stored_metadata(self, ref: QueueRef) -> dict[str, Any] | None:
+        """The metadata of a queue as somebody set it; None for a queue that is not there."""
+        record = await self._management.get_queue(ref)
+        return None if record is None else rules.visible(record.metadata)
+
     async def patch(self, ref: QueueRef, operations: Sequence[Operation]) -> dict[str, Any]:
         """Change metadata, all operations or none, exclusive against other patches.
 

@@ -1,0 +1,1 @@
+"""WebSockets, spoken to a real server over real connections."""

@@ -1,0 +1,214 @@
+"""Frames that are no requests, and connections that are none of ours."""
+
+import contextlib
+import struct
+import time
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from websockets import Origin
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tests.api.sockets import Raw
+from tests.api.websocket.talk import Talk
+from tests.server import ServerProcess
+
+UNREAD: dict[str, Any] = {"action": None, "body": {}, "headers": {}, "api": "v2"}
+HANDSHAKE = (
+    "GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{more}\r\n"
+)
+
+
+@pytest.mark.parametrize("sent", ["", "{", '{"action": NaN}', b"", b"\xc1", b"\x82"])
+def test_what_can_not_be_decoded_is_told_so(server: ServerProcess, sent: Any) -> None:
+    with Talk(server, binary=isinstance(sent, bytes)) as talk:
+        talk.socket.send(sent)
+        answer = talk.answer()
+        assert answer.status == 400
+        kind = "binary" if talk.binary else "text"
+        assert f"Can't decode {kind}" in answer.body["error"]
+        assert answer.request == UNREAD
+        assert talk.ask("ping_node").status == 204
+
+
+@pytest.mark.parametrize("sent", [[], 1, "text", None, True])
+def test_a_frame_is_an_object(talk: Talk, sent: Any) -> None:
+    talk.send(sent)
+    answer = talk.answer()
+    assert answer.status == 400
+    assert "Unexpected body type. Expected dict" in answer.body["error"]
+    assert answer.request == UNREAD
+
+
+@pytest.mark.parametrize("action", ["queue_explode", None, 1, ["queue_list"], {"a": 1}])
+def test_an_unknown_action_is_named(talk: Talk, action: Any) -> None:
+    talk.send({"action": action, "headers": talk.headers, "body": {}})
+    answer = talk.answer()
+    assert (answer.status, answer.body) == (400, {"error": f"{action} is not a valid action"})
+
+
+@pytest.mark.parametrize("name", ["headers", "body"])
+@pytest.mark.parametrize("value", [[], 1, "x"])
+def test_headers_and_body_are_objects(talk: Talk, name: str, value: Any) -> None:
+    talk.send({"action": "queue_list", "headers": talk.headers, "body": {}, name: value})
+    answer = talk.answer()
+    assert (answer.status, answer.body) == (400, {"error": "Schema validation failed."})
+
+
+@pytest.mark.parametrize(
+    "body", [b"bytes", float("nan"), {1: 2}, msgspec.msgpack.Ext(5, b"x"), 2**64 - 1]
+)
+def test_a_binary_body_that_json_has_no_form_for_is_refused(
+    server: ServerProcess, body: Any
+) -> None:
+    with Talk(server, binary=True) as talk:
+        answer = talk.ask("message_post", queue_name="q", messages=[{"body": body}])
+        assert answer.status == 400
+        assert talk.ask("message_list", queue_name="q", echo=True).body == {"messages": []}
+
+
+@pytest.mark.parametrize("deep", [400, 5_000, 100_000])
+def test_a_frame_that_is_nested_deeply_is_answered(talk: Talk, deep: int) -> None:
+    if talk.binary:
+        talk.socket.send(b"\x91" * deep + b"\x90")
+    else:
+        talk.socket.send("[" * deep + "]" * deep)
+    assert talk.answer().status == 400
+    assert talk.ask("ping_node").status == 204
+
+
+def test_a_frame_that_is_too_large_ends_the_connection(server: ServerProcess) -> None:
+    with Talk(server) as talk:
+        talk.socket.send("x" * 400_000)
+        with pytest.raises(ConnectionClosed) as closed:
+            talk.read()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1009
+
+
+def test_fragments_are_one_frame_and_bounded_together(server: ServerProcess) -> None:
+    with Talk(server) as talk:
+        talk.socket.send(['{"action": "no', "", 'thing"}'])
+        assert talk.answer().body == {"error": "nothing is not a valid action"}
+        with contextlib.suppress(ConnectionClosed):
+            talk.socket.send(["x" * 1_000] * 400)
+        with pytest.raises(ConnectionClosed):
+            talk.read()
+
+
+def test_many_frames_at_once_are_answered_in_their_order(server: ServerProcess) -> None:
+    with Talk(server) as talk:
+        for number in range(500):
+            talk.send({"action": f"n{number}", "headers": {}, "body": {}})
+        for number in range(500):
+            assert talk.answer().request["action"] == f"n{number}"
+
+
+def test_compression_is_off(server: ServerProcess) -> None:
+    with Raw(server) as raw:
+        more = "Sec-WebSocket-Extensions: permessage-deflate\r\n"
+        raw.send(HANDSHAKE.format(path="/v2/ws", host="127.0.0.1", more=more).encode())
+        answer = raw.answer()
+        assert answer.status == 101
+        assert "sec-websocket-extensions" not in answer.headers
+
+
+@pytest.mark.parametrize("path", ["/", "/v2/queues", "/v2/ws/", "/v2/ping"])
+def test_no_other_path_is_a_socket(server: ServerProcess, path: str) -> None:
+    with pytest.raises(InvalidStatus) as refused, Talk(server, path=path):
+        pass
+    assert refused.value.response.status_code in (300, 400, 404)
+
+
+def test_a_page_of_another_site_opens_no_socket(server: ServerProcess) -> None:
+    for origin in ("https://evil.example", "http://localhost:1", "null", "file://"):
+        with pytest.raises(InvalidStatus) as refused, Talk(server, origin=Origin(origin)):
+            pass
+        assert refused.value.response.status_code == 403
+    with Talk(server, origin=Origin(server.url)) as talk:
+        assert talk.ask("ping_node").status == 204
+
+
+def test_a_name_that_is_not_ours_opens_no_socket(server: ServerProcess) -> None:
+    with Raw(server) as raw:
+        raw.send(HANDSHAKE.format(path="/v2/ws", host="evil.example", more="").encode())
+        answer = raw.answer()
+        assert (answer.status, answer.json()["title"]) == (400, "Invalid header value")
+
+
+@pytest.mark.parametrize(
+    "wrong", ["Sec-WebSocket-Version: 12", "Sec-WebSocket-Key: short", "Connection: close"]
+)
+def test_a_wrong_handshake_is_refused(server: ServerProcess, wrong: str) -> None:
+    lines = HANDSHAKE.format(path="/v2/ws", host="127.0.0.1", more="").split("\r\n")
+    name = wrong.partition(":")[0]
+    sent = "\r\n".join(wrong if line.startswith(f"{name}:") else line for line in lines)
+    with Raw(server) as raw:
+        raw.send(sent.encode())
+        assert 400 <= raw.answer().status < 500
+
+
+def test_a_socket_does_not_take_over_a_connection_that_owes_an_answer(
+    server: ServerProcess,
+) -> None:
+    """Its frames would stand in the middle of the answer to the request before."""
+    with Raw(server) as raw:
+        head = "Host: 127.0.0.1\r\nClient-ID: 3381af922b9e11e3b19171861300734c\r\nX-Project-ID: p"
+        waits = f"POST /v2/queues/q/claims?wait=1 HTTP/1.1\r\n{head}\r\n\r\n"
+        shake = HANDSHAKE.format(path="/v2/ws", host="127.0.0.1", more="")
+        raw.send((waits + shake).encode())
+        assert raw.answer().status == 204
+        assert raw.answer().status in (400, 404)
+
+
+def test_a_client_that_vanishes_is_noticed() -> None:
+    env = {"ZAQAR_LITE_WEBSOCKET_PING_INTERVAL": "0.3"}
+    with ServerProcess("memory://", env=env) as server, Raw(server) as raw:
+        raw.send(HANDSHAKE.format(path="/v2/ws", host="127.0.0.1", more="").encode())
+        assert raw.answer().status == 101
+        seen = raw.rest()  # it answers no ping
+        assert seen[:2] == b"\x89\x00"
+        code = struct.unpack("!H", seen[seen.index(b"\x88") + 2 :][:2])
+        assert code == (1011,)
+
+
+def test_a_reader_that_reads_nothing_is_sent_away() -> None:
+    """It asks on and on: it is stopped from asking, and its connection ends."""
+    env = {"ZAQAR_LITE_WEBSOCKET_PING_INTERVAL": "0.3", "ZAQAR_LITE_REQUEST_TIMEOUT": "1"}
+    with ServerProcess("memory://", env=env) as server, Raw(server) as raw:
+        raw.send(HANDSHAKE.format(path="/v2/ws", host="127.0.0.1", more="").encode())
+        assert raw.answer().status == 101
+        echoed = b'{"action": "x", "body": "%b"}' % (b"x" * 60_000)
+        frame = b"\x81\xfe%b\0\0\0\0%b" % (struct.pack("!H", len(echoed)), echoed)
+        deadline = time.monotonic() + 60
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < deadline:
+                raw.send(frame)
+        assert time.monotonic() < deadline
+
+
+def test_a_stop_says_goodbye() -> None:
+    with ServerProcess("memory://") as server, Talk(server) as talk:
+        assert talk.ask("ping_node").status == 204
+        assert server.terminate() == 0
+        with pytest.raises(ConnectionClosed) as closed:
+            talk.read()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1001
+
+
+def test_connections_are_bounded_together() -> None:
+    with ServerProcess("memory://", env={"ZAQAR_LITE_MAX_CONNECTIONS": "3"}) as server:
+        with Talk(server), Talk(server), Talk(server):
+            with pytest.raises(InvalidStatus) as refused, Talk(server):
+                pass
+            assert refused.value.response.status_code == 503
+
+
+def test_http_goes_on_beside_sockets(server: ServerProcess) -> None:
+    with Talk(server) as talk:
+        assert talk.ask("ping_node").status == 204
+        assert httpx.get(f"{server.url}/").status_code == 300

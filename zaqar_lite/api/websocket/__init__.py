@@ -1,0 +1,1 @@
+"""The WebSocket transport: frames that name an action, over the same table of routes as HTTP."""

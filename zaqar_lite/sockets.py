@@ -1,0 +1,286 @@
+"""One WebSocket connection: bounded in what it takes, in what it holds, and in time.
+
+It speaks to `zaqar_lite.api.websocket` without ASGI, which has no word for a reader that is too
+slow. While nothing comes there is no task, so an idle connection costs little.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from http import HTTPStatus
+from typing import Any, cast
+from urllib.parse import unquote
+
+from uvicorn.config import Config
+from uvicorn.protocols.utils import get_remote_addr
+from uvicorn.server import ServerState
+from websockets.datastructures import Headers
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request, Response
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from zaqar_lite.api.gateways import names_of
+from zaqar_lite.api.http import PEER_NAMES
+from zaqar_lite.api.http import Response as Refusal
+from zaqar_lite.api.websocket.conversation import Conversation, Sockets
+
+_GOING_AWAY, _INTERNAL, _TRY_LATER, _POLICY = 1001, 1011, 1013, 1008
+_MOST_UNREAD = 1_048_576
+"""Bytes that may wait for a reader; whom more waits for is too slow."""
+_PATIENCE = 5.0
+"""Seconds in which the client answers a close."""
+_SWITCHING = 101
+logger = logging.getLogger("zaqar_lite")
+_wire_logger = logging.getLogger("zaqar_lite.wire")
+_wire_logger.setLevel(logging.ERROR)
+_IS_BINARY = {Opcode.TEXT: False, Opcode.BINARY: True}
+
+
+def _do_nothing() -> None:
+    """Nobody counts the connection."""
+
+
+class SocketProtocol(asyncio.Protocol):
+    """A connection that began as HTTP and asked to be a WebSocket.
+
+    `sockets` is what it speaks to; a frame has `largest` bytes at most. A ping goes out every
+    `interval` seconds, and a client that has said nothing until the next is gone. Who has not said
+    who it is after `silence` seconds, where that is asked for, is sent away; so is who reads
+    nothing for as long.
+    """
+
+    sockets: Sockets | None = None
+    largest = 1_048_576
+    interval = 20.0
+    silence = 60.0
+
+    def __init__(self, config: Config, server_state: ServerState, app_state: object) -> None:
+        self.project, self.lost = "", False
+        self.on_lost: Callable[[], None] = _do_nothing
+        self._connections = cast("set[Any]", server_state.connections)
+        self._tasks = server_state.tasks
+        self._loop = asyncio.get_running_loop()
+        self._wire = ServerProtocol(max_size=self.largest, logger=_wire_logger)
+        self._transport: asyncio.Transport
+        self._conversation: Conversation | None = None
+        self._waiting: deque[tuple[bytes, bool]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._begun: bytearray | None = None
+        self._binary = self._paused = False
+        self._writable: asyncio.Event | None = None
+        self._heard = True
+        self._opened_at = 0.0
+        self._unread_since: float | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    # What the event loop and uvicorn call.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a connection over from HTTP."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has come."""
+        self._heard = True
+        self._wire.receive_data(data)
+        for event in self._wire.events_received():
+            if isinstance(event, Request):
+                self._shake_hands(event)
+            elif isinstance(event, Frame):
+                self._take(event)
+        self._flush()
+
+    def pause_writing(self) -> None:
+        """Wait with answers: the client does not read them."""
+        self._writable = asyncio.Event()
+        self._unread_since = self._loop.time()
+
+    def resume_writing(self) -> None:
+        """Go on answering."""
+        if self._writable is not None:
+            self._writable.set()
+        self._writable = self._unread_since = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End what goes on for the connection."""
+        self.lost = True
+        self._connections.discard(self)
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._waiting.clear()
+        self.resume_writing()
+        self.on_lost()
+        self._conversation = None
+
+    def shutdown(self) -> None:
+        """End the connection behind the answer that is being made: the server stops."""
+        self._waiting.clear()
+        if self._task is None:
+            self._go_away()
+        else:
+            self._task.add_done_callback(self._go_away)
+
+    # What a conversation asks for.
+
+    def send(self, data: bytes, *, binary: bool) -> None:
+        """Send a frame; a reader for whom too much waits already is sent away."""
+        if self.lost or self._wire.state is not State.OPEN:
+            return
+        if self._transport.get_write_buffer_size() > _MOST_UNREAD:
+            self.close(_TRY_LATER, "You read too slowly.")
+            return
+        if binary:
+            self._wire.send_binary(data)
+        else:
+            self._wire.send_text(data)
+        self._flush()
+
+    def close(self, code: int, reason: str) -> None:
+        """End the connection behind what was sent, and without its consent if that takes long."""
+        if self.lost or self._wire.state is not State.OPEN:
+            return
+        self._wire.send_close(code, reason)
+        self._flush()
+        self._end()
+
+    def close_at(self, seconds: float, code: int, reason: str) -> None:
+        """End the connection in that time, instead of at the time named before."""
+        self._after(seconds, "close_at", self.close, code, reason)
+
+    # The rest is its own.
+
+    def _shake_hands(self, request: Request) -> None:
+        response = self._wire.accept(request)
+        refused = self._open(request) if response.status_code == _SWITCHING else None
+        if refused is not None:
+            headers = Headers({"Content-Type": "application/json", "Connection": "close"})
+            headers["Content-Length"] = str(len(refused.body))
+            phrase = HTTPStatus(refused.status).phrase
+            response = Response(refused.status, phrase, headers, refused.body)
+        self._wire.send_response(response)
+        self._flush()
+        if self._conversation is not None:
+            self._opened_at = self._loop.time()
+            self._after(self.interval, "ping", self._look)
+
+    def _open(self, request: Request) -> Refusal | None:
+        """Open a conversation, or answer why not."""
+        assert self.sockets is not None  # noqa: S101 - nobody is upgraded without them
+        secured = self._transport.get_extra_info("ssl_object")
+        scope = {
+            "path": unquote(request.path.partition("?")[0]),
+            "headers": [
+                (name.lower().encode("latin-1"), value.encode("latin-1"))
+                for name, value in request.headers.raw_items()
+            ],
+            "client": get_remote_addr(self._transport),
+            PEER_NAMES: frozenset() if secured is None else names_of(secured.getpeercert()),
+        }
+        opened = self.sockets.open(self, scope)
+        if isinstance(opened, Refusal):
+            return opened
+        self._conversation = opened
+        return None
+
+    def _take(self, frame: Frame) -> None:
+        if frame.opcode in _IS_BINARY:
+            self._binary = _IS_BINARY[frame.opcode]
+        elif frame.opcode is not Opcode.CONT:
+            return  # the protocol answers pings and closes
+        if self._begun is not None:
+            self._begun += frame.data
+        elif not frame.fin:
+            self._begun = bytearray(frame.data)
+        if not frame.fin:
+            return
+        data, self._begun = bytes(frame.data if self._begun is None else self._begun), None
+        self._waiting.append((data, self._binary))
+        if self._task is None and self._conversation is not None:
+            self._read(on=False)
+            self._task = self._start(self._answer(self._conversation))
+
+    async def _answer(self, conversation: Conversation) -> None:
+        """Answer what waits, one frame behind the other, for as long as the client reads."""
+        try:
+            while self._waiting:
+                if self._writable is not None:
+                    await self._writable.wait()
+                    continue
+                data, binary = self._waiting.popleft()
+                await conversation.hear(data, binary=binary)
+        except Exception:
+            logger.exception("unexpected error on a WebSocket")
+            self.close(_INTERNAL, "Unexpected error.")
+        finally:
+            self._task = None
+            self._read(on=True)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _look(self) -> None:
+        """Ask whether the client is there still, and send away who is not, or not known."""
+        now = self._loop.time()
+        is_known = self._conversation is not None and self._conversation.is_known
+        if self._unread_since is not None and now - self._unread_since > self.silence:
+            self.close(_TRY_LATER, "You read too slowly.")
+        elif not is_known and now - self._opened_at > self.silence:
+            self.close(_POLICY, "You did not authenticate.")
+        elif not self._heard and self._task is None:
+            self.close(_INTERNAL, "No answer to a ping.")
+        elif self._wire.state is State.OPEN:
+            self._heard = False
+            self._wire.send_ping(b"")
+            self._flush()
+            self._after(self.interval, "ping", self._look)
+
+    def _go_away(self, _: object = None) -> None:
+        self.close(_GOING_AWAY, "The server is stopping.")
+
+    def _flush(self) -> None:
+        if self.lost:
+            return
+        for data in self._wire.data_to_send():
+            if data:
+                self._transport.write(data)
+            else:
+                self._close_transport()
+        if self._transport.get_write_buffer_size() > 2 * _MOST_UNREAD:  # answers to pings
+            self._transport.abort()
+
+    def _close_transport(self) -> None:
+        """Close behind what was sent; input that was not read would make it a reset."""
+        if self._wire.parser_exc is None:
+            self._transport.close()
+        elif self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._end()
+
+    def _end(self) -> None:
+        """Leave the client a little time to close."""
+        self._waiting.clear()
+        self._read(on=True)
+        self._after(_PATIENCE, "end", self._transport.abort)
+
+    def _read(self, *, on: bool) -> None:
+        if self.lost or self._transport.is_closing() or self._paused is not on:
+            return
+        self._paused = not on
+        if on:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _after(self, seconds: float, name: str, act: Callable[..., object], *given: object) -> None:
+        """Do something in a while, instead of what was to be done under this name."""
+        before = self._timers.get(name)
+        if before is not None:
+            before.cancel()
+        self._timers[name] = self._loop.call_later(seconds, act, *given)
