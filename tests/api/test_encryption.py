@@ -11,7 +11,7 @@ import pytest
 from tests.api.conftest import Api, MakeApi
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service.encryption.vault import KIND, Vault, read_key_file
 from zaqar_lite.storage.memory import create
@@ -181,6 +181,25 @@ async def test_a_data_key_that_is_gone_is_replaced_for_new_messages(file: Path) 
     vault = Vault(management, read_key_file(file), clock)
     [sealed] = await vault.seal(queue, new)
     assert await vault.open_body("p", sealed.body) == b"1"
+
+
+async def test_a_data_key_whose_answer_was_lost_is_kept(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a client of a store does when an answer is lost: it writes again, and is refused."""
+    clock = Clock()
+    _, management = create("memory://", clock=clock, options=StoreOptions())
+    put = management.put_record
+
+    async def put_twice(*args: Any, **options: Any) -> Record:
+        await put(*args, **options)
+        return await put(*args, **options)
+
+    monkeypatch.setattr(management, "put_record", put_twice)
+    vault = Vault(management, read_key_file(file), clock)
+    [sealed] = await vault.seal(QueueRef("p", "q"), [NewMessage(b"1", 60_000)])
+    assert len(await management.list_records(KIND, "p", limit=10)) == 1
+    assert await Vault(management, read_key_file(file), clock).open_body("p", sealed.body) == b"1"
 
 
 async def test_without_a_key_a_queue_cannot_be_encrypted(make_api: MakeApi) -> None:

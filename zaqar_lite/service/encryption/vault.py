@@ -15,6 +15,7 @@ sealed. When the server's current key changes, a data key is wrapped anew as it 
 import asyncio
 import base64
 import binascii
+import contextlib
 import json
 import secrets
 from collections import OrderedDict
@@ -226,14 +227,18 @@ class Vault:
         """Make a data key and let it be current, unless somebody else has done so."""
         key_id, now = secrets.token_hex(8), self._clock.now_ms()
         fresh = AESGCM.generate_key(envelope.KEY_BYTES * 8)
-        await self._management.put_record(
-            KIND, project, key_id, self._wrapped(project, key_id, fresh, now), expected=0
-        )
+        wrapped = self._wrapped(project, key_id, fresh, now)
+        # Nobody else knows the id: a record of it is this one, whose answer was lost.
+        with contextlib.suppress(RecordChanged):
+            await self._management.put_record(KIND, project, key_id, wrapped, expected=0)
         pointer = json.dumps({"id": key_id}).encode()
         try:
             await self._management.put_record(CURRENT, project, "1", pointer, expected=seen)
         except RecordChanged:
-            await self._management.delete_record(KIND, project, key_id)
+            # Perhaps changed by this very write, whose answer was lost: others seal with it.
+            current = await self._management.get_record(CURRENT, project, "1")
+            if current is None or current.value != pointer:
+                await self._management.delete_record(KIND, project, key_id)
         self._current.pop(project, None)
 
     def _wrapped(self, project: str, key_id: str, fresh: bytes, at: int) -> bytes:
