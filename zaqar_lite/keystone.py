@@ -26,12 +26,15 @@ class KeystoneServer:
             raise ConfigurationError(f"keystone_ca_file: {ca_file}: {exc.strerror}.") from None
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._session: aiohttp.ClientSession | None = None
+        self._stopped = False
 
     def start(self) -> None:
-        """Do nothing: connections are made when the first request needs one."""
+        """Let requests be sent; connections are made when the first one needs one."""
+        self._stopped = False
 
     async def stop(self) -> None:
-        """Close the connections; idempotent."""
+        """Close the connections, and make no others until a start; idempotent."""
+        self._stopped = True
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -54,6 +57,8 @@ class KeystoneServer:
     async def _send(
         self, method: str, path: str, headers: Mapping[str, str], document: object
     ) -> Answer:
+        if self._stopped:
+            raise OSError("this server is stopping")  # nobody would close the connection
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=self._ssl),

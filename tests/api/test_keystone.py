@@ -13,7 +13,7 @@ from tests.api.conftest import Api, MakeApi
 from tests.keystone import Keystone, User
 from tests.services.process import free_port
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import ConfigurationError, TooMany, Unauthenticated
+from zaqar_lite.domain.errors import ConfigurationError, TooMany, Unauthenticated, Unavailable
 from zaqar_lite.keystone import KeystoneServer
 from zaqar_lite.loading import load
 from zaqar_lite.service.identity.identity import Identity
@@ -159,11 +159,8 @@ async def test_what_was_refused_stays_refused_for_ten_seconds(
 async def test_guessing_costs_keystone_one_call_a_second_and_good_tokens_nothing(
     keystone: Keystone,
 ) -> None:
-    server = KeystoneServer(keystone.url, ca_file=None, timeout=10)
-    provider = KeystoneTokens(
-        server.send, uri="", believed_for=60, service_roles=frozenset({"service"})
-    )
-    identity = Identity([provider], 60, Clock())
+    server = KeystoneServer(keystone.url, ca_file=None, timeout=60)
+    identity = Identity([provider_of(server)], 60, Clock())
     good, new = token_of(keystone.issue()), token_of(keystone.issue())
     await identity.identify(good, "192.0.2.1")
     begun = time.monotonic()
@@ -182,6 +179,27 @@ async def test_guessing_costs_keystone_one_call_a_second_and_good_tokens_nothing
     # Who was good once may have two looked at together.
     assert len(guessed) <= 2 + (time.monotonic() - begun)
     assert len(keystone.lookups) == len(guessed) + 2
+
+
+async def test_a_login_that_outlives_the_server_leaves_no_connection(keystone: Keystone) -> None:
+    server = KeystoneServer(keystone.url, ca_file=None, timeout=60)
+    identity = Identity([provider_of(server)], 60, Clock())
+    looking = asyncio.create_task(identity.identify(token_of(keystone.issue()), "192.0.2.1"))
+    await asyncio.sleep(0)
+    await server.stop()
+    with pytest.raises(Unavailable):
+        await looking
+    assert keystone.lookups == []
+    server.start()
+    identity = Identity([provider_of(server)], 60, Clock())
+    assert (await identity.identify(token_of(keystone.issue()), "192.0.2.2")).user == "alice"
+    await server.stop()
+
+
+def provider_of(server: KeystoneServer) -> KeystoneTokens:
+    return KeystoneTokens(
+        server.send, uri="", believed_for=60, service_roles=frozenset({"service"})
+    )
 
 
 def token_of(text: str) -> Credential:

@@ -41,9 +41,12 @@ class Webhooks:
         self._resolver = resolver
         self._timeout = aiohttp.ClientTimeout(total=total, sock_connect=connect)
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        self._closed = False
 
     async def send(self, letter: Letter) -> Answer:
         """POST a letter; whatever goes wrong is in the answer."""
+        if self._closed:
+            return Answer(error="this server is stopping")  # nobody would close the connection
         try:
             async with self._session(letter.subscriber).post(
                 letter.subscriber,
@@ -66,7 +69,8 @@ class Webhooks:
             return Answer(error=_shown(exc))
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and make no others."""
+        self._closed = True
         for session in self._sessions.values():
             await session.close()
         self._sessions.clear()

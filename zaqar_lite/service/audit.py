@@ -4,6 +4,7 @@ Writing never fails an act that was carried out: what can't be written is told i
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.service.background import Background
 from zaqar_lite.service.drafts import Draft
 from zaqar_lite.service.messages import Messages
 
@@ -26,6 +28,7 @@ _CLIENT_ID = uuid.uuid5(uuid.NAMESPACE_URL, "zaqar-lite:audit").hex
 _MOST_WAITING = 10_000
 _BATCH = 50
 _PAUSE = 1.0
+_LOOK_EVERY = 60.0
 _LAST_WORDS = 3.0
 """Seconds in which a stop stores what still waits."""
 
@@ -113,9 +116,9 @@ class QueueTrail:
         self._queue = queue
         self._ttl = ttl
         self._waiting: deque[Event] = deque()
-        self._came = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._stops = False
+        self._emptied = asyncio.Event()
+        self._emptied.set()
+        self._work = Background("the audit trail", self._post_all, rest=_PAUSE)
 
     def add(self, event: Event) -> None:
         """Let an event wait for its post."""
@@ -123,39 +126,30 @@ class QueueTrail:
             lost = self._waiting.popleft()
             logger.error("an event of the audit trail is lost: %s", json.dumps(lost))
         self._waiting.append(event)
-        self._came.set()
+        self._emptied.clear()
+        self._work.wake()
 
     def reopen(self) -> None:
         """Do nothing: a queue is not moved away."""
 
     def start(self) -> None:
         """Begin to post."""
-        self._stops = False
-        self._task = asyncio.create_task(self._run(), name="audit")
+        self._work.start()
 
     async def stop(self) -> None:
-        """Post what waits, for a few seconds at most."""
-        if self._task is None:
-            return
-        self._stops = True
-        self._came.set()
-        await asyncio.wait({self._task}, timeout=_LAST_WORDS)
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        self._task = None
-        for event in self._waiting:
+        """Post what waits, for a few seconds at most; idempotent."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._emptied.wait(), _LAST_WORDS)
+        await self._work.stop()
+        while self._waiting:
+            event = self._waiting.popleft()
             logger.error("an event of the audit trail is lost: %s", json.dumps(event))
 
-    async def _run(self) -> None:
-        while not self._stops:
-            await self._came.wait()
-            self._came.clear()
-            while self._waiting:
-                try:
-                    await self._post()
-                except Unavailable as exc:
-                    logger.warning("the audit trail waits for the store: %s", exc)
-                    await asyncio.sleep(_PAUSE)
+    async def _post_all(self) -> float:
+        while self._waiting:
+            await self._post()
+        self._emptied.set()
+        return _LOOK_EVERY
 
     async def _post(self) -> None:
         """Post the first events; one that is repeated after an answer was lost is there twice."""

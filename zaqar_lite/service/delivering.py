@@ -20,6 +20,7 @@ from zaqar_lite.domain.models import DelayMode, Message, QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.subscriptions import Subscription
+from zaqar_lite.service.background import Background
 from zaqar_lite.service.courier import Courier, Fate, Result
 from zaqar_lite.service.delivery_log import MAX_ANSWER, DeliveryLog
 from zaqar_lite.service.lanes import LEASE_MS, Lane
@@ -98,19 +99,19 @@ class Deliveries:
             look=self._look_at_due,
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._writing = Background("the log of deliveries", log.write, rest=1.0)
         acts = [(ref, self._deliver_note) for ref in NOTES]
         acts += [(ref, self._deliver_again) for ref in RETRIES]
         self._lanes = [Lane(ref, act, messages=messages, waiting=waiting) for ref, act in acts]
 
     def start(self) -> None:
         """Begin to deliver in tasks of the running event loop."""
-        self._tasks = [
-            *(asyncio.create_task(lane.run(), name="deliveries") for lane in self._lanes),
-            asyncio.create_task(self._log.run(), name="delivery-log"),
-        ]
+        self._tasks = [asyncio.create_task(lane.run(), name="deliveries") for lane in self._lanes]
+        self._writing.start()
 
     async def stop(self) -> None:
         """End the tasks; what is under way comes again when its lease ends."""
+        await self._writing.stop()
         for task in self._tasks:
             task.cancel()
         if self._tasks:

@@ -5,19 +5,16 @@ busy one costs one write a second; a server that is killed loses the last second
 nothing else.
 """
 
-import asyncio
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import RecordChanged, Unavailable
+from zaqar_lite.domain.errors import RecordChanged
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.storage.management import ManagementStore
 
-logger = logging.getLogger(__name__)
 KIND = "deliveries"
 MAX_ATTEMPTS = 20
 MAX_ANSWER = 1_024
@@ -80,14 +77,10 @@ class DeliveryLog:
         self._pending.pop(f"{subscription.queue.project}/{subscription.name}", None)
         await self._management.delete_record(KIND, subscription.queue.project, subscription.name)
 
-    async def run(self) -> None:
-        """Write once a second, for ever."""
-        while True:
-            await asyncio.sleep(_PAUSE)
-            try:
-                await self.flush()
-            except Unavailable as exc:
-                logger.warning("the log of deliveries is written later: %s", exc)
+    async def write(self) -> float:
+        """Write what is pending; answer when to write again, in seconds."""
+        await self.flush()
+        return _PAUSE
 
     async def flush(self) -> None:
         """Write what is pending."""

@@ -4,13 +4,13 @@ Nothing that a reader sees depends on it: expiry, lapse and delay are decided by
 memory, finishes what a crash cut short, and drains queues whose delay was switched off.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from time import perf_counter
 
-from zaqar_lite.domain.errors import QueueChanged, Unavailable
+from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import QueueRecord, Swept
+from zaqar_lite.service.background import Background
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import MessageStore
@@ -45,18 +45,15 @@ class Janitor:
         self._policies = policies
         self._interval = interval
         self._note = note
-        self._task: asyncio.Task[None] | None = None
+        self._work = Background("sweep", self._sweep, rest=interval)
 
     def start(self) -> None:
         """Begin to sweep in a task of the running event loop."""
-        self._task = asyncio.create_task(self._run(), name="janitor")
+        self._work.start()
 
     async def stop(self) -> None:
         """End the task."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._work.stop()
 
     async def step(self) -> int:
         """Sweep one bounded step, and drain exposing queues by one; answer how much was done.
@@ -94,16 +91,7 @@ class Janitor:
             return exposed
         return exposed + 1
 
-    async def _run(self) -> None:
-        time = asyncio.get_running_loop().time
-        while True:
-            started = time()
-            done = 0
-            try:
-                done = await self.step()
-            except Unavailable as exc:
-                logger.warning("sweep put off: %s", exc)
-            except Exception:
-                # A bug must not end the sweeping for the life of the process.
-                logger.exception("sweep failed")
-            await asyncio.sleep(min(time() - started, self._interval) if done else self._interval)
+    async def _sweep(self) -> float:
+        started = perf_counter()
+        done = await self.step()
+        return min(perf_counter() - started, self._interval) if done else self._interval

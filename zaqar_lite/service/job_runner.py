@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import RecordChanged, Unavailable, Unsupported, ZaqarLiteError
+from zaqar_lite.domain.errors import RecordChanged, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Message, QueueRef, Record, Selection
+from zaqar_lite.service.background import Background
 from zaqar_lite.service.bulk import is_waiting
 from zaqar_lite.service.job import SAMPLE, Chooser, Job, JobAct
 from zaqar_lite.service.jobs import Jobs, running_name
@@ -46,41 +47,24 @@ class JobRunner:
         self._bulk = jobs.bulk
         self._clock = clock
         self._name = secrets.token_hex(8)
-        self._told = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._looking = Background("jobs", self._begin_all, rest=_LOOK_EVERY)
         self._running: dict[tuple[QueueRef, JobAct], asyncio.Task[None]] = {}
-        jobs.begun = self._told.set
+        jobs.begun = self._looking.wake
 
     def start(self) -> None:
         """Begin to look for jobs, in a task of the running event loop."""
-        self._task = asyncio.create_task(self._look(), name="jobs")
+        self._looking.start()
 
     async def stop(self) -> None:
         """Stop after the steps under way; idempotent."""
-        tasks = [*([] if self._task is None else [self._task]), *self._running.values()]
+        await self._looking.stop()
+        tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._task = None
 
-    async def _look(self) -> None:
-        while True:
-            self._told.clear()
-            try:
-                await self._begin_all()
-            except Unavailable as exc:
-                logger.warning("jobs wait for the store: %s", exc)
-            except Unsupported:
-                return  # this store keeps no records, so there are no jobs
-            except Exception:
-                # A bug must not end all jobs for the life of the process.
-                logger.exception("looking for jobs failed")
-            try:
-                await asyncio.wait_for(self._told.wait(), _LOOK_EVERY)
-            except TimeoutError:
-                continue
-
-    async def _begin_all(self) -> None:
+    async def _begin_all(self) -> float:
+        """Begin the jobs that nobody works on; answer when to look again, in seconds."""
         after: tuple[str, str] | None = None
         while True:
             page = await self._jobs.running(after, _PAGE)
@@ -92,7 +76,7 @@ class JobRunner:
                     self._running[key] = task
                     task.add_done_callback(partial(self._forget, key))
             if len(page) < _PAGE:
-                return
+                return _LOOK_EVERY
             last = page[-1][1]
             after = last.project, last.name
 
@@ -111,7 +95,7 @@ class JobRunner:
         try:
             await self._work(queue, job, record.version)
         except RecordChanged:
-            self._told.set()  # it was cancelled, or somebody else has it
+            self._looking.wake()  # it was cancelled, or somebody else has it
         except Unavailable as exc:
             logger.warning("a job of %s waits for the store: %s", running_name(queue, job.act), exc)
         except Exception:

@@ -4,18 +4,16 @@ All that is set for single projects is held in memory, so that asking costs no c
 counts the changes; other processes look at it every few seconds, and read all when it has moved.
 """
 
-import asyncio
 import json
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from zaqar_lite.domain.errors import Invalid, Unavailable
+from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
+from zaqar_lite.service.background import Background
 from zaqar_lite.storage.management import ManagementStore
 
-logger = logging.getLogger(__name__)
 KIND, CHANGES = "quota", "quota-changes"
 MAX_PROJECTS = 10_000
 """Projects that have quotas of their own."""
@@ -34,7 +32,7 @@ class Quotas:
         self._shared = shared
         self._set: dict[str, Quota] = {}
         self._seen: int | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._work = Background("following quotas", self._follow, rest=LOOK_EVERY)
         self.has_rates = False
         """Whether any project has a rate."""
         self.has_connections = False
@@ -106,22 +104,15 @@ class Quotas:
     def start(self) -> None:
         """Follow what other processes set, where the store is shared."""
         if self._shared:
-            self._task = asyncio.create_task(self._follow(), name="quotas")
+            self._work.start()
 
     async def stop(self) -> None:
         """End following."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._work.stop()
 
-    async def _follow(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_EVERY)
-            try:
-                await self.load()
-            except Unavailable as exc:
-                logger.debug("the quotas stay as they were: %s", exc)
+    async def _follow(self) -> float:
+        await self.load()
+        return LOOK_EVERY
 
     async def _tell(self) -> None:
         """Count the change; one that is lost by a crash here is seen with the next."""

@@ -16,10 +16,10 @@ from zaqar_lite.domain.errors import (
     NotFound,
     RecordChanged,
     Unavailable,
-    Unsupported,
     ZaqarLiteError,
 )
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.service.background import Background
 from zaqar_lite.service.schedule import Schedule
 from zaqar_lite.service.schedules import Due, Schedules
 from zaqar_lite.storage.base import MessageStore
@@ -45,20 +45,16 @@ class Scheduler:
         self._messages = messages
         self._clock = clock
         self._window_ms = window_ms
-        self._told = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        schedules.changed = self._told.set
+        self._work = Background("schedules", self._fire, rest=_LONGEST_REST)
+        schedules.changed = self._work.wake
 
     def start(self) -> None:
         """Begin, in a task of the running event loop."""
-        self._task = asyncio.create_task(self._run(), name="schedules")
+        self._work.start()
 
     async def stop(self) -> None:
         """End; idempotent."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._work.stop()
 
     async def step(self) -> tuple[int, float]:
         """Do what is due; answer how much that was, and how long to rest.
@@ -82,24 +78,9 @@ class Scheduler:
             return done, min(_LONGEST_REST, (found[len(due)].at - now) / 1000)
         return done, 0.0 if done else _LONGEST_REST
 
-    async def _run(self) -> None:
-        while True:
-            self._told.clear()
-            rest = _LONGEST_REST
-            try:
-                _, rest = await self.step()
-            except Unavailable as exc:
-                logger.warning("schedules wait for the store: %s", exc)
-            except Unsupported:
-                return  # this store keeps no records, so there are no schedules
-            except Exception:
-                # A bug must not end all schedules for the life of the process.
-                logger.exception("schedules failed")
-            if rest:
-                try:
-                    await asyncio.wait_for(self._told.wait(), rest)
-                except TimeoutError:
-                    continue
+    async def _fire(self) -> float:
+        _, rest = await self.step()
+        return rest
 
     async def _meet(self, due: Due) -> bool:
         """Do what an entry of the index stands for; answer whether something was done."""

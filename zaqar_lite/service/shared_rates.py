@@ -10,6 +10,7 @@ import logging
 
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import Spent
+from zaqar_lite.service.background import Background
 from zaqar_lite.service.rates import BURST, Account, Rates
 from zaqar_lite.storage.management import ManagementStore
 
@@ -28,18 +29,15 @@ class SharedRates:
         self._rates = rates
         self._management = management
         self._share = share
-        self._task: asyncio.Task[None] | None = None
+        self._work = Background("sharing rates", self._tell_all, rest=TELL_EVERY)
 
     def start(self) -> None:
         """Begin to tell."""
-        self._task = asyncio.create_task(self._run(), name="rates")
+        self._work.start()
 
     async def stop(self) -> None:
         """End telling."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._work.stop()
 
     async def tell(self) -> None:
         """Tell what was spent since the last time, and take over what is left."""
@@ -61,7 +59,6 @@ class SharedRates:
         for bucket, tokens in zip(buckets, left, strict=True):
             bucket.left = tokens - bucket.spent  # what was spent meanwhile is told the next time
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(TELL_EVERY)
-            await self.tell()
+    async def _tell_all(self) -> float:
+        await self.tell()
+        return TELL_EVERY

@@ -1,0 +1,65 @@
+"""Work that a process repeats in the background for as long as it lives."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from zaqar_lite.domain.errors import Unavailable, Unsupported
+
+logger = logging.getLogger(__name__)
+
+
+class Background:
+    """Repeat a step in a task of the event loop.
+
+    `step` answers how long to rest before the next one, in seconds. While the store is away, and
+    after a bug, which must not end the work for the life of the process, the rest is `rest`
+    seconds. A store that lacks what the step needs ends it: there can be nothing to do.
+    `name` names the work in the log and the task.
+    """
+
+    def __init__(self, name: str, step: Callable[[], Awaitable[float]], *, rest: float) -> None:
+        self._name = name
+        self._step = step
+        self._rest = rest
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin."""
+        self._stopped = False
+        self._task = asyncio.create_task(self._run(), name=self._name)
+
+    async def stop(self) -> None:
+        """End the step under way and all later ones; idempotent."""
+        # A cancellation at the moment of a wake is lost in `wait_for` (Python 3.11): the loop ends.
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def wake(self) -> None:
+        """End the rest: there is something to do."""
+        self._woken.set()
+
+    async def _run(self) -> None:
+        while not self._stopped:
+            self._woken.clear()
+            rest = self._rest
+            try:
+                rest = await self._step()
+            except Unavailable as exc:
+                logger.warning("%s put off: %s", self._name, exc)
+            except Unsupported:
+                return
+            except Exception:
+                logger.exception("%s failed", self._name)
+            if rest <= 0:
+                await asyncio.sleep(0)
+                continue
+            try:
+                await asyncio.wait_for(self._woken.wait(), rest)
+            except TimeoutError:
+                continue
