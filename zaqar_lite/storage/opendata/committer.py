@@ -43,6 +43,8 @@ class Committer:
         self._watch: asyncio.TimerHandle | None = None
         self._refused: Unavailable | None = None
         self._refused_until = 0.0
+        self.failures = 0
+        """How many batches have failed."""
         self.epoch = 1
         """The number of the batch that gathers."""
         self.committed = 0
@@ -185,6 +187,7 @@ class Committer:
     async def _fail(self, exc: Unavailable) -> None:
         logger.error("a batch was not written: %s", exc)
         self._refused = exc
+        self.failures += 1
         failed, self._waiting = [*self._writing, *self._waiting], []
         self._writing = []
         try:

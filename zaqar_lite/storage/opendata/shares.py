@@ -2,7 +2,8 @@
 
 A request waits for the batch that is being written and for its own, whoever else is in them. So a
 batch takes FEW messages of every project, and ROOM beyond these; what does not fit waits for one
-of the next batches, in which the projects that wait have their turns one after the other.
+of the next batches, in which the projects that wait have their turns one after the other. While
+nobody but one project comes, its batches have more room, so that it pays for fewer of them.
 """
 
 import asyncio
@@ -13,8 +14,12 @@ from zaqar_lite.domain.posts import NewMessage
 
 FEW = 100
 """Messages that each project may add to a batch, however many the others add."""
-ROOM = 1_000
-"""Messages that all projects together may add to a batch beyond these, and the last of them."""
+ROOM = 250
+"""Messages that all projects together may add to a batch beyond these, but for the last post."""
+ALONE = 2_000
+"""The same while only one project comes."""
+_SHARED_FOR = 60.0
+"""Seconds after another project came for which the store is shared."""
 _BYTES = 512
 """Bytes of bodies that cost as much as a message."""
 
@@ -34,11 +39,17 @@ class Shares:
     def __init__(self, durable: "Callable[[], asyncio.Future[None]]") -> None:
         self._durable = durable
         self._spent: dict[str, int] = {}
-        self._room = ROOM
+        self._room = ALONE
+        self._latest = ""
+        self._is_shared = False
+        self._shared_until = 0.0
         self._lines: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
 
     def joins(self, project: str, cost: int) -> bool:
         """Count `cost` for a project; answer False, and count nothing, where it has to `wait`."""
+        if project != self._latest:
+            self._is_shared = bool(self._latest)
+            self._latest = project
         spent = self._spent.get(project, 0) + cost
         if spent > FEW:
             if self._lines or self._room <= 0:
@@ -60,7 +71,10 @@ class Shares:
     def next_batch(self) -> None:
         """Begin to count anew: another batch gathers; first those who wait have their turns."""
         self._spent.clear()
-        self._room = ROOM
+        now = asyncio.get_running_loop().time()
+        if self._is_shared:
+            self._is_shared, self._shared_until = False, now + _SHARED_FOR
+        self._room = ROOM if now < self._shared_until else ALONE
         while self._lines and self._room > 0:
             project = next(iter(self._lines))
             line = self._lines.pop(project)

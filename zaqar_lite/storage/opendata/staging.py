@@ -1,9 +1,10 @@
-"""A large post in parts, each in a batch of its own, and visible all at once.
+"""A large post in parts, in several batches, and visible all at once.
 
 A batch holds up everybody's requests while it is written. So the payloads of a large post and its
-entries in the log, nearly all of its records, are written a part at a time; the last batch has only
-the pages, which make the messages visible, and the keys. Each part's batch notes its messages as
-garbage and the last one takes that back: what a crash or an error leaves is deleted by the sweep.
+entries in the log, nearly all of its records, join the batches a part at a time, as each has room
+(`shares.py`); with the last go the pages, which make the messages visible, and the keys. Each part
+notes its messages as garbage and the last takes that back: what a crash or an error leaves is
+deleted by the sweep.
 
 The ids, and with them the positions, are taken first. Whoever posts to the queue meanwhile waits,
 so that no message comes in behind another that readers saw. What moves there does not wait: the
@@ -26,7 +27,7 @@ from zaqar_lite.storage.opendata.remembered import BATCH, MESSAGE, Known, short
 from zaqar_lite.storage.opendata.shares import cost_of
 from zaqar_lite.storage.opendata.state import State
 
-PART = 500
+PART = 250
 """Messages of a part; a post of so many goes in one batch."""
 
 
@@ -36,6 +37,7 @@ class _Draft:
 
     queue: Queue
     arrivals: int
+    failures: int
     first: int
     entries: list[Entry] = field(default_factory=list)
     fresh: dict[bytes, Known] = field(default_factory=dict)
@@ -59,13 +61,15 @@ async def post(
         there, now = await _prepared(db, ref, version)
         if not _can_enter(db, there, len(messages), batch_key, now):
             return None
-        draft = _Draft(there, there.arrivals, db.ids.take(len(messages), db.puts))
+        failures = db.committer.failures
+        draft = _Draft(there, there.arrivals, failures, db.ids.take(len(messages), db.puts))
         try:
             if not await _stage(db, draft, messages, client_id, now):
                 return None
             there, now = await _prepared(db, ref, version)
             if (
-                there is not draft.queue
+                db.committer.failures != draft.failures
+                or there is not draft.queue
                 or there.arrivals != draft.arrivals
                 or any(there.keys.get(key, now) for key in draft.fresh)
                 or not _can_enter(db, there, len(messages), batch_key, now)
@@ -128,7 +132,7 @@ async def _stage(
         db.publish(draft.queue, entries, [message.body for message in part])
         draft.garbage += put_garbage(db, range(first, first + len(part)))
         draft.entries += entries
-        await db.committer.durable()
+        await asyncio.sleep(0)
     return True
 
 
