@@ -7,7 +7,7 @@ from typing import Any
 
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.engine import Damage, Engine
+from zaqar_lite.storage.opendata.engine import Damage, Engine, Row, Unreadable
 from zaqar_lite.storage.opendata.format import active, bookkeeping, configuration, keys, records
 from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import RecordType
@@ -60,13 +60,16 @@ async def check(db: Database) -> Findings:
     payloads: set[int] = set()
     logged: set[int] = set()
     recorded: set[bytes] = set()
-    async for rows in db.engine.scan(b"", b"\xff"):
-        for key, value in rows:
-            problem = _check_record(db, key, value, found.counts, payloads, logged)
-            if key.startswith(keys.ATTEMPT_PREFIX):
-                recorded.add(key)
-            if problem is not None:
-                found.problems.append(problem)
+    async for row in _rows(db.engine):
+        if isinstance(row, Unreadable):
+            found.problems.append(str(row))
+            continue
+        key, value = row
+        problem = _check_record(db, key, value, found.counts, payloads, logged)
+        if key.startswith(keys.ATTEMPT_PREFIX):
+            recorded.add(key)
+        if problem is not None:
+            found.problems.append(problem)
     garbage, unrouted = await garbage_ids(db), await unrouted_ids(db)
     held: dict[int, QueueRef] = {}
     known: set[bytes] = set()
@@ -96,8 +99,6 @@ def _check_record(  # noqa: PLR0917 - what one pass collects
     payloads: set[int],
     logged: set[int],
 ) -> str | None:
-    if isinstance(value, Damage) and value.until is not None:
-        return str(value)
     try:
         if key[:2] == keys.LOG:
             if key[6] == _LOG_ENTRY:
@@ -121,14 +122,26 @@ def _check_record(  # noqa: PLR0917 - what one pass collects
     return None
 
 
+async def _rows(engine: Engine) -> AsyncIterator[Row | Unreadable]:
+    """All records, type by type; what can't be read of a type stands at its end."""
+    for start, end in keys.ranges():
+        try:
+            async for rows in engine.scan(start, end):
+                for row in rows:
+                    yield row
+        except Unreadable as exc:
+            yield exc
+
+
 async def dump(engine: Engine) -> AsyncIterator[str]:
     """Describe every record in a line; bodies are shown, the store's secret is not."""
-    async for rows in engine.scan(b"", b"\xff"):
-        for key, value in rows:
-            if isinstance(value, Damage):
-                yield f"DAMAGED: {value}"
-            else:
-                yield f"{keys.describe(key)} = {_show(key, value)}"
+    async for row in _rows(engine):
+        if isinstance(row, Unreadable):
+            yield f"DAMAGED: {row}"
+        elif isinstance(row[1], Damage):
+            yield f"DAMAGED: {row[1]}"
+        else:
+            yield f"{keys.describe(row[0])} = {_show(row[0], row[1])}"
 
 
 def _show(key: bytes, value: bytes) -> str:

@@ -25,11 +25,15 @@ from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.opendata import create_engine, transfer
 from zaqar_lite.storage.opendata.checking import check, dump
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.engine import FIRST, REBUILT, Batch, Engine, replacing
+from zaqar_lite.storage.opendata.engine import FIRST, REBUILT, Batch, Engine, Unreadable, replacing
+from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.sqlite.compacting import intact_rows, is_sqlite
 from zaqar_lite.storage.opendata.sqlite.engine import SqliteEngine
 
 _ROWS = 1_000
+_END = b"\xff"
+_LONGER = 8
+"""Bytes by which the keys that are tried are longer than the one that can't be read."""
 
 
 async def rows_of_file(path: Path) -> AsyncIterator[dict[bytes, bytes]]:
@@ -50,9 +54,72 @@ def _first_of_each(rows: Iterator[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 async def rows_of_store(source: Engine) -> AsyncIterator[dict[bytes, bytes]]:
-    """The intact records of an open store."""
-    async for chunk in source.scan(FIRST, b"\xff"):
-        yield {key: value for key, value in chunk if isinstance(value, bytes)}
+    """The intact records of an open store, also those behind a block that can't be read."""
+    for first, end in keys.ranges():
+        start = first
+        while start < end:
+            try:
+                async for chunk in source.scan(start, end):
+                    yield {key: value for key, value in chunk if isinstance(value, bytes)}
+                    start = chunk[-1][0] + b"\x00"
+                break
+            except Unreadable as exc:
+                _say(str(exc))
+                start = await _behind(source, start, end)
+
+
+async def _behind(source: Engine, start: bytes, end: bytes) -> bytes:
+    """Where reading goes on behind a key that can't be read; `end` where nothing is left.
+
+    A damaged block is a range of keys, and nothing tells where it ends. So keys are tried as
+    numbers of one width: the steps grow until a read succeeds, and are halved then, for keys that
+    get longer until these lead no nearer.
+    """
+    width = len(start) + _LONGER
+    low, last = _number(start, width), _number(end, width)
+    step = 1
+    while low + step < last and not await _reads(source, _key(low + step, width), end):
+        low, step = low + step, 2 * step
+    high = min(low + step, last)
+    while True:
+        while high - low > 1:
+            middle = (low + high) // 2
+            if await _reads(source, _key(middle, width), end):
+                high = middle
+            else:
+                low = middle
+        found = _key(high, width)
+        low, high, width = low << 8 * _LONGER, high << 8 * _LONGER, width + _LONGER
+        if await _reads(source, _key(low, width), end):  # zeros at the end lead behind it
+            found = _key(low, width)
+            break
+        if not await _reads(source, _key(high - 1, width), end):
+            break
+    if found >= end:
+        return end
+    # A number stands for all keys that differ by zeros at the end: the shortest is the first.
+    shorter = (found[:size] for size in range(len(found.rstrip(b"\x00")), len(found)))
+    for key in shorter:
+        if key > start and await _reads(source, key, end):
+            return key
+    return found
+
+
+async def _reads(source: Engine, start: bytes, end: bytes) -> bool:
+    try:
+        async for _ in source.scan(start, end):
+            break
+    except Unreadable:
+        return False
+    return True
+
+
+def _number(key: bytes, width: int) -> int:
+    return int.from_bytes(key[:width].ljust(width, b"\x00"), "big")
+
+
+def _key(number: int, width: int) -> bytes:
+    return number.to_bytes(width, "big")
 
 
 async def fill(target: Engine, parts: AsyncIterator[dict[bytes, bytes]]) -> int:
@@ -61,7 +128,7 @@ async def fill(target: Engine, parts: AsyncIterator[dict[bytes, bytes]]) -> int:
     Raises ConfigurationError: the store is not empty, or there is nothing to put into it;
     Unavailable: it can't be written.
     """
-    async for chunk in target.scan(FIRST, b"\xff"):
+    async for chunk in target.scan(FIRST, _END):
         if chunk:
             raise ConfigurationError(
                 "What is intact of a damaged store goes into an empty one: give --store a "

@@ -17,7 +17,7 @@ from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.storage.opendata import loading
 from zaqar_lite.storage.opendata.checkpoint import encode_changes
 from zaqar_lite.storage.opendata.committer import Committer
-from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Stored
+from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Stored, Unreadable
 from zaqar_lite.storage.opendata.format import bookkeeping, keys
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix, utf8
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
@@ -200,6 +200,10 @@ class Database(State):
                         await self.committer.durable()
                     if self.engine.was_rebuilt:
                         await self.engine.forget_rebuild()
+                except Unreadable as exc:
+                    await self.engine.close()
+                    why = f"The store can't be opened. {exc} {self.engine.way_out}"
+                    raise ConfigurationError(why) from exc
                 except BaseException:
                     await self.engine.close()
                     raise

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeAlias
 
-from zaqar_lite.domain.errors import ConfigurationError
+from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import describe
 
@@ -27,17 +27,21 @@ FIRST = b"\x01"
 
 
 class Damage(NamedTuple):
-    """A record, or with `until` a range of them, that the engine cannot read any more."""
+    """A record that the engine cannot read any more."""
 
     key: bytes
     why: str
-    until: bytes | None = None
 
     def __str__(self) -> str:
-        if self.until is None:
-            return f"{describe(self.key)}: {self.why}"
-        last = "the last record" if not self.until else describe(self.until)
-        return f"everything after {describe(self.key)} and before {last}: {self.why}"
+        return f"{describe(self.key)}: {self.why}"
+
+
+class Unreadable(Unavailable):
+    """A range of records can't be read on: everything behind a key may be lost."""
+
+    def __init__(self, last: bytes, why: str) -> None:
+        super().__init__(f"Everything after {describe(last)} can't be read: {why}.")
+        self.last = last
 
 
 Stored: TypeAlias = bytes | Damage
@@ -70,6 +74,9 @@ class Engine(ABC):
     damages: list[str]
     """What was found broken at opening, outside of any record."""
 
+    way_out = "It is kept as it is: restore it from a backup."
+    """What to do where the store can't be read."""
+
     was_rebuilt = False
     """Whether the store holds what was intact of a damaged one: any record may be missing."""
 
@@ -92,7 +99,10 @@ class Engine(ABC):
 
     @abstractmethod
     def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
-        """Read the records from `start` up to, not including, `end`, in order, in chunks."""
+        """Read the records from `start` up to, not including, `end`, in order, in chunks.
+
+        Raises Unreadable: behind those that were answered, nothing can be read.
+        """
 
     @abstractmethod
     async def commit(self, batch: Batch) -> None:
@@ -108,10 +118,6 @@ class Engine(ABC):
     def resume(self) -> None:
         """Accept commits again: what is held of the records includes the one that was in doubt."""
         self.is_in_doubt = False
-
-    def may_miss(self, start: bytes, end: bytes) -> bool:
-        """Whether records from `start` up to `end` may have been lost, unnamed."""
-        return self.was_rebuilt and start < end
 
     async def recall_rebuild(self) -> None:
         """Find out whether this store was filled from a damaged one; part of opening."""

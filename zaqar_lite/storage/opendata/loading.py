@@ -90,12 +90,6 @@ class _Loading:
             for key, value in chunk:
                 if value == empty:
                     continue
-                if isinstance(value, Damage) and value.until is not None:
-                    db.damaged(value)
-                    if kind is RecordType.ACTIVE:
-                        after = key if key != prefix else prefix[:-1]  # its own record is lost, too
-                        db.queues.lose_pages(after, value.until or after_prefix(prefix))
-                    continue
                 where: keys.QueueKey | None = None
                 try:
                     where = keys.read_queue_key(key)

@@ -16,7 +16,6 @@ from sortedcontainers import SortedDict, SortedList
 from zaqar_lite.domain.metadata import FILTER, dead_letter_target
 from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
 from zaqar_lite.storage.opendata.entries import NEVER, Page
-from zaqar_lite.storage.opendata.format.keys import RecordType, queue_key, read_page
 from zaqar_lite.storage.opendata.queue import Queue
 
 _SLACK = 1_000
@@ -70,19 +69,6 @@ class Agenda:
         return None
 
 
-_BEYOND = 1 << 32  # pages: more than are lost with one place of a disk
-
-
-def _keep_lost_pages(queue: Queue, after: bytes, until: bytes) -> None:
-    root = queue_key(RecordType.ACTIVE, queue.raw)
-    if after < root < until:
-        queue.damaged_page(None)
-    last = root + b"\xff" * 8
-    if after < last < until:  # and no page behind them tells how many there were
-        number = (read_page(after[len(root) :]) or 0) if after.startswith(root) else 0
-        queue.damaged_page(number + _BEYOND)
-
-
 class Queues:
     """Queues by name; the names of a project in order; records by what is asked about them.
 
@@ -97,7 +83,6 @@ class Queues:
         self._sources: dict[QueueRef, set[str]] = {}
         self._filtered: dict[str, set[str]] = {}
         self._exposing: dict[QueueRef, None] = {}
-        self._lost: set[tuple[bytes, bytes]] = set()
         self.agenda = Agenda()
 
     def __iter__(self) -> Iterator[Queue]:
@@ -126,8 +111,6 @@ class Queues:
             queue = self._queues[ref] = Queue(ref)
             queue.record = self._resting.pop(ref, None)
             self.agenda.changed(queue)
-            for after, until in self._lost:
-                _keep_lost_pages(queue, after, until)
         return queue
 
     def rest(self, queue: Queue) -> None:
@@ -143,14 +126,6 @@ class Queues:
             self._resting[record.ref] = record
         else:
             queue.record = record
-
-    def lose_pages(self, after: bytes, until: bytes) -> None:
-        """Never write over the pages between two keys: nobody knows which ones there are."""
-        self._lost.add((after, until))
-        for ref in list(self._resting):
-            self.make(ref)
-        for queue in self._queues.values():
-            _keep_lost_pages(queue, after, until)
 
     def discard(self, ref: QueueRef) -> None:
         """Forget a queue; no error when there is none."""

@@ -281,9 +281,7 @@ async def _intact(
 
 def _may_miss(db: State, kind: RecordType) -> bool:
     start = keys.prefix(kind)
-    return db.engine.may_miss(start, after_prefix(start)) or any(
-        damage.key.startswith(start) for damage in db.damages
-    )
+    return db.engine.was_rebuilt or any(damage.key.startswith(start) for damage in db.damages)
 
 
 async def garbage_ids(db: State) -> set[int]:
@@ -357,8 +355,7 @@ def _may_have_lost(db: State, ref: QueueRef, entry: Entry) -> bool:
         of_page = queue.pages[index].entries
         if of_page and entry.position < next(reversed(of_page)):
             return False  # the page that would hold it is intact: it had left
-    root = keys.queue_key(RecordType.ACTIVE, queue.raw)
-    return bool(queue.damaged_pages) or db.engine.may_miss(root, after_prefix(root))
+    return bool(queue.damaged_pages) or db.engine.was_rebuilt
 
 
 async def _recall_attempts(db: State, queue: Queue, entries: Sequence[Entry]) -> None:

@@ -18,7 +18,7 @@ from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
 from zaqar_lite.storage.base import Listener
 from zaqar_lite.storage.opendata.committer import Committer
 from zaqar_lite.storage.opendata.due import settle
-from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Row, Stored
+from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Row, Stored, Unreadable
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.format import keys, records
 from zaqar_lite.storage.opendata.format.bookkeeping import encode_block, encode_record
@@ -200,10 +200,20 @@ class State:
         return found
 
     async def rows(self, start: bytes, end: bytes | None = None) -> AsyncIterator[Row]:
-        """Read the stored records of a range, or of a prefix, one by one."""
-        async for chunk in self.engine.scan(start, after_prefix(start) if end is None else end):
-            for row in chunk:
-                yield row
+        """Read the stored records of a range, or of a prefix, one by one.
+
+        Where the metadata log can't be read on, that is named: each message is served without it.
+        Raises Unreadable: other records can't be read on.
+        """
+        try:
+            async for chunk in self.engine.scan(start, after_prefix(start) if end is None else end):
+                for row in chunk:
+                    yield row
+        except Unreadable as exc:
+            if not start.startswith(keys.LOG):
+                raise
+            logger.error("damaged: %s", exc)
+            self.damages.append(Damage(exc.last, str(exc)))
 
     def decoded(self, key: bytes, value: Stored, decode: Callable[[bytes], T]) -> T | None:
         """Decode a record; None, and named, where it can't be read."""

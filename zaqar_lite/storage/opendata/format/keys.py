@@ -28,6 +28,7 @@ queue's id is `project/name`. Readers step over types they do not know.
 
 import struct
 from enum import Enum
+from itertools import pairwise
 from typing import NamedTuple
 
 from zaqar_lite.domain.models import QueueRef
@@ -68,6 +69,11 @@ class RecordType(Enum):
 def prefix(kind: RecordType) -> bytes:
     """The bytes before every key of a type."""
     return bytes((1, kind.value))
+
+
+def ranges() -> "pairwise[tuple[bytes, bytes]]":
+    """The ranges of keys that hold the records of each type, and last those of the log."""
+    return pairwise([*map(prefix, RecordType), LOG, b"\xff"])
 
 
 PAYLOAD_PREFIX = prefix(RecordType.PAYLOAD)

@@ -2,9 +2,8 @@
 
 Locally SlateDB never calls fsync, so this engine does (`syncfs` on the directory, in a thread,
 before a commit returns), and takes a lock that SlateDB has no notion of. SlateDB's blocks have
-checksums: a damaged one is named and read around (`skipping.py`). No scan comes to what is written
-into such a gap afterwards, but single reads do, so the keys are noted beside the records. A store
-that SlateDB can't open is refused and left as it is.
+checksums: a single read names what lies in a damaged one, and a scan ends there. A store that
+SlateDB can't open, or whose queues lie in a damaged block, is refused and left as it is.
 
 A commit is one WriteBatch, an explicit flush of the log, and the wait for it; SlateDB's timer would
 be a floor under every answer. In an object store the flush is a paid request, so that commits wait
@@ -15,13 +14,21 @@ cut; it is handed to the binding in parts, and others act in between.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
-from zaqar_lite.storage.opendata.engine import FIRST, Batch, Damage, Engine, Row, Stored, is_full
+from zaqar_lite.storage.opendata.engine import (
+    FIRST,
+    Batch,
+    Damage,
+    Engine,
+    Row,
+    Stored,
+    Unreadable,
+    is_full,
+)
 from zaqar_lite.storage.opendata.slatedb.binding import (
     DURABLE,
     DURABLE_SCAN,
@@ -36,13 +43,10 @@ from zaqar_lite.storage.opendata.slatedb.directory import (
     in_time,
     open_directory,
 )
-from zaqar_lite.storage.opendata.slatedb.skipping import find_behind, lost
 
 logger = logging.getLogger(__name__)
 _CHUNK = 1_000
 _LAST = b"\xff\xff"  # above every record
-_GAPS = b"\x00lost"  # and the key where a gap begins; the value is the key behind it
-_NOTES = b"\x00gap"  # and a key that was written although it lies in a gap
 _PATIENCE_LOCAL = 10.0
 _PATIENCE_REMOTE = 60.0
 _MEMTABLE_SECONDS = 30.0
@@ -59,7 +63,7 @@ T = TypeVar("T")
 class SlateDbEngine(Engine):
     """Records in SlateDB; `local` is None in an object store."""
 
-    def __init__(self, local: LocalDirectory | None, url: str, path: str) -> None:
+    def __init__(self, local: LocalDirectory | None, url: str, path: str, uri: str) -> None:
         self._local = local
         self._url = url
         self._path = path
@@ -68,22 +72,27 @@ class SlateDbEngine(Engine):
         self.patience = 2 * self._patience  # it gives up by itself, and tells more
         self._broken: str | None = None
         self.damages: list[str] = []
+        self.way_out = (
+            "It is kept as it is. To put what is intact of it into a new store: zaqar-lite store "
+            f"import --store embedded:///new/directory {uri}"
+        )
         self._flushed = 0.0
         self._flushing: asyncio.Task[None] | None = None
         self._doubtful: asyncio.Task[int] | None = None
-        self._gaps: set[tuple[bytes, bytes]] = set()  # between keys, that no scan can read
         self._why_in_doubt = ""
 
     @classmethod
     def in_directory(cls, directory: Path) -> Self:
         """A store in a local directory."""
         local = LocalDirectory(directory)
-        return cls(local, "file:///", str(directory.resolve() / local.place.name))
+        path = str(directory.resolve() / local.place.name)
+        return cls(local, "file:///", path, f"opendata+slatedb://{directory.resolve()}")
 
     @classmethod
     def in_bucket(cls, bucket: str, prefix: str) -> Self:
         """A store in a bucket; credentials come from the usual AWS_* environment variables."""
-        return cls(None, f"s3://{bucket}", prefix or "zaqar-lite")
+        uri = f"opendata+s3://{bucket}/{prefix}"
+        return cls(None, f"s3://{bucket}", prefix or "zaqar-lite", uri)
 
     async def open(self) -> None:
         if self._local is not None:
@@ -92,7 +101,6 @@ class SlateDbEngine(Engine):
             self._db = await self._build()
             await in_time(self._check_round_trip(), self._local)
             await in_time(self.recall_rebuild(), self._local)
-            await in_time(self._recall_gaps(), self._local)
         except (*_ERRORS, Unavailable, OSError) as exc:
             self._let_go()
             raise cannot_open(f"{self._url}{self._path}", exc) from exc
@@ -130,12 +138,6 @@ class SlateDbEngine(Engine):
             logger.error("damaged: %s", self.damages[-1])
         await self._write({}, (key,))
 
-    async def _recall_gaps(self) -> None:
-        async for rows in self._scan_open(_GAPS, _GAPS + _LAST):
-            for key, value in rows:
-                if isinstance(value, bytes):
-                    self._gaps.add((key[len(_GAPS) :], value))
-
     async def get(self, keys: Sequence[bytes]) -> dict[bytes, Stored]:
         values = await self._translated(asyncio.gather(*map(self._get, keys)))
         return {key: value for key, value in zip(keys, values, strict=True) if value is not None}
@@ -148,62 +150,16 @@ class SlateDbEngine(Engine):
             return Damage(key, str(exc.message))
 
     async def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
-        """Read a range in chunks; see the interface.
-
-        Where blocks are damaged, what lies before, between and behind them is still read.
-        """
-        async for rows in self._scan(max(start, FIRST), end or _LAST):
-            yield rows
-
-    async def _scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
-        """Read a range around its gaps.
-
-        What lies in a gap stays lost, also where a later read would get nearer to the damage: it
-        must not come back beside what has replaced it.
-        """
-        for low, behind in sorted(self._gaps):
-            if low < end and behind > start:
-                async for rows in self._scan_open(start, low):
-                    yield rows
-                until = behind if behind < end else b""
-                yield [lost(max(start, low), until, "a block is damaged")]
-                yield await self._written_in(max(start, low), min(end, behind))
-                start = behind
-        async for rows in self._scan_open(start, end):
-            yield rows
-
-    async def _scan_open(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
-        """Read a range in which no gap is known."""
+        start, end = max(start, FIRST), end or _LAST
         while start < end:
             rows, why = await self._read_chunk(start, end)
             if rows:
                 yield rows
                 start = rows[-1][0] + b"\x00"
-            if why is None:
-                if len(rows) < _CHUNK:
-                    return
-                continue
-            behind, row = await find_behind(start, end, partial(self._first, end=end))
-            await self._write({_GAPS + start: behind}, ())
-            self._gaps.add((start, behind))
-            yield [lost(start, row, why)]
-            start = behind
-
-    async def _written_in(self, start: bytes, end: bytes) -> Sequence[Row]:
-        """Read what was written into a gap since it was found: single reads still find it."""
-        noted: list[bytes] = []
-        async for rows in self._scan_open(_NOTES + start, _NOTES + end):
-            noted += [key[len(_NOTES) :] for key, value in rows if isinstance(value, bytes)]
-        found = await self.get(noted)
-        return [(key, found[key]) for key in noted if isinstance(found.get(key), bytes)]
-
-    def _notes(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
-        """Note which keys of a batch lie in gaps: no scan will come to them."""
-        return {
-            _NOTES + key: b""
-            for key in keys
-            if any(start <= key < end for start, end in self._gaps)
-        }
+            if why is not None:
+                raise Unreadable(start.removesuffix(b"\x00"), why)
+            if len(rows) < _CHUNK:
+                return
 
     async def _read_chunk(self, start: bytes, end: bytes) -> tuple[list[Row], str | None]:
         """Read the next rows, and what is wrong with the one behind them if it can't be read."""
@@ -225,15 +181,6 @@ class SlateDbEngine(Engine):
             return rows, str(exc.message)
         return rows, None
 
-    async def _first(self, start: bytes, end: bytes) -> bytes | None:
-        """The key of the first row of a range, b"" if there is none; None if it is damaged."""
-        try:
-            iterator = await self._iterate(start, end, ONE_BLOCK)
-            row = await self._translated(iterator.next())
-        except slatedb.Error.Data:
-            return None
-        return b"" if row is None else row.key
-
     async def _iterate(
         self, start: bytes, end: bytes, options: slatedb.ScanOptions
     ) -> slatedb.DbIterator:
@@ -251,8 +198,7 @@ class SlateDbEngine(Engine):
             raise Unavailable(_BROKEN, retry_after=60, detail=self._broken)
         if self._doubtful is not None:
             raise Unavailable(self._why_in_doubt, retry_after=5, detail=str(self._path))
-        puts = {**batch.puts, **self._notes(batch.puts)} if self._gaps else batch.puts
-        write = asyncio.create_task(self._write(puts, batch.deletes))
+        write = asyncio.create_task(self._write(batch.puts, batch.deletes))
         waited = 0.0
         while not write.done():
             step = min(_FIRST_LOOK, self._patience) if not waited else self._patience - waited
@@ -261,7 +207,7 @@ class SlateDbEngine(Engine):
             if not write.done():
                 await self._doubt(write, waited)
         self._check(write)
-        is_due = time.monotonic() - self._flushed > _MEMTABLE_SECONDS and not self._gaps
+        is_due = time.monotonic() - self._flushed > _MEMTABLE_SECONDS
         if is_due and self._flushing is None:
             self._flushed = time.monotonic()
             self._flushing = asyncio.create_task(self._flush_memtable())

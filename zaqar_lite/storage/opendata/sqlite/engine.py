@@ -30,6 +30,7 @@ from zaqar_lite.storage.opendata.engine import (
     Engine,
     Row,
     Stored,
+    Unreadable,
     is_full,
     refuses_for_room,
 )
@@ -186,6 +187,12 @@ class SqliteEngine(Engine):
         self._reader = _Reader(self.path)
         self._broken: str | None = None
         self.damages: list[str] = []
+        self.way_out = (
+            "It is kept as it is. To put what is intact of it into a new store: zaqar-lite "
+            f"store import --store embedded:///new/directory {self.path}; if that finds too "
+            f"little, sqlite3 {self.path} '.recover --ignore-freelist' | sqlite3 "
+            "recovered.sqlite3, and import recovered.sqlite3 instead."
+        )
         self._opened = False
 
     async def open(self) -> None:
@@ -255,9 +262,12 @@ class SqliteEngine(Engine):
     async def scan(self, start: bytes, end: bytes) -> AsyncIterator[Sequence[Row]]:
         after: bytes | None = start
         while after is not None:
-            rows, after = await self._reader.run(reading.scan, after, end)
+            rows, behind, why = await self._reader.run(reading.scan, after, end)
             if rows:
                 yield rows
+            if why is not None:
+                raise Unreadable(rows[-1][0] if rows else after, why)
+            after = behind
 
     async def commit(self, batch: Batch) -> None:
         """Write a batch in one transaction; see the interface.
@@ -318,12 +328,7 @@ class SqliteEngine(Engine):
             return ConfigurationError(f"The database {self.path} can't be opened: {FULL}.")
         why = "its writer ended" if isinstance(exc, WriterEnded) else exc
         if isinstance(exc, sqlite3.Error) and error_code(exc) in BROKEN_FILE:
-            way_out = (
-                "It is kept as it is. To put what is intact of it into a new store: zaqar-lite "
-                f"store import --store embedded:///new/directory {self.path}; if that finds too "
-                f"little, sqlite3 {self.path} '.recover --ignore-freelist' | sqlite3 "
-                "recovered.sqlite3, and import recovered.sqlite3 instead."
-            )
+            way_out = self.way_out
         else:
             way_out = "See to its disk, its owner and the limits of this process; keep the file."
         return ConfigurationError(f"The database {self.path} can't be opened: {why}. {way_out}")

@@ -1,11 +1,9 @@
-"""Reading rows of the SQLite file, checking each, and reading on behind what is broken."""
+"""Reading rows of the SQLite file, and checking each."""
 
 import sqlite3
-from collections.abc import Generator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from operator import lt
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -130,10 +128,14 @@ def _get(
 
 
 class Chunk(NamedTuple):
-    """The next rows of a range, and where those behind them begin; None where that was all."""
+    """The next rows of a range, where those behind them begin, and why they can't be read.
+
+    Neither where that was all.
+    """
 
     rows: list[Row]
     next: bytes | None
+    why: str | None = None
 
 
 class _Part(NamedTuple):
@@ -189,81 +191,42 @@ def _part(start: bytes, end: bytes) -> _Part | None:
 
 
 def scan(connection: sqlite3.Connection, start: bytes, end: bytes) -> Chunk:
-    """Read the first rows of a range, CHUNK at most; what can't be read is named.
+    """Read the first rows of a range, CHUNK at most, up to what can't be read.
 
     A flipped bit in a key leaves its row out of order, and SQLite passes over what it hides: so
-    reading goes on behind an intact row, and where nothing is left the other end must agree. Raises
-    Unavailable: only the reading failed.
+    where nothing is left, the other end must agree. Raises Unavailable: only the reading failed.
     """
     part = _part(max(start, FIRST), end)
     if part is None:
         return Chunk([], None)
+    found: list[tuple[object, ...]] = []
     low, high = part.bounds()
     try:
         connection.execute("BEGIN")  # one state of the store for both ends
         try:
-            found = connection.execute(part.statement(), (low, high, CHUNK)).fetchall()
+            found.extend(connection.execute(part.statement(), (low, high, CHUNK)))
             backward = part.statement(backward=True)
             last = connection.execute(backward, (low, high, 1)).fetchall()
         finally:
             connection.execute("COMMIT")
     except sqlite3.Error as exc:
-        return _around(connection, part, end, _why(exc))
-    rows = [
-        (key, _checked(key, value, checksum))
-        for place, value, checksum in found
-        if (key := part.key(place)) is not None
-    ]
-    is_last = len(found) < CHUNK
-    while not is_last and rows and isinstance(rows[-1][1], Damage):
-        rows.pop()  # the next chunk has it
-    keys = [key for key, _ in rows]
-    is_ordered = all(map(lt, keys, keys[1:])) and (not is_last or len(rows) == len(found))
-    if not is_ordered or (is_last and found[-1:] != last) or not (is_last or rows):
-        return _around(connection, part, end, _DISORDER)
-    if not is_last:
-        return Chunk(rows, rows[-1][0] + b"\x00")
-    return Chunk(rows, part.end if part.end < end else None)
+        return Chunk(_in_order(part, found), None, _why(exc))
+    rows, is_last = _in_order(part, found), len(found) < CHUNK
+    if len(rows) < len(found) or (is_last and found[-1:] != last):
+        return Chunk(rows, None, _DISORDER)
+    if is_last:
+        return Chunk(rows, part.end if part.end < end else None)
+    while rows and isinstance(rows[-1][1], Damage):
+        rows.pop()  # its key may be damaged: the next chunk has it
+    return Chunk(rows, rows[-1][0] + b"\x00") if rows else Chunk(rows, None, _DISORDER)
 
 
-def _around(connection: sqlite3.Connection, part: _Part, end: bytes, why: str) -> Chunk:
-    """Read a part up to what can't be read, name that, and find where reading goes on."""
+def _in_order(part: _Part, found: Sequence[tuple[object, ...]]) -> list[Row]:
+    """The rows up to the first that is out of order."""
     rows: list[Row] = []
-    last = part.start
-    with closing(_until_error(connection, part)) as found:
-        for key, value in found:
-            if isinstance(value, bytes):
-                if rows and key <= last:
-                    break
-                last = key
-            rows.append((key, value))
-            if len(rows) >= CHUNK and key == last:
-                return Chunk(rows, last + b"\x00")
-    behind = part.end
-    with closing(_until_error(connection, part, backward=True)) as found:
-        for key, value in found:
-            if isinstance(value, bytes):
-                if not last < key < behind:
-                    break
-                behind = key
-    if behind == part.start:  # no way leads on
-        behind = part.end
-    is_all = behind == part.end == end
-    rows.append((last, Damage(last, why, b"" if is_all else behind)))
-    return Chunk(rows, None if is_all else behind)
-
-
-def _until_error(
-    connection: sqlite3.Connection, part: _Part, *, backward: bool = False
-) -> Generator[Row, None, None]:
-    cursor = connection.execute("SELECT 1 WHERE 0")
-    try:
-        cursor = connection.execute(part.statement(backward=backward), (*part.bounds(), -1))
-        for place, value, checksum in cursor:
-            key = part.key(place)
-            if key is not None:
-                yield key, _checked(key, value, checksum)
-    except sqlite3.Error as exc:
-        _why(exc)
-    finally:
-        cursor.close()
+    for place, value, checksum in found:
+        key = part.key(place)
+        if key is None or (rows and key <= rows[-1][0]):
+            break
+        rows.append((key, _checked(key, value, checksum)))
+    return rows
