@@ -73,24 +73,36 @@ class Failure:
 
 @dataclass
 class History:
-    """What all clients did; `remaining` is what the queues held in the end.
+    """What all clients did; `remaining` is what the queues held in the end, dead letters too.
 
-    `failed` is how often each of these is said to have failed. `queues` are those that were posted
-    to, in the order of their first posts.
+    `rejects` are messages that were sent to the dead letters, of which `dead` are there in the end;
+    nobody claims those. `failed` is how often each that remains is said to have failed. `queues`
+    are those that were posted to, in the order of their first posts.
     """
 
     posts: dict[str, Post] = field(default_factory=dict)
     holds: list[Hold] = field(default_factory=list)
     deletes: dict[str, list[Delete]] = field(default_factory=lambda: defaultdict(list))
     failures: list[Failure] = field(default_factory=list)
+    rejects: list[Delete] = field(default_factory=list)
+    dead: Counter[str] = field(default_factory=Counter)
     remaining: Counter[str] = field(default_factory=Counter)
     failed: dict[str, int] | None = None
     queues: dict[str, None] = field(default_factory=dict)
     restarts: int = 0
 
-    def end(self, texts: Collection[str], failed: dict[str, int] | None = None) -> None:
-        """Note what the queue holds when all clients have stopped, and how often that failed."""
-        self.remaining = Counter(texts)
+    def end(
+        self,
+        texts: Collection[str],
+        failed: dict[str, int] | None = None,
+        dead: Collection[str] = (),
+    ) -> None:
+        """Note what the queue and its dead-letter queue hold when all clients have stopped.
+
+        `failed` is how often each message in the queue has failed.
+        """
+        self.dead = Counter(dead)
+        self.remaining = Counter(texts) + self.dead
         self.failed = failed
 
     def violations(self) -> list[str]:
@@ -103,6 +115,7 @@ class History:
             *self._early(),
             *self._hasty(),
             *self._forgotten(),
+            *self._unburied(),
         ]
 
     def summary(self) -> str:
@@ -112,7 +125,9 @@ class History:
         return (
             f"{self.restarts} kills, {acknowledged} acknowledged posts, {len(self.holds)} holds, "
             f"{deleted} acknowledged deletes, {self.remaining.total()} remaining, "
-            f"{len(self._acknowledged_failures())} acknowledged failures"
+            f"{len(self._acknowledged_failures())} acknowledged failures, "
+            f"{sum(each.answered is not None for each in self.rejects)} acknowledged rejects, "
+            f"{self.dead.total()} dead letters"
         )
 
     def _lost(self) -> list[str]:
@@ -192,7 +207,20 @@ class History:
         return [
             f"forgotten: {text} failed {count} times, and {failed.get(text, 0)} are known"
             for text, count in told.items()
-            if self.remaining[text] and failed.get(text, 0) < count
+            if self.remaining[text] and not self.dead[text] and failed.get(text, 0) < count
+        ]
+
+    def _unburied(self) -> list[str]:
+        told = {each.text: each.answered for each in self.rejects if each.answered is not None}
+        rejected = {each.text for each in self.rejects}
+        return [
+            *(f"unburied: {text} is no dead letter" for text in told if not self.dead[text]),
+            *(f"unburied: {text}, which nobody rejected" for text in self.dead.keys() - rejected),
+            *(
+                f"unburied: {hold.text}, rejected at {told[hold.text]}, was handed out afterwards"
+                for hold in self.holds
+                if hold.text in told and hold.invoked > told[hold.text]
+            ),
         ]
 
 
@@ -202,7 +230,8 @@ class Habits:
 
     A `delay` other than 0 is kept by delayed queues only. A consumer takes its claims from the
     queues that somebody has posted to. One that `settles` says of each message what becomes of it:
-    deleted, given back as failed for `wait` seconds, or held for longer.
+    deleted, given back as failed for `wait` seconds, held for longer or, where its queue has
+    dead letters, now and then sent there.
     """
 
     project: str = "history"
@@ -210,6 +239,7 @@ class Habits:
     delays: Sequence[int] = (0, 0, 1)
     limit: int = 5
     settles: bool = False
+    rejects: bool = False
     wait: int = 1
 
 
@@ -313,6 +343,7 @@ class RecordingClient:
         deletes: dict[str, Delete] = {}
         failures: dict[str, Failure] = {}
         extended: dict[str, Hold] = {}
+        rejects: dict[str, Delete] = {}
         for message_id, hold in held.items():
             act = self._random.random()
             if act < 0.1:
@@ -321,17 +352,21 @@ class RecordingClient:
             hold.given_up = invoked
             if act < 0.5:
                 deletes[message_id] = Delete(hold.text, invoked)
+            elif self._habits.rejects and act < 0.6:
+                rejects[message_id] = Delete(hold.text, invoked)
             else:
                 failures[message_id] = Failure(hold.text, wait, invoked)
         for delete in deletes.values():
             self._history.deletes[delete.text].append(delete)
         self._history.failures += failures.values()
+        self._history.rejects += rejects.values()
         answer = await self._http.post(
             f"{queue}/claims/{claim}/settle",
             json={
                 "delete": list(deletes),
                 "release": [{"id": each, "delay": wait, "failed": True} for each in failures],
                 "extend": [{"id": each, "ttl": ttl} for each in extended],
+                "dead": [{"id": each, "reason": "rejected"} for each in rejects],
             },
         )
         if answer.status_code != 200:
@@ -343,7 +378,7 @@ class RecordingClient:
             if message_id in extended:
                 extended[message_id].ttl = invoked + ttl - extended[message_id].invoked
             else:
-                settled = deletes.get(message_id) or failures[message_id]
+                settled = deletes.get(message_id) or rejects.get(message_id) or failures[message_id]
                 settled.answered = time.time()
 
     async def _delete(self, queue: str, message_id: str, claim: str, hold: Hold) -> None:

@@ -34,7 +34,15 @@ def test_a_lapsed_or_released_message_may_have_another_holder() -> None:
     assert well.violations() == []
 
 
-BROKEN = ["lost", "invented", "undone", "two holders", "early", "hasty", "forgotten"]
+def test_a_reject_that_nobody_answered_for_may_not_have_happened() -> None:
+    well = history()
+    well.rejects.append(Delete("remains", 10.0))
+    assert well.violations() == []
+    well.end([], dead=["remains"])
+    assert well.violations() == []
+
+
+BROKEN = ["lost", "invented", "undone", "two holders", "early", "hasty", "forgotten", "unburied"]
 
 
 def test_a_failure_that_nobody_answered_for_may_not_have_happened() -> None:
@@ -64,6 +72,8 @@ def test_what_is_broken_is_found(broken: str) -> None:
         case "forgotten":
             found.failures.append(Failure("remains", 5, 10.0, 10.1))
             found.end(["remains"], {"remains": 0})
+        case "unburied":
+            found.rejects.append(Delete("remains", 10.0, 10.1))
         case _:
             found.holds.append(Hold("remains", "hasty", 2.0, 5.9, 60))
     assert any(text.startswith(broken) for text in found.violations()), found.violations()

@@ -58,6 +58,7 @@ class _One(Struct, forbid_unknown_fields=True):
     claim: _Claim
 
 
+_settlement = Settlement._make  # fields in a row: half the time of naming them
 _many = Decoder(_Many)
 _one = Decoder(_One)
 
@@ -69,24 +70,30 @@ def parse_many(body: bytes) -> list[Settlement]:
         HttpError: 400, names the field that is wrong.
     """
     document = decode(_many, body)
-    found = [Settlement(message_id, Act.ACK) for message_id in document.delete]
+    ack, release, extend, dead = Act.ACK, Act.RELEASE, Act.EXTEND, Act.DEAD
+    found = [_settlement((one, ack, None, False, None, None, 0, 0)) for one in document.delete]
     found += [
-        Settlement(
-            one.id,
-            Act.RELEASE,
-            None if one.delay is None else one.delay * 1000,
-            one.failed,
-            one.reason,
-            one.detail,
+        _settlement(
+            (
+                one.id,
+                release,
+                None if one.delay is None else one.delay * 1000,
+                one.failed,
+                one.reason,
+                one.detail,
+                0,
+                0,
+            )
         )
         for one in document.release
     ]
     found += [
-        Settlement(one.id, Act.EXTEND, ttl_ms=one.ttl * 1000, grace_ms=_GRACE_MS)
+        _settlement((one.id, extend, None, False, None, None, one.ttl * 1000, _GRACE_MS))
         for one in document.extend
     ]
     found += [
-        Settlement(one.id, Act.DEAD, None, False, one.reason, one.detail) for one in document.dead
+        _settlement((one.id, dead, None, False, one.reason, one.detail, 0, 0))
+        for one in document.dead
     ]
     return found
 

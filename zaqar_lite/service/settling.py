@@ -89,8 +89,11 @@ class Settling:
             twice = next(name for name in names if names.count(name) > 1)
             raise Invalid(f"Message {twice!r} is named twice.")
         longest_ms = self._limits.max_claim_ttl * 1000
+        ack, extend = Act.ACK, Act.EXTEND
         for one in settlements:
-            if one.act is Act.EXTEND:
+            if one.act is ack:
+                continue
+            if one.act is extend:
                 if not MIN_CLAIM_TTL * 1000 <= one.ttl_ms <= longest_ms:
                     raise _wrong(
                         one,

@@ -26,7 +26,8 @@ HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "history"}
 
 async def make_queue(url: str, queue: str) -> None:
     async with httpx.AsyncClient(base_url=url, headers=HEADERS, timeout=30) as http:
-        answer = await http.put(f"/v2/queues/{queue}", json={"_default_message_delay": 1})
+        metadata = {"_default_message_delay": 1, "_dead_letter_queue": f"{queue}-letters"}
+        answer = await http.put(f"/v2/queues/{queue}", json=metadata)
         answer.raise_for_status()
 
 
@@ -53,10 +54,9 @@ async def test_kill_minus_nine_breaks_no_promise(scheme: str, tmp_path: Path) ->
             await asyncio.to_thread(server.start)
             if round_number == 0:
                 await make_queue(server.url, queue)
+            habits = Habits(settles=True, rejects=True)
             clients = [
-                RecordingClient(
-                    history, server.url, queue, str(uuid.uuid4()), seed, habits=Habits(settles=True)
-                )
+                RecordingClient(history, server.url, queue, str(uuid.uuid4()), seed, habits=habits)
                 for seed in range(8)
             ]
             work = [
@@ -69,7 +69,8 @@ async def test_kill_minus_nine_breaks_no_promise(scheme: str, tmp_path: Path) ->
             history.restarts += 1
         await asyncio.to_thread(server.start)
         failed = await failure_counts(server.url, queue)
-        history.end(await everything(server.url, queue), failed)
+        dead = await everything(server.url, f"{queue}-letters")
+        history.end(await everything(server.url, queue), failed, dead)
     finally:
         server.close()
     print(f"{scheme}: {history.summary()}")
@@ -78,3 +79,4 @@ async def test_kill_minus_nine_breaks_no_promise(scheme: str, tmp_path: Path) ->
     assert history.holds
     assert any(post.answered for post in history.posts.values())
     assert any(failure.answered for failure in history.failures)
+    assert any(reject.answered for reject in history.rejects)

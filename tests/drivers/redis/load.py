@@ -57,9 +57,10 @@ async def under_load(url: str, *, settles: bool = False) -> AsyncIterator[Load]:
         await asyncio.gather(*[asyncio.to_thread(server.start) for server in servers])
         headers = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "history"}
         async with httpx.AsyncClient(base_url=servers[0].url, headers=headers) as http:
-            metadata = {"_default_message_delay": 1}
+            letters = f"{queue}-letters"
+            metadata = {"_default_message_delay": 1, "_dead_letter_queue": letters}
             (await http.put(f"/v2/queues/{queue}", json=metadata)).raise_for_status()
-        habits = Habits(settles=settles)
+        habits = Habits(settles=settles, rejects=settles)
         clients = [
             RecordingClient(
                 load.history, servers[seed % 2].url, queue, str(uuid.uuid4()), seed, habits=habits
@@ -77,8 +78,14 @@ async def under_load(url: str, *, settles: bool = False) -> AsyncIterator[Load]:
             task.cancel()
         ends = await asyncio.gather(*work, return_exceptions=True)
         assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
-        failed = await failure_counts(servers[0].url, queue) if settles else None
-        load.history.end(await everything(servers[0].url, queue), failed)
+        for _ in range(90):  # letters whose delivery a kill cut short come within a minute
+            url = servers[0].url
+            failed = await failure_counts(url, queue) if settles else None
+            dead = await everything(url, letters)
+            load.history.end(await everything(url, queue), failed, dead)
+            if not settles or not load.history.violations():
+                break
+            await asyncio.sleep(1)
     finally:
         for server in servers:
             server.close()

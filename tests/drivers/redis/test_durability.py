@@ -38,4 +38,5 @@ async def test_a_killed_redis_loses_nothing_that_was_acknowledged(
     assert load.report(f"appendfsync {appendfsync}, kill -9") == []
     assert load.history.holds
     assert any(failure.answered for failure in load.history.failures)
+    assert any(reject.answered for reject in load.history.rejects)
     assert load.statuses[503], "no kill hit a request"

@@ -14,7 +14,6 @@ from zaqar_lite.service.metrics.families import LATENCIES, LATENESS, OPERATIONS,
 from zaqar_lite.storage.base import MessageStore
 
 Call = Callable[..., Awaitable[Any]]
-_SETTLED = {Act.ACK: "deleted", Act.RELEASE: "released"}
 
 
 def metered(store: MessageStore, families: Families, row: Row) -> MessageStore:
@@ -96,15 +95,24 @@ class _Metered:
 
     def _count_settle(self, settled: Settled, given: tuple[Any, ...]) -> None:
         settlements: Sequence[Settlement] = given[2]
-        rejected = 0
+        done, ack, release, dead = Outcome.DONE, Act.ACK, Act.RELEASE, Act.DEAD
+        deleted = released = failed = rejected = 0
         for settlement, outcome in zip(settlements, settled.outcomes, strict=True):
-            if outcome is not Outcome.DONE:
+            if outcome is not done:
                 continue
-            if settlement.act is Act.DEAD:
+            act = settlement.act
+            if act is ack:
+                deleted += 1
+            elif act is release:
+                if settlement.failed:
+                    failed += 1
+                else:
+                    released += 1
+            elif act is dead:
                 rejected += 1
-            elif settlement.act is not Act.EXTEND:
-                name = "failed" if settlement.failed else _SETTLED[settlement.act]
-                self._row.add(self._cells[name])
+        for name, count in (("deleted", deleted), ("released", released), ("failed", failed)):
+            if count:
+                self._row.add(self._cells[name], count)
         rejected = min(rejected, settled.moved)
         self._row.add(self._dead["rejected"], rejected)
         self._row.add(self._dead["failed"], settled.moved - rejected)
