@@ -78,29 +78,42 @@ def _encode_claims(db: State, queue: Queue) -> None:
         )  # fmt: skip
         _write(db, keys.claim_key(queue.raw, bytes.fromhex(claim_id)), value)
     queue.changed_claims.clear()
-    plain: dict[str, bytes] = {}  # of those that are held for the first time, by holder
+    if queue.ended:
+        _encode_attempts(db, queue)
+
+
+def _encode_attempts(db: State, queue: Queue) -> None:
+    """Put who has held the entries, and who holds them; a cost of every claim, so written out."""
+    puts, deletes, find, key = db.puts, db.deletes, queue.find, keys.attempts_keys(queue.raw)
+    plain: dict[Claim, bytes] = {}  # of those that are held for the first time
     for entry in queue.ended:
         past, claim = entry.past, entry.claim
-        holder = claim.client_id if claim is not None and claim.ttl_ms else None
-        if queue.find(entry.position) is not entry:
+        if find(entry.position) is not entry:
             continue
         if past is not None:
+            holder = claim.client_id if claim is not None and claim.ttl_ms else None
             value = records.encode_attempts(past.attempts, holder)
-        elif holder is None:
+        elif claim is None or not claim.ttl_ms:
             continue
         else:
-            value = plain.get(holder) or records.encode_attempts(records.Attempts([]), holder)
-            plain[holder] = value
-        db.put(keys.attempts_key(entry.name, queue.raw), value)
+            value = plain.get(claim, b"")
+            if not value:
+                value = records.encode_attempts(records.Attempts([]), claim.client_id)
+                plain[claim] = value
+        name = key(entry.name)
+        puts[name] = value
+        if deletes:
+            deletes.pop(name, None)
     queue.ended.clear()
 
 
 def _encode_removed(db: State, queue: Queue) -> None:
     gone: list[int] = []
+    attempts_key = keys.attempts_keys(queue.raw)
     for entry in queue.removed:
         past = entry.past
         if entry.attempts or (past is not None and past.consumers):
-            key = keys.attempts_key(entry.name, queue.raw)
+            key = attempts_key(entry.name)
             if key not in db.puts:  # a history that began in this batch needs it
                 db.deletes[key] = None
         if past is not None:
