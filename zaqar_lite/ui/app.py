@@ -24,7 +24,7 @@ _HEADERS = {
     "referrer-policy": "same-origin",
     "cache-control": "no-store",
 }
-_STATIC = {"page.css": "text/css", "page.js": "text/javascript"}
+_STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _DEFAULT_PROJECT = "default"
 _WRONG_KEY = "The server does not know this key, or it has expired."
 _NO_PROJECT = (

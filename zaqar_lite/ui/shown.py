@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
-_HORIZONS = ((600, 60), (3_600, 300), (21_600, 1_800), (86_400, 3_600), (1_209_600, 86_400))
+_HORIZONS = ((1_200, 60), (7_200, 300), (43_200, 1_800), (86_400, 3_600), (1_209_600, 86_400))
 """Up to how many seconds ahead a timeline has slots of which size."""
 _MOST_SLOTS, _TALLEST = 24, 60
 _LONGEST = 100_000

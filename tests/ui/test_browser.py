@@ -1,0 +1,257 @@
+"""The page in a real browser: Chromium, driven by Playwright. Needs `tests/run --all`."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.client.conftest import MovableServer
+from tests.server import ServerProcess
+from zaqar_lite.client import Client, NewMessage, Settlement
+
+pytestmark = pytest.mark.skipif("ZAQAR_TEST_ALL" not in os.environ, reason="needs --all")
+PICTURES = os.environ.get("ZAQAR_TEST_PICTURES")
+"""A directory for the pictures of the guide; none are taken without."""
+HOSTILE = (
+    "</pre></textarea><script>document.title='taken'</script>"
+    "<img src=x onerror=document.title='taken'><svg onload=document.title='taken'>"
+)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """The system's Chromium; Playwright's own build is not needed."""
+    found = shutil.which("chromium") or shutil.which("google-chrome")
+    assert found is not None, "install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[MovableServer]:
+    """A server whose clock moves, for each test its own."""
+    offset = tmp_path / "offset"
+    env = {"ZAQAR_LITE_CLOCK_OFFSET_FILE": str(offset)}
+    with ServerProcess("memory://", env=env) as process:
+        yield MovableServer(process, offset)
+
+
+class Watched:
+    """A page that notes each request that left for elsewhere, and each complaint."""
+
+    def __init__(self, browser: Browser, server: MovableServer, *, script: bool = True) -> None:
+        self.context = browser.new_context(
+            base_url=server.url, java_script_enabled=script, viewport={"width": 1000, "height": 760}
+        )
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(20_000)
+        self.elsewhere: list[str] = []
+        self.complaints: list[str] = []
+        self.page.on("request", lambda one: self._note(one.url, server.url))
+        self.page.on("console", lambda one: self._complain(one.type, one.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _note(self, url: str, own: str) -> None:
+        if not url.startswith(own):
+            self.elsewhere.append(url)
+
+    def _complain(self, kind: str, text: str) -> None:
+        if kind == "error":
+            self.complaints.append(text)
+
+    def __enter__(self) -> "Watched":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+        assert self.elsewhere == []
+
+
+def without_faults(page: Page) -> None:
+    """Let axe look for what keeps somebody from using a screen, in light and in dark."""
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+        found = Axe().run(page)
+        assert found.violations_count == 0, f"{page.url}: {found.generate_report()}"
+    page.emulate_media(color_scheme="light")
+
+
+def picture(page: Page, name: str) -> None:
+    """Take a picture for the guide, if that is asked for."""
+    if PICTURES is not None:
+        page.screenshot(path=Path(PICTURES) / f"page-{name}.png")
+
+
+def fail_all(client: Client, queue: str, reason: str, detail: str) -> None:
+    """Be a worker that can handle nothing of the queue."""
+    while held := client.create_claim(queue, limit=20):
+        failed = [
+            Settlement.release(one, failed=True, reason=reason, detail=detail)
+            for one in held.messages
+        ]
+        client.settle(queue, held.id, failed)
+
+
+def a_shop(client: Client) -> None:
+    """Queues of a shop, of which one is stuck: its worker fails."""
+    for name in ("mails", "invoices"):
+        client.create_queue(name)
+        client.post_batch(name, [{"n": n} for n in range(3)])
+    client.create_queue("orders-dead")
+    client.create_queue("orders", {"_dead_letter_queue": "orders-dead", "_max_failures": 1})
+    client.post_batch("orders", [{"order": n, "total": 19.9 + n} for n in range(12)])
+    detail = "POST https://payments/charge: 503 Service Unavailable"
+    fail_all(client, "orders", "http_503", detail)
+
+
+def test_an_operator_finds_a_stuck_queue_and_mends_it(
+    chromium: Browser, server: MovableServer
+) -> None:
+    with Client(server.url) as client, Watched(chromium, server) as watched:
+        a_shop(client)
+        server.advance(1_200)
+        page = watched.page
+        page.goto("/ui/")
+        expect(page.locator("tbody tr").first).to_contain_text("orders")
+        picture(page, "queues")
+        page.get_by_label("Search").fill("dead>0")
+        page.get_by_role("button", name="Search").click()
+        assert page.url.endswith("?q=dead%3E0")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.get_by_role("link", name="orders", exact=True).click()
+        page.get_by_role("link", name="orders-dead").click()
+
+        expect(page.get_by_role("cell", name="http_503").first).to_be_visible()
+        picture(page, "dead-letters")
+        page.locator("td code").first.wait_for()
+        page.locator("a.id").first.click()
+        expect(page.get_by_text("503 Service Unavailable")).to_be_visible()
+        picture(page, "message")
+        page.go_back()
+
+        page.get_by_role("button", name="Put them back").click()
+        expect(page.get_by_text("It is completed.")).to_be_visible()
+        expect(page.get_by_role("button", name="Put nothing more back")).to_have_count(0)
+        expect(page.locator("dl.counts")).to_contain_text("Put back12")
+        assert client.stats("orders-dead").total == 0
+
+        page.goto("/ui/p/default/q/orders/")
+        counts = page.locator("dl.counts")
+        expect(counts).to_contain_text("Ready12")
+        expect(counts).to_contain_text("Oldest20m")
+        page.evaluate("window.kept = true")
+        while claim := client.create_claim("orders", limit=20):
+            client.delete_messages("orders", [m.id for m in claim.messages], claim_ids=[claim.id])
+        expect(counts).to_contain_text("Ready0")
+        expect(counts).not_to_contain_text("20m")
+        assert page.evaluate("window.kept"), "the counts fell without a reload"
+        assert watched.complaints == []
+
+
+def everything(client: Client, server: MovableServer) -> list[str]:
+    """Fill a server, and return the address of each screen."""
+    a_shop(client)
+    client.create_queue("later", {"_default_message_delay": 900})
+    waits = [30, 200, 220, 400, 640, 800, 810, 820]
+    client.post_batch("later", [NewMessage(body={"wait": n}, delay=n) for n in waits])
+    delayed = next(client.list_messages("later", include_delayed=True)).id
+    hostile = client.post("mails", {"x": HOSTILE}, headers={"x": HOSTILE})
+    client.create_claim("invoices", limit=2)
+    client.put_schedule("nightly", queue="reports", body=HOSTILE, cron="30 2 * * *")
+    client.subscribe("mails", "http://127.0.0.1:65432/hook")
+    (letter, *_) = client.list_dead_letters("orders-dead")
+    job = client.start_redrive("orders-dead", filter={}, dry_run=True)
+    home = "/ui/p/default/"
+    return [
+        home,
+        f"{home}?q=nothing",
+        f"{home}q/later/",
+        f"{home}q/later/m/{delayed}",
+        f"{home}q/mails/",
+        f"{home}q/mails/m/{hostile}",
+        f"{home}q/mails/subscriptions",
+        f"{home}q/invoices/claims",
+        f"{home}q/orders-dead/dead",
+        f"{home}q/orders-dead/m/{letter.id}",
+        f"{home}q/orders-dead/jobs",
+        f"{home}q/orders-dead/jobs/{job.id}",
+        f"{home}schedules",
+        f"{home}server",
+        f"{home}q/mails/m/nothing",
+    ]
+
+
+def test_every_screen_is_usable_and_runs_no_hostile_script(
+    chromium: Browser, server: MovableServer
+) -> None:
+    with Client(server.url) as client, Watched(chromium, server) as watched:
+        page = watched.page
+        for path in everything(client, server):
+            page.goto(path)
+            for name, end in (("queue", "later/"), ("server", "server"), ("schedules", "es")):
+                if path.endswith(end):
+                    picture(page, name)
+            without_faults(page)
+            assert page.title() != "taken"
+            assert page.locator("main h1").count() == 1
+            page.keyboard.press("Tab")
+            assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        # What the browser complains of is the page that is not there, and nothing of the policy.
+        assert [one for one in watched.complaints if "404" not in one] == []
+
+
+def test_each_act_works_without_script(chromium: Browser, server: MovableServer) -> None:
+    with Client(server.url) as client, Watched(chromium, server, script=False) as watched:
+        page = watched.page
+        page.goto("/ui/p/default/")
+        page.get_by_label("Name", exact=True).fill("orders")
+        page.get_by_role("button", name="Make it").click()
+        page.get_by_label("JSON: keys that begin").fill('{"_default_message_delay": 600}')
+        page.get_by_role("button", name="Save").click()
+        for body in ("1", "2", "3"):
+            page.get_by_label("Body (JSON)").fill(body)
+            page.get_by_role("button", name="Post").click()
+        expect(page.locator("dl.counts")).to_contain_text("Delayed3")
+        page.locator("a.id").first.click()
+        page.get_by_label("Body (JSON)").fill('{"edited": true}')
+        page.get_by_role("button", name="Save").click()
+        expect(page.locator("pre").first).to_contain_text('"edited": true')
+        page.get_by_role("button", name="Cancel it").click()
+        page.get_by_role("link", name="Jobs").click()
+        page.get_by_label("Type orders to confirm").fill("orders")
+        page.get_by_role("button", name="Act on all 2").click()
+        expect(page.get_by_role("heading", name="Fire")).to_be_visible()
+        held = client.create_claim("orders")
+        assert held is not None
+        assert len(held.messages) == 2
+        page.goto("/ui/p/default/q/orders/claims")
+        page.get_by_role("button", name="Release claim").click()
+        expect(page.get_by_text("Nobody holds any")).to_be_visible()
+        page.goto("/ui/p/default/q/orders/")
+        page.get_by_label("Type orders to confirm").fill("wrong")
+        page.get_by_role("button", name="Delete all 2 messages").click()
+        expect(page.get_by_role("alert")).to_contain_text("Type the queue's name")
+        page.go_back()
+        page.get_by_label("Type orders to confirm").fill("orders")
+        page.get_by_role("button", name="Delete all 2 messages").click()
+        assert client.stats("orders").total == 0
+        page.get_by_label("Type orders to confirm").fill("orders")
+        page.get_by_role("button", name="Delete the queue").click()
+        assert not client.queue_exists("orders")
+
+        page.goto("/ui/p/default/schedules")
+        for label, text in (("Name", "nightly"), ("Queue", "reports"), ("Cron", "30 2 * * *")):
+            page.get_by_label(label).first.fill(text)
+        page.get_by_role("button", name="Make it").click()
+        page.get_by_role("button", name="Fire nightly now").click()
+        assert client.stats("reports").total == 1
+        page.get_by_role("button", name="Pause nightly").click()
+        page.get_by_role("button", name="Resume nightly").click()
+        page.get_by_role("button", name="End nightly").click()
+        expect(page.get_by_text("There are none.")).to_be_visible()
