@@ -81,6 +81,13 @@ def refused_ttl(server: ServerProcess) -> bool:
     return posted.status_code == 400
 
 
+def refused_queue(server: ServerProcess) -> bool:
+    """Whether a queue is more than the project may have."""
+    made = httpx.put(f"{server.url}/v2/queues/{uuid.uuid4().hex}", headers=PING_HEADERS)
+    assert made.status_code in (201, 403)
+    return made.status_code == 403
+
+
 def reload(server: ServerProcess, *, until: str) -> None:
     """Ask for a reload, and wait for what the log says of it."""
     said = server.log().count(until)
@@ -101,14 +108,16 @@ def test_sighup_takes_limits_and_log_level_over_or_changes_nothing(tmp_path: Pat
         reload(server, until="only a restart changes sweep_interval")
         assert refused_ttl(server)
         assert '"maximum":2000' not in httpx.get(openapi).text
+        assert not refused_queue(server)
         config.write_text("default_message_ttl = 400\nmax_message_ttl = 3000\nlog_level = 'loud'\n")
         reload(server, until="nothing was reloaded")
         assert refused_ttl(server)
         config.write_text(
             "default_message_ttl = 400\nmax_message_ttl = 3000\nlog_level = 'debug'\n"
+            "[quotas]\nqueues = 0\n"
         )
         reload(server, until="reloaded: ")
-        assert not refused_ttl(server)
+        assert refused_queue(server)
         assert httpx.get(f"{server.url}/v2/none", headers=PING_HEADERS).status_code == 404
         server.wait_for(lambda: '"status": 404' in server.log())
         told = [json.loads(line) for line in server.log().splitlines()]

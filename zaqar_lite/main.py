@@ -156,6 +156,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     app = build_app(
         services, options, startup.running, startup.check, readiness=readiness, metrics=metrics
     )
+    app.adopt_quotas = quotas.adopt
     if traces is not None:
         traces.name_after(app.routes)
         app.traces = traces

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from zaqar_lite import logs
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.loading import load
 from zaqar_lite.settings import Settings
 from zaqar_lite.tls import Certificate
@@ -26,7 +27,7 @@ _AT_START = {
     "signed_url_max_expires",
 }
 """Limits that the table of routes and the waiting requests were made with."""
-RELOADED = frozenset({field.name for field in fields(Limits)} - _AT_START | {"log_level"})
+RELOADED = frozenset({field.name for field in fields(Limits)} - _AT_START | {"log_level", "quotas"})
 """The settings that SIGHUP changes."""
 
 
@@ -46,9 +47,10 @@ class Source(NamedTuple):
 
 
 class Reloaded(Protocol):
-    """What the server's application lets change: its limits, and rules that lie in files."""
+    """What the application lets change: its limits, default quotas, and rules in files."""
 
     adopt: Callable[[Limits], None]
+    adopt_quotas: Callable[[Quota], None]
     reread: Callable[[], Callable[[], None]]
 
 
@@ -96,6 +98,7 @@ class Reloading:
         self._settings = Settings.model_validate(values)
         logs.configure(self._settings.log_level)
         self._app.adopt(self._settings.limits())
+        self._app.adopt_quotas(self._settings.default_quota)
         logger.info("reloaded: %s changed", ", ".join(taken) or "nothing")
         if left:
             logger.warning("only a restart changes %s", ", ".join(left))

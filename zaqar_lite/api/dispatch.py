@@ -36,6 +36,7 @@ from zaqar_lite.api.streaming import Streaming
 from zaqar_lite.api.websocket.conversation import Sockets
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.service.connected import Connected, Link
 from zaqar_lite.service.metrics.metrics import Metrics
 
@@ -87,6 +88,8 @@ class Dispatcher:
         """Tell who asks that this process is not ready: it stops soon, and serves till then."""
         self.adopt = adopt
         """Let other limits hold from now on."""
+        self.adopt_quotas: Callable[[Quota], None] = lambda _: None
+        """Let other default quotas hold from now on."""
         self.reread: Callable[[], Callable[[], None]] = lambda: _nothing
         """Read the files that hold rules again; answer what takes them over, all at once."""
         self.metrics = metrics

@@ -30,6 +30,7 @@ class Quotas:
         self._management = management
         self._defaults = defaults
         self._shared = shared
+        self._own: dict[str, Mapping[str, Any]] = {}
         self._set: dict[str, Quota] = {}
         self._seen: int | None = None
         self._work = Background("following quotas", self._follow, rest=LOOK_EVERY)
@@ -64,12 +65,12 @@ class Quotas:
             Invalid: a quota is wrong, or too many projects have quotas of their own.
         """
         _check(project)
-        quota = self._defaults.changed(document)
+        self._defaults.changed(document)
         if project not in self._set and len(self._set) >= MAX_PROJECTS:
             raise Invalid(f"{MAX_PROJECTS} projects may have quotas of their own: reset some.")
         value = json.dumps(dict(document)).encode()
         await self._management.put_record(KIND, project, _NAME, value, expected=None)
-        self._replace({**self._set, project: quota})
+        self._replace({**self._own, project: dict(document)})
         await self._tell()
 
     async def reset(self, project: str) -> None:
@@ -80,7 +81,7 @@ class Quotas:
         """
         _check(project)
         await self._management.delete_record(KIND, project, _NAME)
-        self._replace({name: quota for name, quota in self._set.items() if name != project})
+        self._replace({name: own for name, own in self._own.items() if name != project})
         await self._tell()
 
     async def load(self) -> None:
@@ -89,17 +90,22 @@ class Quotas:
         version = 0 if record is None else record.version
         if version == self._seen:
             return
-        found: dict[str, Quota] = {}
+        found: dict[str, Mapping[str, Any]] = {}
         after: tuple[str, str] | None = None
         while len(found) < MAX_PROJECTS:
             page = await self._management.list_records(KIND, after=after, limit=_PAGE)
             for entry in page:
-                found[entry.project] = self._defaults.changed(json.loads(entry.value))
+                found[entry.project] = json.loads(entry.value)
             if len(page) < _PAGE:
                 break
             after = (page[-1].project, page[-1].name)
         self._seen = version
         self._replace(found)
+
+    def adopt(self, defaults: Quota) -> None:
+        """Let other defaults hold from now on; what was set for projects stays."""
+        self._defaults = defaults
+        self._replace(self._own)
 
     def start(self) -> None:
         """Follow what other processes set, where the store is shared."""
@@ -118,9 +124,10 @@ class Quotas:
         """Count the change; one that is lost by a crash here is seen with the next."""
         await self._management.put_record(CHANGES, "", _NAME, b"{}", expected=None)
 
-    def _replace(self, found: dict[str, Quota]) -> None:
-        self._set = found
-        quotas = (self._defaults, *found.values())
+    def _replace(self, found: dict[str, Mapping[str, Any]]) -> None:
+        self._own = found
+        self._set = {name: self._defaults.changed(own) for name, own in found.items()}
+        quotas = (self._defaults, *self._set.values())
         self.has_rates = any(quota.rates != UNLIMITED.rates for quota in quotas)
         self.has_connections = any(quota.connections is not None for quota in quotas)
         self.changed()
