@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -353,14 +354,60 @@ def test_a_reader_that_goes_away_is_no_traceback(
         assert process.stderr.read() == b""
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completion_knows_every_noun(shell: str) -> None:
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_every_noun_and_asks_for_queues(shell: str) -> None:
     words = [*ZAQAR, "completion", shell]
     script = subprocess.run(words, capture_output=True, check=True, text=True).stdout
     for noun in ("queue", "message", "claim", "dlq", "redrive", "watch", "serve", "bench"):
         assert noun in script
-    if shell == "bash":
-        subprocess.run(["bash", "-n"], input=script, check=True, text=True)
+    assert "zaqar-lite queue names --line" in script
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=script, check=True, text=True)
+
+
+COMPLETING = """
+zaqar-lite() { "$PYTHON" -m zaqar_lite.cli "$@"; }
+eval "$(zaqar-lite completion bash)"
+COMP_LINE=$1 COMP_POINT=${#1}
+read -ra COMP_WORDS <<<"$1"
+[[ $1 == *" " ]] && COMP_WORDS+=("")
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_shtab_zaqar_lite zaqar-lite "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
+printf '%s\n' "${COMPREPLY[@]}"
+"""
+
+
+def test_bash_completes_the_queues_of_the_server_that_the_line_names(
+    server: ServerProcess, queue: str
+) -> None:
+    project = f"completing-{queue}"
+
+    def completed(line: str) -> list[str]:
+        done = subprocess.run(
+            ["bash", "-c", COMPLETING, "bash", line],
+            env={**os.environ, "PYTHON": sys.executable},
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+        return done.stdout.split()
+
+    where = f"--url {server.url} --project {project}"
+    with Client(server.url, project=project) as client:
+        for name in ("jobs", "jobs-failed", "mails"):
+            client.create_queue(name)
+    assert completed(f"zaqar-lite queue stats {where} jo") == ["jobs", "jobs-failed"]
+    assert completed(f"zaqar-lite message post {where} m") == ["mails"]
+    assert completed(f"zaqar-lite dlq redrive jobs {where} --to jobs-") == ["jobs-failed"]
+    assert completed(f"zaqar-lite queue show --url http://127.0.0.1:{free_port()} jo") == []
+
+
+def test_names_of_queues_are_lines(server: ServerProcess, queue: str, client: Client) -> None:
+    client.create_queue(f"{queue}-b")
+    client.create_queue(f"{queue}-a")
+    words = [*ZAQAR, "queue", "names", f"{queue}-", "--url", server.url, "--project", "tests"]
+    done = subprocess.run(words, capture_output=True, check=True, text=True)
+    assert done.stdout == f"{queue}-a\n{queue}-b\n"
 
 
 def test_help_imports_no_http_library_and_no_rich() -> None:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from zaqar_lite.commands import declared
+from zaqar_lite.commands import declared, names
 from zaqar_lite.commands.durations import whole_seconds
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import Leaves, UsageError, add_leaf, add_noun, confirm, pairs
@@ -47,6 +47,7 @@ def add_command(subparsers: Leaves) -> None:
     parser = add_leaf(verbs, "list", list_, "list the project's queues")
     parser.add_argument("--name", help="only names that contain this")
     parser.add_argument("--detailed", action="store_true", help="show metadata too")
+    names.add_verb(verbs)
     for verb, handler, text in (
         ("create", create, "make a queue; one that exists with other options is refused"),
         ("set", set_, "set metadata of a queue"),
