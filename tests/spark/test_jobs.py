@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tests.client.old_server import OldServer
 from tests.server import ServerProcess
 from zaqar_lite.client import Client, NewMessage
 from zaqar_lite.spark import cli, jobs
@@ -147,6 +148,17 @@ def test_the_servers_own_job_redrives_where_there_is_no_sql(
     assert (code, told["moved"], told["left"], told["rejected"]) == (0, 30, 0, 0)
     assert told["job"]
     assert {message.id for message in client.list_messages(queue)} == ids
+    assert client.stats(letters).total == 0
+
+
+def test_a_server_without_jobs_has_its_letters_moved_by_spark(
+    spark: SparkSession, server: ServerProcess, client: Client, queue: str
+) -> None:
+    letters = dead_letters(client, queue, ["timeout"] * 5)
+    with OldServer(server.port) as old:
+        told = jobs.redrive(spark, Target(old.url, letters), Redrive())
+    assert (told["moved"], told["left"], "job" in told) == (5, 0, False)
+    assert any(words.endswith("/redrives") for words in old.seen)
     assert client.stats(letters).total == 0
 
 

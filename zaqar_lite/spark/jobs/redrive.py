@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, concat, expr, lit
 
 from zaqar_lite.client import Client, Held
+from zaqar_lite.client.job import Job
 from zaqar_lite.spark import claiming
 from zaqar_lite.spark.jobs import server_job
 from zaqar_lite.spark.jobs.target import Summary, Target
@@ -107,24 +108,24 @@ def redrive(
     return summary
 
 
-def _told(job: dict[str, Any]) -> Summary:
+def _told(job: Job) -> Summary:
     """Say what a job of the server's did.
 
     Raises:
         RuntimeError: it failed.
     """
-    if job["state"] == "failed":
-        message = f"the server's job {job['id']} failed: {job.get('error')}"
+    if job.state == "failed":
+        message = f"the server's job {job.id} failed: {job.error}"
         raise RuntimeError(message)
-    refused: dict[str, int] = job["refused"]
+    refused = sum(job.refused.values())
     return {
-        "moved": job["done"],
-        "left": job["total"] - job["done"] - sum(refused.values()),
-        "rejected": sum(refused.values()),
+        "moved": job.done,
+        "left": job.total - job.done - refused,
+        "rejected": refused,
         "lost": 0,
         "retries": 0,
-        "refused": [{"reason": reason, "letters": count} for reason, count in refused.items()],
-        "job": job["id"],
+        "refused": [{"reason": reason, "letters": count} for reason, count in job.refused.items()],
+        "job": job.id,
     }
 
 
