@@ -16,6 +16,7 @@ PAGES = (
     "queues",
     "messages",
     "events",
+    "topics",
     "claims",
     "subscriptions",
     "keys",

@@ -48,6 +48,7 @@ from zaqar_lite.service.metrics.metered import metered
 from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.queue_posts import QueuePosts
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.quotas import Quotas
 from zaqar_lite.service.rates import Rates
@@ -63,6 +64,7 @@ from zaqar_lite.service.startup import Startup
 from zaqar_lite.service.stock import Stock
 from zaqar_lite.service.subscribers import Subscribers
 from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.topics import Topics
 from zaqar_lite.service.usage import Usage
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.settings import Settings
@@ -284,7 +286,10 @@ def _services(
     connected = Connected(quotas, workers=settings.workers)
     rates = Rates(quotas, share=1.0 if management.shares_rates else 1 / settings.workers)
     quotas.changed = rates.refresh
-    courier, log = Courier(_transports(settings), clock), DeliveryLog(management, clock)
+    courier, log = (
+        Courier({**_transports(settings), "queue": QueuePosts(service)}, clock),
+        DeliveryLog(management, clock),
+    )
     deliveries = Deliveries(
         messages,
         management,
@@ -322,6 +327,7 @@ def _services(
         authority=Authority(Defaults(settings.role_defaults)),
         jobs=Jobs(messages, management, bulk, limits=limits, clock=clock),
         schedules=Schedules(management, service, clock),
+        topics=Topics(management, messages, limits=limits, clock=clock),
         events=Events(opened, policies, waiting, limits),
         quotas=quotas,
         usage=Usage(queues, stock, subscriptions, waiting, connected),

@@ -30,7 +30,14 @@ SETTINGS: dict[str, Any] = {
     "access_log": True,
 }
 VERBS = [verb.value for verb in Verb]
-GIVE_AWAY = {"create_subscription", "update_subscription", "share_queue"}
+GIVE_AWAY = {
+    "create_subscription",
+    "update_subscription",
+    "share_queue",
+    "topic_create_subscription",
+    "topic_update_subscription",
+    "share_topic",
+}
 """They need, beside their verb, the rights that they give away: tests/api/test_keys.py."""
 OPERATORS_ONLY = {
     "health",
@@ -50,6 +57,7 @@ OPERATORS_ONLY = {
 }
 VALUES = {
     "queue_name": "orders",
+    "topic_name": "orders",
     "message_id": "000660de486f45bea066b4b29e904223",
     "claim_id": "5d81e6c6b0c14e6d9a3f2b7c8d9e0f1a",
     "subscription_id": "000660de486f45bea066b4b29e904223",

@@ -1,6 +1,8 @@
 """Every store delivers: notes and retries are messages in queues of our own."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,3 +58,48 @@ async def test_delivers_tries_again_and_waits_until_a_message_is_due(
             await orderly.wait(len(orderly.received) + 1, seconds=60)
         bodies = [one.document["body"] for one in orderly.received]
         assert bodies == sorted(bodies, reverse=True)
+
+
+async def test_one_post_to_a_topic_reaches_queues_and_receivers_once(
+    make_api: MakeApi,  # noqa: F811
+    case: DriverCase,  # noqa: F811
+    store_uri: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    settings = {
+        "store": store_uri,
+        "store_options": dict(case.make_extra(tmp_path)),
+        "delivery_allowed": "127.0.0.0/8",
+    }
+    async with make_api(**settings) as api, Receiver(204) as receiver:
+        topic = f"/v2/topics/{api.queue}"
+        made = await api.call("PUT", topic, {"_default_message_ttl": 600, "colour": "red"})
+        assert made.status_code == 201, made.text
+        assert (await api.call("PUT", topic)).status_code == 204
+        names = [topic["name"] for topic in (await api.call("GET", "/v2/topics")).json()["topics"]]
+        assert api.queue in names
+        delayed = {"_default_message_delay": 300}
+        assert (await api.call("PUT", f"/v2/queues/{api.queue}.late", delayed)).status_code == 201
+        queues = [f"{api.queue}.now", f"{api.queue}.late"]
+        for subscriber in (*(f"queue:{name}" for name in queues), receiver.url):
+            subscribing = {"subscriber": subscriber}
+            answer = await api.call("POST", f"{topic}/subscriptions", subscribing)
+            assert answer.status_code == 201, answer.text
+        document = {"messages": [{"body": n} for n in range(3)]}
+        for _ in range(2):  # the second is a replay
+            posted = await api.call("POST", f"{topic}/messages", document, Idempotency_Key="once")
+            assert posted.status_code == 201, posted.text
+        came = await receiver.wait(3, seconds=60)
+        assert sorted(one.document["body"] for one in came) == [0, 1, 2]
+        for name in queues:
+            path = f"/v2/queues/{name}/messages?echo=true&include_delayed=true&wait=20"
+            found: list[Any] = []
+            async with asyncio.timeout(60):
+                while len(found) < 3:
+                    found = (await api.call("GET", path)).json()["messages"]
+                    await asyncio.sleep(0.05)
+            assert sorted(one["body"] for one in found) == [0, 1, 2]
+            assert {one["ttl"] for one in found} == {600}
+        claims = {name: await api.call("POST", f"/v2/queues/{name}/claims") for name in queues}
+        assert [claims[name].status_code for name in queues] == [201, 204]
+        assert (await api.call("DELETE", topic)).status_code == 204

@@ -36,6 +36,7 @@ from zaqar_lite.api.table import (
     schedule_routes,
     service_routes,
     subscription_routes,
+    topic_routes,
 )
 from zaqar_lite.api.v2.claims import ClaimHandlers
 from zaqar_lite.api.v2.deliveries import DeliveryHandlers
@@ -51,6 +52,7 @@ from zaqar_lite.api.v2.schedules import ScheduleHandlers
 from zaqar_lite.api.v2.service import ServiceHandlers
 from zaqar_lite.api.v2.settling import SettlingHandlers
 from zaqar_lite.api.v2.subscriptions import SubscriptionHandlers
+from zaqar_lite.api.v2.topics import TopicHandlers
 from zaqar_lite.api.websocket.handlers import ActionHandlers
 from zaqar_lite.api.websocket.hosting import SocketHost
 from zaqar_lite.domain.limits import Limits
@@ -78,6 +80,7 @@ from zaqar_lite.service.schedules import Schedules
 from zaqar_lite.service.settling import Settling
 from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.topics import Topics
 from zaqar_lite.service.usage import Usage
 from zaqar_lite.service.waiting import Waiting
 
@@ -108,6 +111,7 @@ class Services:
     jobs: Jobs
     schedules: Schedules
     events: Events
+    topics: Topics
     trail: Trail | None = None
     identity: Identity | None = None
     keys: Keys | None = None
@@ -149,6 +153,10 @@ def build_app(
     )
     settling = SettlingHandlers(services.settling)
     events = EventHandlers(services.events, renderer)
+    queues = QueueHandlers(
+        services.queues, services.subscriptions, services.sharing, services.authority
+    )
+    subscriptions = SubscriptionHandlers(services.subscriptions, services.authority)
     patience = Patience(services.waiting, longest=options.limits.max_wait)
     tree = RouteTree(
         (
@@ -157,12 +165,7 @@ def build_app(
             ),
             *probe_routes(ProbeHandlers(readiness)),
             *metric_routes(MetricHandlers(metrics), is_open=services.identity is None),
-            *queue_routes(
-                QueueHandlers(
-                    services.queues, services.subscriptions, services.sharing, services.authority
-                ),
-                options.limits,
-            ),
+            *queue_routes(queues, options.limits),
             *message_routes(
                 MessageHandlers(services.messages, settling, patience, renderer), options.limits
             ),
@@ -171,8 +174,15 @@ def build_app(
                 ClaimHandlers(services.claims, patience, renderer), settling, options.limits
             ),
             *subscription_routes(
-                SubscriptionHandlers(services.subscriptions, services.authority),
+                subscriptions,
                 DeliveryHandlers(services.reports),
+            ),
+            *topic_routes(
+                TopicHandlers(services.topics, services.subscriptions, services.authority),
+                queues,
+                subscriptions,
+                DeliveryHandlers(services.reports),
+                options.limits,
             ),
             *job_routes(JobHandlers(services.jobs, services.authority)),
             *schedule_routes(ScheduleHandlers(services.schedules, services.authority)),

@@ -13,6 +13,7 @@ from zaqar_lite.domain.identity import SIGNED, How
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.service.sharing import Sharing
 
 _HEX_ID = re.compile(rb"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -39,7 +40,8 @@ _ACCEPT_LINK = {
     "rel": "help",
 }
 _NOT_FOUND = "404 Not Found"
-_IN_A_PROJECT = ("/v2/queues", "/v2/schedules", "/v2/data-keys", "/v2/quota")
+_IN_A_PROJECT = ("/v2/queues", "/v2/topics", "/v2/schedules", "/v2/data-keys", "/v2/quota")
+TOPICS = "/v2/topics/"
 _NAMES_ITS_PROJECT = "/v2/quotas/"
 _KEY = How.KEY  # an attribute of an enumeration is found slowly
 
@@ -278,23 +280,26 @@ def _is_in_a_project(request: Request) -> bool:
 
 def _check_queue(request: Request) -> None:
     name = request.path_values[0]
+    kind = "topic" if request.path.startswith(TOPICS) else "queue"
     if not is_queue_name(name):
         raise HttpError(
             400,
-            "Invalid queue identification",
-            "A queue's name has 1 to 64 characters: letters, digits, '_', '-' and '.'; it is not "
+            f"Invalid {kind} identification",
+            f"A {kind}'s name has 1 to 64 characters: letters, digits, '_', '-' and '.'; it is not "
             "'.' or '..'.",
         )
     if len(request.project) > MAX_PROJECT_ID:
         raise HttpError(
             400,
-            "Invalid queue identification",
+            f"Invalid {kind} identification",
             f"A project id has at most {MAX_PROJECT_ID} characters.",
         )
 
 
 def queue_of(request: Request) -> QueueRef:
-    """The queue that a request's path names."""
+    """The queue, or the topic, that a request's path names."""
+    if request.path.startswith(TOPICS):
+        return topic_ref(request.project, request.path_values[0])
     return QueueRef(request.project, request.path_values[0])
 
 

@@ -30,7 +30,15 @@ from zaqar_lite.api.http import (
 )
 from zaqar_lite.api.lifespan import Lifespan, serve_lifespan
 from zaqar_lite.api.metering import Meter
-from zaqar_lite.api.routes import INVALID_REQUEST, OPEN_PATHS, Handler, Node, Route, RouteTree
+from zaqar_lite.api.routes import (
+    INVALID_REQUEST,
+    NAMING,
+    OPEN_PATHS,
+    Handler,
+    Node,
+    Route,
+    RouteTree,
+)
 from zaqar_lite.api.signed_queries import EVENTS, take_signature
 from zaqar_lite.api.streaming import Streaming
 from zaqar_lite.api.websocket.conversation import Sockets
@@ -268,7 +276,7 @@ class Dispatcher:
         if request.path not in OPEN_PATHS:
             self._checks.run(
                 request,
-                names_queue=request.path.startswith("/v2/queues/"),
+                names_queue=request.path.startswith(NAMING),
                 plain=route is not None and route.plain,
                 streams=route is not None and route.streams,
             )

@@ -110,7 +110,7 @@ def _documentation(route: Route) -> Schema:
             "name": name,
             "in": "path",
             "required": True,
-            "schema": _reference("QueueName" if name == "queue_name" else "Text"),
+            "schema": _reference("QueueName" if name in ("queue_name", "topic_name") else "Text"),
         }
         for name in _VARIABLE.findall(route.template)
     ]

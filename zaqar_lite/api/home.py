@@ -71,6 +71,7 @@ def home_document(*, admin: bool, settles: bool, pools: bool = False) -> dict[st
         ),
         "rel/subscription_replay": _resource(_SUBSCRIPTION + "/replay", subscription, "POST"),
         "rel/subscription_ping": _resource(_SUBSCRIPTION + "/ping", subscription, "POST"),
+        **_topics(),
         **_jobs(),
         "rel/ping": {"href": "/v2/ping", "hints": _hints("GET", "HEAD")},
     }
@@ -95,6 +96,26 @@ def _pools() -> dict[str, Any]:
         "rel/flavor": _resource(
             "/v2/flavors/{flavor_name}", {"flavor_name": "param/flavor_name"}, *methods
         ),
+    }
+
+
+def _topics() -> dict[str, Any]:
+    topic, name = "/v2/topics/{topic_name}", {"topic_name": "param/topic_name"}
+    one = {**name, "subscription_id": "param/subscription_id"}
+    subscription = topic + "/subscriptions/{subscription_id}"
+    return {
+        "rel/topics": _resource(
+            "/v2/topics{?marker,limit,detailed,name}", {"marker": "param/marker"}, "GET"
+        ),
+        "rel/topic": _resource(topic, name, "GET", "PUT", "DELETE", "PATCH"),
+        "rel/topic_stats": _resource(topic + "/stats", name, "GET"),
+        "rel/topic_purge": _resource(topic + "/purge", name, "POST"),
+        "rel/topic_share": _resource(topic + "/share", name, "POST", "DELETE"),
+        "rel/topic_messages": _resource(topic + "/messages", name, "GET", "POST"),
+        "rel/topic_subscriptions": _resource(
+            topic + "/subscriptions{?marker,limit,details}", name, "GET", "POST"
+        ),
+        "rel/topic_subscription": _resource(subscription, one, "GET", "PATCH", "DELETE"),
     }
 
 

@@ -18,6 +18,8 @@ INVALID_BODY = "Invalid request body"
 UNABLE_TO_DELETE = "Unable to delete"
 OPEN_PATHS = frozenset(("/", "/livez", "/readyz"))
 """The paths of the public routes: no header is asked for, nobody is asked who they are."""
+NAMING = ("/v2/queues/", "/v2/topics/")
+"""What the paths begin with that name a queue or a topic."""
 SMALL_BODY = 4_096
 """Bytes: what a document that is neither messages nor metadata may have."""
 
@@ -67,8 +69,8 @@ class Route:
 
     @property
     def names_queue(self) -> bool:
-        """Whether the first variable of its path is a queue."""
-        return self.template.startswith("/v2/queues/")
+        """Whether the first variable of its path is a queue or a topic."""
+        return self.template.startswith(NAMING)
 
     def check_size(self, size: int) -> None:
         """Refuse a body of `size` bytes.

@@ -137,6 +137,17 @@ def schemas(limits: Limits) -> dict[str, Schema]:
             links=LINKS,
             count=COUNT,
         ),
+        "Topics": object_of(
+            ("topics", "links"),
+            topics=list_of(
+                object_of(("name", "href"), name=TEXT, href=TEXT, metadata={"type": "object"})
+            ),
+            links=LINKS,
+        ),
+        "TopicStats": object_of(
+            ("messages",),
+            messages=object_of(("total",), claimed=COUNT, free=COUNT, total=COUNT),
+        ),
         "Depth": object_of(
             ("depth", "ready", "delayed", "claimed", "oldest_ready_seconds"),
             depth=COUNT,

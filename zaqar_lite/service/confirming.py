@@ -7,6 +7,7 @@ import msgspec
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
+from zaqar_lite.domain.topics import name_of, path_of
 from zaqar_lite.service.lanes import LEASE_MS
 from zaqar_lite.service.notes import CLIENT_ID, Delivery, encode, retries_of
 from zaqar_lite.service.sharing import Sharing
@@ -26,7 +27,7 @@ class Confirming:
 
     async def ask(self, subscription: Subscription) -> None:
         """Send what a subscriber needs to confirm."""
-        queue = subscription.queue.name
+        queue = name_of(subscription.queue)
         await self._send(
             subscription,
             "SubscriptionConfirmation",
@@ -37,7 +38,7 @@ class Confirming:
 
     async def tell_unsubscribed(self, subscription: Subscription) -> None:
         """Send word that it was refused, and what confirms it again."""
-        queue = subscription.queue.name
+        queue = name_of(subscription.queue)
         await self._send(
             subscription,
             "UnsubscribeConfirmation",
@@ -47,7 +48,7 @@ class Confirming:
 
     async def _send(self, subscription: Subscription, kind: str, text: str) -> None:
         queue = subscription.queue
-        path = f"/v2/queues/{queue.name}/subscriptions/{subscription.id}/confirm"
+        path = f"{path_of(queue)}/subscriptions/{subscription.id}/confirm"
         until = subscription.expires_at or self._clock.now_ms() + subscription.ttl * 1000
         signed = await self._sharing.sign_path(
             queue, path, "PUT", datetime.fromtimestamp(until // 1000, UTC)
@@ -62,7 +63,7 @@ class Confirming:
             "URL-Expires": signed.expires,
             "SubscribeBody": {"confirmed": True, "token": subscription.token},
             "UnsubscribeBody": {"confirmed": False, "token": subscription.token},
-            "queue_name": queue.name,
+            "queue_name": name_of(queue),
         }
         if self._public_url is not None:
             document["WSGISubscribeURL"] = f"{self._public_url.rstrip('/')}{path}"

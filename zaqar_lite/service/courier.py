@@ -12,6 +12,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.retry_policy import chosen_policy, retry_delay
 from zaqar_lite.domain.subscriptions import Subscription
+from zaqar_lite.domain.topics import queue_in
 from zaqar_lite.service.endpoints import Endpoints, Health
 from zaqar_lite.service.notes import Delivery
 from zaqar_lite.webhooks import signed_headers
@@ -31,6 +32,8 @@ class Letter(NamedTuple):
     headers: Mapping[str, str]
     body: bytes
     options: Mapping[str, object]
+    project: str = ""
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,12 @@ class Courier:
         transport = self._transports.get(subscription.subscriber.partition(":")[0].lower())
         if transport is None:
             return Answer(error="this server does not deliver to this scheme", refused=True)
-        return await transport.send(self.letter(delivery, subscription))
+        if queue_in(subscription.subscriber) is None:
+            return await transport.send(self.letter(delivery, subscription))
+        project, body = delivery.project, bytes(delivery.payload)
+        return await transport.send(
+            Letter(subscription.subscriber, {}, body, subscription.options, project, delivery.id)
+        )
 
     def letter(self, delivery: Delivery, subscription: Subscription) -> Letter:
         """Write what is sent: upstream's document, and the headers of Standard Webhooks."""

@@ -8,7 +8,7 @@ when its lease ends.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from random import uniform
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from zaqar_lite.domain.models import DelayMode, Message, QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.subscriptions import Subscription
+from zaqar_lite.domain.topics import name_of, queue_in
 from zaqar_lite.service.background import Background
 from zaqar_lite.service.courier import Courier, Fate, Result
 from zaqar_lite.service.delivery_log import MAX_ANSWER, DeliveryLog
@@ -29,7 +30,9 @@ from zaqar_lite.service.notes import (
     NOTES,
     RETRIES,
     Delivery,
+    Forwarded,
     Note,
+    Sent,
     decode_delivery,
     decode_note,
     encode,
@@ -142,6 +145,9 @@ class Deliveries:
             return
         policy = await self._policy_of(queue)
         payload = msgspec.Raw(payload_of(due))
+        if note.sent is not None:
+            await self._deliver_topic(message.id, note, note.sent, all_of_queue, payload)
+            return
         again = await asyncio.gather(
             *(
                 self._deliver(
@@ -164,6 +170,45 @@ class Deliveries:
             )
         )
         await self._post_again([one for one in again if one is not None])
+
+    async def _deliver_topic(
+        self,
+        message_id: str,
+        note: Note,
+        sent: Sent,
+        subscriptions: Sequence[Subscription],
+        payload: msgspec.Raw,
+    ) -> None:
+        """Send a topic's message to all who subscribed before it was posted.
+
+        A queue gets it now, and delays it as it delays any message; others get it when it is due.
+        """
+        now = self._clock.now_ms()
+        wait = ((sent.delay or 0) * 1000 - (now - note.posted_at)) / 1000
+        forwarded = msgspec.Raw(
+            encode(Forwarded(note.body, sent.ttl, sent.delay, sent.headers, sent.client_id))
+        )
+        first: list[Awaitable[tuple[Delivery, float] | None]] = []
+        later: list[tuple[Delivery, float]] = []
+        for one in subscriptions:
+            if one.created_at > note.posted_at + _SKEW_MS:
+                continue
+            is_queue = queue_in(one.subscriber) is not None
+            delivery = Delivery(
+                note.project,
+                note.queue,
+                one.id,
+                message_id,
+                note.until,
+                forwarded if is_queue else payload,
+                trace=note.trace,
+            )
+            if is_queue or wait <= 0:
+                first.append(self._deliver(delivery, one, None, is_fresh=True))
+            else:
+                later.append((delivery, wait))
+        again = await asyncio.gather(*first)
+        await self._post_again([*later, *(one for one in again if one is not None)])
 
     async def _deliver_again(self, message: Message) -> None:
         """Try one delivery once more."""
@@ -363,7 +408,7 @@ class Deliveries:
             event = {
                 "event": "subscription.disabled",
                 "subscription_id": subscription.id,
-                "queue_name": subscription.queue.name,
+                "queue_name": name_of(subscription.queue),
                 "reason": reason,
             }
             await self._tell(QueueRef(subscription.queue.project, target), event)

@@ -22,6 +22,7 @@ import msgspec
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import Companion, NewMessage
+from zaqar_lite.domain.topics import name_of
 from zaqar_lite.service.turns import cut
 
 if TYPE_CHECKING:
@@ -37,11 +38,21 @@ _BURIED_MS = 46_800_000
 _NO_ID = "0" * 32
 
 
+class Sent(msgspec.Struct, omit_defaults=True):
+    """How a message was posted to a topic: by whom, and with what; None where nothing was given."""
+
+    client_id: str
+    ttl: int | None = None
+    delay: int | None = None
+    headers: dict[str, str] | None = None
+
+
 class Note(msgspec.Struct, omit_defaults=True):
     """A message to deliver: instants in milliseconds, `ttl` and `delay` in seconds.
 
     `version` is that of the queue's record at the post. `ordered` are the subscriptions that have a
     note of the message in their lines. `trace` is what `trace_of` found in the message's headers.
+    `sent` is there for a topic's message, whose id is that of its note.
     """
 
     id: str
@@ -56,6 +67,7 @@ class Note(msgspec.Struct, omit_defaults=True):
     version: int = 0
     ordered: tuple[str, ...] = ()
     trace: dict[str, str] = {}
+    sent: Sent | None = None
 
 
 _TRACE_PARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -81,7 +93,18 @@ class Delivery(msgspec.Struct, omit_defaults=True):
     trace: dict[str, str] = {}
 
 
+class Forwarded(msgspec.Struct, omit_defaults=True):
+    """A message on its way to a queue: seconds; None where who posted it gave nothing."""
+
+    body: msgspec.Raw
+    ttl: int | None = None
+    delay: int | None = None
+    headers: dict[str, str] | None = None
+    client_id: str = ""
+
+
 encode = msgspec.json.encode
+decode_forwarded = msgspec.json.Decoder(Forwarded).decode
 decode_note = msgspec.json.Decoder(Note).decode
 decode_delivery = msgspec.json.Decoder(Delivery).decode
 
@@ -192,6 +215,6 @@ def payload_of(note: Note) -> bytes:
     document: dict[str, object] = {"body": note.body, "ttl": note.ttl}
     if note.delay is not None:
         document["delay"] = note.delay
-    document["queue_name"] = note.queue
+    document["queue_name"] = name_of(QueueRef(note.project, note.queue))
     document["Message_Type"] = "Notification"
     return encode(document)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.topics import path_of
 from zaqar_lite.service.signing import SEPARATOR, Keyring, Revocations
 
 RESOURCES = ("messages", "subscriptions", "claims", "events")
@@ -65,7 +66,7 @@ class Sharing:
                 raise Invalid(f"'methods' may hold only {', '.join(METHODS)}.")
         if SEPARATOR in queue.project or "," in queue.project:
             raise Invalid("The project id holds a ',' or the separator, so it can't be signed.")
-        base = f"/v2/queues/{queue.name}"
+        base = path_of(queue)
         paths = sorted({f"{base}/{resource}" for resource in resources or ("messages",)})
         verbs = sorted(set(methods or ("GET",)))
         until = self._expiry(expires).strftime(_TIME_FORMAT)

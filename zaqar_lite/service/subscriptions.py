@@ -38,6 +38,7 @@ from zaqar_lite.domain.subscriptions import (
     new_secret,
     new_token,
 )
+from zaqar_lite.domain.topics import check_queue_subscriber, is_topic, queue_in
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.subscribers import Subscribers, count_subscriptions, list_subscriptions
@@ -186,7 +187,10 @@ class Subscriptions:
                 new = replace(new, disabled=None)
             if draft.subscriber not in (None, old.subscriber):
                 new = replace(
-                    new, subscriber=draft.subscriber or "", confirmed=False, token=new_token()
+                    new,
+                    subscriber=draft.subscriber or "",
+                    confirmed=queue_in(draft.subscriber) is not None,
+                    token=new_token(),
                 )
                 named, there = await self._find(queue, new.subscriber)
                 if there is not None and there.id != old.id and there.subscriber == new.subscriber:
@@ -301,17 +305,18 @@ class Subscriptions:
             raise Invalid(f"A queue may have {MAX_ORDERED} ordered subscriptions.")
 
     async def _ask(self, subscription: Subscription) -> None:
-        if self._confirmations is not None:
+        if self._confirmations is not None and not subscription.confirmed:
             await self._confirmations.ask(subscription)
 
     async def mark_ordered(self, queue: QueueRef, subscription_id: str, *, ordered: bool) -> None:
         """Let posts bring their notes to a subscription's line, or not any more."""
-        if await self._management.get_queue(queue) is not None:
+        if not is_topic(queue) and await self._management.get_queue(queue) is not None:
             await self._change_marks(queue, subscription_id, ordered=ordered, count=0)
 
     async def _mark(self, queue: QueueRef, made: Subscription) -> None:
         """Mark the queue's record, which is made unless it is there, by another number."""
-        await self._change_marks(queue, made.id, ordered=made.is_ordered, count=1)
+        if not is_topic(queue):  # a post to a topic always leaves a note
+            await self._change_marks(queue, made.id, ordered=made.is_ordered, count=1)
 
     async def _change_marks(
         self, queue: QueueRef, subscription_id: str, *, ordered: bool, count: int
@@ -388,6 +393,7 @@ class Subscriptions:
             draft.options or {},
             created_at=now,
             renewed_at=now,
+            confirmed=queue_in(draft.subscriber) is not None,
             secrets=(Secret(new_secret()),),
             token=new_token(),
         )
@@ -463,7 +469,14 @@ class Subscriptions:
     def _check(
         self, queue: QueueRef, subscriber: str | None, options: Mapping[str, object] | None
     ) -> None:
-        if subscriber is not None:
+        if is_topic(queue) and (options or {}).get("ordered"):
+            raise Invalid(
+                "options.ordered must be false for a topic: let a queue subscribe (queue:NAME), "
+                "and an ordered subscription to that queue."
+            )
+        if is_topic(queue) and queue_in(subscriber) is not None:
+            check_queue_subscriber(subscriber or "")
+        elif subscriber is not None:
             check_subscriber(subscriber, self._refused)
         for name in ("dead_letter_queue", "events_queue"):
             if options is not None and options.get(name) == queue.name:

@@ -12,6 +12,7 @@ from zaqar_lite.api.table.quotas import quota_routes
 from zaqar_lite.api.table.schedules import schedule_routes
 from zaqar_lite.api.table.service import service_routes
 from zaqar_lite.api.table.subscriptions import subscription_routes
+from zaqar_lite.api.table.topics import topic_routes
 
 __all__ = [
     "claim_routes",
@@ -27,4 +28,5 @@ __all__ = [
     "schedule_routes",
     "service_routes",
     "subscription_routes",
+    "topic_routes",
 ]

@@ -6,7 +6,7 @@ from zaqar_lite.api.v2.messages import MessageHandlers
 from zaqar_lite.domain.identity import Access, Verb
 from zaqar_lite.domain.limits import Limits
 
-_KEY = Parameter("Idempotency-Key", "Key", "A replay of the post gets the first answer.", "header")
+KEY = Parameter("Idempotency-Key", "Key", "A replay of the post gets the first answer.", "header")
 _MESSAGES = QUEUE + "/messages"
 _MESSAGE = _MESSAGES + "/{message_id}"
 
@@ -23,7 +23,7 @@ def message_routes(handlers: MessageHandlers, limits: Limits) -> tuple[Route, ..
             "Post messages",
             (201, 400, 404, 409, 503),
             Access("messages:create", Verb.SEND),
-            (_KEY,),
+            (KEY,),
             body="Messages",
             answer="Resources",
             hot=True,

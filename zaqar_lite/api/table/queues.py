@@ -6,7 +6,7 @@ from zaqar_lite.api.v2.queues import QueueHandlers
 from zaqar_lite.domain.identity import Access, Verb
 from zaqar_lite.domain.limits import Limits
 
-_QUEUE_LIMIT = Parameter("limit", "QueueLimit", "How many queues to answer at most.")
+QUEUE_LIMIT = Parameter("limit", "QueueLimit", "How many queues to answer at most.")
 
 
 def queue_routes(handlers: QueueHandlers, limits: Limits) -> tuple[Route, ...]:
@@ -23,7 +23,7 @@ def queue_routes(handlers: QueueHandlers, limits: Limits) -> tuple[Route, ...]:
             Access("queues:get_all", Verb.READ),
             (
                 MARKER,
-                _QUEUE_LIMIT,
+                QUEUE_LIMIT,
                 Parameter("detailed", "Flag", "Show the metadata too."),
                 Parameter("name", "Text", "Only queues with this in their name."),
                 Parameter("with_count", "Flag", "Count the project's queues."),

@@ -17,7 +17,7 @@ DEFAULT_LIMIT = 10
 _LARGE = 32_768
 """Bytes: a larger post is read and answered in turns with other large ones."""
 
-_LONGEST_LOCATION = 7_680
+LONGEST_LOCATION = 7_680
 """Bytes: many clients and proxies take 8 KiB of headers."""
 
 
@@ -50,9 +50,7 @@ class MessageHandlers:
             drafts,
             size=size,
             client_id=request.client_id,
-            batch_key=(
-                _idempotency_key(request) if b"idempotency-key" in request.headers else None
-            ),
+            batch_key=(idempotency_key(request) if b"idempotency-key" in request.headers else None),
             policy=policy,
         )
         if size > _LARGE:
@@ -66,7 +64,7 @@ class MessageHandlers:
         body = to_json(shown)
         location = f"{path}/messages?ids={','.join(ids)}".encode()
         # To a client that refuses a long header the post would seem to have failed.
-        headers = [(b"location", location)] if len(location) <= _LONGEST_LOCATION else []
+        headers = [(b"location", location)] if len(location) <= LONGEST_LOCATION else []
         if len(duplicates) == len(posted):
             headers.append((b"idempotent-replayed", b"true"))
         if warned:
@@ -219,7 +217,12 @@ def _link_parameters(
     return pairs
 
 
-def _idempotency_key(request: Request) -> str | None:
+def idempotency_key(request: Request) -> str | None:
+    """The key of a post as a whole, if it has one.
+
+    Raises:
+        HttpError: 400, it is no printable ASCII.
+    """
     value = request.headers.get(b"idempotency-key")
     if value is None:
         return None

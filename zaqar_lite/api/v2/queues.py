@@ -11,6 +11,7 @@ from zaqar_lite.domain.histories import HistoryState
 from zaqar_lite.domain.metadata import idle_limit, unknown_keys
 from zaqar_lite.domain.metadata_patch import parse as parse_patch
 from zaqar_lite.domain.models import Message
+from zaqar_lite.domain.topics import name_of
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.sharing import Sharing
@@ -47,7 +48,7 @@ class QueueHandlers:
             marker=query.text(found, "marker"),
             limit=query.whole(found, "limit", DEFAULT_LIMIT),
             name_contains=query.text(found, "name"),
-            metadata=_metadata_filters(found),
+            metadata=metadata_filters(found),
         )
         shown: list[dict[str, Any]] = []
         for record in records:
@@ -60,7 +61,7 @@ class QueueHandlers:
             shown.append(entry)
         document: dict[str, Any] = {"queues": shown, "links": []}
         if shown:
-            href = query.link("/v2/queues", _link_parameters(found, records[-1].ref.name))
+            href = query.link("/v2/queues", link_parameters(found, records[-1].ref.name))
             document["links"] = [{"rel": "next", "href": href}]
         if with_count and (count := await self._queues.count(request.project)):
             document["count"] = count
@@ -84,13 +85,7 @@ class QueueHandlers:
 
     async def patch(self, request: Request) -> Response:
         """Change a queue's metadata by a JSON patch."""
-        if request.headers.get(b"content-type") != PATCH_TYPE:
-            raise HttpError(
-                415,
-                "415 Unsupported Media Type",
-                f"A patch of metadata has the Content-Type {PATCH_TYPE.decode()}.",
-                headers=((b"accept-patch", PATCH_TYPE),),
-            )
+        check_patch_type(request)
         operations = parse_patch(documents.parse(await documents.read(request)))
         values = {operation.key: operation.value for operation in operations}
         self._authority.check_metadata(request.principal, values)
@@ -123,12 +118,7 @@ class QueueHandlers:
 
     async def purge(self, request: Request) -> Response:
         """Remove all messages of a queue, claimed and delayed ones too, and its subscriptions."""
-        types: Any = ["messages", "subscriptions"]
-        if request.content_length:
-            document = documents.parse_object(await documents.read(request))
-            types = document.get("resource_types")
-        if not isinstance(types, list) or not all(isinstance(kind, str) for kind in types):
-            raise Invalid("'resource_types' must be a list of 'messages', 'subscriptions'.")
+        types = await purged_types(request)
         await self._queues.purge(queue_of(request), types)
         if "subscriptions" in types:
             await self._subscriptions.purge(queue_of(request))
@@ -145,7 +135,7 @@ class QueueHandlers:
             raise Invalid("'expires' must be a date and time in ISO 8601.")
         queue = queue_of(request)
         resources, methods = _texts(document, "paths"), _texts(document, "methods")
-        self._authority.check_share(request.principal, queue.name, resources, methods)
+        self._authority.check_share(request.principal, name_of(queue), resources, methods)
         signed = await self._sharing.share(
             queue,
             resources=resources,
@@ -193,6 +183,38 @@ class QueueHandlers:
         return Response(200, to_json({"messages": shown, "links": links}))
 
 
+def check_patch_type(request: Request) -> None:
+    """Refuse a patch that does not say that it is one.
+
+    Raises:
+        HttpError: 415.
+    """
+    if request.headers.get(b"content-type") != PATCH_TYPE:
+        raise HttpError(
+            415,
+            "415 Unsupported Media Type",
+            f"A patch of metadata has the Content-Type {PATCH_TYPE.decode()}.",
+            headers=((b"accept-patch", PATCH_TYPE),),
+        )
+
+
+async def purged_types(request: Request) -> list[str]:
+    """What a purge shall remove: all, unless its document says what.
+
+    Raises:
+        Invalid: the document is wrong.
+    """
+    types: Any = ["messages", "subscriptions"]
+    if request.content_length:
+        document = documents.parse_object(await documents.read(request))
+        types = document.get("resource_types")
+    if not isinstance(types, list) or not all(isinstance(kind, str) for kind in types):
+        raise Invalid("'resource_types' must be a list of 'messages', 'subscriptions'.")
+    if set(types) - {"messages", "subscriptions"}:
+        raise Invalid("Resource types must be a sub set of ['messages', 'subscriptions'].")
+    return types
+
+
 def _end(queue_name: str, message: Message) -> dict[str, Any]:
     return {
         "href": f"/v2/queues/{queue_name}/messages/{message.id}",
@@ -208,8 +230,12 @@ def _texts(document: dict[str, Any], name: str) -> list[str]:
     return values
 
 
-def _metadata_filters(found: dict[str, list[str]]) -> dict[str, Any]:
-    """Filters by top-level metadata: a value that reads as an integer is one."""
+def metadata_filters(found: dict[str, list[str]]) -> dict[str, Any]:
+    """Filters by top-level metadata: a value that reads as an integer is one.
+
+    Raises:
+        Invalid: a filter has several values.
+    """
     filters: dict[str, Any] = {}
     for name, values in found.items():
         if name in _LIST_PARAMETERS:
@@ -223,7 +249,8 @@ def _metadata_filters(found: dict[str, list[str]]) -> dict[str, Any]:
     return filters
 
 
-def _link_parameters(found: dict[str, list[str]], marker: str) -> list[tuple[str, str]]:
+def link_parameters(found: dict[str, list[str]], marker: str) -> list[tuple[str, str]]:
+    """The parameters of the link to the next page."""
     pairs: list[tuple[str, str]] = []
     for name in _LIST_PARAMETERS:
         if name not in found:

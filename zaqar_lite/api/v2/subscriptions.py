@@ -7,7 +7,14 @@ from zaqar_lite.api.checks import queue_of
 from zaqar_lite.api.http import NO_CONTENT, HttpError, Request, Response
 from zaqar_lite.api.render import instant, to_json
 from zaqar_lite.domain.errors import Conflict, Invalid
-from zaqar_lite.domain.subscriptions import Subscription, parse_draft, shown_options
+from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.subscriptions import (
+    Subscription,
+    SubscriptionDraft,
+    parse_draft,
+    shown_options,
+)
+from zaqar_lite.domain.topics import name_of, queue_in
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.subscriptions import Subscriptions
 
@@ -34,7 +41,7 @@ class SubscriptionHandlers:
             needs_subscriber=True,
         )
         queue = queue_of(request)
-        self._authority.check_subscription(request.principal, queue.name, draft.options)
+        self._check(request, queue, draft)
         location = (b"location", request.path.encode())
         try:
             made = await self._subscriptions.create(queue, draft)
@@ -78,7 +85,7 @@ class SubscriptionHandlers:
                 400, UNABLE_TO_UPDATE, f"Nothing to change: give {', '.join(_CHANGEABLE)}."
             )
         queue = queue_of(request)
-        self._authority.check_subscription(request.principal, queue.name, draft.options)
+        self._check(request, queue, draft)
         await self._subscriptions.update(queue, request.path_values[1], draft)
         return Response(204, b"", ((b"location", request.path.encode()),))
 
@@ -110,12 +117,18 @@ class SubscriptionHandlers:
         secret = await self._subscriptions.rotate_secret(queue_of(request), request.path_values[1])
         return Response(200, to_json({"secret": secret}))
 
+    def _check(self, request: Request, queue: QueueRef, draft: SubscriptionDraft) -> None:
+        """Refuse that somebody gives away what they have not."""
+        principal, authority = request.principal, self._authority
+        authority.check_subscription(principal, name_of(queue), draft.options)
+        authority.check_target(principal, queue_in(draft.subscriber))
+
     def _shown(self, subscription: Subscription, *, details: bool) -> dict[str, Any]:
         """A subscription with Zaqar's keys and no others, unless `details` are asked for."""
         now = self._subscriptions.now_ms()
         shown: dict[str, Any] = {
             "id": subscription.id,
-            "source": subscription.queue.name,
+            "source": name_of(subscription.queue),
             "subscriber": subscription.subscriber,
             "ttl": subscription.ttl,
             "age": max(0, now - subscription.renewed_at) // 1000,

@@ -46,6 +46,7 @@ _SHARED = {
         Access("messages:delete_all", Verb.MANAGE),
         Access("messages:delete", Verb.RECEIVE),
     ),
+    ("events", "GET"): (Access("messages:events", Verb.READ),),
     ("subscriptions", "GET"): (Access("subscription:get_all", Verb.READ),),
 }
 """What a signed URL gives, by resource and method; see `check_share` for the others."""

@@ -1,0 +1,361 @@
+"""Topics: to the status code as upstream's, and what is posted goes to the subscriptions alone."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Api, MakeApi
+from tests.push.receiver import Receiver
+
+pytestmark = pytest.mark.anyio
+TOPIC = "/v2/topics/news"
+PATCH = "application/openstack-messaging-v2.0-json-patch"
+OTHER = "5a5b1d5e-6b5c-4e53-9d0b-5b7b1f0f2a11"
+
+
+async def subscribe(api: Api, subscriber: str, **more: Any) -> str:
+    document = {"subscriber": subscriber, "ttl": 3600, **more}
+    answer = await api.call("POST", f"{TOPIC}/subscriptions", document)
+    assert answer.status_code == 201, answer.text
+    made: str = answer.json()["subscription_id"]
+    return made
+
+
+async def post(api: Api, *messages: dict[str, Any], **headers: str) -> list[str]:
+    answer = await api.call("POST", f"{TOPIC}/messages", {"messages": list(messages)}, **headers)
+    assert answer.status_code == 201, answer.text
+    resources: list[str] = answer.json()["resources"]
+    assert all(one.startswith(f"{TOPIC}/messages/") for one in resources)
+    return [one.rpartition("/")[2] for one in resources]
+
+
+async def until(found: Callable[[], Awaitable[Any]], seconds: float = 20) -> Any:
+    """Ask until there is something."""
+    async with asyncio.timeout(seconds):
+        while not (answer := await found()):  # noqa: ASYNC110 - another process's work
+            await asyncio.sleep(0.02)
+    return answer
+
+
+async def messages(api: Api, queue: str, query: str = "echo=true") -> list[dict[str, Any]]:
+    answer = await api.call("GET", f"/v2/queues/{queue}/messages?{query}")
+    found: list[dict[str, Any]] = answer.json()["messages"]
+    return found
+
+
+async def in_queue(api: Api, queue: str, count: int) -> list[dict[str, Any]]:
+    async def ask() -> list[dict[str, Any]]:
+        found = await messages(api, queue)
+        return found if len(found) >= count else []
+
+    found: list[dict[str, Any]] = await until(ask)
+    assert len(found) == count
+    return found
+
+
+async def test_is_made_shown_changed_and_deleted(api: Api) -> None:
+    made = await api.call("PUT", TOPIC, {"colour": "red", "_default_message_ttl": 300})
+    assert (made.status_code, made.content) == (201, b"")
+    assert made.headers["location"] == TOPIC
+    assert (await api.call("PUT", TOPIC, {"colour": "blue"})).status_code == 204
+    assert (await api.call("GET", TOPIC)).json() == {
+        "colour": "red",
+        "_default_message_ttl": 300,
+        "_max_messages_post_size": 262_144,
+        "_default_message_delay": 0,
+    }
+    patch = [{"op": "replace", "path": "/metadata/colour", "value": "green"}]
+    changed = await api.call("PATCH", TOPIC, patch, Content_Type=PATCH)
+    assert changed.json()["colour"] == "green"
+    assert (await api.call("DELETE", TOPIC)).status_code == 204
+    assert (await api.call("DELETE", TOPIC)).status_code == 204
+    absent = await api.call("GET", TOPIC)
+    assert absent.status_code == 200
+    assert absent.json()["_default_message_ttl"] == 3600
+
+
+@pytest.mark.parametrize(
+    ("patch", "content_type", "status"),
+    [
+        ([{"op": "replace", "path": "/metadata/other", "value": 1}], PATCH, 409),
+        ([{"op": "remove", "path": "/metadata/other"}], PATCH, 409),
+        ([{"op": "move", "path": "/metadata/a", "value": 1}], PATCH, 400),
+        ([{"op": "add", "path": "/metadata/_default_message_ttl", "value": 1}], PATCH, 400),
+        ([{"op": "add", "path": "/metadata/a", "value": 1}], "application/json", 415),
+    ],
+)
+async def test_refuses_patches_as_queues_do(
+    api: Api, patch: Any, content_type: str, status: int
+) -> None:
+    await api.call("PUT", TOPIC)
+    refused = await api.call("PATCH", TOPIC, patch, Content_Type=content_type)
+    assert refused.status_code == status, refused.text
+
+
+async def test_a_topic_that_is_not_there_has_nothing_to_change(api: Api) -> None:
+    patch = [{"op": "add", "path": "/metadata/a", "value": 1}]
+    absent = await api.call("PATCH", TOPIC, patch, Content_Type=PATCH)
+    assert absent.status_code == 404
+
+
+async def test_a_wrong_name_and_wrong_metadata_are_refused(api: Api) -> None:
+    for method, name in (("PUT", "a b"), ("GET", "a$"), ("PUT", "x" * 65)):
+        refused = await api.call(method, f"/v2/topics/{name}")
+        assert refused.status_code == 400
+        assert refused.json()["title"] == "Invalid topic identification"
+    assert (await api.call("PUT", TOPIC, {"_default_message_ttl": 1})).status_code == 400
+    assert (await api.call("POST", TOPIC)).status_code == 405
+
+
+async def test_lists_pages_and_filters(api: Api) -> None:
+    for number in range(5):
+        await api.call("PUT", f"/v2/topics/t{number}", {"even": int(number % 2 == 0)})
+    first = (await api.call("GET", "/v2/topics?limit=3&detailed=true")).json()
+    assert [topic["name"] for topic in first["topics"]] == ["t0", "t1", "t2"]
+    assert first["topics"][0]["metadata"]["even"] == 1
+    rest = (await api.call("GET", first["links"][0]["href"])).json()
+    assert [topic["name"] for topic in rest["topics"]] == ["t3", "t4"]
+    assert rest["topics"][0]["href"] == "/v2/topics/t3"
+    end = (await api.call("GET", rest["links"][0]["href"])).json()
+    assert end == {"topics": [], "links": []}
+    even = (await api.call("GET", "/v2/topics?even=1")).json()
+    assert [topic["name"] for topic in even["topics"]] == ["t0", "t2", "t4"]
+    named = (await api.call("GET", "/v2/topics?name=3")).json()
+    assert [topic["name"] for topic in named["topics"]] == ["t3"]
+    assert (await api.call("GET", "/v2/topics?limit=21")).status_code == 400
+    queues = (await api.call("GET", "/v2/queues")).json()
+    assert queues["queues"] == []
+    elsewhere = await api.call("GET", "/v2/topics", X_Project_ID="another")
+    assert elsewhere.json()["topics"] == []
+
+
+async def test_keeps_no_message(api: Api) -> None:
+    stats = await api.call("GET", f"{TOPIC}/stats")
+    assert stats.json() == {"messages": {"claimed": 0, "free": 0, "total": 0}}
+    (message,) = await post(api, {"body": 1})
+    assert (await api.call("GET", f"{TOPIC}/stats")).json() == {"messages": {"total": 0}}
+    assert (await api.call("GET", f"{TOPIC}/messages")).json() == {"messages": [], "links": []}
+    assert (await api.call("GET", f"{TOPIC}/messages/{message}")).status_code == 404
+    assert (await api.call("GET", f"{TOPIC}/messages?ids={message}")).status_code == 404
+    assert (await api.call("DELETE", f"{TOPIC}/messages/{message}")).status_code == 204
+    assert (await api.call("DELETE", f"{TOPIC}/messages?ids={message}")).status_code == 204
+    assert (await api.call("DELETE", f"{TOPIC}/messages?pop=1")).json() == {"messages": []}
+    assert (await api.call("DELETE", f"{TOPIC}/messages")).status_code == 400
+    listed = (await api.call("GET", "/v2/topics")).json()
+    assert [topic["name"] for topic in listed["topics"]] == ["news"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"body": 1, "ttl": 1},
+        {"ttl": 60},
+        {"body": 1, "delay": 901},
+        {"body": 1, "deliver_at": "2030-01-01T00:00:00Z"},
+    ],
+)
+async def test_refuses_messages_as_queues_do(api: Api, message: dict[str, Any]) -> None:
+    answer = await api.call("POST", f"{TOPIC}/messages", {"messages": [message]})
+    assert answer.status_code == 400, answer.text
+
+
+async def test_refuses_a_post_that_is_too_large_for_it(api: Api) -> None:
+    await api.call("PUT", TOPIC, {"_max_messages_post_size": 100})
+    answer = await api.call("POST", f"{TOPIC}/messages", {"messages": [{"body": "x" * 100}]})
+    assert answer.status_code == 400
+
+
+async def test_one_post_reaches_all_queues_that_subscribe(api: Api) -> None:
+    await api.call("PUT", "/v2/queues/slow", {"_default_message_delay": 30})
+    for queue in ("plain", "slow", "other"):
+        await subscribe(api, f"queue:{queue}")
+    await post(api, {"body": {"n": 1}, "ttl": 120}, Client_ID=OTHER)
+    (plain,) = await in_queue(api, "plain", 1)
+    assert (plain["body"], plain["ttl"]) == ({"n": 1}, 120)
+    await in_queue(api, "other", 1)
+
+    async def delayed() -> list[dict[str, Any]]:
+        return await messages(api, "slow", "echo=true&include_delayed=true")
+
+    (slow,) = await until(delayed)
+    assert slow["body"] == {"n": 1}
+    assert await messages(api, "slow") == []
+    api.advance(31)
+    assert len(await messages(api, "slow")) == 1
+    # Whoever posted it is the client that posted it there.
+    assert await messages(api, "plain", "") != []
+    hidden = await api.call("GET", "/v2/queues/plain/messages", Client_ID=OTHER)
+    assert hidden.json()["messages"] == []
+
+
+async def test_a_delay_is_honoured_by_the_queues_that_delay(api: Api) -> None:
+    await api.call("PUT", "/v2/queues/slow", {"_default_message_delay": 600})
+    await subscribe(api, "queue:slow")
+    await subscribe(api, "queue:plain")
+    await post(api, {"body": 1, "delay": 5})
+    await in_queue(api, "plain", 1)
+    assert await messages(api, "slow") == []
+    api.advance(6)
+    await in_queue(api, "slow", 1)
+
+
+async def test_the_topics_defaults_hold_for_messages_without_their_own(api: Api) -> None:
+    await api.call("PUT", TOPIC, {"_default_message_ttl": 77})
+    await api.call("PUT", "/v2/queues/plain", {"_default_message_ttl": 99})
+    await subscribe(api, "queue:plain")
+    await post(api, {"body": 1}, {"body": 2, "ttl": 88})
+    found = await in_queue(api, "plain", 2)
+    assert {message["body"]: message["ttl"] for message in found} == {1: 77, 2: 88}
+
+
+async def test_a_key_makes_a_post_repeatable(api: Api) -> None:
+    await subscribe(api, "queue:plain")
+    first = await post(api, {"body": 1}, Idempotency_Key="k")
+    again = await api.call(
+        "POST", f"{TOPIC}/messages", {"messages": [{"body": 1}]}, Idempotency_Key="k"
+    )
+    assert again.headers["idempotent-replayed"] == "true"
+    assert again.json()["duplicates"] == first
+    other = await api.call(
+        "POST", f"{TOPIC}/messages", {"messages": [{"body": 2}]}, Idempotency_Key="k"
+    )
+    assert other.status_code == 409
+    elsewhere = await api.call(
+        "POST", "/v2/topics/weather/messages", {"messages": [{"body": 2}]}, Idempotency_Key="k"
+    )
+    assert elsewhere.status_code == 201
+    await post(api, {"body": "last"})
+    found = await in_queue(api, "plain", 2)
+    assert {message["body"] for message in found} == {1, "last"}
+
+
+async def test_headers_and_groups_come_along(api: Api) -> None:
+    await subscribe(api, "queue:plain")
+    await post(api, {"body": 1, "headers": {"kind": "a"}, "group": "g"})
+    await in_queue(api, "plain", 1)
+    (found,) = await messages(api, "plain", "echo=true&details=true")
+    assert (found["headers"], found["group"]) == ({"kind": "a"}, "g")
+
+
+async def test_exhausted_messages_go_to_the_queues_own_dead_letters(api: Api) -> None:
+    metadata = {"_dead_letter_queue": "dead", "_max_claim_count": 1}
+    await api.call("PUT", "/v2/queues/plain", metadata)
+    await subscribe(api, "queue:plain")
+    await post(api, {"body": 1})
+    await in_queue(api, "plain", 1)
+    claimed = await api.call("POST", "/v2/queues/plain/claims", {"ttl": 60, "grace": 60})
+    assert claimed.status_code == 201
+    api.advance(61)
+    assert (await api.call("POST", "/v2/queues/plain/claims")).status_code == 204
+    await in_queue(api, "dead", 1)
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        ({"subscriber": "queue:"}, "queue:NAME"),
+        ({"subscriber": "queue:a b"}, "queue:NAME"),
+        ({"subscriber": "Queue:a"}, "must be supported in the list"),
+        ({"subscriber": "ftp://example.org"}, "must be supported in the list"),
+        ({"subscriber": "queue:a", "options": {"ordered": True}}, "ordered"),
+    ],
+)
+async def test_refuses_wrong_subscribers(api: Api, document: Any, why: str) -> None:
+    refused = await api.call("POST", f"{TOPIC}/subscriptions", document)
+    assert refused.status_code == 400
+    assert why in refused.json()["description"]
+
+
+async def test_only_topics_have_queues_as_subscribers(api: Api) -> None:
+    refused = await api.call("POST", "subscriptions", {"subscriber": "queue:a"})
+    assert refused.status_code == 400
+    assert "must be supported in the list" in refused.json()["description"]
+
+
+async def test_its_subscriptions_are_its_own(api: Api) -> None:
+    made = await subscribe(api, "queue:plain")
+    again = await api.call("POST", f"{TOPIC}/subscriptions", {"subscriber": "queue:plain"})
+    assert again.status_code == 409
+    listed = (await api.call("GET", f"{TOPIC}/subscriptions")).json()["subscriptions"]
+    assert [(one["id"], one["source"]) for one in listed] == [(made, "news")]
+    path = f"{TOPIC}/subscriptions/{made}"
+    assert (await api.call("GET", path)).json()["subscriber"] == "queue:plain"
+    of_queue = await api.call("GET", f"/v2/queues/news/subscriptions/{made}")
+    assert of_queue.status_code == 404
+    assert (await api.call("GET", "/v2/queues/news/subscriptions")).json()["subscriptions"] == []
+    changed = await api.call("PATCH", path, {"subscriber": "queue:other"})
+    assert changed.status_code == 204
+    await post(api, {"body": 1})
+    await in_queue(api, "other", 1)
+    confirmed = await api.call("PUT", f"{path}/confirm", {"confirmed": True})
+    assert confirmed.status_code == 204
+    assert (await api.call("DELETE", path)).status_code == 204
+    assert (await api.call("GET", path)).status_code == 404
+    await post(api, {"body": 2})
+    await asyncio.sleep(0.3)
+    assert len(await messages(api, "other")) == 1
+
+
+async def test_a_purge_ends_its_subscriptions(api: Api) -> None:
+    await subscribe(api, "queue:plain")
+    only = {"resource_types": ["messages"]}
+    assert (await api.call("POST", f"{TOPIC}/purge", only)).status_code == 204
+    assert (await api.call("GET", f"{TOPIC}/subscriptions")).json()["subscriptions"]
+    wrong = {"resource_types": ["claims"]}
+    assert (await api.call("POST", f"{TOPIC}/purge", wrong)).status_code == 400
+    assert (await api.call("POST", f"{TOPIC}/purge")).status_code == 204
+    assert (await api.call("GET", f"{TOPIC}/subscriptions")).json()["subscriptions"] == []
+
+
+async def test_a_queue_that_is_full_gets_it_once_there_is_room(make_api: MakeApi) -> None:
+    async with make_api(max_messages_per_queue=1) as api:
+        policy = {"retries_with_no_delay": 0, "minimum_delay": 1, "minimum_delay_retries": 30}
+        await api.post({"body": "there"})
+        await subscribe(api, f"queue:{api.queue}", options={"_retry_policy": policy})
+        await post(api, {"body": "later"})
+        await asyncio.sleep(0.3)
+        assert len(await messages(api, api.queue)) == 1
+        assert (await api.call("DELETE", "messages?pop=1")).status_code == 200
+
+        async def arrived() -> Sequence[Any]:
+            api.advance(5)
+            return await messages(api, api.queue)
+
+        (found,) = await until(arrived, 60)
+        assert found["body"] == "later"
+
+
+async def test_webhooks_get_what_queues_send_them(make_api: MakeApi) -> None:
+    async with make_api(delivery_allowed="127.0.0.1") as api:
+        async with Receiver() as receiver:
+            await subscribe(api, receiver.url)
+            await post(api, {"body": {"a": 1}, "ttl": 100})
+            (sent,) = await receiver.wait(1)
+            assert sent.document == {
+                "body": {"a": 1},
+                "ttl": 100,
+                "Message_Type": "Notification",
+                "queue_name": "news",
+            }
+
+
+async def test_a_signed_url_of_a_topic_lets_others_post(make_api: MakeApi) -> None:
+    secret = "a key for the tests, which nobody guesses"
+    async with make_api(signed_url_secret_key=secret) as api:
+        document = {"paths": ["messages"], "methods": ["POST"]}
+        permit = (await api.call("POST", f"{TOPIC}/share", document)).json()
+        assert permit["paths"] == [f"{TOPIC}/messages"]
+        headers = {
+            "URL_Signature": permit["signature"],
+            "URL_Expires": permit["expires"],
+            "URL_Methods": "POST",
+            "URL_Paths": permit["paths"][0],
+        }
+        await post(api, {"body": 1}, **headers)
+        queue = await api.call("POST", "/v2/queues/news/messages", {"messages": []}, **headers)
+        assert queue.status_code == 404
+        assert (await api.call("DELETE", f"{TOPIC}/share")).status_code == 204
+        revoked = await api.call("POST", f"{TOPIC}/messages", {"messages": []}, **headers)
+        assert revoked.status_code == 404

@@ -1,0 +1,76 @@
+"""Topics: what is posted to one goes to its subscriptions, and nothing is kept.
+
+Inside, a topic is a reference like a queue's, by a name that no queue can have. So subscriptions,
+deliveries and signatures need not know what they belong to.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.metadata import is_queue_name, overlay
+from zaqar_lite.domain.models import QueueRef
+
+KIND = "topic"
+MAX_TOPICS = 1_000
+"""Topics of a project."""
+QUEUE_SCHEME = "queue:"
+"""What the subscriber of a topic begins with that is a queue of the same project."""
+_PREFIX = "~topic."
+_SHOWN = ("_max_messages_post_size", "_default_message_ttl", "_default_message_delay")
+
+
+def topic_ref(project: str, name: str) -> QueueRef:
+    """The reference of a topic."""
+    return QueueRef(project, _PREFIX + name)
+
+
+def is_topic(ref: QueueRef) -> bool:
+    """Tell whether a reference is a topic's."""
+    return ref.name.startswith(_PREFIX)
+
+
+def name_of(ref: QueueRef) -> str:
+    """The name of a queue or of a topic, as users know it."""
+    return ref.name.removeprefix(_PREFIX)
+
+
+def path_of(ref: QueueRef) -> str:
+    """The path of a queue or of a topic."""
+    return f"/v2/{'topics' if is_topic(ref) else 'queues'}/{name_of(ref)}"
+
+
+def topic_overlay(limits: Limits) -> dict[str, Any]:
+    """The reserved attributes that every topic shows, with the defaults of this server."""
+    shown = overlay(limits)
+    return {name: shown[name] for name in _SHOWN}
+
+
+def with_topic_overlay(metadata: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+    """Show metadata with the defaults filled in where a reserved value is absent or falsy."""
+    shown = dict(metadata)
+    for name, default in topic_overlay(limits).items():
+        if not shown.get(name):
+            shown[name] = default
+    return shown
+
+
+def queue_in(subscriber: str | None) -> str | None:
+    """The name of the queue that a subscriber is; None when it is no queue."""
+    if subscriber is None or not subscriber.startswith(QUEUE_SCHEME):
+        return None
+    return subscriber[len(QUEUE_SCHEME) :]
+
+
+def check_queue_subscriber(subscriber: str) -> None:
+    """Check a subscriber that is a queue.
+
+    Raises:
+        Invalid: what follows `queue:` is no name of a queue.
+    """
+    if not is_queue_name(queue_in(subscriber) or ""):
+        raise Invalid(
+            "A subscriber that is a queue is written queue:NAME: 1 to 64 letters, digits, '_', '-' "
+            "and '.'."
+        )

@@ -1,0 +1,252 @@
+"""The rules of topics: create, read, patch, delete, list and post.
+
+A topic is a record. A post writes one note a message into the project's lane of deliveries, in one
+step, and that is all that is kept of it: the lane's workers send it to who subscribed, and post it
+to the queues among them (`QueuePosts`). The id of a note is the message's id.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import msgspec
+
+from zaqar_lite.domain import metadata as rules
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Invalid, LimitReached, NotFound, RecordChanged, Unavailable
+from zaqar_lite.domain.idempotency import identify
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.metadata_patch import Operation
+from zaqar_lite.domain.metadata_patch import apply as apply_patch
+from zaqar_lite.domain.models import MAX_RECORD, QueueRef, Record
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.topics import (
+    KIND,
+    MAX_TOPICS,
+    name_of,
+    topic_overlay,
+    with_topic_overlay,
+)
+from zaqar_lite.service.drafts import Draft, Drafts
+from zaqar_lite.service.notes import CLIENT_ID, Note, Sent, encode, notes_of, trace_of
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
+
+_MAX_ROUNDS = 20
+_PAGE = 100
+_GRACE_MS = 60_000
+"""How much longer than its message a note lives: one that is due at the end is still delivered."""
+
+
+class Topic(NamedTuple):
+    """A topic's name and metadata."""
+
+    name: str
+    metadata: Mapping[str, Any]
+
+
+class Topics:
+    """What a user may do with topics, but for their subscriptions."""
+
+    def __init__(
+        self, management: ManagementStore, messages: MessageStore, *, limits: Limits, clock: Clock
+    ) -> None:
+        self._management = management
+        self._messages = messages
+        self._limits = limits
+        self._clock = clock
+        self._drafts = Drafts(limits, clock)
+
+    async def create(self, ref: QueueRef, metadata: Mapping[str, Any]) -> bool:
+        """Create a topic; False when it exists, whose metadata then stay as they are.
+
+        Raises:
+            Invalid: a reserved attribute is wrong.
+            LimitReached: the project has too many topics.
+        """
+        rules.validate(ref, metadata, self._limits)
+        value = _encode(metadata)
+        if await self._get(ref) is not None:
+            return False
+        page = await self._management.list_records(KIND, ref.project, limit=MAX_TOPICS)
+        if len(page) >= MAX_TOPICS:
+            raise LimitReached(f"The project has {MAX_TOPICS} topics, as many as it may have.")
+        try:
+            await self._put(ref, value, expected=0)
+        except RecordChanged:
+            return False
+        return True
+
+    async def exists(self, ref: QueueRef) -> bool:
+        """Tell whether there is such a topic."""
+        return await self._get(ref) is not None
+
+    async def metadata(self, ref: QueueRef) -> dict[str, Any]:
+        """The metadata with the defaults filled in, also of a topic that is not there."""
+        return self.shown(await self._stored(ref) or {})
+
+    def shown(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Metadata with the defaults filled in."""
+        return with_topic_overlay(metadata, self._limits)
+
+    async def patch(self, ref: QueueRef, operations: Sequence[Operation]) -> dict[str, Any]:
+        """Change metadata, all operations or none, exclusive against other patches.
+
+        Raises:
+            NotFound: no such topic.
+            Conflict: an operation on a key that the topic does not have.
+            Invalid: the outcome breaks a rule of `create`.
+        """
+        for _ in range(_MAX_ROUNDS):
+            record = await self._get(ref)
+            if record is None:
+                raise NotFound(f"Topic {name_of(ref)} does not exist.")
+            old = json.loads(record.value)
+            patched = apply_patch(operations, old, topic_overlay(self._limits))
+            rules.validate(ref, patched, self._limits)
+            rules.check_size(patched, self._limits)
+            try:
+                await self._put(ref, _encode(patched), expected=record.version)
+            except RecordChanged:
+                continue
+            return self.shown(patched)
+        raise Unavailable(f"The topic {name_of(ref)!r} is being changed too often.")
+
+    async def delete(self, ref: QueueRef) -> None:
+        """Delete a topic; no error when it is not there. Its subscriptions stay, as a queue's."""
+        await self._management.delete_record(KIND, ref.project, name_of(ref))
+
+    async def list_topics(
+        self,
+        project: str,
+        *,
+        marker: str | None,
+        limit: int,
+        name_contains: str | None,
+        metadata: Mapping[str, Any],
+    ) -> Sequence[Topic]:
+        """List a project's topics by name, after `marker`.
+
+        Raises:
+            Invalid: the limit is out of range.
+        """
+        if not 1 <= limit <= self._limits.max_queues_per_page:
+            raise Invalid(
+                f"Limit must be at least 1 and no greater than {self._limits.max_queues_per_page}."
+            )
+        found: list[Topic] = []
+        after = marker or ""
+        while True:
+            page = await self._management.list_records(
+                KIND, project, after=(project, after), limit=_PAGE
+            )
+            for record in page:
+                topic = Topic(record.name, json.loads(record.value))
+                if name_contains is not None and name_contains not in topic.name:
+                    continue
+                if all(topic.metadata.get(key) == value for key, value in metadata.items()):
+                    found.append(topic)
+                    if len(found) == limit:
+                        return found
+            if len(page) < _PAGE:
+                return found
+            after = page[-1].name
+
+    async def admit(self, ref: QueueRef, size: int) -> Mapping[str, Any] | None:
+        """Refuse a body of `size` bytes; answer the metadata of the topic, None without one.
+
+        Raises:
+            Invalid: larger than the topic or the server allows.
+        """
+        metadata = await self._stored(ref)
+        most = self._limits.max_messages_post_size
+        most = min((metadata or {}).get("_max_messages_post_size") or most, most)
+        if size > most:
+            raise Invalid(f"The body has {size} bytes; {most} are allowed.")
+        return metadata
+
+    async def post(
+        self,
+        ref: QueueRef,
+        drafts: Sequence[Draft],
+        *,
+        client_id: str,
+        batch_key: str | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> Sequence[Posted]:
+        """Note messages for the topic's subscriptions; make the topic unless it is there.
+
+        Raises:
+            Invalid: a message breaks a rule; names it by its index.
+            KeyReused: a key stands for another message.
+        """
+        self._drafts.check_post(drafts, batch_key)
+        if self._drafts.check(0, drafts):
+            raise Invalid("A topic takes no 'deliver_at': give a delay.")
+        for index, draft in enumerate(drafts):
+            self._drafts.check_times(f"Message {index}", None, draft.delay)
+        if metadata is None:
+            await self.create(ref, {})
+        whole = batch_key and identify(ref, batch_key, (draft.body for draft in drafts))
+        new = [self._note(ref, draft, metadata or {}, client_id) for draft in drafts]
+        return await self._messages.post(
+            notes_of(ref.project),
+            new,
+            client_id=CLIENT_ID,
+            batch_key=_own(ref, whole) if whole else None,
+            version=None,
+        )
+
+    def _note(
+        self, ref: QueueRef, draft: Draft, metadata: Mapping[str, Any], client_id: str
+    ) -> NewMessage:
+        ttl = draft.ttl or metadata.get("_default_message_ttl")
+        delay = draft.delay
+        if delay is None:
+            delay = metadata.get("_default_message_delay")
+        seconds = (ttl or self._limits.default_message_ttl) + (delay or 0)
+        now = self._clock.now_ms()
+        note = Note(
+            "",
+            ref.project,
+            ref.name,
+            now,
+            now + seconds * 1000,
+            ttl or self._limits.default_message_ttl,
+            msgspec.Raw(draft.body),
+            delay or None,
+            trace=trace_of(draft.headers),
+            sent=Sent(client_id, ttl, delay, dict(draft.headers) if draft.headers else None),
+        )
+        key = draft.idempotency_key
+        own = None if key is None else _own(ref, identify(ref, key, (draft.body,)))
+        return NewMessage(encode(note), seconds * 1000 + _GRACE_MS, 0, own)
+
+    async def _get(self, ref: QueueRef) -> Record | None:
+        return await self._management.get_record(KIND, ref.project, name_of(ref))
+
+    async def _stored(self, ref: QueueRef) -> Mapping[str, Any] | None:
+        record = await self._get(ref)
+        if record is None:
+            return None
+        stored: Mapping[str, Any] = json.loads(record.value)
+        return stored
+
+    async def _put(self, ref: QueueRef, value: bytes, *, expected: int) -> None:
+        await self._management.put_record(KIND, ref.project, name_of(ref), value, expected=expected)
+
+
+def _encode(metadata: Mapping[str, Any]) -> bytes:
+    encoded = json.dumps(metadata, ensure_ascii=False, separators=(",", ":")).encode()
+    if len(encoded) > MAX_RECORD:
+        raise Invalid(f"The metadata have {len(encoded)} bytes; {MAX_RECORD} are allowed.")
+    return encoded
+
+
+def _own(ref: QueueRef, key: IdempotencyKey) -> IdempotencyKey:
+    """The key as the lane knows it, which many topics share."""
+    digest = blake2b(digest_size=24)
+    for part in (ref.project, ref.name, key.text):
+        digest.update(b"%d:" % len(part.encode()) + part.encode())
+    return IdempotencyKey(f"topic.{digest.hexdigest()}", key.digest)
