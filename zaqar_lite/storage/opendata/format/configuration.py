@@ -232,12 +232,16 @@ def encode_config(config: Config) -> bytes:
 def decode_config(data: bytes) -> Config:
     """Read a queue's configuration. Raises CodecError: cut short or bytes left over."""
     tree, offset = decode_filter(data)
+    return Config(tree, *_decode_behind(data, offset))
+
+
+def _decode_behind(data: bytes, offset: int) -> tuple[int, int, list[tuple[str, str]]]:
     (attempts, retention), offset = unpack(_CONFIG, data, offset)
     pairs: list[tuple[str, str]] = []
     if offset < len(data):
         pairs, offset = read_array(data, offset, _read_pair)
     finish(data, offset, "configuration")
-    return Config(tree, attempts, retention, pairs)
+    return attempts, retention, pairs
 
 
 def _read_pair(data: bytes, offset: int) -> tuple[tuple[str, str], int]:
@@ -276,20 +280,21 @@ def encode_record(record: QueueRecord) -> bytes:
 def decode_record(ref: QueueRef, data: bytes) -> QueueRecord:
     """Read a queue's record; one without our extensions is a queue with what the RFC says.
 
-    Raises CodecError: it can't be read.
+    The filter is stepped over, which is most of a record: who decides by one reads it in the
+    metadata. Raises CodecError: it can't be read.
     """
-    config = decode_config(data)
-    extensions = dict(config.extensions)
-    text = "".join(value for key, value in config.extensions if key == _METADATA)
+    attempts, retention_s, pairs = _decode_behind(data, 2 + read_count(data, 0))
+    extensions = dict(pairs)
+    text = "".join([value for key, value in pairs if key == _METADATA])
     try:
         metadata: dict[str, Any] = json.loads(text) if text else {}
         version = int(extensions.get(_VERSION, "1"))
     except ValueError as exc:
         raise CodecError(f"configuration of {ref}: {exc}") from exc
-    if not text and config.max_attempts:
-        metadata["_max_claim_count"] = config.max_attempts
-    if not text and config.done_retention_s != _NO_HISTORY_S:
-        metadata[DONE_RETENTION] = config.done_retention_s
+    if not text and attempts:
+        metadata["_max_claim_count"] = attempts
+    if not text and retention_s != _NO_HISTORY_S:
+        metadata[DONE_RETENTION] = retention_s
     return QueueRecord(ref, metadata, version, _EXPOSING in extensions)
 
 
