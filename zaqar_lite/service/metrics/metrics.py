@@ -17,6 +17,7 @@ from zaqar_lite.service.metrics.census import Census, Depth
 from zaqar_lite.service.metrics.families import LATENCIES, STATUSES, Families, Kind
 from zaqar_lite.service.metrics.rendering import Page
 
+_QUICK = LATENCIES[0]
 _STATES = ("ready", "delayed", "claimed")
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
@@ -83,7 +84,8 @@ class Metrics:
         cells = self._row.cells
         cells[count] += 1
         cells[histogram] += int(seconds * 1_000_000)
-        cells[histogram + 1 + bisect_left(LATENCIES, seconds)] += 1
+        bucket = 0 if seconds <= _QUICK else bisect_left(LATENCIES, seconds)
+        cells[histogram + 1 + bucket] += 1
 
     def swept(self, swept: Swept, done: int, seconds: float) -> None:
         """Count a step of the sweep."""
