@@ -63,6 +63,7 @@ def bound(settings: Settings) -> None:
     BoundedProtocol.silence = settings.request_timeout
     BoundedProtocol.longest = settings.request_total_timeout
     BoundedProtocol.max_connections = _allow_files(settings.max_connections)
+    BoundedProtocol.socket_port = settings.websocket_port
     largest = max(settings.max_messages_post_size, settings.max_queue_metadata)
     SocketProtocol.largest = largest + _AROUND_A_FRAME
     SocketProtocol.interval = settings.websocket_ping_interval

@@ -40,6 +40,7 @@ from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.janitor import Janitor
 from zaqar_lite.service.job_runner import JobRunner
 from zaqar_lite.service.jobs import Jobs
+from zaqar_lite.service.listeners import SCHEME, Listeners
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.metrics.board import Board, Place
 from zaqar_lite.service.metrics.census import Census
@@ -124,7 +125,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     startup = Startup(
         (messages, management),
         (
-            *(janitor, services.deliveries, quotas, stock),
+            *(janitor, services.deliveries, services.listeners, quotas, stock),
             *_trails(services.trail),
             *_shared(services.rates, management, settings.workers),
             JobRunner(services.jobs, messages, clock),
@@ -286,10 +287,9 @@ def _services(
     connected = Connected(quotas, workers=settings.workers)
     rates = Rates(quotas, share=1.0 if management.shares_rates else 1 / settings.workers)
     quotas.changed = rates.refresh
-    courier, log = (
-        Courier({**_transports(settings), "queue": QueuePosts(service)}, clock),
-        DeliveryLog(management, clock),
-    )
+    listeners = Listeners(messages, waiting)
+    transports = {**_transports(settings), "queue": QueuePosts(service), SCHEME: listeners}
+    courier, log = Courier(transports, clock), DeliveryLog(management, clock)
     deliveries = Deliveries(
         messages,
         management,
@@ -324,6 +324,7 @@ def _services(
         reports=DeliveryReports(
             messages, subscriptions, courier, log, limits=limits, clock=clock, vault=vault
         ),
+        listeners=listeners,
         authority=Authority(Defaults(settings.role_defaults)),
         jobs=Jobs(messages, management, bulk, limits=limits, clock=clock),
         schedules=Schedules(management, service, clock),

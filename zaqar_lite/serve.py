@@ -60,23 +60,25 @@ def run(arguments: argparse.Namespace) -> int:
             "listening on %s with trusted headers: every client may act for any project",
             settings.host,
         )
-    try:
-        listener = _listen(settings)
-    except OSError as exc:
-        print(
-            f"zaqar-lite: can't listen on {settings.host}:{settings.port}: {exc.strerror}.",
-            file=sys.stderr,
-        )
-        return 2
-    announce = _announce(settings, listener)
+    listeners: list[socket.socket] = []
+    for port in (settings.port, settings.websocket_port):
+        try:
+            listeners += [] if port is None else [_listen(settings.host, port)]
+        except OSError as exc:
+            print(
+                f"zaqar-lite: can't listen on {settings.host}:{port}: {exc.strerror}.",
+                file=sys.stderr,
+            )
+            return 2
+    announce = _announce(settings, listeners[0])
     if settings.workers == 1:
-        return _serve(settings, source, app, listener, announce)
-    address = listener.getsockname()[:2]
+        return _serve(settings, source, app, listeners, announce)
+    address = listeners[0].getsockname()[:2]
     waiting = (address, settings.tls_cert is not None, announce)
     threading.Thread(target=_wait_for_a_worker, args=waiting, daemon=True).start()
     board = make_file(settings.workers, app.metrics.size)
     try:
-        return Workers(settings.workers, _work, settings, source, listener, board).run()
+        return Workers(settings.workers, _work, settings, source, listeners, board).run()
     finally:
         board.unlink(missing_ok=True)
 
@@ -85,7 +87,7 @@ def _serve(
     settings: Settings,
     source: Source,
     app: Dispatcher,
-    listener: socket.socket,
+    listeners: list[socket.socket],
     announce: Callable[[], None],
 ) -> int:
     """Run the server in this process; answer its exit code."""
@@ -105,18 +107,18 @@ def _serve(
         signal.signal(number, server.handle_exit)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     _calm_garbage_collector()
-    server.run(sockets=[listener])
+    server.run(sockets=listeners)
     return NEVER_WORKS if server.has_failed else 0
 
 
 def _work(
-    settings: Settings, source: Source, listener: socket.socket, board: Path, number: int
+    settings: Settings, source: Source, listeners: list[socket.socket], board: Path, number: int
 ) -> int:
     """Run one of several server processes; systemd hears of them by their parent."""
     os.environ.pop("NOTIFY_SOCKET", None)
     logs.configure(settings.log_level)
     app = create_app(settings, Place(board, settings.workers, number))
-    return _serve(settings, source, app, listener, lambda: None)
+    return _serve(settings, source, app, listeners, lambda: None)
 
 
 class _Server(uvicorn.Server):
@@ -289,11 +291,11 @@ def _calm_garbage_collector() -> None:
     gc.set_threshold(2_000, 10, 50)
 
 
-def _listen(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((settings.host, settings.port))
+    listener.bind((host, port))
     listener.listen(_BACKLOG)
     listener.set_inheritable(True)
     return listener
@@ -315,6 +317,7 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
     names = (
         "host",
         "port",
+        "websocket_port",
         "store",
         "management_store",
         "workers",
@@ -342,6 +345,9 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     parser.set_defaults(run=run)
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (8888)")
+    parser.add_argument(
+        "--websocket-port", type=int, metavar="PORT", help="a port for WebSockets alone, at /"
+    )
     parser.add_argument("--store", metavar="URI", help="the message store")
     parser.add_argument("--management-store", metavar="URI", help="the store of queue records")
     parser.add_argument("--workers", type=int, metavar="N", help="server processes (1)")

@@ -219,9 +219,10 @@ class Settings(BaseModel):
         le=_TEN_YEARS,
         description="Time of nothing but failures after which a subscription is disabled.",
     )
-    websocket_ping_interval: float = Field(
-        20.0, gt=0, le=3_600, description="How often a WebSocket is asked whether it lives."
+    websocket_port: int | None = Field(
+        None, ge=1, le=65_535, description="A port for WebSockets alone, with the path /."
     )
+    websocket_ping_interval: float = Field(20.0, gt=0, le=3_600, description="Pause between pings.")
     max_connections: int = Field(
         4_096, ge=1, le=1_000_000, description="Connections to one process; 503 above."
     )
@@ -342,14 +343,12 @@ class Settings(BaseModel):
         Where nobody authenticates, a page of another site could otherwise have its own name
         resolved to this machine and use the API as if it came from here.
         """
-        names = frozenset(name.strip().lower() for name in self.allowed_hosts.split(",")) - {""}
-        open_to_all = not self.is_loopback or self.providers
-        return None if open_to_all or "*" in names else names
+        return None if not self.is_loopback or self.providers else self.origins
 
     @property
     def origins(self) -> frozenset[str] | None:
         """The hosts whose pages may open a WebSocket where nobody authenticates; None means any."""
-        names = frozenset(name.lower() for name in comma_list(self.allowed_hosts))
+        names = frozenset(comma_list(self.allowed_hosts.lower()))
         return None if "*" in names else names
 
     @property

@@ -114,6 +114,8 @@ class SocketProtocol(asyncio.Protocol):
         self._waiting.clear()
         self.resume_writing()
         self.on_lost()
+        if self._conversation is not None and self._task is None:
+            self._start(self._conversation.end())
         self._conversation = None
 
     def shutdown(self) -> None:
@@ -126,18 +128,19 @@ class SocketProtocol(asyncio.Protocol):
 
     # What a conversation asks for.
 
-    def send(self, data: bytes, *, binary: bool) -> None:
-        """Send a frame; a reader for whom too much waits already is sent away."""
+    def send(self, data: bytes, *, binary: bool) -> bool:
+        """Send a frame, and tell whether it went out; too slow a reader is sent away."""
         if self.lost or self._wire.state is not State.OPEN:
-            return
+            return False
         if self._transport.get_write_buffer_size() > _MOST_UNREAD:
             self.close(_TRY_LATER, "You read too slowly.")
-            return
+            return False
         if binary:
             self._wire.send_binary(data)
         else:
             self._wire.send_text(data)
         self._flush()
+        return True
 
     def close(self, code: int, reason: str) -> None:
         """End the connection behind what was sent, and without its consent if that takes long."""
@@ -147,9 +150,12 @@ class SocketProtocol(asyncio.Protocol):
         self._flush()
         self._end()
 
-    def close_at(self, seconds: float, code: int, reason: str) -> None:
-        """End the connection in that time, instead of at the time named before."""
-        self._after(seconds, "close_at", self.close, code, reason)
+    def close_at(self, seconds: float | None, code: int, reason: str) -> None:
+        """End the connection in that time, or never, instead of at the time named before."""
+        if seconds is not None:
+            self._after(seconds, "close_at", self.close, code, reason)
+        elif (timer := self._timers.pop("close_at", None)) is not None:
+            timer.cancel()
 
     # The rest is its own.
 
@@ -218,6 +224,8 @@ class SocketProtocol(asyncio.Protocol):
         finally:
             self._task = None
             self._read(on=True)
+            if self.lost:
+                await conversation.end()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)

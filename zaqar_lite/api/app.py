@@ -67,6 +67,7 @@ from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.jobs import Jobs
+from zaqar_lite.service.listeners import Listeners
 from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.policy import Policies
@@ -103,6 +104,7 @@ class Services:
     subscriptions: Subscriptions
     deliveries: Deliveries
     reports: DeliveryReports
+    listeners: Listeners
     authority: Authority
     quotas: Quotas
     usage: Usage
@@ -238,12 +240,15 @@ def build_app(
     dispatcher.sockets = SocketHost(
         dispatcher,
         checks,
-        ActionHandlers(services.queues),
+        ActionHandlers(
+            services.queues, SubscriptionHandlers(services.subscriptions, services.authority)
+        ),
         gate=gate,
         gateways=options.gateways,
         connected=services.connected,
         origins=options.origins,
-        now_ms=services.subscriptions.now_ms,
+        subscriptions=services.subscriptions,
+        listeners=services.listeners,
     )
     return dispatcher
 

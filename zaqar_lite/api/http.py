@@ -109,7 +109,8 @@ class Request:
     seconds it may wait for a message. `principal` is who sent it: whoever its headers name where
     nobody authenticates; with `signed_query` its signature came in the query. `tell` is called
     with the answer, before it leaves, where the audit trail is told; `address` is where it came
-    from, for that.
+    from, for that. `listener` is who subscribes where the document names no subscriber: the
+    connection itself.
 
     It has no slots: what nobody sets costs a request nothing.
     """
@@ -131,6 +132,7 @@ class Request:
     waits: int = field(init=False, default=0)
     signed_query: bool = field(init=False, default=False)
     address: str = field(init=False, default="")
+    listener: str = field(init=False, default="")
     tell: "Callable[[Response], None] | None" = field(init=False, default=None)
     principal: Principal = field(init=False, default=TRUSTED)
 

@@ -99,8 +99,12 @@ class Subscriptions:
         """The time now, as subscriptions count it."""
         return self._clock.now_ms()
 
-    async def create(self, queue: QueueRef, draft: SubscriptionDraft) -> Subscribed:
+    async def create(
+        self, queue: QueueRef, draft: SubscriptionDraft, *, listens: bool = False
+    ) -> Subscribed:
         """Subscribe; a subscriber that is there and not confirmed is asked once more.
+
+        One that `listens` is a connection of this server, which has named it itself.
 
         Raises:
             Invalid: the subscriber or an option is wrong.
@@ -109,7 +113,7 @@ class Subscriptions:
             QuotaReached: the project has as many as its quota allows.
         """
         subscriber = draft.subscriber or ""
-        self._check(queue, subscriber, draft.options)
+        self._check(queue, None if listens else subscriber, draft.options)
         for _ in range(_MAX_ROUNDS):
             named, there = await self._find(queue, subscriber)
             if there is not None and there.subscriber == subscriber:

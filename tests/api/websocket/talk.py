@@ -29,6 +29,7 @@ class Talk:
         project: str | None = None,
         binary: bool = False,
         path: str = "/v2/ws",
+        port: int | None = None,
         **options: Any,
     ) -> None:
         self.binary = binary
@@ -37,7 +38,7 @@ class Talk:
             "Client-ID": str(uuid.uuid4()),
             "X-Project-ID": self.project,
         }
-        url = f"ws://127.0.0.1:{server.port}{path}"
+        url = f"ws://127.0.0.1:{port or server.port}{path}"
         self._opening = connect(url, compression=None, **options)
         self.socket: ClientConnection
 

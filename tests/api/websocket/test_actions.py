@@ -185,6 +185,30 @@ def test_the_service_tells_of_itself(talk: Talk) -> None:
     assert talk.ask("check_node_health").body["storage_reachable"] is True
 
 
+def test_pools_and_flavors_are_made_listed_changed_and_removed() -> None:
+    env = {"ZAQAR_LITE_POOLING": "true"}
+    with ServerProcess("memory://", "--admin-mode", env=env) as server, Talk(server) as talk:
+        made = talk.ask("pool_create", pool_name="p", uri="memory://", weight=10)
+        assert (made.status, made.body) == (201, "Pool p created.")
+        changed = talk.ask("pool_update", pool_name="p", weight=5)
+        assert (changed.status, changed.body["weight"]) == (200, 5)
+        assert talk.ask("pool_get", pool_name="p").body["weight"] == 5
+        assert [one["name"] for one in talk.ask("pool_list").body["pools"]] == ["p"]
+        assert talk.ask("pool_create", pool_name="q").status == 400
+        made = talk.ask("flavor_create", flavor_name="f", pool_list=["p"])
+        assert (made.status, made.body) == (201, "Flavor f created.")
+        assert talk.ask("flavor_get", flavor_name="f").body["pool_list"] == ["p"]
+        assert talk.ask("flavor_update", flavor_name="f", pool_list=["nowhere"]).status == 400
+        assert [one["name"] for one in talk.ask("flavor_list").body["flavors"]] == ["f"]
+        assert talk.ask("flavor_delete", flavor_name="f").body == "Flavor f removed."
+        assert talk.ask("pool_delete", pool_name="p").body == "Pool p removed."
+        assert talk.ask("pool_get", pool_name="p").status == 404
+
+
+def test_what_this_server_has_not_is_not_found(talk: Talk) -> None:
+    assert talk.ask("pool_list").status == 404
+
+
 def bad_request(answer: Answer) -> str:
     assert answer.status == 400
     assert answer.body["error"] is None

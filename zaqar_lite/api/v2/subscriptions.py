@@ -35,22 +35,22 @@ class SubscriptionHandlers:
         """Subscribe to a queue."""
         if not request.content_length:
             raise Invalid("No subscription to create.")
-        draft = parse_draft(
-            _object(documents.parse(await documents.read(request))),
-            now_ms=self._subscriptions.now_ms(),
-            needs_subscriber=True,
-        )
+        document = _object(documents.parse(await documents.read(request)))
+        listens = request.listener != "" and "subscriber" not in document
+        if listens:
+            document["subscriber"] = request.listener
+        draft = parse_draft(document, now_ms=self._subscriptions.now_ms(), needs_subscriber=True)
         queue = queue_of(request)
         self._check(request, queue, draft)
         location = (b"location", request.path.encode())
         try:
-            made = await self._subscriptions.create(queue, draft)
+            made = await self._subscriptions.create(queue, draft, listens=listens)
         except Conflict as exc:
             raise HttpError(409, "Resource conflict", str(exc), headers=(location,)) from exc
-        document = {"subscription_id": made.id}
+        shown = {"subscription_id": made.id}
         if made.secret is not None:
-            document["secret"] = made.secret
-        return Response(201, to_json(document), (location,))
+            shown["secret"] = made.secret
+        return Response(201, to_json(shown), (location,))
 
     async def list_subscriptions(self, request: Request) -> Response:
         """List a queue's subscriptions."""

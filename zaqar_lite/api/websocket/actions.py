@@ -69,7 +69,8 @@ class Action:
     `handler` names the one of `ActionHandlers` that answers where a frame is answered otherwise
     than a request. `statuses` are errors of the route that are no errors of the action, with the
     status that it has then. `missing` is the error of a 404. `empty` is the document where none of
-    its fields is given. One that is `signable` may come with a signed URL.
+    its fields is given. One that is `signable` may come with a signed URL. One that `listens` makes
+    a subscription, of the connection itself where it names no subscriber.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Action:
     missing: str = ""
     empty: bytes = b""
     signable: bool = False
+    listens: bool = False
 
     def misfits(self, body: Mapping[str, Any]) -> bool:
         """Tell whether a frame's body lacks a field or has one of another kind."""
@@ -112,6 +114,47 @@ _LIMIT = _query("limit", Kind.WHOLE)
 _TTL = Field("ttl", Kind.WHOLE, Place.FIELD)
 _GRACE = Field("grace", Kind.WHOLE, Place.FIELD)
 _NO_CLAIM = "Claim {claim_id} does not exist."
+
+_POOL = path("pool_name")
+_FLAVOR = path("flavor_name")
+_DETAILED = _query("detailed", Kind.FLAG)
+_POOL_FIELDS = (
+    Field("uri", Kind.TEXT, Place.FIELD),
+    Field("weight", Kind.WHOLE, Place.FIELD),
+    Field("flavor", Kind.TEXT, Place.FIELD),
+    Field("options", Kind.OBJECT, Place.FIELD),
+)
+_FLAVOR_FIELDS = (
+    Field("pool_list", Kind.TEXTS, Place.FIELD),
+    Field("capabilities", Kind.OBJECT, Place.FIELD),
+)
+_ADMIN = (
+    Action("pool_list", "list_pools", (_MARKER, _LIMIT, _DETAILED), answers.without_links),
+    Action(
+        "pool_create",
+        "create_pool",
+        (_POOL, *_POOL_FIELDS),
+        answers.text("Pool {pool_name} created."),
+        empty=b"{}",
+    ),
+    Action("pool_get", "show_pool", (_POOL, _DETAILED)),
+    Action("pool_update", "update_pool", (_POOL, *_POOL_FIELDS), empty=b"{}"),
+    Action("pool_delete", "delete_pool", (_POOL,), answers.text("Pool {pool_name} removed.")),
+    Action("flavor_list", "list_flavors", (_MARKER, _LIMIT, _DETAILED), answers.without_links),
+    Action(
+        "flavor_create",
+        "create_flavor",
+        (_FLAVOR, *_FLAVOR_FIELDS),
+        answers.text("Flavor {flavor_name} created."),
+        empty=b"{}",
+    ),
+    Action("flavor_get", "show_flavor", (_FLAVOR, _DETAILED)),
+    Action("flavor_update", "update_flavor", (_FLAVOR, *_FLAVOR_FIELDS), empty=b"{}"),
+    Action(
+        "flavor_delete", "delete_flavor", (_FLAVOR,), answers.text("Flavor {flavor_name} removed.")
+    ),
+)
+"""Upstream has schemas of these, and answers 500 to them."""
 
 ACTIONS = (
     Action(
@@ -202,6 +245,9 @@ ACTIONS = (
             Field("options", Kind.OBJECT, Place.FIELD),
         ),
         answers.subscribed,
+        handler="subscribe",
+        empty=b"{}",
+        listens=True,
     ),
     Action(
         "subscription_list",
@@ -219,4 +265,5 @@ ACTIONS = (
     Action("get_home_doc", "home", ()),
     Action("ping_node", "ping", ()),
     Action("check_node_health", "health", ()),
+    *_ADMIN,
 )

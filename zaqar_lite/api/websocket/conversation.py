@@ -1,15 +1,16 @@
 """What is said on one WebSocket: who speaks, and frame by frame what it asks for."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import orjson
 
 from zaqar_lite.api.http import Request, Response, Scope
-from zaqar_lite.api.websocket.encoding import UNREAD, Frame, Unreadable, read, write
+from zaqar_lite.api.websocket.encoding import UNREAD, Frame, Unreadable, read, told, write
 from zaqar_lite.api.websocket.making import Served, make_request
 from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.connected import Link
 
 EXPIRED = 4003
@@ -18,24 +19,42 @@ _AUTHENTICATE = "authenticate"
 _PROOFS = ("X-Auth-Token", "Authorization", "X-Service-Token")
 _SIGNED = ("URL-Signature", "URL-Expires", "URL-Methods", "URL-Paths")
 _PASSED = ("Client-ID", "X-Project-ID", "Idempotency-Key")
-_NOT_FOUND = "404 Not Found"
+_NO_SUCH_PLACE = b'{"title":"404 Not Found"}'
+"""What a signed URL that does not fit is answered."""
+_CREATED = 201
+Push = Callable[[bytes], bool]
+"""Sends a document on a connection; False where that has ended."""
 
 
 class Socket(Link, Protocol):
     """A client's connection, as a conversation sees it."""
 
-    def send(self, data: bytes, *, binary: bool) -> None:
-        """Send a frame; nothing where the connection has ended."""
+    def send(self, data: bytes, *, binary: bool) -> bool:
+        """Send a frame; tell whether it went out: not where the connection has ended."""
 
     def close(self, code: int, reason: str) -> None:
         """End the connection behind what was sent."""
 
-    def close_at(self, seconds: float, code: int, reason: str) -> None:
-        """End the connection in that time, instead of at the time named before."""
+    def close_at(self, seconds: float | None, code: int, reason: str) -> None:
+        """End the connection in that time, or never, instead of at the time named before."""
 
 
 Client = tuple[str, int] | None
 """The address that a socket comes from."""
+
+
+class Made(NamedTuple):
+    """A subscription that a connection has made for itself."""
+
+    queue: QueueRef
+    id: str
+
+
+class Ear(NamedTuple):
+    """A connection as a subscriber: its name, and the subscriptions that it made."""
+
+    listener: str
+    made: list[Made]
 
 
 class Host(Protocol):
@@ -60,6 +79,12 @@ class Host(Protocol):
         self, served: Served, request: Request, client: Client, socket: Socket
     ) -> Response:
         """Have an action done by its route."""
+
+    def listen(self, push: Push) -> str:
+        """Let a connection be a subscriber; answer its name."""
+
+    async def end(self, listener: str, made: Sequence[Made]) -> None:
+        """End a listener and the subscriptions that it made."""
 
 
 class Answer(NamedTuple):
@@ -97,6 +122,7 @@ class Conversation:
         self._project = project
         self._proof: dict[bytes, bytes] = {}
         self._expires_at: int | None = None
+        self._ears: dict[bool, Ear] = {}
 
     @property
     def is_known(self) -> bool:
@@ -122,6 +148,12 @@ class Conversation:
         shown = {"request": echo, "body": answer.body, "headers": {"status": answer.status}}
         self._socket.send(write(shown, binary=binary), binary=binary)
 
+    async def end(self) -> None:
+        """End the subscriptions of the connection, which has gone."""
+        ears, self._ears = self._ears, {}
+        for ear in ears.values():
+            await self._host.end(ear.listener, ear.made)
+
     async def _authenticate(self, frame: Frame) -> Answer:
         """Find out who speaks from now on."""
         given = frame.headers
@@ -136,9 +168,8 @@ class Conversation:
         if status != 200:
             return refused(status, "Authentication failed.")
         self._proof, self._expires_at = proof, expires_at
-        if expires_at is not None:
-            left = max(0, expires_at - self._host.now_ms()) / 1000
-            self._socket.close_at(left, EXPIRED, "Authentication expired.")
+        left = None if expires_at is None else max(0, expires_at - self._host.now_ms()) / 1000
+        self._socket.close_at(left, EXPIRED, "Authentication expired.")
         return Answer(200, {"message": "Authentified."})
 
     async def _answer(self, frame: Frame) -> Answer:
@@ -189,21 +220,38 @@ class Conversation:
     async def _perform(self, served: Served, frame: Frame, headers: dict[bytes, bytes]) -> Answer:
         signed = b"url-signature" in headers
         request = make_request(served, frame, headers)
+        if served.action.listens and (frame.body or {}).get("subscriber") is None:
+            request.listener = self._ear(binary=frame.binary).listener
         response = await self._host.perform(served, request, self._client, self._socket)
         if self._socket.lost and response.undo is not None:
             with suppress(Unavailable):  # then its lease lapses
                 await response.undo()
+        if request.listener and response.status == _CREATED:
+            known = orjson.loads(response.body)["subscription_id"]
+            made = Made(QueueRef(request.project, request.path_values[0]), known)
+            self._ear(binary=frame.binary).made.append(made)
+            if self._socket.lost:
+                await self.end()
+        if response.status == 401:
+            self._proof = {}
+            return NOT_AUTHENTIFIED
+        if signed and response.status == 404 and response.body == _NO_SUCH_PLACE:
+            return NOT_AUTHENTIFIED
         given = frame.body or {}
         status = (served.action.statuses or {}).get(response.status)
         if response.status < 400 or status is not None:
             return Answer(status or response.status, served.action.show(given, response))
-        if response.status == 401:
-            self._proof = {}
-            return NOT_AUTHENTIFIED
-        answer = _error(served, given, response)
-        if signed and answer.status == 404 and answer.body["exception"] == _NOT_FOUND:
-            return NOT_AUTHENTIFIED
-        return answer
+        return _error(served, given, response)
+
+    def _ear(self, *, binary: bool) -> Ear:
+        """What this connection hears by, in frames of this form."""
+        if binary not in self._ears:
+
+            def push(text: bytes) -> bool:
+                return self._socket.send(told(text, binary=binary), binary=binary)
+
+            self._ears[binary] = Ear(self._host.listen(push), [])
+        return self._ears[binary]
 
 
 class Sockets(Protocol):
@@ -221,7 +269,7 @@ def _error(served: Served, given: Mapping[str, Any], response: Response) -> Answ
     error = None if response.status == 400 else title
     if title == "Invalid request body":
         exception = f"Bad request. {_without_place(exception)}"
-    if response.status == 404 and served.action.missing and title != _NOT_FOUND:
+    if response.status == 404 and served.action.missing:
         error = served.action.missing.format_map(given)
     if response.status == 500:
         error = "Unexpected error."

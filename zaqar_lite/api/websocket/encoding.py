@@ -94,6 +94,17 @@ def write(document: dict[str, Any], *, binary: bool) -> bytes:
     return orjson.dumps(document, default=_fragment)
 
 
+def told(text: bytes, *, binary: bool) -> bytes:
+    """Write a notification, a text that is JSON unless its subscription made it another."""
+    if not binary:
+        return text.decode("utf-8", "replace").encode()
+    try:
+        document = orjson.loads(text)
+    except ValueError:
+        document = text.decode("utf-8", "replace")
+    return msgspec.msgpack.encode(document)
+
+
 def to_json(value: Any) -> bytes:  # noqa: ANN401 - what MessagePack can hold
     """Write what a binary frame held as JSON.
 

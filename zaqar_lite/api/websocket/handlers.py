@@ -6,6 +6,8 @@ from zaqar_lite.api import query
 from zaqar_lite.api.checks import queue_of
 from zaqar_lite.api.http import Request, Response
 from zaqar_lite.api.render import instant, to_json
+from zaqar_lite.api.v2.subscriptions import SubscriptionHandlers
+from zaqar_lite.domain.errors import Conflict
 from zaqar_lite.domain.metadata import visible
 from zaqar_lite.domain.models import Message
 from zaqar_lite.service.queues import Queues
@@ -16,8 +18,9 @@ _DEFAULT_LIMIT = 10
 class ActionHandlers:
     """The handlers that actions name."""
 
-    def __init__(self, queues: Queues) -> None:
+    def __init__(self, queues: Queues, subscriptions: SubscriptionHandlers) -> None:
         self._queues = queues
+        self._subscriptions = subscriptions
 
     async def list_queues(self, request: Request) -> Response:
         """List the project's queues, their metadata as it is stored."""
@@ -41,6 +44,13 @@ class ActionHandlers:
         """Read a queue's metadata as it is stored; a queue that is not there has none."""
         metadata = await self._queues.stored_metadata(queue_of(request))
         return Response(200, to_json(metadata or {}))
+
+    async def subscribe(self, request: Request) -> Response:
+        """Subscribe; a subscriber that is there is a conflict, whether it has confirmed or not."""
+        response = await self._subscriptions.create(request)
+        if b'"secret"' not in response.body:
+            raise Conflict("Such a subscription exists already.")
+        return response
 
     async def stats(self, request: Request) -> Response:
         """Count a queue's messages; 404 with zeros where it is not there."""

@@ -1,6 +1,7 @@
 """The WebSocket side of the application: who may open one, and what its frames are asked."""
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from zaqar_lite.api.checks import Checks
@@ -10,13 +11,16 @@ from zaqar_lite.api.gate import Gate
 from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.api.http import HttpError, Request, Response, Scope
 from zaqar_lite.api.routes import INVALID_REQUEST
-from zaqar_lite.api.websocket.conversation import Client, Conversation, Socket
+from zaqar_lite.api.websocket.conversation import Client, Conversation, Made, Push, Socket
 from zaqar_lite.api.websocket.handlers import ActionHandlers
 from zaqar_lite.api.websocket.making import Served, served_actions
-from zaqar_lite.domain.errors import Denied
+from zaqar_lite.domain.errors import Denied, ZaqarLiteError
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.service.connected import Connected
+from zaqar_lite.service.listeners import Listeners
+from zaqar_lite.service.subscriptions import Subscriptions
 
+logger = logging.getLogger(__name__)
 Headers = Sequence[tuple[bytes, bytes]]
 
 
@@ -37,7 +41,8 @@ class SocketHost:
         gateways: Gateways | None,
         connected: Connected,
         origins: frozenset[str] | None,
-        now_ms: Callable[[], int],
+        subscriptions: Subscriptions,
+        listeners: Listeners,
     ) -> None:
         self._dispatcher = dispatcher
         self._checks = checks
@@ -45,12 +50,13 @@ class SocketHost:
         self._gateways = gateways
         self._connected = connected
         self._origins = origins
-        self._now_ms = now_ms
+        self._subscriptions = subscriptions
+        self._listeners = listeners
         self.actions: Mapping[str, Served | None] = served_actions(dispatcher.tree, handlers)
 
     def now_ms(self) -> int:
         """The time, in milliseconds."""
-        return self._now_ms()
+        return self._subscriptions.now_ms()
 
     @property
     def authenticates(self) -> bool:
@@ -95,6 +101,19 @@ class SocketHost:
         """Have an action done by its route."""
         scope: Scope = {"headers": tuple(request.headers.items()), "client": client}
         return await self._dispatcher.perform(request, scope, served.node, served.handler, socket)
+
+    def listen(self, push: Push) -> str:
+        """Let a connection be a subscriber; answer its name."""
+        return self._listeners.add(push)
+
+    async def end(self, listener: str, made: Sequence[Made]) -> None:
+        """End a listener and the subscriptions that it made; what can't be ended now expires."""
+        self._listeners.remove(listener)
+        for one in made:
+            try:
+                await self._subscriptions.delete(one.queue, one.id)
+            except ZaqarLiteError as exc:
+                logger.warning("subscription %s of a socket is left: %s", one.id, exc)
 
     def _check_origin(self, request: Request) -> None:
         """Refuse a page of another site: its browser asks nobody before it opens a socket.

@@ -1,0 +1,95 @@
+"""Subscribers that are connections: what is delivered goes out on a socket of some process.
+
+A subscriber of this kind is `websocket:NODE/ID`: the server itself writes it, no client can. A
+process that has not the connection hands the letter to the one that has, through a queue of ours;
+where that one has ended, the letter does a minute later. Nothing is kept for a connection that has
+gone: its subscriptions end with it.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+
+import msgspec
+
+from zaqar_lite.domain.models import Message, QueueRef
+from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.service.courier import Answer, Letter
+from zaqar_lite.service.lanes import Lane
+from zaqar_lite.service.notes import CLIENT_ID, encode
+from zaqar_lite.service.waiting import Waiting
+from zaqar_lite.storage.base import MessageStore
+
+SCHEME = "websocket"
+_HANDED_MS = 60_000
+Push = Callable[[bytes], bool]
+"""Sends a document on a connection; False where that has ended."""
+
+
+class _Handed(msgspec.Struct):
+    """A letter for another process: who listens there, and what it is sent."""
+
+    listener: str
+    text: str
+
+
+_decode = msgspec.json.Decoder(_Handed).decode
+
+
+def lane_of(node: str) -> QueueRef:
+    """The queue of what others hand to a process."""
+    return QueueRef("~deliveries", f"~socket.{node}")
+
+
+class Listeners:
+    """The connections of this process that listen, as a transport of letters."""
+
+    def __init__(self, messages: MessageStore, waiting: Waiting) -> None:
+        self._node = secrets.token_hex(8)
+        self._messages = messages
+        self._pushes: dict[str, Push] = {}
+        self._lane = Lane(lane_of(self._node), self._take, messages=messages, waiting=waiting)
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, push: Push) -> str:
+        """Let a connection listen; answer its subscriber."""
+        listener = secrets.token_hex(16)
+        self._pushes[listener] = push
+        return f"{SCHEME}:{self._node}/{listener}"
+
+    def remove(self, subscriber: str) -> None:
+        """Let a connection listen no more."""
+        self._pushes.pop(subscriber.rpartition("/")[2], None)
+
+    def start(self) -> None:
+        """Begin to take what other processes hand over."""
+        self._task = asyncio.create_task(self._lane.run(), name="listeners")
+
+    async def stop(self) -> None:
+        """Take nothing more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def send(self, letter: Letter) -> Answer:
+        """Send a letter, or hand it to the process that has the connection."""
+        node, _, listener = letter.subscriber.partition(":")[2].partition("/")
+        if node == self._node:
+            return self._push(listener, letter.body)
+        handed = encode(_Handed(listener, letter.body.decode("utf-8", "replace")))
+        new = NewMessage(handed, _HANDED_MS)
+        await self._messages.post(lane_of(node), [new], client_id=CLIENT_ID, version=None)
+        return Answer(status=202)
+
+    async def close(self) -> None:
+        """Nothing is open here: connections end by themselves."""
+
+    async def _take(self, message: Message) -> None:
+        handed = _decode(message.body)
+        self._push(handed.listener, handed.text.encode())
+
+    def _push(self, listener: str, body: bytes) -> Answer:
+        push = self._pushes.get(listener)
+        if push is None or not push(body):
+            return Answer(status=410, error="the connection has ended")
+        return Answer(status=200)
