@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from tests.commands.running import ZAQAR, on_a_terminal
+from tests.record_terminal import COMMANDS, PICTURE, picture, session, text_of
 from tests.server import ServerProcess
 from tests.services.process import free_port
 from zaqar_lite.client import Client
@@ -85,13 +86,26 @@ def test_watching_goes_on_when_the_server_comes_back(queue: str) -> None:
             server.start()
             assert process.stderr.readline() == "zaqar-lite: the server is back\n"
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=20)
-            assert process.returncode == 130
-        code = subprocess.run([*words, "--count", "2"], capture_output=True, check=False).returncode
-        assert code == 0
+            _, words_at_the_end = process.communicate(timeout=60)
+            assert process.returncode == 130, words_at_the_end
+        twice = [*words, "--count", "2"]
+        done = subprocess.run(twice, capture_output=True, check=False, text=True)
+        assert done.returncode == 0, done.stderr
         server.kill()
-        code = subprocess.run([*words, "--count", "2"], capture_output=True, check=False).returncode
-        assert code == 4
+        done = subprocess.run(twice, capture_output=True, check=False, text=True)
+        assert done.returncode == 4, done.stderr
+
+
+def test_the_readmes_picture_is_of_a_real_session() -> None:
+    with ServerProcess("memory://") as server:
+        drawn = text_of(picture(session(server.url)))
+    assert "no_recipient" in drawn
+    assert '{"mails": 1}' in drawn
+    committed = text_of(PICTURE.read_text(encoding="utf-8"))
+    assert committed.count("\n") == drawn.count("\n")
+    for command in COMMANDS:
+        assert f"$ {command}" in drawn
+        assert f"$ {command}" in committed
 
 
 def test_a_terminal_gets_a_progress_bar(server: ServerProcess, queue: str, tmp_path: Path) -> None:
