@@ -20,6 +20,10 @@ from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import cold_named, named
 from zaqar_lite.storage.opendata.state import State
 
+# Looking up a member of an Enum costs as much as calling a function.
+_ACK, _RELEASE, _EXTEND = Act.ACK, Act.RELEASE, Act.EXTEND
+_DONE, _NOT_FOUND = Outcome.DONE, Outcome.NOT_FOUND
+
 MOST_LAPSES = 200
 """How many lapsed leases one step ends at most."""
 
@@ -97,33 +101,32 @@ def end_lapsed(step: Step, limit: int) -> tuple[int, int]:
 def _settle(step: Step, claim_id: str, settlement: Settlement) -> tuple[Outcome, int]:
     """Do what a settlement says; answer what became of it, and how many dead letters moved."""
     db, queue, now, retries = step
-    found = named(db, queue, (settlement.message_id,), now)
-    if not found:
-        return Outcome.NOT_FOUND, 0
-    (entry,) = found
+    name = db.names.read(settlement.message_id)
+    entry = None if name is None else queue.find_named(name)
+    if entry is None or entry.expires_at <= now:
+        return _NOT_FOUND, 0
     holder = entry.holder(now)
     if holder is None or holder.id != claim_id:
         return _not_held(entry, holder, claim_id, settlement), 0
-    moved = 0
-    match settlement.act:
-        case Act.ACK:
-            if past.keeps_done(queue):
-                past.record_done(db, queue, entry, now, holder.client_id)
-            queue.remove(entry)
-        case Act.EXTEND:
-            due.extend(queue, holder, entry, now, settlement.ttl_ms, settlement.grace_ms)
-            db.announce(queue.ref, 0)
-        case Act.DEAD:
-            letter = retries.dead_letter
-            if letter is None:
-                return Outcome.NO_TARGET, 0
-            reason = settlement.reason or REJECTED
-            _end(step, entry, _End(Ended.DEAD, now, reason, settlement.detail), 0)
-            past.move(db, queue, entry, letter, now, reason)
-            moved = 1
-        case Act.RELEASE:
-            moved = _release(step, entry, settlement)
-    return Outcome.DONE, moved
+    moved, act = 0, settlement.act
+    if act is _ACK:
+        if past.keeps_done(queue):
+            past.record_done(db, queue, entry, now, holder.client_id)
+        queue.remove(entry)
+    elif act is _RELEASE:
+        moved = _release(step, entry, settlement)
+    elif act is _EXTEND:
+        due.extend(queue, holder, entry, now, settlement.ttl_ms, settlement.grace_ms)
+        db.announce(queue.ref, 0)
+    else:
+        letter = retries.dead_letter
+        if letter is None:
+            return Outcome.NO_TARGET, 0
+        reason = settlement.reason or REJECTED
+        _end(step, entry, _End(Ended.DEAD, now, reason, settlement.detail), 0)
+        past.move(db, queue, entry, letter, now, reason)
+        moved = 1
+    return _DONE, moved
 
 
 def _not_held(entry: Entry, holder: Claim | None, claim_id: str, settlement: Settlement) -> Outcome:

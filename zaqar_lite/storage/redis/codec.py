@@ -58,6 +58,7 @@ _NO_ORIGIN = 32_768
 _HAS_PRIORITY, _HAS_HEADERS = 1, 2
 _HELD, _PARKED = 8, 16
 _OUTCOMES = (Ended.RELEASED, Ended.RELEASED, Ended.FAILED, Ended.LAPSED, Ended.DEAD)
+_RELEASE, _EXTEND, _DEAD = Act.RELEASE, Act.EXTEND, Act.DEAD
 _NO_DELAY = (1 << 48) - 1
 _NO_REASON, _NO_DETAIL = b"\xff", b"\xff\xff"
 _number = int.from_bytes
@@ -251,11 +252,11 @@ def pack_settlement(settlement: Settlement) -> bytes:
     """Write a settlement as `settle.lua` takes it; its message id must be one."""
     message_id, act, delay, failed, reason, detail, ttl, grace = settlement
     letter, first, second = b"A", 0, 0
-    if act is Act.RELEASE:
+    if act is _RELEASE:
         letter, first = b"F" if failed else b"R", _NO_DELAY if delay is None else delay
-    elif act is Act.EXTEND:
+    elif act is _EXTEND:
         letter, first, second = b"E", ttl, grace
-    elif act is Act.DEAD:
+    elif act is _DEAD:
         letter, reason = b"X", reason or REJECTED
     return b"".join(
         (
