@@ -2,6 +2,7 @@
 
 import ipaddress
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.domain.clock import Clock
@@ -12,19 +13,27 @@ from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.identity.keystone import Account, Keystone
 from zaqar_lite.service.identity.provider import Provider
+from zaqar_lite.service.identity.trusts import Trusts
 from zaqar_lite.service.startup import Worker
 from zaqar_lite.settings import Settings, comma_list
 
 
-def authentication(
-    settings: Settings, keys: Keys | None, clock: Clock
-) -> tuple[Identity | None, Sequence[Worker]]:
+class Authentication(NamedTuple):
+    """Who finds out who asks, the connections that need, and who makes trusts, if anybody."""
+
+    identity: Identity | None
+    connections: Sequence[Worker]
+    trusts: Trusts | None
+
+
+def authentication(settings: Settings, keys: Keys | None, clock: Clock) -> Authentication:
     """Make the providers that `auth` names, None where headers are trusted, and what they hold.
 
     Raises:
         ConfigurationError: a library is not installed, or a file can't be read.
     """
     providers: list[Provider] = []
+    trusts: Trusts | None = None
     connections: list[Worker] = []
     for name in settings.providers:
         if name == "jwt":
@@ -36,15 +45,18 @@ def authentication(
                 timeout=settings.keystone_timeout,
             )
             connections.append(server)
-            providers.append(_keystone(settings, server))
+            keystone = _keystone(settings, server)
+            providers.append(keystone)
+            if settings.keystone_username is not None:
+                trusts = Trusts(keystone, clock)
         elif keys is not None:
             providers.append(keys)
     if not providers:
-        return None, ()
+        return Authentication(None, (), None)
     identity = Identity(providers, settings.max_failed_logins, clock)
     if keys is not None:
         keys.changed = identity.forget
-    return identity, connections
+    return Authentication(identity, connections, trusts)
 
 
 def gateways(settings: Settings) -> Gateways | None:
@@ -67,7 +79,7 @@ def gateways(settings: Settings) -> Gateways | None:
     )
 
 
-def _keystone(settings: Settings, server: KeystoneServer) -> Provider:
+def _keystone(settings: Settings, server: KeystoneServer) -> Keystone:
     """The provider of Keystone's tokens, with an account of ours where one is set."""
     account = None
     if settings.keystone_username is not None:

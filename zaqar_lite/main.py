@@ -21,6 +21,7 @@ from zaqar_lite.exporting import request_traces
 from zaqar_lite.loading import load
 from zaqar_lite.policy_file import PolicyFile
 from zaqar_lite.push.guard import Guard, port_of
+from zaqar_lite.push.trusted import TrustedWebhooks
 from zaqar_lite.push.webhook import Webhooks
 from zaqar_lite.service.audit import Trail, make_trail
 from zaqar_lite.service.bulk import Bulk
@@ -37,6 +38,7 @@ from zaqar_lite.service.identity.admin_key import AdminKey
 from zaqar_lite.service.identity.authority import Authority, Defaults
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keys import Keys
+from zaqar_lite.service.identity.trusts import Trusts
 from zaqar_lite.service.janitor import Janitor
 from zaqar_lite.service.job_runner import JobRunner
 from zaqar_lite.service.jobs import Jobs
@@ -89,7 +91,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     clock = Clock(offset_file=settings.clock_offset_file)
     messages, management, one_store, shared, pools = make_stores(settings, clock)
     keys = Keys(management, clock) if "keys" in settings.providers else None
-    identity, connections = authentication(settings, keys, clock)
+    identity, connections, trusts = authentication(settings, keys, clock)
     limits = settings.limits()
     quotas = Quotas(management, settings.default_quota, shared=shared)
     stock = Stock(messages, management, quotas.of)
@@ -101,6 +103,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
         clock,
         keys=keys,
         identity=identity,
+        trusts=trusts,
         quotas=quotas,
         stock=stock,
         one_store=one_store,
@@ -223,6 +226,7 @@ def _services(
     *,
     keys: Keys | None,
     identity: Identity | None,
+    trusts: Trusts | None,
     quotas: Quotas,
     stock: Stock,
     one_store: bool,
@@ -281,14 +285,14 @@ def _services(
         else None,
         limits=limits,
         clock=clock,
-        refused=refused_schemes(mail=settings.smtp_host is not None),
+        refused=refused_schemes(mail=settings.smtp_host is not None, trusts=trusts is not None),
         quota_of=quotas.of,
     )
     connected = Connected(quotas, workers=settings.workers)
     rates = Rates(quotas, share=1.0 if management.shares_rates else 1 / settings.workers)
     quotas.changed = rates.refresh
     listeners = Listeners(messages, waiting)
-    transports = {**_transports(settings), "queue": QueuePosts(service), SCHEME: listeners}
+    transports = {**_transports(settings, trusts), "queue": QueuePosts(service), SCHEME: listeners}
     courier, log = Courier(transports, clock), DeliveryLog(management, clock)
     deliveries = Deliveries(
         messages,
@@ -336,6 +340,7 @@ def _services(
         rates=rates,
         trail=trail,
         identity=identity,
+        trusts=trusts,
         keys=keys,
         vault=vault,
         registry=None if pools is None else pools.registry,
@@ -367,12 +372,15 @@ def _opened(messages: MessageStore, vault: "Vault") -> MessageStore:
     return opening(messages, vault)
 
 
-def _transports(settings: Settings) -> dict[str, Transport]:
+def _transports(settings: Settings, trusts: Trusts | None) -> dict[str, Transport]:
     """What delivers to the subscribers of each scheme."""
     ports = [settings.port, *map(port_of, (settings.store, settings.management_store or ""))]
     guard = Guard(settings.delivery_allowed.split(","), own_ports=ports)
     webhooks = Webhooks(guard)
     transports: dict[str, Transport] = {"http": webhooks, "https": webhooks}
+    if trusts is not None:
+        trusted = TrustedWebhooks(webhooks, trusts.token_of)
+        transports |= {"trust+http": trusted, "trust+https": trusted}
     if settings.smtp_host is not None:
         transports["mailto"] = _mail(settings, settings.smtp_host)
     return transports

@@ -66,6 +66,7 @@ from zaqar_lite.service.health import Health
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keys import Keys
+from zaqar_lite.service.identity.trusts import Trusts
 from zaqar_lite.service.jobs import Jobs
 from zaqar_lite.service.listeners import Listeners
 from zaqar_lite.service.messages import Messages
@@ -116,6 +117,7 @@ class Services:
     topics: Topics
     trail: Trail | None = None
     identity: Identity | None = None
+    trusts: Trusts | None = None
     keys: Keys | None = None
     vault: "Vault | None" = None
     registry: Registry | None = None
@@ -158,7 +160,9 @@ def build_app(
     queues = QueueHandlers(
         services.queues, services.subscriptions, services.sharing, services.authority
     )
-    subscriptions = SubscriptionHandlers(services.subscriptions, services.authority)
+    subscriptions = SubscriptionHandlers(
+        services.subscriptions, services.authority, services.trusts
+    )
     patience = Patience(services.waiting, longest=options.limits.max_wait)
     tree = RouteTree(
         (
@@ -241,7 +245,8 @@ def build_app(
         dispatcher,
         checks,
         ActionHandlers(
-            services.queues, SubscriptionHandlers(services.subscriptions, services.authority)
+            services.queues,
+            SubscriptionHandlers(services.subscriptions, services.authority, services.trusts),
         ),
         gate=gate,
         gateways=options.gateways,

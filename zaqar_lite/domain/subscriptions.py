@@ -71,7 +71,8 @@ class Subscription:
     """A subscriber of a queue; instants in milliseconds, `ttl` in seconds.
 
     `created_at` decides which messages it receives; its age counts from `renewed_at`. `token` is
-    what a signed confirmation must carry; each confirmation or refusal uses it up.
+    what a signed confirmation must carry; each confirmation or refusal uses it up. `trust` is the
+    id of the trust by which a token is sent along.
     """
 
     id: str
@@ -87,11 +88,17 @@ class Subscription:
     disabled: Disabled | None = None
     token: str = ""
     version: int = 0
+    trust: str = ""
 
     @property
     def name(self) -> str:
         """The name of its record: all of a queue stand together, in the order of their ids."""
         return f"{self.queue.name}/{self.id}"
+
+    @property
+    def needs_trust(self) -> bool:
+        """Whether a token of the user who subscribed is sent along."""
+        return self.subscriber.lower().startswith("trust+")
 
     @property
     def is_ordered(self) -> bool:
@@ -114,6 +121,7 @@ class Subscription:
             "secrets": [list(secret) for secret in self.secrets],
             "disabled": None if self.disabled is None else list(self.disabled),
             "token": self.token,
+            **({"trust": self.trust} if self.trust else {}),
         }
         encoded = json.dumps(value, ensure_ascii=False).encode()
         if len(encoded) > MAX_RECORD:
@@ -140,6 +148,7 @@ class Subscription:
             None if disabled is None else Disabled(*disabled),
             value["token"],
             record.version,
+            value.get("trust", ""),
         )
 
     def disabled_now(self, reason: str, now_ms: int) -> Self:
@@ -307,7 +316,9 @@ def _check_headers(headers: Any) -> None:  # noqa: ANN401 - any JSON
             raise Invalid(f"options.post_headers: the value of {name!r} must be printable ASCII.")
 
 
-def refused_schemes(*, mail: bool, supported: Collection[str] = SCHEMES) -> Mapping[str, str]:
+def refused_schemes(
+    *, mail: bool, trusts: bool = False, supported: Collection[str] = SCHEMES
+) -> Mapping[str, str]:
     """Why this server can't deliver to some schemes; empty where it can to all."""
     reasons = {
         scheme: f"This server does not deliver to {scheme}: (its setting subscriber_types)."
@@ -316,9 +327,9 @@ def refused_schemes(*, mail: bool, supported: Collection[str] = SCHEMES) -> Mapp
     }
     if not mail:
         reasons["mailto"] = "This server sends no mail: its setting smtp_host is not set."
-    for scheme in ("trust+http", "trust+https"):
+    for scheme in () if trusts else ("trust+http", "trust+https"):
         reasons[scheme] = (
-            f"This server can't deliver to {scheme}: that needs a Keystone that makes trusts, and "
-            "none is configured. Use http or https with options.post_headers."
+            f"This server can't deliver to {scheme}: that needs a Keystone where it has an "
+            "account, for which trusts are made. Use http or https with options.post_headers."
         )
     return reasons

@@ -34,6 +34,7 @@ class Letter(NamedTuple):
     options: Mapping[str, object]
     project: str = ""
     id: str = ""
+    trust: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ class Courier:
         live = [key.text for key in subscription.secrets if key.until is None or key.until > now]
         message_id = f"msg_{delivery.id or secrets.token_hex(16)}"
         headers |= signed_headers(live, message_id=message_id, timestamp=now // 1000, body=body)
-        return Letter(subscription.subscriber, headers, body, options)
+        return Letter(subscription.subscriber, headers, body, options, trust=subscription.trust)
 
     @staticmethod
     def _delay(

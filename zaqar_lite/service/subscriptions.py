@@ -52,6 +52,10 @@ MAX_ORDERED = 10
 _OLD_SECRET_MS = 86_400_000
 
 
+MakeTrust = Callable[[int], Awaitable[str]]
+"""Makes a trust from who asks, for so many seconds, and answers its id."""
+
+
 class Confirmations(Protocol):
     """What asks a subscriber whether it wants a queue's messages."""
 
@@ -100,11 +104,17 @@ class Subscriptions:
         return self._clock.now_ms()
 
     async def create(
-        self, queue: QueueRef, draft: SubscriptionDraft, *, listens: bool = False
+        self,
+        queue: QueueRef,
+        draft: SubscriptionDraft,
+        trust: MakeTrust | None = None,
+        *,
+        listens: bool = False,
     ) -> Subscribed:
         """Subscribe; a subscriber that is there and not confirmed is asked once more.
 
-        One that `listens` is a connection of this server, which has named it itself.
+        One that `listens` is a connection of this server, which has named it itself. `trust` makes
+        a trust where the subscriber gets a token of who asks.
 
         Raises:
             Invalid: the subscriber or an option is wrong.
@@ -132,6 +142,7 @@ class Subscriptions:
             # whoever writes it first under that id has made it.
             is_begun = named is not None and there is None
             made = self._new(_id_in(named) if named and is_begun else None, queue, draft)
+            made = await _trusted(made, trust)
             value = made.encode()
             try:
                 if not is_begun:
@@ -172,7 +183,13 @@ class Subscriptions:
             raise Invalid(f"Limit must be at least 1 and no greater than {most}.")
         return await list_subscriptions(self._management, queue, after=marker or "", limit=limit)
 
-    async def update(self, queue: QueueRef, subscription_id: str, draft: SubscriptionDraft) -> None:
+    async def update(
+        self,
+        queue: QueueRef,
+        subscription_id: str,
+        draft: SubscriptionDraft,
+        trust: MakeTrust | None = None,
+    ) -> None:
         """Change a subscription; options are replaced whole, another subscriber is asked anew.
 
         Raises:
@@ -202,6 +219,8 @@ class Subscriptions:
                 await self._name(new, expected=named.version if named else 0)
             elif draft.ttl is not None:
                 await self._name(new, expected=None)
+            if draft.ttl is not None or new.subscriber != old.subscriber:
+                new = await _trusted(new, trust)
             return new
 
         if draft.disabled:
@@ -493,3 +512,12 @@ def _id_in(named: Record) -> str:
 
 def _name_of(queue: QueueRef, subscriber: str) -> str:
     return f"{queue.name}/{hashlib.sha256(subscriber.encode()).hexdigest()}"
+
+
+async def _trusted(subscription: Subscription, make: MakeTrust | None) -> Subscription:
+    """The subscription with a trust as long as its life, if it needs one."""
+    if not subscription.needs_trust:
+        return replace(subscription, trust="")
+    if make is None:
+        raise Invalid("A subscriber with trust+ needs a request with a token of Keystone.")
+    return replace(subscription, trust=await make(subscription.ttl))

@@ -1,5 +1,6 @@
 """Subscriptions: make, list, read, change, delete, confirm, and give another secret."""
 
+from functools import partial
 from typing import Any
 
 from zaqar_lite.api import documents, query
@@ -16,7 +17,8 @@ from zaqar_lite.domain.subscriptions import (
 )
 from zaqar_lite.domain.topics import name_of, queue_in
 from zaqar_lite.service.identity.authority import Authority
-from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.identity.trusts import Trusts
+from zaqar_lite.service.subscriptions import MakeTrust, Subscriptions
 
 DEFAULT_LIMIT = 10
 UNABLE_TO_UPDATE = "Unable to update subscription"
@@ -27,8 +29,11 @@ _CHANGEABLE = ("subscriber", "ttl", "options", "disabled")
 class SubscriptionHandlers:
     """The handlers under `/v2/queues/{queue_name}/subscriptions`."""
 
-    def __init__(self, subscriptions: Subscriptions, authority: Authority) -> None:
+    def __init__(
+        self, subscriptions: Subscriptions, authority: Authority, trusts: Trusts | None
+    ) -> None:
         self._subscriptions = subscriptions
+        self._trusts = trusts
         self._authority = authority
 
     async def create(self, request: Request) -> Response:
@@ -44,7 +49,9 @@ class SubscriptionHandlers:
         self._check(request, queue, draft)
         location = (b"location", request.path.encode())
         try:
-            made = await self._subscriptions.create(queue, draft, listens=listens)
+            made = await self._subscriptions.create(
+                queue, draft, self._trusting(request), listens=listens
+            )
         except Conflict as exc:
             raise HttpError(409, "Resource conflict", str(exc), headers=(location,)) from exc
         shown = {"subscription_id": made.id}
@@ -86,7 +93,9 @@ class SubscriptionHandlers:
             )
         queue = queue_of(request)
         self._check(request, queue, draft)
-        await self._subscriptions.update(queue, request.path_values[1], draft)
+        await self._subscriptions.update(
+            queue, request.path_values[1], draft, self._trusting(request)
+        )
         return Response(204, b"", ((b"location", request.path.encode()),))
 
     async def delete(self, request: Request) -> Response:
@@ -122,6 +131,13 @@ class SubscriptionHandlers:
         principal, authority = request.principal, self._authority
         authority.check_subscription(principal, name_of(queue), draft.options)
         authority.check_target(principal, queue_in(draft.subscriber))
+
+    def _trusting(self, request: Request) -> MakeTrust | None:
+        """What makes a trust from who asks; None without a token of Keystone."""
+        token = request.headers.get(b"x-auth-token")
+        if self._trusts is None or token is None:
+            return None
+        return partial(self._trusts.make, request.principal, token.decode("latin-1"))
 
     def _shown(self, subscription: Subscription, *, details: bool) -> dict[str, Any]:
         """A subscription with Zaqar's keys and no others, unless `details` are asked for."""

@@ -49,8 +49,8 @@ class Account:
     user_domain: str = "Default"
     project_domain: str = "Default"
 
-    def login(self) -> dict[str, Any]:
-        """The document that asks for a token."""
+    def login(self, trust: str | None = None) -> dict[str, Any]:
+        """The document that asks for a token of the account's project, or of a trust."""
         user = {
             "name": self.username,
             "domain": {"name": self.user_domain},
@@ -58,7 +58,8 @@ class Account:
         }
         project = {"name": self.project, "domain": {"name": self.project_domain}}
         identity = {"methods": ["password"], "password": {"user": user}}
-        return {"auth": {"identity": identity, "scope": {"project": project}}}
+        scope = {"project": project} if trust is None else {"OS-TRUST:trust": {"id": trust}}
+        return {"auth": {"identity": identity, "scope": scope}}
 
 
 class Token(NamedTuple):
@@ -98,7 +99,7 @@ class Keystone:
         self._account = account
         self._monotonic = monotonic
         self._asks_at = float("-inf")
-        self._own = ""
+        self._own = self._own_user = ""
         self._own_login = asyncio.Lock()
 
     def recognises(self, credential: Credential) -> bool:
@@ -123,6 +124,36 @@ class Keystone:
         )
         return Known(principal, self._believed_for)
 
+    async def own_user(self) -> str:
+        """The id of the server's own account.
+
+        Raises:
+            Unavailable: it can't log in now, or there is none.
+        """
+        if not self._own_user:
+            await self._log_in(self._needed())
+        return self._own_user
+
+    async def log_in_by(self, trust: str) -> Answer:
+        """Ask for a token of a trust that was made for the server's account.
+
+        Keystone answers 401, 403 or 404 where there is no such trust any more.
+
+        Raises:
+            Unavailable: Keystone is away, or refuses the account.
+        """
+        account = self._needed()
+        answer = await self.call("POST", f"{_PATH}?nocatalog", {}, account.login(trust))
+        if answer.status == 401:  # of a wrong password, too: then this is refused as well
+            self._own = ""
+            await self._log_in(account)
+        return answer
+
+    def _needed(self) -> Account:
+        if self._account is None:
+            raise Unavailable("This server has no account at Keystone.")
+        return self._account
+
     async def _ask(self, token: str, *, by: str | None = None) -> Token:
         """Ask about a token, in our own name, in that of the service, or in the token's own."""
         if not token.isascii() or not token.isprintable() or " " in token:
@@ -130,7 +161,7 @@ class Keystone:
         query = "" if by is None else "&allow_expired=1"
         for is_last in (False, True):
             asker = by or token if self._account is None else await self._log_in(self._account)
-            answer = await self._call(
+            answer = await self.call(
                 "GET",
                 f"{_PATH}?nocatalog{query}",
                 {
@@ -149,7 +180,7 @@ class Keystone:
         ours = self._account is not None
         if answer.status == 200:
             try:
-                return _parse(answer.document["token"])
+                return parse_token(answer.document["token"])
             except (KeyError, TypeError, ValueError, AttributeError) as exc:
                 raise Unavailable(_AWAY, detail=f"its answer can't be read: {exc!r}") from None
         if answer.status == 404 or (answer.status in (400, 401) and not ours):
@@ -163,15 +194,19 @@ class Keystone:
         async with self._own_login:
             if self._own:
                 return self._own
-            answer = await self._call("POST", _PATH, {}, account.login())
+            answer = await self.call("POST", _PATH, {}, account.login())
             if answer.status != 201 or answer.token is None:
                 self._asks_at = self._monotonic() + _PAUSE
                 logger.error("Keystone refuses keystone_username: it answered %s", answer.status)
                 raise Unavailable(_AWAY, detail=f"our log-in was answered {answer.status}")
+            try:
+                self._own_user = str(answer.document["token"]["user"]["id"])
+            except (KeyError, TypeError) as exc:
+                raise Unavailable(_AWAY, detail=f"its answer can't be read: {exc!r}") from None
             self._own = answer.token
             return self._own
 
-    async def _call(
+    async def call(
         self, method: str, path: str, headers: Mapping[str, str], document: object = None
     ) -> Answer:
         """Send a request, unless Keystone has just failed.
@@ -192,7 +227,7 @@ class Keystone:
         return answer
 
 
-def _parse(token: Mapping[str, Any]) -> Token:
+def parse_token(token: Mapping[str, Any]) -> Token:
     """Read Keystone's document of a token; raises what reading something else raises."""
     project = token.get("project", {}).get("id")
     if project is not None and not (isinstance(project, str) and len(project) <= MAX_PROJECT_ID):
