@@ -55,6 +55,7 @@ class Capability(Enum):
     HISTORY       done and failed messages are kept for their retention.
     SETTLE        single messages of a claim are settled, attempts kept, lapses counted as failures.
     RECORDS       the management store keeps records of any kind.
+    ADOPT         messages of another store are taken in as they are, under their ids.
     """
 
     ATOMIC_BATCH = "atomic_batch"
@@ -65,6 +66,7 @@ class Capability(Enum):
     HISTORY = "history"
     SETTLE = "settle"
     RECORDS = "records"
+    ADOPT = "adopt"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from zaqar_lite.storage.base import (
     no_retries,
 )
 from zaqar_lite.storage.memory import entries
+from zaqar_lite.storage.memory.adopting import adopt
 from zaqar_lite.storage.memory.claiming import Claiming, Step
 from zaqar_lite.storage.memory.entries import Entry
 from zaqar_lite.storage.memory.posting import Posting
@@ -70,6 +71,7 @@ class MemoryMessageStore(MessageStore):
             Capability.FAN_OUT,
             Capability.SETTLE,
             Capability.RECORDS,
+            Capability.ADOPT,
         }
     )
 
@@ -328,6 +330,13 @@ class MemoryMessageStore(MessageStore):
         outcomes = [self._claiming.move(step, one, move) for one in ids]
         self._state.close(queue, there)
         return outcomes
+
+    async def adopt(
+        self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
+    ) -> None:
+        """Take in messages of another store; see the seam."""
+        adopt(self._state, self._clock, queue, messages, source=source, number=number)
+        self._announce(queue, len(messages))
 
     async def purge(self, queue: QueueRef) -> None:
         """Remove all messages and claims; see the seam."""

@@ -18,7 +18,7 @@ class State:
     Positions and versions are never used twice in one state, so that a queue that was dropped and
     made again begins where the old one ended. `discarded` holds what purges removed: its memory
     is given back by the sweep in bounded steps. `others` holds the records that are no queue's, by
-    kind, then by project and name.
+    kind, then by project and name. `adopted` is the last number of each source that came in.
     """
 
     def __init__(self) -> None:
@@ -30,6 +30,7 @@ class State:
         self.discarded: list[dict[int, Entry]] = []
         self.others: dict[str, SortedDict[tuple[str, str], Record]] = {}
         self.record_ends: SortedList[tuple[int, str, tuple[str, str]]] = SortedList()
+        self.adopted: dict[tuple[QueueRef, str], int] = {}
         self._due: list[tuple[int, QueueRef]] = []
         self._names: dict[str, SortedList[str]] = {}
         self._last_position = 0

@@ -56,7 +56,7 @@ _TRACK = Struct(">HIBII16sHBHI6xI")
 _COMPANION = Struct(">HIH")
 _NO_ORIGIN = 32_768
 _HAS_PRIORITY, _HAS_HEADERS = 1, 2
-_HELD, _PARKED = 8, 16
+_HELD, _PARKED, _REMEMBERED, _WAITS = 8, 16, 32, 64
 _OUTCOMES = (Ended.RELEASED, Ended.RELEASED, Ended.FAILED, Ended.LAPSED, Ended.DEAD)
 _RELEASE, _EXTEND, _DEAD = Act.RELEASE, Act.EXTEND, Act.DEAD
 _NO_DELAY = (1 << 48) - 1
@@ -202,8 +202,82 @@ def read_message(
     )
 
 
-def _read_origin(track: bytes) -> tuple[bytes, Origin]:
+def pack_letter(message: Message, now: int) -> bytes:
+    """Write a message of another store as `accept.lua` takes it, behind its number."""
+    client = pack_client(message.client_id or "")
+    headers = json.dumps(dict(message.headers)).encode() if message.headers else b""
+    due = message.delay_expires_at or 0
+    instants = message.expires_at.to_bytes(6, "big") + message.ttl_ms.to_bytes(5, "big")
+    record = b"".join(
+        (
+            message.created_at.to_bytes(6, "big"),
+            instants,
+            due.to_bytes(6, "big"),
+            os.urandom(8),
+            _FLAGS_AND_OFFSET.pack(_HAS_HEADERS if headers else 0, 34 + len(client) + len(headers)),
+            client,
+            headers,
+            message.body,
+        )
+    )
+    history = b"".join(map(_pack_attempt, message.attempts))
+    origin = _pack_origin(message.id, message.origin)
+    track = b"".join(
+        (
+            instants,
+            message.claim_count.to_bytes(4, "big"),
+            bytes(16),
+            (_NO_ORIGIN + len(origin)).to_bytes(2, "big"),
+            bytes((_WAITS * (due > now) | _REMEMBERED * bool(history),)),
+            bytes(12),
+            message.failure_count.to_bytes(4, "big"),
+            origin,
+            pack_client(message.attempts[-1].client_id or "" if message.attempts else ""),
+        )
+    )
+    sizes = len(track).to_bytes(2, "big"), len(history).to_bytes(4, "big")
+    return b"".join((sizes[0], track, sizes[1], history, record))
+
+
+def _pack_origin(message_id: str, origin: Origin | None) -> bytes:
+    """Write the id and the origin of a letter; no source where there is none."""
+    if origin is None:
+        return bytes.fromhex(message_id) + bytes(26) + b"\x00" + pack_client("")
+    claim = bytes(16) if origin.last_claim_id is None else bytes.fromhex(origin.last_claim_id)
+    return b"".join(
+        (
+            bytes.fromhex(message_id),
+            origin.moved_at.to_bytes(6, "big"),
+            bytes((origin.redriven,)),
+            min(origin.claim_count, 0xFFFFFF).to_bytes(3, "big"),
+            claim,
+            _sized(origin.source, 1),
+            pack_client(origin.last_client_id or ""),
+            origin.reason.encode(),
+        )
+    )
+
+
+def _pack_attempt(attempt: Attempt) -> bytes:
+    rest = b"".join(
+        (
+            attempt.number.to_bytes(4, "big"),
+            attempt.claimed_at.to_bytes(6, "big"),
+            attempt.ended_at.to_bytes(6, "big"),
+            attempt.delay_ms.to_bytes(6, "big"),
+            bytes((_OUTCOMES.index(attempt.outcome, 1),)),
+            _NO_REASON if attempt.reason is None else _sized(attempt.reason, 1),
+            _NO_DETAIL if attempt.detail is None else _sized(attempt.detail, 2),
+            pack_client(attempt.client_id or ""),
+        )
+    )
+    return len(rest).to_bytes(2, "big") + attempt.size.to_bytes(2, "big") + rest
+
+
+def _read_origin(track: bytes) -> tuple[bytes, Origin | None]:
     origin = track[50 : 50 + (_number(track[31:33], "big") & 0x7FFF)]
+    if not origin[42]:  # it came from another store, and from no queue
+        return origin[:16], None
     end = 43 + origin[42]
     client_end = end + _client_length(origin, end)
     return origin[:16], Origin(

@@ -28,9 +28,9 @@ from itertools import groupby
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable, Unsupported
-from zaqar_lite.domain.models import QueueRef, Retries, Swept
+from zaqar_lite.domain.models import Message, QueueRef, Retries, Swept
 from zaqar_lite.storage.base import MAX_EXAMINED, RetriesOf
-from zaqar_lite.storage.redis.codec import pack_backoff
+from zaqar_lite.storage.redis.codec import pack_backoff, pack_letter
 from zaqar_lite.storage.redis.keys import EVERYWHERE, Keys, keys_of, ref_of, tag_of
 from zaqar_lite.storage.redis.router import Router
 from zaqar_lite.storage.redis.scripts import load
@@ -42,6 +42,7 @@ _COMPANION = b"\xff\xff"
 """In the place of a letter's length: it is a companion of a post."""
 ARMED_MS = 60_000
 """How long the sweep goes on visiting a queue that was registered when a script asked for it."""
+_MOST_ADOPTED = 100_000
 _LATER_MS = 5_000
 """How long the sweep leaves a queue alone whose node does not answer."""
 
@@ -107,6 +108,25 @@ class Sweeper:
             if instant:
                 await self.register(target, instant)
         return len(dead)
+
+    async def adopt(
+        self, target: Keys, messages: Sequence[Message], *, source: str, number: int
+    ) -> None:
+        """Let messages of another store into a queue, as letters from a queue that is none."""
+        now = self._clock.now_ms()
+        _, instant = await self._router.run(
+            load("accept"),
+            target,
+            self._clock.offset_ms,
+            f"adopted:{source}",
+            *(
+                (number * _MOST_ADOPTED + place).to_bytes(8, "big") + pack_letter(message, now)
+                for place, message in enumerate(messages)
+            ),
+            repeatable=True,
+        )
+        if instant:
+            await self.register(target, instant)
 
     async def sweep(self, limit: int, retries_of: RetriesOf) -> Swept:
         """Visit the queues that are due until about `limit` entries were tidied up.

@@ -74,6 +74,7 @@ class RedisMessageStore(MessageStore):
             Capability.SHARED,
             Capability.SETTLE,
             Capability.RECORDS,
+            Capability.ADOPT,
         }
     )
 
@@ -327,6 +328,12 @@ class RedisMessageStore(MessageStore):
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
         """Move messages to another queue; see the seam."""
         return await self._claiming.move(queue, ids, move)
+
+    async def adopt(
+        self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
+    ) -> None:
+        """Take in messages of another store; see the seam."""
+        await self._runner.sweeper.adopt(keys_of(queue), messages, source=source, number=number)
 
     async def next_due(self, queue: QueueRef) -> int | None:
         """How long until a message becomes ready by time; see the seam."""

@@ -19,7 +19,7 @@ local function origin_of(row, id, count, last)
   end
   if row.back then
     redriven = math.min(redriven + 1, 255)
-    if length > 0 then
+    if length > 0 and track:byte(93) > 0 then -- else it came from another store, and from no queue
       return track:sub(51, 72) .. string.char(redriven) .. track:sub(74, 50 + length)
     end
   end

@@ -1,0 +1,150 @@
+"""Taking in messages of another store: all that they were, under their ids, each call once."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.contract.stores import Stores
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ack, fail, give_back, ids, new
+from zaqar_lite.domain.attempts import Ended
+from zaqar_lite.domain.ids import new_message_id
+from zaqar_lite.domain.models import Capability, DelayMode, Message, Retries
+from zaqar_lite.domain.settlements import Outcome
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def _adopts(stores: Stores) -> None:
+    stores.need(Capability.ADOPT)
+
+
+async def foreign(other: QueueUnderTest, *, delay: int = 0, failures: int = 0) -> Message:
+    """A message that was in another queue, as it was there, under an id of another store."""
+    (made,) = await other.post(new("a", headers={"of": "a"}, delay=delay, ttl=HOUR))
+    for _ in range(failures):
+        claim_id = await other.claim_id(1, client="worker")
+        await other.settle(claim_id, fail(made, reason="http_503", detail="went wrong"))
+    read = await other.get_one(made, details=True)
+    await other.stores.messages.drop(other.ref)
+    return replace(read, id=new_message_id(read.position - 7))
+
+
+async def adopt(queue: QueueUnderTest, number: int, *messages: Message) -> None:
+    await queue.stores.messages.adopt(queue.ref, messages, source="pool", number=number)
+
+
+async def test_a_message_keeps_all_that_it_was(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    message = await foreign(other, failures=2)
+    assert len(message.attempts) == 2
+    await adopt(queue, 1, message)
+    found = await queue.get_one(message.id, details=True)
+    assert tuple(found.attempts) == tuple(message.attempts)
+    assert found == replace(
+        message, position=found.position, now=found.now, attempts=found.attempts
+    )
+    assert await queue.counts() == (1, 0, 0)
+    claimed = await queue.claim()
+    assert ids(claimed.messages) == [message.id]
+    assert claimed.messages[0].claim_count == 3
+    assert claimed.claim_id is not None
+    await queue.settle(claimed.claim_id, fail(message.id, reason="again"))
+    after = await queue.attempts(message.id)
+    assert [one.outcome for one in after] == [Ended.FAILED] * 3
+    assert [one.number for one in after] == [1, 2, 3]
+    claimed = await queue.claim()
+    assert claimed.claim_id is not None
+    settled = await queue.settle(claimed.claim_id, ack(message.id))
+    assert settled.outcomes == [Outcome.DONE]
+    assert await queue.counts() == (0, 0, 0)
+
+
+async def test_a_repeat_changes_nothing(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    first, second = await foreign(other), await foreign(other)
+    await adopt(queue, 7, first)
+    await adopt(queue, 7, first)
+    assert ids(await queue.listed()) == [first.id]
+    await queue.delete(first.id)
+    await adopt(queue, 7, first)
+    await adopt(queue, 6, second)
+    assert await queue.listed() == []
+    await adopt(queue, 8, second)
+    assert ids(await queue.listed()) == [second.id]
+    await queue.stores.messages.adopt(queue.ref, (first,), source="another", number=1)
+    assert ids(await queue.listed()) == [second.id, first.id]
+
+
+async def test_a_delayed_message_is_due_when_it_was(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    message = await foreign(other, delay=10 * MINUTE)
+    await adopt(queue, 1, message)
+    assert await queue.counts() == (0, 1, 0)
+    queue.advance(9 * MINUTE)
+    assert not (await queue.claim(mode=DelayMode.HONOUR)).messages
+    queue.advance(MINUTE)
+    claimed = await queue.claim(mode=DelayMode.HONOUR)
+    assert ids(claimed.messages) == [message.id]
+    assert claimed.claim_id is not None
+    settled = await queue.settle(claimed.claim_id, give_back(message.id))
+    assert settled.outcomes == [Outcome.DONE]
+    found = await queue.get_one(message.id)
+    assert (found.delay_expires_at, found.expires_at) == (
+        message.delay_expires_at,
+        message.expires_at,
+    )
+
+
+async def test_what_has_expired_stays_out_and_what_comes_in_expires_in_time(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    message = await foreign(other)
+    queue.advance(HOUR - MINUTE)
+    await adopt(queue, 1, message)
+    assert ids(await queue.listed()) == [message.id]
+    queue.advance(MINUTE)
+    assert await queue.listed() == []
+    await adopt(queue, 2, message)
+    assert await queue.listed() == []
+
+
+async def test_it_dies_and_comes_back_under_its_id(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    message = await foreign(other, failures=1)
+    letters = queue.named("letters")
+    await adopt(queue, 1, message)
+    retries = Retries(letters.as_dead_letter_queue(max_failures=2))
+    claim_id = await queue.claim_id()
+    await queue.settle(claim_id, fail(message.id), retries=retries)
+    letter = await letters.get_one(message.id, details=True)
+    assert letter.origin is not None
+    assert (letter.origin.source, letter.origin.claim_count) == (queue.ref.name, 2)
+    await adopt(queue, 2, letter)
+    await letters.delete(message.id)
+    found = await queue.get_one(message.id)
+    assert found.origin == letter.origin
+
+
+async def test_one_without_an_origin_gets_one_when_it_is_moved(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    message = await foreign(other)
+    await adopt(queue, 1, message)
+    target = queue.named("target")
+    assert await queue.move(target, message.id) == [Outcome.DONE]
+    found = await target.get_one(message.id)
+    assert found.origin is not None
+    assert (found.origin.source, found.origin.redriven) == (queue.ref.name, 1)
+
+
+async def test_many_come_in_their_order(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    messages = [await foreign(other) for _ in range(5)]
+    await adopt(queue, 1, *messages[:3])
+    (own,) = await queue.post("own")
+    await adopt(queue, 2, *messages[3:])
+    expected = [*ids(messages[:3]), own, *ids(messages[3:])]
+    assert ids(await queue.listed()) == expected
+    assert ids((await queue.claim()).messages) == expected

@@ -1,0 +1,48 @@
+"""Taking in messages of another store, as they are."""
+
+from collections.abc import Sequence
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, Message, QueueRef
+from zaqar_lite.storage.memory.entries import Entry
+from zaqar_lite.storage.memory.state import State
+
+
+def adopt(
+    state: State,
+    clock: Clock,
+    ref: QueueRef,
+    messages: Sequence[Message],
+    *,
+    source: str,
+    number: int,
+) -> None:
+    """Let messages in, unless this call is a repeat; see the seam."""
+    if number <= state.adopted.get((ref, source), 0):
+        return
+    state.adopted[ref, source] = number
+    now_us = clock.now_us()
+    now = now_us // 1000
+    live = [message for message in messages if message.expires_at > now]
+    if not live:
+        return
+    first, queue = state.take_positions(len(live), now_us), state.queue(ref)
+    for position, message in enumerate(live, first):
+        entry = Entry(
+            message.id,
+            position,
+            message.body,
+            message.ttl_ms,
+            message.created_at,
+            DEFAULT_PRIORITY,
+            message.client_id or "",
+            message.headers,
+            None,
+        )
+        entry.expires_at = message.expires_at
+        entry.claim_count, entry.failure_count = message.claim_count, message.failure_count
+        entry.origin, entry.attempts = message.origin, tuple(message.attempts)
+        due = message.delay_expires_at or 0
+        entry.delay_expires_at = due
+        queue.add(entry, due if due > now else 0)
+        state.note(ref, queue, min(entry.expires_at, due if due > now else entry.expires_at))
