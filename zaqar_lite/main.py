@@ -73,7 +73,7 @@ from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.settings import Settings
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
-from zaqar_lite.stores import Pooling, make_stores
+from zaqar_lite.stores import Pooling, drainers, make_stores
 
 if TYPE_CHECKING:
     from zaqar_lite.service.encryption.vault import Vault
@@ -132,6 +132,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
             *_trails(services.trail),
             *_shared(services.rates, management, settings.workers),
             JobRunner(services.jobs, messages, clock),
+            *drainers(settings, pools, management, clock, services.policies.turns),
             Scheduler(
                 services.schedules, messages, clock, window_ms=settings.idempotency_window * 1000
             ),
@@ -345,6 +346,7 @@ def _services(
         vault=vault,
         registry=None if pools is None else pools.registry,
         catalogue=None if pools is None else pools.catalogue,
+        drains=None if pools is None else pools.drains,
     )
 
 

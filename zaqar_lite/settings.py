@@ -109,6 +109,12 @@ class Settings(BaseModel):
     pooling: bool = Field(
         False, description="Keep queues in pools, with store for those that no pool fits."
     )
+    drain_wait: float = Field(
+        5.0,
+        ge=0.1,
+        le=600,
+        description="Seconds in which all processes learn that a queue leaves its pool.",
+    )
     ui: bool = Field(
         True, description="Serve the page /ui/ on loopback, or where one signs in by key or token."
     )

@@ -8,9 +8,13 @@ from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import Capability, QueueRef, StoreOptions
 from zaqar_lite.service.pooling.branches import Branches
 from zaqar_lite.service.pooling.catalogue import Catalogue
+from zaqar_lite.service.pooling.drainer import Drainer
+from zaqar_lite.service.pooling.drains import Drains
 from zaqar_lite.service.pooling.pool import Pool
 from zaqar_lite.service.pooling.registry import Registry
 from zaqar_lite.service.pooling.stores import PooledMessages
+from zaqar_lite.service.pooling.targets import Targets
+from zaqar_lite.service.turns import Turns
 from zaqar_lite.settings import Settings
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -23,6 +27,8 @@ class Pooling(NamedTuple):
     messages: PooledMessages
     registry: Registry
     catalogue: Catalogue
+    drains: Drains
+    targets: Targets
 
     @property
     def probed(self) -> "_Probed":
@@ -115,4 +121,32 @@ def _pooling(
     registry = Registry(management, check)
     catalogue = Catalogue(management, registry, clock)
     pooled = PooledMessages(home, registry, catalogue, Branches(make))
-    return Pooling(pooled, registry, catalogue)
+    return Pooling(
+        pooled,
+        registry,
+        catalogue,
+        Drains(management, registry, clock),
+        Targets(pooled, management, registry, catalogue),
+    )
+
+
+def drainers(
+    settings: Settings,
+    pools: Pooling | None,
+    management: ManagementStore,
+    clock: Clock,
+    turns: Turns,
+) -> tuple[Drainer, ...]:
+    """What drains pools in the background, where there are any."""
+    if pools is None:
+        return ()
+    drainer = Drainer(
+        pools.messages,
+        management,
+        pools.catalogue,
+        pools.targets,
+        clock=clock,
+        turns=turns,
+        wait=settings.drain_wait,
+    )
+    return (drainer,)

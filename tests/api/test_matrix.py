@@ -51,6 +51,8 @@ OPERATORS_ONLY = {
     "create_pool",
     "update_pool",
     "delete_pool",
+    "drain_pool",
+    "show_pool_drain",
     "create_flavor",
     "update_flavor",
     "delete_flavor",

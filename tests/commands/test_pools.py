@@ -42,6 +42,12 @@ def test_pools_and_flavors_are_made_shown_changed_and_deleted(
     assert run("pool", "delete", "one", url=url)[0] == 1
     assert run("flavor", "delete", "fast", url=url) == (0, [])
     assert run("pool", "delete", "one", url=url) == (0, [])
+    assert run("pool", "drain", "two", url=url)[0] == 1  # its weight is not 0
+    assert run("pool", "update", "two", "--weight", "0", url=url)[0] == 0
+    _, rows = run("pool", "drain", "two", url=url)
+    assert (rows[0]["pool"], rows[0]["state"]) == ("two", "running")
+    _, rows = run("pool", "drain", "two", "--status", url=url)
+    assert rows[0]["messages_moved"] == 0
     for wrong in (("update", "two"), ("create", "x", uri, "--options", "[]"), ("show", "one")):
         assert run("pool", *wrong, url=url)[0] != 0
     assert run("pool", "delete", "two", url=url) == (0, [])

@@ -45,7 +45,7 @@ from zaqar_lite.api.v2.events import EventHandlers
 from zaqar_lite.api.v2.jobs import JobHandlers
 from zaqar_lite.api.v2.keys import KeyHandlers
 from zaqar_lite.api.v2.messages import MessageHandlers
-from zaqar_lite.api.v2.pools import FlavorHandlers, PoolHandlers
+from zaqar_lite.api.v2.pools import DrainHandlers, FlavorHandlers, PoolHandlers
 from zaqar_lite.api.v2.queues import QueueHandlers
 from zaqar_lite.api.v2.quotas import QuotaHandlers
 from zaqar_lite.api.v2.schedules import ScheduleHandlers
@@ -73,6 +73,7 @@ from zaqar_lite.service.messages import Messages
 from zaqar_lite.service.metrics.metrics import Metrics
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.pooling.catalogue import Catalogue
+from zaqar_lite.service.pooling.drains import Drains
 from zaqar_lite.service.pooling.registry import Registry
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.quotas import Quotas
@@ -122,6 +123,7 @@ class Services:
     vault: "Vault | None" = None
     registry: Registry | None = None
     catalogue: Catalogue | None = None
+    drains: Drains | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,10 +262,10 @@ def build_app(
 
 def _pool_routes(services: Services, options: HttpOptions) -> tuple[Route, ...]:
     """The routes of pools and flavors, in admin mode where the server has any."""
-    registry, catalogue = services.registry, services.catalogue
-    if registry is None or catalogue is None or not options.admin_mode:
+    registry, catalogue, drains = services.registry, services.catalogue, services.drains
+    if registry is None or catalogue is None or drains is None or not options.admin_mode:
         return ()
     return (
-        *pool_routes(PoolHandlers(registry, catalogue, options.limits)),
+        *pool_routes(PoolHandlers(registry, catalogue, options.limits), DrainHandlers(drains)),
         *flavor_routes(FlavorHandlers(registry, options.limits)),
     )

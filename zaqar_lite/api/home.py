@@ -92,6 +92,9 @@ def _pools() -> dict[str, Any]:
     return {
         "rel/pools": _resource("/v2/pools{?marker,limit,detailed}", listed, "GET"),
         "rel/pool": _resource("/v2/pools/{pool_name}", {"pool_name": "param/pool_name"}, *methods),
+        "rel/pool_drain": _resource(
+            "/v2/pools/{pool_name}/drain", {"pool_name": "param/pool_name"}, "GET", "POST"
+        ),
         "rel/flavors": _resource("/v2/flavors{?marker,limit,detailed}", listed, "GET"),
         "rel/flavor": _resource(
             "/v2/flavors/{flavor_name}", {"flavor_name": "param/flavor_name"}, *methods

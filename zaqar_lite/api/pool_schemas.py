@@ -1,6 +1,6 @@
 """The documents of pools and flavors as JSON schemas."""
 
-from zaqar_lite.api.schema import LINKS, TEXT, Schema, list_of, object_of
+from zaqar_lite.api.schema import COUNT, LINKS, TEXT, Schema, list_of, object_of
 from zaqar_lite.service.pooling.pool import MAX_TEXT, MAX_WEIGHT
 
 _SHORT: Schema = {"type": "string", "maxLength": MAX_TEXT}
@@ -32,6 +32,16 @@ def pool_schemas() -> dict[str, Schema]:
         "Pools": object_of(("pools", "links"), pools=list_of(pool), links=LINKS),
         "NewPool": {**object_of(("uri", "weight"), **fields), "additionalProperties": False},
         "PoolChange": object_of((), **fields),
+        "Drain": object_of(
+            ("pool", "state", "started_at", "queues_left", "messages_moved"),
+            pool=TEXT,
+            state={"enum": ["running", "completed"]},
+            started_at=TEXT,
+            ended_at={"type": ["string", "null"]},
+            queues_left=COUNT,
+            messages_moved=COUNT,
+            problem={"type": ["string", "null"]},
+        ),
         "Flavor": flavor,
         "Flavors": object_of(("flavors", "links"), flavors=list_of(flavor), links=LINKS),
         "NewFlavor": object_of(("pool_list",), pool_list=list_of(TEXT), capabilities=_OBJECT),

@@ -67,7 +67,7 @@ from zaqar_lite.client.models import (
     Stats,
     Subscription,
 )
-from zaqar_lite.client.pools import Flavor, Pool
+from zaqar_lite.client.pools import Flavor, Pool, PoolDrain
 from zaqar_lite.client.posting import Posted, PostOptions, PostSummary, Rejected
 from zaqar_lite.client.queue_options import Ensured, QueueOptions
 from zaqar_lite.client.settlements import Settled, Settlement
@@ -116,6 +116,7 @@ __all__ = [
     "Overloaded",
     "Ping",
     "Pool",
+    "PoolDrain",
     "PostOptions",
     "PostSummary",
     "Posted",

@@ -34,6 +34,23 @@ class Flavor:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class PoolDrain:
+    """How far the queues of a pool have moved to others.
+
+    Attributes:
+        state: `running` or `completed`.
+        queues_left: queues that have not moved, or not all of them.
+        problem: what keeps it from going on; None for nothing.
+    """
+
+    pool: str
+    state: str
+    queues_left: int
+    messages_moved: int
+    problem: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class PoolPage:
     """One page of pools; `marker` leads to the next, None after the last."""
 

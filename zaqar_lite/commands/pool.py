@@ -30,8 +30,10 @@ def add_command(subparsers: Leaves) -> None:
     for leaf in (create, change):
         leaf.add_argument("--flavor", help="the flavor that it serves; '' for none")
         leaf.add_argument("--options", metavar="JSON", help="settings of its driver, by name")
+    drain = add_leaf(verbs, "drain", drain_pool, "move the queues of a pool of weight 0 to others")
+    drain.add_argument("--status", action="store_true", help="only tell how far that is")
     delete = add_leaf(verbs, "delete", delete_pool, "delete a pool in which no queue lies")
-    for leaf in (show, delete):
+    for leaf in (show, drain, delete):
         leaf.add_argument("name")
     verbs = add_noun(subparsers, "flavor", "make, list, change and delete flavors of queues")
     for verb, handler, text in (
@@ -84,6 +86,12 @@ def update_pool(client: "Client", arguments: argparse.Namespace, output: Output)
         message = "nothing to change: give --uri, --weight, --flavor or --options"
         raise UsageError(message)
     output.record(as_row(client.update_pool(arguments.name, **changes)))
+
+
+def drain_pool(client: "Client", arguments: argparse.Namespace, output: Output) -> None:
+    """Begin to drain a pool, or tell how far that is."""
+    ask = client.get_pool_drain if arguments.status else client.drain_pool
+    output.record(as_row(ask(arguments.name)))
 
 
 def delete_pool(client: "Client", arguments: argparse.Namespace, _: Output) -> None:

@@ -2,7 +2,7 @@
 
 from zaqar_lite.api.routes import Parameter, Route
 from zaqar_lite.api.table.shared import MARKER
-from zaqar_lite.api.v2.pools import FlavorHandlers, PoolHandlers
+from zaqar_lite.api.v2.pools import DrainHandlers, FlavorHandlers, PoolHandlers
 from zaqar_lite.domain.identity import Access, Verb
 
 _POOL = "/v2/pools/{pool_name}"
@@ -12,7 +12,7 @@ _POOL_DETAILED = Parameter("detailed", "Flag", "Show the names of the options to
 _FLAVOR_DETAILED = Parameter("detailed", "Flag", "Show the capabilities too.")
 
 
-def pool_routes(handlers: PoolHandlers) -> tuple[Route, ...]:
+def pool_routes(handlers: PoolHandlers, drains: DrainHandlers) -> tuple[Route, ...]:
     """The routes of pools."""
     return (
         Route(
@@ -68,6 +68,26 @@ def pool_routes(handlers: PoolHandlers) -> tuple[Route, ...]:
             "Delete a pool",
             (204, 403, 503),
             Access("pools:delete", Verb.ADMIN),
+        ),
+        Route(
+            "POST",
+            _POOL + "/drain",
+            drains.begin,
+            "drain_pool",
+            "Move a pool's queues to others",
+            (202, 404, 409, 503),
+            Access("pools:drain", Verb.ADMIN),
+            answer="Drain",
+        ),
+        Route(
+            "GET",
+            _POOL + "/drain",
+            drains.get,
+            "show_pool_drain",
+            "Tell how far a pool is drained",
+            (200, 404, 503),
+            Access("pools:get", Verb.ADMIN),
+            answer="Drain",
         ),
     )
 

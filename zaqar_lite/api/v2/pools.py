@@ -6,10 +6,11 @@ from typing import Any
 from zaqar_lite.api import documents, query
 from zaqar_lite.api.documents import bad_body
 from zaqar_lite.api.http import NO_CONTENT, HttpError, Request, Response
-from zaqar_lite.api.render import to_json
+from zaqar_lite.api.render import instant, to_json
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.pooling.catalogue import Catalogue
+from zaqar_lite.service.pooling.drains import Drain, Drains
 from zaqar_lite.service.pooling.pool import MAX_TEXT, MAX_WEIGHT, Flavor, Pool
 from zaqar_lite.service.pooling.registry import Registry
 
@@ -71,6 +72,22 @@ class PoolHandlers:
         """Delete a pool in which no queue lies."""
         await self._registry.delete_pool(request.path_values[0], self._catalogue.holds)
         return NO_CONTENT
+
+
+class DrainHandlers:
+    """The handlers of `/v2/pools/{pool_name}/drain`."""
+
+    def __init__(self, drains: Drains) -> None:
+        self._drains = drains
+
+    async def begin(self, request: Request) -> Response:
+        """Begin to move the queues of a pool to others."""
+        drain = await self._drains.begin(request.path_values[0])
+        return Response(202, to_json(_drain(drain)), ((b"location", request.path.encode()),))
+
+    async def get(self, request: Request) -> Response:
+        """Tell how far that is."""
+        return Response(200, to_json(_drain(await self._drains.get(request.path_values[0]))))
 
 
 class FlavorHandlers:
@@ -202,6 +219,18 @@ def _pool(pool: Pool, *, detailed: bool) -> dict[str, Any]:
     if detailed:
         shown["options"] = dict.fromkeys(pool.options, "***")
     return shown
+
+
+def _drain(drain: Drain) -> dict[str, Any]:
+    return {
+        "pool": drain.pool,
+        "state": drain.state,
+        "started_at": instant(drain.started_at),
+        "ended_at": instant(drain.ended_at) if drain.ended_at else None,
+        "queues_left": drain.queues,
+        "messages_moved": drain.moved,
+        "problem": drain.problem,
+    }
 
 
 def _flavor(flavor: Flavor, *, detailed: bool) -> dict[str, Any]:

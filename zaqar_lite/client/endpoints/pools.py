@@ -8,7 +8,7 @@ from zaqar_lite.client import encoding
 from zaqar_lite.client.bodies import dumps
 from zaqar_lite.client.endpoints.paths import next_marker, with_query
 from zaqar_lite.client.endpoints.queues import JSON_TYPE, nothing
-from zaqar_lite.client.pools import Flavor, FlavorPage, Pool, PoolPage
+from zaqar_lite.client.pools import Flavor, FlavorPage, Pool, PoolDrain, PoolPage
 from zaqar_lite.client.wire import Call, Request, Response
 
 
@@ -47,6 +47,16 @@ def update_pool(name: str, changes: Mapping[str, Any]) -> Call[Pool]:
 def delete_pool(name: str) -> Call[None]:
     """Delete a pool."""
     return Call(Request("DELETE", _path("pools", name), {}), nothing)
+
+
+def drain_pool(name: str) -> Call[PoolDrain]:
+    """Move the queues of a pool to others."""
+    return Call(Request("POST", _path("pools", name) + "/drain", {}), _read_drain)
+
+
+def get_pool_drain(name: str) -> Call[PoolDrain]:
+    """Show how far that is."""
+    return Call(Request("GET", _path("pools", name) + "/drain", {}), _read_drain)
 
 
 def create_flavor(name: str, pools: Iterable[str]) -> Call[None]:
@@ -96,6 +106,17 @@ def _read_pool(response: Response) -> Pool:
 def _pool(entry: Any) -> Pool:  # noqa: ANN401 - JSON is anything
     return Pool(
         entry["name"], entry["uri"], entry["weight"], entry.get("flavor"), entry.get("options")
+    )
+
+
+def _read_drain(response: Response) -> PoolDrain:
+    entry = encoding.document(response)
+    return PoolDrain(
+        entry["pool"],
+        entry["state"],
+        entry["queues_left"],
+        entry["messages_moved"],
+        entry.get("problem"),
     )
 
 

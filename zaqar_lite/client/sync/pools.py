@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from zaqar_lite.client.endpoints import pools
-from zaqar_lite.client.pools import Flavor, Pool
+from zaqar_lite.client.pools import Flavor, Pool, PoolDrain
 from zaqar_lite.client.sync.calls import SyncCalls
 
 
@@ -53,6 +53,14 @@ class SyncPools(SyncCalls):
     def delete_pool(self, name: str) -> None:
         """Delete a pool in which no queue lies; an absent one is no error."""
         self.call(pools.delete_pool(name))
+
+    def drain_pool(self, name: str) -> PoolDrain:
+        """Begin to move the queues of a pool of weight 0 to others; they serve meanwhile."""
+        return self.call(pools.drain_pool(name))
+
+    def get_pool_drain(self, name: str) -> PoolDrain:
+        """Return how far that is, or how it ended."""
+        return self.call(pools.get_pool_drain(name))
 
     def create_flavor(self, name: str, pool_list: Iterable[str]) -> None:
         """Make a flavor of these pools, or put it in place of the one of its name."""

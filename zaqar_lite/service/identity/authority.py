@@ -25,6 +25,7 @@ _OPERATORS = frozenset(
         "pools:create",
         "pools:update",
         "pools:delete",
+        "pools:drain",
         "flavors:create",
         "flavors:update",
         "flavors:delete",

@@ -37,12 +37,13 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a queue lies; no `pool`: in the server's own store.
 
     `draining` names the pool that it is moved out of: messages are left there. `left` is when it
-    was deleted, in milliseconds.
+    was deleted, in milliseconds. `beside` names the queue of an ordered subscription's line.
     """
 
     pool: str | None = None
     draining: str | None = None
     left: int = 0
+    beside: str | None = None
 
 
 HOME = Place()
@@ -158,6 +159,29 @@ class Catalogue:
                 continue
             return
 
+    async def follow(self, line: QueueRef, queue: QueueRef, place: Place) -> None:
+        """Let the line of an ordered subscription lie where its queue does.
+
+        Raises:
+            Unavailable: it is still moved out of another pool.
+        """
+        for _ in range(_TRIES):
+            if (await self.place(line)).pool == place.pool:
+                return
+            entry = await self.entry(line)
+            if entry.place.pool == place.pool:
+                return
+            if entry.place.draining is not None:
+                raise Unavailable(f"The subscriptions of {queue.name!r} are being moved.")
+            before = entry.place.pool if entry.version and not entry.place.left else None
+            try:
+                await self._write(
+                    line, Place(place.pool, draining=before, beside=queue.name), entry.version
+                )
+            except RecordChanged:
+                continue
+            return
+
     async def put(self, queue: QueueRef, pool: str | None) -> None:
         """Let a new queue lie in this pool, whatever would be chosen."""
         await self._write(queue, Place(pool), None)
@@ -229,7 +253,7 @@ class Catalogue:
         if required is not None:
             return Place(required.pool)
         try:
-            fitting = await self._registry.fitting(queue.project, _flavor_name(metadata))
+            fitting = await self._registry.fitting(queue.project, flavor_name(metadata))
         except NotFound as exc:
             raise Invalid(str(exc)) from exc
         if before is not None and (
@@ -255,7 +279,7 @@ class Catalogue:
         return entry.place if await self._has_record(queue) else None
 
     async def _flavor(self, queue: QueueRef, metadata: Mapping[str, Any]) -> Sequence[str] | None:
-        name = _flavor_name(metadata)
+        name = flavor_name(metadata)
         if name is None:
             return None
         try:
@@ -290,7 +314,8 @@ def _pick(pools: Sequence[Pool]) -> str | None:
     return random.choices(pools, [pool.weight for pool in pools])[0].name  # noqa: S311 - a share
 
 
-def _flavor_name(metadata: Mapping[str, Any]) -> str | None:
+def flavor_name(metadata: Mapping[str, Any]) -> str | None:
+    """The flavor that a queue's metadata name."""
     name = metadata.get(FLAVOR)
     return name if isinstance(name, str) and name else None
 

@@ -243,7 +243,8 @@ class Registry:
     async def _check_empty(name: str, holds: Holds) -> None:
         if queue := await holds(name):
             raise Forbidden(
-                f"Queues lie in the pool {name}, {queue.name!r} for one: delete them first."
+                f"Queues lie in the pool {name}, {queue.name!r} for one: set its weight to 0 and "
+                f"empty it by POST /v2/pools/{name}/drain, or delete them."
             )
 
     async def _put(

@@ -9,9 +9,10 @@ The queues of notes lie in every store, each beside the messages that it is abou
 
 import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from zaqar_lite.domain.errors import Invalid, NotFound, Unavailable
+from zaqar_lite.domain.errors import Conflict, Invalid, NotFound, Unavailable
 from zaqar_lite.domain.histories import HistoryPage, HistoryState
 from zaqar_lite.domain.models import (
     NO_RETRIES,
@@ -133,7 +134,7 @@ class PooledMessages(MessageStore):
         lines = {one.queue for message in messages for one in message.companions}
         for line in lines:
             if line.project != _OWN_QUEUES:
-                await self._catalogue.join(line, Place(place.pool))
+                await self._catalogue.follow(line, queue, place)
         return await store.post(
             queue, messages, client_id=client_id, batch_key=batch_key, version=version
         )
@@ -165,19 +166,34 @@ class PooledMessages(MessageStore):
         at = await self._at(queue)
         if at.before is not None:
             try:
-                return await at.before.edit(queue, edit)
+                edited = await at.before.edit(queue, edit)
             except NotFound:
                 pass
+            else:
+                with suppress(NotFound, Conflict):  # it may be in both for a moment
+                    await at.store.edit(queue, edit)
+                return edited
         return await at.store.edit(queue, edit)
 
     async def delete(
         self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
     ) -> Sequence[Refusal]:
         """Delete messages; all or none in each store, while a queue is moved."""
-        for store in await self._all_of(queue):
-            if refused := await store.delete(queue, ids, claim_ids=claim_ids):
-                return refused
-        return ()
+        if queue.project == _OWN_QUEUES:
+            for store in self._everywhere():
+                await store.delete(queue, ids, claim_ids=claim_ids)
+            return ()
+        at = await self._at(queue)
+        if at.before is None:
+            return await at.store.delete(queue, ids, claim_ids=claim_ids)
+        # A copy of what is here may still be there, and nobody holds that.
+        moved = {one.id for one in await at.store.get_messages(queue, ids)}
+        older = [one for one in ids if one not in moved]
+        if older and (refused := await at.before.delete(queue, older, claim_ids=claim_ids)):
+            return refused
+        # What nobody holds may have come here meanwhile.
+        left = [one for one in ids if one in moved] if claim_ids else ids
+        return await at.store.delete(queue, left, claim_ids=claim_ids) if left else ()
 
     async def pop(self, queue: QueueRef, take: Take) -> Claimed:
         """Take messages out of the store where the queue lies."""
@@ -237,15 +253,22 @@ class PooledMessages(MessageStore):
         version: int | None = None,
     ) -> Settled:
         """Settle in the store where the claim was made: the other one knows nothing of it."""
-        settled: Settled | None = None
-        for store in (await self._at(queue)).all:
-            settled = await store.settle(
+        at = await self._at(queue)
+        older: Settled | None = None
+        if at.before is not None:
+            older = await at.before.settle(
                 queue, claim_id, settlements, retries=retries, version=version
             )
-            if any(outcome is Outcome.DONE for outcome in settled.outcomes):
-                break
-        assert settled is not None  # noqa: S101 - there is a store
-        return settled
+            if Outcome.DONE in older.outcomes:
+                return older
+        settled = await at.store.settle(
+            queue, claim_id, settlements, retries=retries, version=version
+        )
+        if older is None or Outcome.DONE in settled.outcomes:
+            return settled
+        pairs = zip(older.outcomes, settled.outcomes, strict=True)
+        outcomes = [old if new is Outcome.NOT_FOUND else new for old, new in pairs]
+        return Settled(outcomes, older.moved + settled.moved)
 
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
         """Move messages within the pool of both queues.
@@ -374,11 +397,5 @@ class PooledMessages(MessageStore):
 
 
 def _sum(one: Swept, other: Swept) -> Swept:
-    return Swept(
-        one.expired + other.expired,
-        one.promoted + other.promoted,
-        one.lapsed + other.lapsed,
-        one.moved + other.moved,
-        one.deleted + other.deleted,
-        one.letters_in | other.letters_in,
-    )
+    counts = (own + others for own, others in zip(one[:5], other[:5], strict=True))
+    return Swept(*counts, letters_in=one.letters_in | other.letters_in)

@@ -1,0 +1,141 @@
+"""Draining pools: queues move to other pools, and serve meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Api, MakeApi, claim_id_of
+
+pytestmark = pytest.mark.anyio
+
+
+class Drained:
+    """A server with an embedded pool, whose queues can go to the server's own store in memory."""
+
+    def __init__(self, api: Api, directory: Path) -> None:
+        self.api = api
+        self._uri = f"embedded:{directory}/old"
+
+    async def make(self) -> None:
+        answer = await self.api.call("PUT", "/v2/pools/old", {"uri": self._uri, "weight": 1})
+        assert answer.status_code == 201
+
+    async def drain(self) -> None:
+        """Begin to drain the pool."""
+        await self.api.call("PATCH", "/v2/pools/old", {"weight": 0})
+        answer = await self.api.call("POST", "/v2/pools/old/drain")
+        assert answer.status_code == 202, answer.text
+
+    async def state(self) -> dict[str, Any]:
+        document: dict[str, Any] = (await self.api.call("GET", "/v2/pools/old/drain")).json()
+        return document
+
+    async def until(self, **wanted: Any) -> dict[str, Any]:
+        """Wait until the drain says this of itself."""
+        async with asyncio.timeout(60):
+            while True:
+                state = await self.state()
+                if all(state[name] == value for name, value in wanted.items()):
+                    return state
+                await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+async def drained(make_api: MakeApi, tmp_path: Path) -> AsyncIterator[Drained]:
+    async with make_api(admin_mode=True, pooling=True, drain_wait=0.1) as api:
+        made = Drained(api, tmp_path)
+        await made.make()
+        yield made
+
+
+async def test_a_pool_that_gets_new_queues_is_not_drained(drained: Drained) -> None:
+    refused = await drained.api.call("POST", "/v2/pools/old/drain")
+    assert refused.status_code == 409
+    assert "set its weight to 0" in refused.json()["description"]
+    assert (await drained.api.call("POST", "/v2/pools/none/drain")).status_code == 404
+    assert (await drained.api.call("GET", "/v2/pools/old/drain")).status_code == 404
+
+
+async def test_messages_keep_all_that_they_are_and_the_pool_can_be_deleted(
+    drained: Drained,
+) -> None:
+    api = drained.api
+    await api.call("PUT", "", {"_default_message_delay": 1, "_max_failures": 5})
+    posted = await api.post(*({"body": n, "delay": 0, "headers": {"n": str(n)}} for n in range(5)))
+    (held,) = await api.claim(1, ttl=60, grace=60)
+    released = {"release": [{"id": held["id"], "failed": True}]}
+    await api.call("POST", f"claims/{claim_id_of(held)}/settle", released)
+    (later,) = await api.post({"body": "later", "delay": 600})
+    path = "messages?echo=true&include_delayed=true&details=true"
+    before = {one["id"]: one for one in (await api.call("GET", path)).json()["messages"]}
+    assert set(before) == {*posted, later}
+    await drained.drain()
+    assert (await drained.until(state="completed"))["messages_moved"] == 6
+    after = {one["id"]: one for one in (await api.call("GET", path)).json()["messages"]}
+    for one in (*before.values(), *after.values()):
+        one.pop("age")
+    assert after == before
+    assert (await api.call("DELETE", "/v2/pools/old")).status_code == 204
+    bodies = [one["body"] for one in await api.claim(20)]
+    assert sorted(bodies) == [0, 1, 2, 3, 4]
+    api.advance(600)
+    assert "later" in [one["body"] for one in await api.claim(20)]
+
+
+async def test_who_holds_a_message_keeps_it_and_new_ones_are_served(drained: Drained) -> None:
+    api = drained.api
+    await api.post({"body": "held"}, {"body": "lapses"}, {"body": "ready"})
+    held, lapses = await api.claim(2, ttl=60, grace=60)
+    await drained.drain()
+    await drained.until(messages_moved=1)
+    await api.post({"body": "new"})
+    found = await api.claim(10)
+    assert sorted(one["body"] for one in found) == ["new", "ready"]
+    for one in found:
+        assert (await api.call("DELETE", one["href"])).status_code == 204
+    assert (await api.call("GET", f"claims/{claim_id_of(held)}")).status_code == 200
+    assert (await api.call("DELETE", held["href"])).status_code == 204
+    assert await api.claim(10) == []
+    assert (await drained.state())["state"] == "running"
+    api.advance(61)
+    await drained.until(state="completed")
+    (again,) = await api.claim(10, "&details=true")
+    assert (again["body"], again["claim_count"]) == ("lapses", 2)
+    assert again["id"] == lapses["id"]
+
+
+async def test_dead_letters_go_with_their_queue(drained: Drained) -> None:
+    api = drained.api
+    await api.call("PUT", "", {"_dead_letter_queue": "dead", "_max_claim_count": 1})
+    await api.post({"body": "dies"}, {"body": "lives"})
+    await api.claim(1, ttl=60, grace=60)
+    api.advance(61)
+    await api.claim(1, ttl=60, grace=60)
+    api.advance(61)
+    await drained.drain()
+    await drained.until(state="completed")
+    assert await api.claim(10) == []
+    letters = (await api.call("GET", "/v2/queues/dead/messages?echo=true")).json()["messages"]
+    assert sorted(one["body"] for one in letters) == ["dies", "lives"]
+    redriven = await api.call("POST", "/v2/queues/dead/redrives", {"ids": [letters[0]["id"]]})
+    assert redriven.json()["done"] == 1
+    assert len(await api.claim(10)) == 1
+
+
+async def test_a_pool_whose_queues_can_go_nowhere_says_so(
+    make_api: MakeApi, tmp_path: Path
+) -> None:
+    store = f"embedded:{tmp_path}/home"
+    async with make_api(admin_mode=True, pooling=True, drain_wait=0.1, store=store) as api:
+        drained = Drained(api, tmp_path)
+        await drained.make()
+        await api.post({"body": 1})
+        await drained.drain()
+        await drained.until(
+            problem=f"No pool takes in the messages of {api.queue!r}: register one whose store has "
+            "the capability adopt, such as Redis."
+        )
+        assert [one["body"] for one in await api.claim(1)] == [1]

@@ -1,0 +1,115 @@
+"""Two pools on two different stores are drained under load, and a history watches.
+
+The server is killed meanwhile, ZAQAR_TEST_KILL_ROUNDS times (once unless told).
+"""
+
+import asyncio
+import os
+import random
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.history import Habits, History, RecordingClient, everything
+from tests.server import ServerProcess
+from tests.services.redis import start_redis
+
+pytestmark = pytest.mark.anyio
+HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-Id": "history"}
+LATER_MS = 600_000
+ROUNDS = int(os.environ.get("ZAQAR_TEST_KILL_ROUNDS", "1"))
+
+
+async def call(url: str, method: str, path: str, document: Any = None) -> Any:
+    async with httpx.AsyncClient(base_url=url, headers=HEADERS, timeout=60) as http:
+        answer = await http.request(method, path, json=document)
+        answer.raise_for_status()
+        return answer.json() if answer.content else None
+
+
+async def make(url: str, redis: str, directory: Path) -> list[str]:
+    """Make two pools with two queues in each, and a third one for them to go to."""
+    queues = []
+    uris = {"redis": f"{redis}/1", "embedded": f"embedded:{directory}/old"}
+    for name, uri in uris.items():
+        await call(url, "PUT", f"/v2/pools/{name}", {"uri": uri, "weight": 1})
+        for n in range(2):
+            queues.append(f"{name}-{n}")
+            metadata = {"_default_message_delay": 1, "_dead_letter_queue": f"{name}-dead"}
+            await call(url, "PUT", f"/v2/queues/{queues[-1]}", metadata)
+        await call(url, "PATCH", f"/v2/pools/{name}", {"weight": 0})
+    await call(url, "PUT", "/v2/pools/new", {"uri": f"{redis}/2", "weight": 1})
+    return queues
+
+
+@asynccontextmanager
+async def load(server: ServerProcess, history: History, queues: list[str]) -> AsyncIterator[None]:
+    """Let six clients work; in the end the server is killed with them."""
+    clients = [
+        RecordingClient(
+            history,
+            server.url,
+            queues,
+            str(uuid.uuid4()),
+            random.getrandbits(32),
+            habits=Habits(settles=True, sizes=(5, 20)),
+        )
+        for _ in range(6)
+    ]
+    tasks = [
+        asyncio.create_task(client.run(produces=number % 2 == 0))
+        for number, client in enumerate(clients)
+    ]
+    yield
+    server.kill()
+    await asyncio.gather(*tasks)
+    history.restarts += 1
+
+
+async def test_two_pools_are_drained_under_load_and_no_promise_is_broken(tmp_path: Path) -> None:
+    history = History()
+    clock = tmp_path / "clock"
+    with start_redis() as redis:
+        databases = redis.url.rpartition("/")[0]
+        server = ServerProcess(
+            f"{databases}/3",
+            *("--admin-mode", "--pooling"),
+            env={"ZAQAR_LITE_CLOCK_OFFSET_FILE": str(clock), "ZAQAR_LITE_DRAIN_WAIT": "0.3"},
+        )
+        try:
+            await asyncio.to_thread(server.start)
+            queues = await make(server.url, databases, tmp_path)
+            async with load(server, history, queues):
+                await asyncio.sleep(0.8)
+                for name in ("redis", "embedded"):
+                    await call(server.url, "POST", f"/v2/pools/{name}/drain")
+                await asyncio.sleep(random.uniform(0.5, 1.5))
+            await asyncio.to_thread(server.start)
+            for _ in range(ROUNDS - 1):
+                async with load(server, history, queues):
+                    await asyncio.sleep(random.uniform(0.5, 1.5))
+                await asyncio.to_thread(server.start)
+            clock.write_text(str(LATER_MS))  # what the clients hold lapses
+            moved = 0
+            for name in ("redis", "embedded"):
+                async with asyncio.timeout(60):
+                    while True:
+                        drain = await call(server.url, "GET", f"/v2/pools/{name}/drain")
+                        if drain["state"] == "completed":
+                            break
+                        await asyncio.sleep(0.2)
+                moved += drain["messages_moved"]
+                await call(server.url, "DELETE", f"/v2/pools/{name}")
+            names = [*queues, "redis-dead", "embedded-dead"]
+            history.end([text for name in names for text in await everything(server.url, name)])
+        finally:
+            server.close()
+    print(history.summary(), f"{moved} moved")
+    assert history.violations() == []
+    assert moved > 50
+    assert history.holds

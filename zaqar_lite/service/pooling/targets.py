@@ -1,0 +1,77 @@
+"""Where the queues of a pool that is drained go: another pool that takes their messages in."""
+
+import random
+from collections.abc import Sequence
+
+from zaqar_lite.domain import metadata as rules
+from zaqar_lite.domain.errors import NotFound, Unavailable, Unsupported
+from zaqar_lite.domain.models import Capability, QueueRef
+from zaqar_lite.service.pooling.catalogue import Catalogue, flavor_name
+from zaqar_lite.service.pooling.pool import Pool
+from zaqar_lite.service.pooling.registry import Registry
+from zaqar_lite.service.pooling.stores import PooledMessages
+from zaqar_lite.storage.management import ManagementStore
+
+_MOST_SOURCES = 1_000
+
+
+class Targets:
+    """Choose pools for queues that have to leave theirs."""
+
+    def __init__(
+        self,
+        messages: PooledMessages,
+        management: ManagementStore,
+        registry: Registry,
+        catalogue: Catalogue,
+    ) -> None:
+        self._messages = messages
+        self._management = management
+        self._registry = registry
+        self._catalogue = catalogue
+
+    async def choose(self, queue: QueueRef, pool: str) -> str | None:
+        """The pool that a queue goes to from `pool`; None: the server's own store.
+
+        A queue, its dead letters and its lines go to the same one.
+
+        Raises:
+            Unavailable: no pool of its flavor takes new queues.
+            Unsupported: none of those that fit takes in messages of another store.
+        """
+        record = await self._management.get_queue(queue)
+        metadata = {} if record is None else record.metadata
+        for other in await self._beside(queue, rules.dead_letter_target(metadata)):
+            place = (await self._catalogue.entry(other)).place
+            if place.draining == pool:
+                return place.pool
+        flavor = flavor_name(metadata)
+        try:
+            fitting = await self._registry.fitting(queue.project, flavor)
+        except NotFound:  # the flavor is no more
+            flavor, fitting = None, await self._registry.fitting(queue.project, None)
+        able = [one for one in fitting if one.name != pool and await self._adopts(one)]
+        if able:
+            return random.choices(able, [one.weight for one in able])[0].name  # noqa: S311 - a share
+        if flavor is None and not fitting:
+            home = await self._messages.pool(None)
+            if Capability.ADOPT in home.capabilities:
+                return None
+        raise Unsupported(
+            f"No pool takes in the messages of {queue.name!r}: register one whose store has the "
+            f"capability {Capability.ADOPT.value}, such as Redis."
+        )
+
+    async def _beside(self, queue: QueueRef, target: str | None) -> Sequence[QueueRef]:
+        """The queues that lie in the same pool as this one, whatever happens."""
+        line_of = (await self._catalogue.entry(queue)).place.beside
+        names = [name for name in (target, line_of) if name is not None]
+        names += await self._management.dead_letter_sources(queue, limit=_MOST_SOURCES)
+        return [QueueRef(queue.project, name) for name in names]
+
+    async def _adopts(self, pool: Pool) -> bool:
+        try:
+            store = await self._messages.pool(pool.name)
+        except Unavailable:
+            return False
+        return Capability.ADOPT in store.capabilities
