@@ -8,12 +8,11 @@ The queues of notes lie in every store, each beside the messages that it is abou
 """
 
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from zaqar_lite.domain.errors import Conflict, Invalid, NotFound, Unavailable
-from zaqar_lite.domain.histories import HistoryPage, HistoryState
 from zaqar_lite.domain.models import (
     NO_RETRIES,
     Capability,
@@ -380,16 +379,9 @@ class PooledMessages(MessageStore):
                 logger.warning("sweep of the pool %r put off: %s", name, exc)
         return swept
 
-    async def history(
-        self, queue: QueueRef, state: HistoryState, *, marker: str | None, limit: int
-    ) -> HistoryPage:
-        """List what the store where the queue lies keeps."""
-        at = await self._at(queue)
-        return await at.store.history(queue, state, marker=marker, limit=limit)
-
     async def _open_pools(self) -> None:
-        known: Mapping[str, object] = await self._registry.known()
-        for pool in (await self._registry.known()).values():
+        known = await self._registry.known()
+        for pool in known.values():
             self._branches.begin(pool)
         for name in self._branches.stores():
             if name not in known:
@@ -397,5 +389,11 @@ class PooledMessages(MessageStore):
 
 
 def _sum(one: Swept, other: Swept) -> Swept:
-    counts = (own + others for own, others in zip(one[:5], other[:5], strict=True))
-    return Swept(*counts, letters_in=one.letters_in | other.letters_in)
+    return Swept(
+        one.expired + other.expired,
+        one.promoted + other.promoted,
+        one.lapsed + other.lapsed,
+        one.moved + other.moved,
+        one.deleted + other.deleted,
+        one.letters_in | other.letters_in,
+    )
