@@ -141,7 +141,7 @@ class Deliveries:
             return
         all_of_queue = await self._subscribers.of(queue, note.version)
         if not all_of_queue:
-            await self._subscriptions.unmark(queue)
+            await self._subscriptions.marks.clear(queue)
             return
         policy = await self._policy_of(queue)
         payload = msgspec.Raw(payload_of(due))

@@ -129,7 +129,7 @@ class Ordering:
             subscription = await self._subscriptions.get(queue, subscription_id)
         except NotFound:
             await self._messages.drop(line_of(queue.project, subscription_id))
-            await self._subscriptions.mark_ordered(queue, subscription_id, ordered=False)
+            await self._subscriptions.marks.order(queue, subscription_id, ordered=False)
             return None
         held = _Held(self._management, queue, subscription.name)
         await held.read()

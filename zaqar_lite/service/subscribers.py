@@ -100,3 +100,17 @@ class Subscribers:
         name = f"{queue.name}/{identifier}"
         record = await self._management.get_record(KIND, queue.project, name)
         return None if record is None else Subscription.decode(record)
+
+
+async def count_in_project(management: ManagementStore, project: str, *, most: int) -> int:
+    """Count the live subscriptions of a project, up to `most`."""
+    found = 0
+    after: tuple[str, str] | None = None
+    while found < most:
+        limit = min(most - found, _PAGE)
+        page = await management.list_records(KIND, project, after=after, limit=limit)
+        found += len(page)
+        if len(page) < limit:
+            break
+        after = (project, page[-1].name)
+    return found

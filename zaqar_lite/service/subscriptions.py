@@ -5,9 +5,7 @@ from being there twice. The queue's own record is marked in the same request: so
 without a call of its own whether the queue has subscriptions.
 """
 
-import hashlib
 import hmac
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
@@ -18,15 +16,13 @@ from zaqar_lite.domain.errors import (
     Invalid,
     LimitReached,
     NotFound,
-    QueueChanged,
     QuotaReached,
     RecordChanged,
     Unavailable,
 )
 from zaqar_lite.domain.ids import is_message_id, new_message_id
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.metadata import ORDERED, SUBSCRIBED
-from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
+from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.domain.subscriptions import (
     KIND,
@@ -39,21 +35,21 @@ from zaqar_lite.domain.subscriptions import (
     new_token,
 )
 from zaqar_lite.domain.topics import check_queue_subscriber, is_topic, queue_in
+from zaqar_lite.service.identity.trusts import MakeTrust, trusted
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.subscribers import Subscribers, count_subscriptions, list_subscriptions
+from zaqar_lite.service.subscriber_names import SubscriberNames
+from zaqar_lite.service.subscribers import (
+    Subscribers,
+    count_in_project,
+    count_subscriptions,
+    list_subscriptions,
+)
+from zaqar_lite.service.subscription_marks import Marks
 from zaqar_lite.storage.management import ManagementStore
 
-_SUBSCRIBER = "subscriber"
 _MAX_ROUNDS = 20
-_PAGE = 1_000
-MAX_ORDERED = 10
-"""Ordered subscriptions of a queue: each post writes a note for each of them."""
 _OLD_SECRET_MS = 86_400_000
-
-
-MakeTrust = Callable[[int], Awaitable[str]]
-"""Makes a trust from who asks, for so many seconds, and answers its id."""
 
 
 class Confirmations(Protocol):
@@ -91,9 +87,11 @@ class Subscriptions:
     ) -> None:
         self._management = management
         self._quota_of = quota_of
-        self._queues = queues
         self._policies = policies
         self._subscribers = subscribers
+        self._names = SubscriberNames(management)
+        self.marks = Marks(management, queues, policies)
+        """The marks that tell posts of subscriptions."""
         self._confirmations = confirmations
         self._limits = limits
         self._clock = clock
@@ -125,35 +123,35 @@ class Subscriptions:
         subscriber = draft.subscriber or ""
         self._check(queue, None if listens else subscriber, draft.options)
         for _ in range(_MAX_ROUNDS):
-            named, there = await self._find(queue, subscriber)
+            named = await self._names.find(queue, subscriber)
+            there = None if named is None else await self._get(queue, named.id)
             if there is not None and there.subscriber == subscriber:
                 if there.confirmed:
                     raise Conflict("Such a subscription exists already, and is confirmed.")
                 if not (await self._policies.get(queue)).subscribed:
-                    await self._mark(
-                        queue, there
-                    )  # who made it has not come to that yet, or crashed
+                    # Who made it has not come to that yet, or crashed.
+                    await self.marks.add(there)
                 await self._ask(there)
                 return Subscribed(there.id, None)
             await self._check_room(queue)
             if (draft.options or {}).get("ordered"):
-                await self._check_lines(queue, "")
+                await self.marks.check_lines(queue, "")
             # A name without a subscription is one that somebody makes just now, or a crash left:
             # whoever writes it first under that id has made it.
             is_begun = named is not None and there is None
-            made = self._new(_id_in(named) if named and is_begun else None, queue, draft)
-            made = await _trusted(made, trust)
+            made = self._new(named.id if named and is_begun else None, queue, draft)
+            made = await trusted(made, trust)
             value = made.encode()
             try:
                 if not is_begun:
-                    await self._name(made, expected=named.version if named else 0)
+                    await self._names.take(made, expected=named.version if named else 0)
                 await self._management.put_record(
                     KIND, queue.project, made.name, value, expected=0, ttl_ms=made.ttl * 1000
                 )
             except RecordChanged:
                 continue
             await self._check_quota(made)
-            await self._mark(queue, made)
+            await self.marks.add(made)
             self._subscribers.forget(queue)
             await self._ask(made)
             return Subscribed(made.id, made.secrets[0].text)
@@ -213,26 +211,27 @@ class Subscriptions:
                     confirmed=queue_in(draft.subscriber) is not None,
                     token=new_token(),
                 )
-                named, there = await self._find(queue, new.subscriber)
+                named = await self._names.find(queue, new.subscriber)
+                there = None if named is None else await self._get(queue, named.id)
                 if there is not None and there.id != old.id and there.subscriber == new.subscriber:
                     raise Conflict("The queue has another subscription with this subscriber.")
-                await self._name(new, expected=named.version if named else 0)
+                await self._names.take(new, expected=named.version if named else 0)
             elif draft.ttl is not None:
-                await self._name(new, expected=None)
+                await self._names.take(new, expected=None)
             if draft.ttl is not None or new.subscriber != old.subscriber:
-                new = await _trusted(new, trust)
+                new = await trusted(new, trust)
             return new
 
         if draft.disabled:
             raise Invalid("A subscription is disabled by the server; delete it to end it.")
         self._check(queue, draft.subscriber, draft.options)
         if (draft.options or {}).get("ordered"):
-            await self._check_lines(queue, subscription_id)
+            await self.marks.check_lines(queue, subscription_id)
         old, new = await self._change(queue, subscription_id, change)
         if new.is_ordered != old.is_ordered:
-            await self.mark_ordered(queue, new.id, ordered=new.is_ordered)
+            await self.marks.order(queue, new.id, ordered=new.is_ordered)
         if new.subscriber != old.subscriber:
-            await self._unname(old)
+            await self._names.give_free(old)
             await self._ask(new)
 
     async def delete(self, queue: QueueRef, subscription_id: str) -> None:
@@ -240,11 +239,11 @@ class Subscriptions:
         there = await self._get(queue, subscription_id)
         if there is None:
             return
-        await self._unname(there)
+        await self._names.give_free(there)
         await self._management.delete_record(KIND, queue.project, there.name)
         self._subscribers.forget(queue)
         if there.is_ordered:
-            await self.mark_ordered(queue, there.id, ordered=False)
+            await self.marks.order(queue, there.id, ordered=False)
 
     async def confirm(
         self, queue: QueueRef, subscription_id: str, *, confirmed: bool, token: str | None
@@ -301,72 +300,9 @@ class Subscriptions:
         for subscription in await list_subscriptions(self._management, queue):
             await self.delete(queue, subscription.id)
 
-    async def unmark(self, queue: QueueRef) -> None:
-        """Let posts pass over a queue that has no subscription any more.
-
-        A subscription that is made meanwhile counts the mark up, and this does nothing.
-        """
-        record = await self._management.get_queue(queue)
-        if record is None or SUBSCRIBED not in record.metadata:
-            return
-        if await count_subscriptions(self._management, queue, most=1):
-            return
-        metadata = {
-            name: value
-            for name, value in record.metadata.items()
-            if name not in (SUBSCRIBED, ORDERED)
-        }
-        try:
-            await self._management.update_queue(replace(record, metadata=metadata))
-        except QueueChanged:
-            return
-        self._policies.forget(queue)
-
-    async def _check_lines(self, queue: QueueRef, subscription_id: str) -> None:
-        lines = {*(await self._policies.get(queue)).ordered} - {subscription_id}
-        if len(lines) >= MAX_ORDERED:
-            raise Invalid(f"A queue may have {MAX_ORDERED} ordered subscriptions.")
-
     async def _ask(self, subscription: Subscription) -> None:
         if self._confirmations is not None and not subscription.confirmed:
             await self._confirmations.ask(subscription)
-
-    async def mark_ordered(self, queue: QueueRef, subscription_id: str, *, ordered: bool) -> None:
-        """Let posts bring their notes to a subscription's line, or not any more."""
-        if not is_topic(queue) and await self._management.get_queue(queue) is not None:
-            await self._change_marks(queue, subscription_id, ordered=ordered, count=0)
-
-    async def _mark(self, queue: QueueRef, made: Subscription) -> None:
-        """Mark the queue's record, which is made unless it is there, by another number."""
-        if not is_topic(queue):  # a post to a topic always leaves a note
-            await self._change_marks(queue, made.id, ordered=made.is_ordered, count=1)
-
-    async def _change_marks(
-        self, queue: QueueRef, subscription_id: str, *, ordered: bool, count: int
-    ) -> None:
-        for _ in range(_MAX_ROUNDS):
-            record = await self._management.get_queue(queue)
-            if record is None:
-                await self._queues.ensure(queue)
-                continue
-            metadata = dict(record.metadata)
-            metadata[SUBSCRIBED] = record.metadata.get(SUBSCRIBED, 0) + count
-            lines = {*metadata.pop(ORDERED, ()), subscription_id}
-            if not ordered:
-                lines.discard(subscription_id)
-            if lines:
-                metadata[ORDERED] = sorted(lines)
-            if metadata == record.metadata:
-                return
-            try:
-                await self._management.update_queue(
-                    QueueRecord(queue, metadata, record.version, record.exposing)
-                )
-            except QueueChanged:
-                continue
-            self._policies.forget(queue)
-            return
-        raise Unavailable(f"The queue {queue.name!r} is being changed too often.")
 
     async def _change(
         self,
@@ -421,41 +357,6 @@ class Subscriptions:
             token=new_token(),
         )
 
-    async def _find(
-        self, queue: QueueRef, subscriber: str
-    ) -> tuple[Record | None, Subscription | None]:
-        """The record of a subscriber's name, and the live subscription that it stands for.
-
-        That one may have another subscriber by now.
-        """
-        named = await self._management.get_record(
-            _SUBSCRIBER, queue.project, _name_of(queue, subscriber)
-        )
-        if named is None:
-            return None, None
-        return named, await self._get(queue, _id_in(named))
-
-    async def _name(self, made: Subscription, *, expected: int | None) -> None:
-        await self._management.put_record(
-            _SUBSCRIBER,
-            made.queue.project,
-            _name_of(made.queue, made.subscriber),
-            json.dumps({"id": made.id}).encode(),
-            expected=expected,
-            ttl_ms=made.ttl * 1000,
-        )
-
-    async def _unname(self, old: Subscription) -> None:
-        """Give a subscriber's name free, unless it stands for another subscription by now."""
-        project, name = old.queue.project, _name_of(old.queue, old.subscriber)
-        named = await self._management.get_record(_SUBSCRIBER, project, name)
-        if named is None or _id_in(named) != old.id:
-            return
-        try:
-            await self._management.delete_record(_SUBSCRIBER, project, name, expected=named.version)
-        except RecordChanged:
-            return
-
     async def _check_room(self, queue: QueueRef) -> None:
         most = self._limits.max_subscriptions_per_queue
         if await count_subscriptions(self._management, queue, most=most) >= most:
@@ -478,16 +379,7 @@ class Subscriptions:
 
     async def count(self, project: str, *, most: int) -> int:
         """Count the live subscriptions of a project, up to `most`."""
-        found = 0
-        after: tuple[str, str] | None = None
-        while found < most:
-            limit = min(most - found, _PAGE)
-            page = await self._management.list_records(KIND, project, after=after, limit=limit)
-            found += len(page)
-            if len(page) < limit:
-                break
-            after = (project, page[-1].name)
-        return found
+        return await count_in_project(self._management, project, most=most)
 
     def _check(
         self, queue: QueueRef, subscriber: str | None, options: Mapping[str, object] | None
@@ -504,20 +396,3 @@ class Subscriptions:
         for name in ("dead_letter_queue", "events_queue"):
             if options is not None and options.get(name) == queue.name:
                 raise Invalid(f"options.{name} must be another queue than the queue itself.")
-
-
-def _id_in(named: Record) -> str:
-    return str(json.loads(named.value)["id"])
-
-
-def _name_of(queue: QueueRef, subscriber: str) -> str:
-    return f"{queue.name}/{hashlib.sha256(subscriber.encode()).hexdigest()}"
-
-
-async def _trusted(subscription: Subscription, make: MakeTrust | None) -> Subscription:
-    """The subscription with a trust as long as its life, if it needs one."""
-    if not subscription.needs_trust:
-        return replace(subscription, trust="")
-    if make is None:
-        raise Invalid("A subscriber with trust+ needs a request with a token of Keystone.")
-    return replace(subscription, trust=await make(subscription.ttl))

@@ -17,8 +17,8 @@ from zaqar_lite.domain.subscriptions import (
 )
 from zaqar_lite.domain.topics import name_of, queue_in
 from zaqar_lite.service.identity.authority import Authority
-from zaqar_lite.service.identity.trusts import Trusts
-from zaqar_lite.service.subscriptions import MakeTrust, Subscriptions
+from zaqar_lite.service.identity.trusts import MakeTrust, Trusts
+from zaqar_lite.service.subscriptions import Subscriptions
 
 DEFAULT_LIMIT = 10
 UNABLE_TO_UPDATE = "Unable to update subscription"

@@ -7,6 +7,8 @@ when a message is sent, and kept in memory for half of its life.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -14,9 +16,12 @@ from weakref import WeakValueDictionary
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Forbidden, Invalid, NotFound, Unavailable
 from zaqar_lite.domain.identity import How, Principal
+from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.identity.keystone import Keystone, parse_token
 
 _MAX_TOKENS = 1_000
+MakeTrust = Callable[[int], Awaitable[str]]
+"""Makes a trust from who asks, for so many seconds, and answers its id."""
 
 
 class _Kept(NamedTuple):
@@ -88,3 +93,16 @@ class Trusts:
         if len(self._kept) > _MAX_TOKENS:
             self._kept.popitem(last=False)
         return kept
+
+
+async def trusted(subscription: Subscription, make: MakeTrust | None) -> Subscription:
+    """Give a subscription a trust as long as its life, if it needs one.
+
+    Raises:
+        Invalid: it needs one, and nobody can make it.
+    """
+    if not subscription.needs_trust:
+        return replace(subscription, trust="")
+    if make is None:
+        raise Invalid("A subscriber with trust+ needs a request with a token of Keystone.")
+    return replace(subscription, trust=await make(subscription.ttl))

@@ -1,0 +1,97 @@
+"""Marks of a queue's own record: that it has subscriptions, and which of them are ordered.
+
+So a post learns without a call of its own whether, and to which lines, it leaves notes.
+"""
+
+from dataclasses import replace
+
+from zaqar_lite.domain.errors import Invalid, QueueChanged, Unavailable
+from zaqar_lite.domain.metadata import ORDERED, SUBSCRIBED
+from zaqar_lite.domain.models import QueueRecord, QueueRef
+from zaqar_lite.domain.subscriptions import Subscription
+from zaqar_lite.domain.topics import is_topic
+from zaqar_lite.service.policy import Policies
+from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.subscribers import count_subscriptions
+from zaqar_lite.storage.management import ManagementStore
+
+MAX_ORDERED = 10
+"""Ordered subscriptions of a queue: each post writes a note for each of them."""
+_MAX_ROUNDS = 20
+
+
+class Marks:
+    """Set and clear the marks of queues; a topic has none, its posts always leave a note."""
+
+    def __init__(self, management: ManagementStore, queues: Queues, policies: Policies) -> None:
+        self._management = management
+        self._queues = queues
+        self._policies = policies
+
+    async def check_lines(self, queue: QueueRef, subscription_id: str) -> None:
+        """Refuse another ordered subscription where the queue has as many as it may.
+
+        Raises:
+            Invalid: it has, not counting this one.
+        """
+        lines = {*(await self._policies.get(queue)).ordered} - {subscription_id}
+        if len(lines) >= MAX_ORDERED:
+            raise Invalid(f"A queue may have {MAX_ORDERED} ordered subscriptions.")
+
+    async def add(self, made: Subscription) -> None:
+        """Mark the queue's record, which is made unless it is there, by another number."""
+        if not is_topic(made.queue):
+            await self._change(made.queue, made.id, ordered=made.is_ordered, count=1)
+
+    async def order(self, queue: QueueRef, subscription_id: str, *, ordered: bool) -> None:
+        """Let posts bring their notes to a subscription's line, or not any more."""
+        if not is_topic(queue) and await self._management.get_queue(queue) is not None:
+            await self._change(queue, subscription_id, ordered=ordered, count=0)
+
+    async def clear(self, queue: QueueRef) -> None:
+        """Let posts pass over a queue that has no subscription any more.
+
+        A subscription that is made meanwhile counts the mark up, and this does nothing.
+        """
+        record = await self._management.get_queue(queue)
+        if record is None or SUBSCRIBED not in record.metadata:
+            return
+        if await count_subscriptions(self._management, queue, most=1):
+            return
+        metadata = {
+            name: value
+            for name, value in record.metadata.items()
+            if name not in (SUBSCRIBED, ORDERED)
+        }
+        try:
+            await self._management.update_queue(replace(record, metadata=metadata))
+        except QueueChanged:
+            return
+        self._policies.forget(queue)
+
+    async def _change(
+        self, queue: QueueRef, subscription_id: str, *, ordered: bool, count: int
+    ) -> None:
+        for _ in range(_MAX_ROUNDS):
+            record = await self._management.get_queue(queue)
+            if record is None:
+                await self._queues.ensure(queue)
+                continue
+            metadata = dict(record.metadata)
+            metadata[SUBSCRIBED] = record.metadata.get(SUBSCRIBED, 0) + count
+            lines = {*metadata.pop(ORDERED, ()), subscription_id}
+            if not ordered:
+                lines.discard(subscription_id)
+            if lines:
+                metadata[ORDERED] = sorted(lines)
+            if metadata == record.metadata:
+                return
+            try:
+                await self._management.update_queue(
+                    QueueRecord(queue, metadata, record.version, record.exposing)
+                )
+            except QueueChanged:
+                continue
+            self._policies.forget(queue)
+            return
+        raise Unavailable(f"The queue {queue.name!r} is being changed too often.")
