@@ -202,15 +202,15 @@ class State:
     async def rows(self, start: bytes, end: bytes | None = None) -> AsyncIterator[Row]:
         """Read the stored records of a range, or of a prefix, one by one.
 
-        Where the metadata log can't be read on, that is named: each message is served without it.
-        Raises Unreadable: other records can't be read on.
+        Where the metadata log, or the list of what no queue received, can't be read on, that is
+        named: what is in queues is served without it. Raises Unreadable: other records can't be.
         """
         try:
             async for chunk in self.engine.scan(start, after_prefix(start) if end is None else end):
                 for row in chunk:
                     yield row
         except Unreadable as exc:
-            if not start.startswith(keys.LOG):
+            if not start.startswith((keys.LOG, keys.prefix(RecordType.UNROUTED))):
                 raise
             logger.error("damaged: %s", exc)
             self.damages.append(Damage(exc.last, str(exc)))
