@@ -86,7 +86,7 @@ def pool_routes(handlers: PoolHandlers, drains: DrainHandlers) -> tuple[Route, .
             "show_pool_drain",
             "Tell how far a pool is drained",
             (200, 404, 503),
-            Access("pools:get", Verb.ADMIN),
+            Access("pools:get_drain", Verb.ADMIN),
             answer="Drain",
         ),
     )

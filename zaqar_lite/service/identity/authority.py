@@ -26,6 +26,7 @@ _OPERATORS = frozenset(
         "pools:update",
         "pools:delete",
         "pools:drain",
+        "pools:get_drain",
         "flavors:create",
         "flavors:update",
         "flavors:delete",

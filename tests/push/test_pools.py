@@ -1,0 +1,48 @@
+"""Queues in pools deliver, also while their pool is drained and when it is gone."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.api.conftest import MakeApi, make_api  # noqa: F401 - a fixture
+from tests.push.receiver import Receiver
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_queue_in_a_pool_delivers_and_goes_on_when_it_has_moved(
+    make_api: MakeApi,  # noqa: F811 - the fixture above
+    tmp_path: Path,
+) -> None:
+    settings = {"admin_mode": True, "pooling": True, "drain_wait": 0.1}
+    async with (
+        make_api(delivery_allowed="127.0.0.0/8", **settings) as api,
+        Receiver() as receiver,
+        Receiver() as orderly,
+    ):
+        pool = {"uri": f"embedded:{tmp_path}/pool", "weight": 1}
+        await api.call("PUT", "/v2/pools/one", pool)
+        for url, options in ((receiver.url, {}), (orderly.url, {"ordered": True})):
+            document = {"subscriber": url, "options": options}
+            answer = await api.call("POST", "subscriptions", document)
+            assert answer.status_code == 201
+        await api.post({"body": "in the pool"})
+        for each in (receiver, orderly):
+            (came,) = await each.wait(1, seconds=60)
+            assert came.document["body"] == "in the pool"
+        await api.call("PATCH", "/v2/pools/one", {"weight": 0})
+        await api.call("POST", "/v2/pools/one/drain")
+        await api.post({"body": "on the way"})
+        for each in (receiver, orderly):
+            assert (await each.wait(2, seconds=60))[-1].document["body"] == "on the way"
+        async with asyncio.timeout(60):
+            while True:
+                drain = (await api.call("GET", "/v2/pools/one/drain")).json()
+                if drain["state"] == "completed":
+                    break
+                await asyncio.sleep(0.1)
+        assert (await api.call("DELETE", "/v2/pools/one")).status_code == 204
+        await api.post({"body": "elsewhere"})
+        for each in (receiver, orderly):
+            assert (await each.wait(3, seconds=60))[-1].document["body"] == "elsewhere"
