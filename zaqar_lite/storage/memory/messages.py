@@ -1,9 +1,7 @@
 """Messages and claims in memory: every operation is one step without an await inside."""
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
-from itertools import islice
+from collections.abc import Collection, Iterable, Sequence
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
@@ -13,7 +11,7 @@ from zaqar_lite.domain.errors import (
     NotFound,
     Unsupported,
 )
-from zaqar_lite.domain.ids import Marker, new_claim_id
+from zaqar_lite.domain.ids import new_claim_id
 from zaqar_lite.domain.models import (
     NO_RETRIES,
     Capability,
@@ -23,13 +21,10 @@ from zaqar_lite.domain.models import (
     Edit,
     Message,
     Move,
-    Page,
     QueueRef,
     Refusal,
     RefusalReason,
     Retries,
-    Selection,
-    Stats,
     StoreOptions,
     Swept,
     Take,
@@ -38,8 +33,6 @@ from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.base import (
     MAX_EXAMINED,
-    Listener,
-    MessageStore,
     RetriesOf,
     no_retries,
 )
@@ -49,13 +42,14 @@ from zaqar_lite.storage.memory.claiming import Claiming, Step
 from zaqar_lite.storage.memory.entries import Entry
 from zaqar_lite.storage.memory.posting import Posting
 from zaqar_lite.storage.memory.queue import Queue
+from zaqar_lite.storage.memory.reading import Reading
 from zaqar_lite.storage.memory.state import State
 
 _STEP = 500
 """Messages of a post that are prepared, or entries that are looked at, in one step."""
 
 
-class MemoryMessageStore(MessageStore):
+class MemoryMessageStore(Reading):
     """The reference message store.
 
     Readers compare instants, so that what time alone has ended costs them nothing; claims and the
@@ -76,27 +70,10 @@ class MemoryMessageStore(MessageStore):
     )
 
     def __init__(self, shared: State, clock: Clock, options: StoreOptions) -> None:
-        self._state = shared
-        self._clock = clock
+        super().__init__(shared, clock)
         self._options = options
         self._claiming = Claiming(shared, clock, self._announce)
         self._posting = Posting(shared, clock, options, self._announce)
-        self._watched: Counter[QueueRef] = Counter()
-        self._listener: Listener | None = None
-
-    @property
-    def examined(self) -> int:
-        """How many entries the operations on the queues there are have looked at (for tests)."""
-        return sum(queue.examined for queue in self._state.queues.values())
-
-    async def open(self) -> None:
-        """Do nothing: there is nothing to connect to."""
-
-    async def close(self) -> None:
-        """Do nothing: the state goes with the stores."""
-
-    async def ping(self) -> None:
-        """Do nothing: the store always answers."""
 
     async def post(
         self,
@@ -133,54 +110,6 @@ class MemoryMessageStore(MessageStore):
             await asyncio.sleep(0)
             await asyncio.sleep(0)  # in between new requests are read, and answered
         return made, are_plain
-
-    async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
-        """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
-        self._state.check_version(queue, selection.version)
-        there = self._state.queues.get(queue)
-        if there is None:
-            return Page((), None)
-        after, last = _resolve(selection.marker, there), _resolve(selection.until, there)
-        page = Page((), None)
-        while there is not None:
-            now = self._clock.now_ms()
-            found: list[Message] = []
-            examined = 0
-            positions = there.order.irange(after, last, inclusive=(False, True))
-            for position in islice(positions, MAX_EXAMINED):
-                examined += 1
-                entry = there.entries[position]
-                page.marker = after = position
-                if (
-                    entry.expires_at > now
-                    and (selection.include_claimed or not entry.is_away(now))
-                    and (selection.include_delayed or not entry.waits(now))
-                    and (
-                        selection.exclude_client_id is None
-                        or entry.client_id != selection.exclude_client_id
-                    )
-                ):
-                    found.append(entry.full_view(now, details=selection.details))
-                    if len(found) == selection.limit:
-                        break
-            there.examined += examined
-            if found or examined < MAX_EXAMINED:
-                page.messages = found
-                break
-            await asyncio.sleep(0)  # others may act between two steps: the marker holds its place
-            there = self._state.queues.get(queue)
-        return page
-
-    async def get_messages(
-        self, queue: QueueRef, ids: Collection[str], *, details: bool = False
-    ) -> Sequence[Message]:
-        """Fetch messages by id; see the seam."""
-        there = self._state.queues.get(queue)
-        if there is None:
-            return ()
-        now = self._clock.now_ms()
-        found = [there.live(key, now) for key in dict.fromkeys(ids)]
-        return [entry.full_view(now, details=details) for entry in found if entry is not None]
 
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Change a delayed message; see the seam."""
@@ -352,35 +281,6 @@ class MemoryMessageStore(MessageStore):
             self._state.discard(there.clear())
         self._state.remove_record(queue)
 
-    async def stats(self, queue: QueueRef) -> Stats:
-        """Count the live messages; see the seam."""
-        while (there := self._state.queues.get(queue)) is not None:
-            now = self._clock.now_ms()
-            if there.expire(now, MAX_EXAMINED) == MAX_EXAMINED:
-                await asyncio.sleep(0)  # much has expired: others act between two steps
-                continue
-            self._state.close(queue, there)
-            if not there.entries:
-                break
-            oldest, newest = (there.entries[there.order[end]].full_view(now) for end in (0, -1))
-            return Stats(*there.counts(now), oldest, newest, there.ready_since(now))
-        return Stats()
-
-    async def census(self) -> AsyncIterator[QueueRef]:
-        """Name the queues that hold something; see the seam."""
-        for queue in list(self._state.queues):
-            yield queue
-
-    async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
-        """Cut the live messages into ranges; see the seam."""
-        there = self._state.queues.get(queue)
-        if there is None:
-            return ()
-        there.expire(self._clock.now_ms(), MAX_EXAMINED)
-        total = len(there.order)
-        ranges = min(count, total)
-        return [there.order[total * (index + 1) // ranges - 1] for index in range(ranges)]
-
     async def expose(self, queue: QueueRef, limit: int) -> int:
         """Make delayed messages ready; see the seam."""
         there = self._state.queues.get(queue)
@@ -410,26 +310,6 @@ class MemoryMessageStore(MessageStore):
                 swept = self._sweep_queue(Step(ref, there, now, retries), limit, swept)
         return swept
 
-    async def next_due(self, queue: QueueRef) -> int | None:
-        """How long until a message becomes ready by time; see the seam."""
-        there = self._state.queues.get(queue)
-        instant = None if there is None else there.ripens_at()
-        return None if instant is None else max(0, instant - self._clock.now_ms())
-
-    def listen(self, listener: Listener) -> None:
-        """Announce to `listener` what became ready; see the seam."""
-        self._listener = listener
-
-    async def watch(self, queue: QueueRef) -> None:
-        """Begin to announce a queue; see the seam."""
-        self._watched[queue] += 1
-
-    async def unwatch(self, queue: QueueRef) -> None:
-        """End what `watch` began; see the seam."""
-        self._watched[queue] -= 1
-        if self._watched[queue] <= 0:
-            del self._watched[queue]
-
     def _for(self, ref: QueueRef, take: Take) -> Queue | None:
         """The queue to take from, when its record is still the one that the caller saw."""
         self._state.check_version(ref, take.version)
@@ -437,10 +317,6 @@ class MemoryMessageStore(MessageStore):
         if letter is not None and letter.target is None:
             raise Unsupported("The memory store keeps no failed messages; the embedded one does.")
         return self._state.queues.get(ref)
-
-    def _announce(self, queue: QueueRef, count: int) -> None:
-        if self._listener is not None and queue in self._watched:
-            self._listener(queue, count)
 
     def _sweep_queue(self, step: Step, limit: int, swept: Swept) -> Swept:
         """Sweep one queue with what is left of the limit, and note when to come again."""
@@ -485,14 +361,6 @@ class MemoryMessageStore(MessageStore):
             if held:
                 return claim, held
         raise NotFound(f"Claim {claim_id} does not exist or has expired.")
-
-
-def _resolve(marker: Marker | None, there: Queue) -> int | None:
-    """The position that a marker means in this queue."""
-    if marker is None:
-        return None
-    entry = there.ids.get(marker.message_id) if marker.message_id is not None else None
-    return marker.position if entry is None else entry.position
 
 
 def _refusal(entry: Entry, claim_ids: Collection[str], now: int) -> RefusalReason | None:
