@@ -20,15 +20,12 @@ from zaqar_lite.domain.subscriptions import refused_schemes
 from zaqar_lite.exporting import request_traces
 from zaqar_lite.loading import load
 from zaqar_lite.policy_file import PolicyFile
-from zaqar_lite.push.guard import Guard, port_of
-from zaqar_lite.push.trusted import TrustedWebhooks
-from zaqar_lite.push.webhook import Webhooks
 from zaqar_lite.service.audit import Trail, make_trail
 from zaqar_lite.service.bulk import Bulk
 from zaqar_lite.service.claims import Claims
 from zaqar_lite.service.confirming import Confirming
 from zaqar_lite.service.connected import Connected
-from zaqar_lite.service.courier import Courier, Transport
+from zaqar_lite.service.courier import Courier
 from zaqar_lite.service.delivering import Deliveries
 from zaqar_lite.service.delivery_log import DeliveryLog
 from zaqar_lite.service.delivery_reports import DeliveryReports
@@ -74,6 +71,7 @@ from zaqar_lite.settings import Settings
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 from zaqar_lite.stores import Pooling, drainers, make_stores
+from zaqar_lite.transports import webhooks_and_mail
 
 if TYPE_CHECKING:
     from zaqar_lite.service.encryption.vault import Vault
@@ -293,7 +291,11 @@ def _services(
     rates = Rates(quotas, share=1.0 if management.shares_rates else 1 / settings.workers)
     quotas.changed = rates.refresh
     listeners = Listeners(messages, waiting)
-    transports = {**_transports(settings, trusts), "queue": QueuePosts(service), SCHEME: listeners}
+    transports = {
+        **webhooks_and_mail(settings, trusts),
+        "queue": QueuePosts(service),
+        SCHEME: listeners,
+    }
     courier, log = Courier(transports, clock), DeliveryLog(management, clock)
     deliveries = Deliveries(
         messages,
@@ -372,36 +374,3 @@ def _opened(messages: MessageStore, vault: "Vault") -> MessageStore:
     from zaqar_lite.service.encryption.opening import opening  # noqa: PLC0415 - with its library
 
     return opening(messages, vault)
-
-
-def _transports(settings: Settings, trusts: Trusts | None) -> dict[str, Transport]:
-    """What delivers to the subscribers of each scheme."""
-    ports = [settings.port, *map(port_of, (settings.store, settings.management_store or ""))]
-    guard = Guard(settings.delivery_allowed.split(","), own_ports=ports)
-    webhooks = Webhooks(guard)
-    transports: dict[str, Transport] = {"http": webhooks, "https": webhooks}
-    if trusts is not None:
-        trusted = TrustedWebhooks(webhooks, trusts.token_of)
-        transports |= {"trust+http": trusted, "trust+https": trusted}
-    if settings.smtp_host is not None:
-        transports["mailto"] = _mail(settings, settings.smtp_host)
-    return transports
-
-
-def _mail(settings: Settings, host: str) -> Transport:
-    try:
-        from zaqar_lite.push.mail import Mail, Smtp  # noqa: PLC0415 - a library of its own
-    except ModuleNotFoundError as exc:
-        raise ConfigurationError(
-            f"smtp_host needs the Python package {exc.name!r}: pip install 'zaqar-lite[mail]'."
-        ) from exc
-    return Mail(
-        Smtp(
-            host,
-            settings.smtp_port,
-            settings.smtp_sender or "",
-            settings.smtp_tls,
-            settings.smtp_username,
-            settings.smtp_password,
-        )
-    )

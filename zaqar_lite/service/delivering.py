@@ -20,7 +20,7 @@ from zaqar_lite.domain.models import DelayMode, Message, QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.subscriptions import Subscription
-from zaqar_lite.domain.topics import name_of, queue_in
+from zaqar_lite.domain.topics import queue_in
 from zaqar_lite.service.background import Background
 from zaqar_lite.service.courier import Courier, Fate, Result
 from zaqar_lite.service.delivery_log import MAX_ANSWER, DeliveryLog
@@ -36,7 +36,6 @@ from zaqar_lite.service.notes import (
     decode_delivery,
     decode_note,
     encode,
-    failed_queue,
     notes_of,
     payload_of,
     retries_of,
@@ -45,6 +44,7 @@ from zaqar_lite.service.ordering import Ordering
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.subscribers import Subscribers
 from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.undeliverable import FAILED_MS, Undeliverable
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from zaqar_lite.service.encryption.vault import Vault
 
 logger = logging.getLogger(__name__)
-FAILED_MS = 604_800_000
-"""How long what could not be delivered is kept for who asks: 7 days."""
 _TURN = "~turn"
 _SKEW_MS = 10_000
 """How far the clocks of servers may be apart."""
@@ -83,14 +81,15 @@ class Deliveries:
         self._vault = vault
         self._messages = messages
         self._management = management
-        self._queues = queues
         self._subscriptions = subscriptions
         self._subscribers = subscribers
         self._courier = courier
         self._log = log
         self._clock = clock
         self._confirmed_only = confirmed_only
-        self._disable_after_ms = disable_after * 1000
+        self._undeliverable = Undeliverable(
+            messages, queues, subscriptions, log, clock, disable_after=disable_after
+        )
         self.told: Callable[[str], None] = lambda _: None
         """Called with the outcome of each attempt."""
         self._ordering = Ordering(
@@ -221,7 +220,7 @@ class Deliveries:
         if found is None:
             return  # it ended: nothing more is sent
         if delivery.until <= self._clock.now_ms() + _LEAST_LIFE_MS:
-            await self._bury(delivery, found, "the message's ttl ended")
+            await self._undeliverable.bury(delivery, found, "the message's ttl ended")
             return
         policy = await self._policy_of(queue)
         again = await self._deliver(delivery, found, policy, is_fresh=False)
@@ -253,7 +252,7 @@ class Deliveries:
     ) -> float | None:
         """Attempt the first delivery of a line; answer the seconds until it is tried again."""
         if delivery.until <= self._clock.now_ms() + _LEAST_LIFE_MS:
-            await self._bury(delivery, subscription, "the message's ttl ended")
+            await self._undeliverable.bury(delivery, subscription, "the message's ttl ended")
             return None
         policy = await self._policy_of(subscription.queue)
         again = await self._deliver(delivery, subscription, policy, is_fresh=False)
@@ -316,11 +315,11 @@ class Deliveries:
             case Fate.DONE:
                 return None
             case Fate.AGAIN if not is_late:
-                await self._check_failing(subscription)
+                await self._undeliverable.check_failing(subscription)
                 return delivery, result.wait
             case Fate.GONE:
-                await self._disable(subscription, "the receiver answered 410")
-        await self._bury(delivery, subscription, _why(result, is_late=is_late))
+                await self._undeliverable.disable(subscription, "the receiver answered 410")
+        await self._undeliverable.bury(delivery, subscription, _why(result, is_late=is_late))
         return None
 
     async def _post_again(self, deliveries: Sequence[tuple[Delivery, float]]) -> None:
@@ -338,37 +337,6 @@ class Deliveries:
         lane = retries_of(deliveries[0][0].project)
         await self._messages.post(lane, new, client_id=CLIENT_ID, version=None)
 
-    async def _bury(self, delivery: Delivery, subscription: Subscription, reason: str) -> None:
-        """Keep what can't be delivered where its subscription says, or for who asks."""
-        if delivery.kind != "Notification":
-            return
-        target = subscription.options.get("dead_letter_queue")
-        if isinstance(target, str):
-            letter = {
-                "subscription_id": subscription.id,
-                "subscriber": subscription.subscriber,
-                "message_id": delivery.id,
-                "reason": reason,
-                "attempts": delivery.attempts,
-                "message": delivery.payload,
-            }
-            await self._tell(QueueRef(delivery.project, target), letter)
-            return
-        delivery.reason = reason
-        await self._messages.post(
-            failed_queue(delivery.project, subscription.id),
-            [NewMessage(encode(delivery), FAILED_MS)],
-            client_id=CLIENT_ID,
-            version=None,
-        )
-
-    async def _tell(self, queue: QueueRef, document: object) -> None:
-        """Post to a user's queue, which is made unless it is there; nobody is notified of that."""
-        await self._queues.ensure(queue)
-        await self._messages.post(
-            queue, [NewMessage(encode(document), FAILED_MS)], client_id=CLIENT_ID, version=None
-        )
-
     def _note_attempt(self, delivery: Delivery, subscription: Subscription, result: Result) -> None:
         answer = result.answer
         attempt = {
@@ -384,34 +352,6 @@ class Deliveries:
         }
         self.told(result.fate.value)
         self._log.add(subscription, attempt, succeeded=result.fate is Fate.DONE)
-
-    async def _check_failing(self, subscription: Subscription) -> None:
-        """Disable a subscription that has only failed for too long."""
-        since = await self._log.failing_since(subscription)
-        if since is not None and self._clock.now_ms() - since >= self._disable_after_ms:
-            days = self._disable_after_ms / 86_400_000
-            await self._disable(subscription, f"nothing but failures for {days:g} days")
-
-    async def _disable(self, subscription: Subscription, reason: str) -> None:
-        """Stop to deliver to a subscription, and say so: in the log, and where it asked for it."""
-        if not await self._subscriptions.disable(subscription, reason):
-            return
-        await self._log.forget(subscription)
-        logger.warning(
-            "subscription %s of queue %r is disabled: %s",
-            subscription.id,
-            subscription.queue.name,
-            reason,
-        )
-        target = subscription.options.get("events_queue")
-        if isinstance(target, str):
-            event = {
-                "event": "subscription.disabled",
-                "subscription_id": subscription.id,
-                "queue_name": name_of(subscription.queue),
-                "reason": reason,
-            }
-            await self._tell(QueueRef(subscription.queue.project, target), event)
 
     async def _policy_of(self, queue: QueueRef) -> object:
         record = await self._management.get_queue(queue)
