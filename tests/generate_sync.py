@@ -22,12 +22,12 @@ _RULES = [
         (r"\bawait ", ""),
         (
             r"\bAsync(Calls|Queues|Messages|DeadLetters|Claims|Claiming|Settling|Keys|Quotas|Pools"
-            r"|Jobs)\b",
+            r"|Jobs|Events|Topics)\b",
             r"Sync\1",
         ),
         (r"\bAiohttpTransport\b", "Urllib3Transport"),
         (r"\bIterable\[(\w+)\] \| AsyncIterable\[\1\]", r"Iterable[\1]"),
-        (r"\bAsync(Claim|Client|Iterable|Iterator|Transport)\b", r"\1"),
+        (r"\bAsync(Claim|Client|Generator|Iterable|Iterator|Transport)\b", r"\1"),
         (r"__a(enter|exit|iter|next)__", r"__\1__"),
         (r"\bclient\.async_claims\b", "client.claims"),
         (r"\bclient\.asynchronous\b", "client.sync"),

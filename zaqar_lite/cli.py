@@ -43,6 +43,7 @@ PARTS = (
             "data-key": "list and rotate the keys of encrypted queues",
             "schedule": "post messages by the clock",
             "subscription": "send a queue's messages to a URL",
+            "topic": "post to many queues and receivers at once",
             "listen": "receive webhooks, to try things",
             "share": "print a pre-signed permission for a queue",
             "unshare": "revoke all permissions that were made for a queue",
@@ -117,7 +118,7 @@ FLAGS = frozenset({"--json"})
 NOUNS = frozenset(
     {
         *("queue", "message", "claim", "dlq", "key", "quota", "pool", "flavor", "context"),
-        *("subscription", "schedule"),
+        *("subscription", "topic", "schedule"),
     }
 )
 

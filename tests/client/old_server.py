@@ -1,4 +1,4 @@
-"""A server of before: no jobs, no settling of single messages, and it never waits for a message.
+"""A server of before: no jobs, no streams, no settling of single messages, no waiting.
 
 It stands in front of a real one and passes on what it knows, as OpenStack's Zaqar would.
 """
@@ -23,7 +23,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.ended.wait(60)
             return
         parts = urlsplit(self.path)
-        if parts.path.endswith(("/settle", "/redrives")):
+        if parts.path.endswith(("/settle", "/redrives", "/events")):
             self.answer(404, {}, b"")
             return
         known = [(name, value) for name, value in parse_qsl(parts.query) if name != "wait"]

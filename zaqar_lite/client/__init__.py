@@ -16,6 +16,7 @@ from zaqar_lite.client.async_client import AsyncClient
 from zaqar_lite.client.auth import Auth, KeyAuth, KeystoneAuth, NoAuth, SignedAuth
 from zaqar_lite.client.claims import Claim
 from zaqar_lite.client.dead_letters import Redriven, Source
+from zaqar_lite.client.endpoints.paths import Topic
 from zaqar_lite.client.errors import (
     BadAnswer,
     BadRequest,
@@ -146,6 +147,7 @@ __all__ = [
     "StatusError",
     "Subscription",
     "TimeLimitExceeded",
+    "Topic",
     "Unauthenticated",
     "Unavailable",
     "Unreachable",

@@ -2,12 +2,14 @@
 
 from zaqar_lite.client.asynchronous.claiming import AsyncClaiming
 from zaqar_lite.client.asynchronous.dead_letters import AsyncDeadLetters
+from zaqar_lite.client.asynchronous.events import AsyncEvents
 from zaqar_lite.client.asynchronous.jobs import AsyncJobs
 from zaqar_lite.client.asynchronous.keys import AsyncKeys
 from zaqar_lite.client.asynchronous.pools import AsyncPools
 from zaqar_lite.client.asynchronous.queues import AsyncQueues
 from zaqar_lite.client.asynchronous.quotas import AsyncQuotas
 from zaqar_lite.client.asynchronous.subscriptions import AsyncSubscriptions
+from zaqar_lite.client.asynchronous.topics import AsyncTopics
 
 
 class AsyncClient(
@@ -15,6 +17,8 @@ class AsyncClient(
     AsyncDeadLetters,
     AsyncClaiming,
     AsyncKeys,
+    AsyncEvents,
+    AsyncTopics,
     AsyncQuotas,
     AsyncPools,
     AsyncSubscriptions,

@@ -2,12 +2,14 @@
 
 from zaqar_lite.client.sync.claiming import SyncClaiming
 from zaqar_lite.client.sync.dead_letters import SyncDeadLetters
+from zaqar_lite.client.sync.events import SyncEvents
 from zaqar_lite.client.sync.jobs import SyncJobs
 from zaqar_lite.client.sync.keys import SyncKeys
 from zaqar_lite.client.sync.pools import SyncPools
 from zaqar_lite.client.sync.queues import SyncQueues
 from zaqar_lite.client.sync.quotas import SyncQuotas
 from zaqar_lite.client.sync.subscriptions import SyncSubscriptions
+from zaqar_lite.client.sync.topics import SyncTopics
 
 
 class Client(
@@ -15,6 +17,8 @@ class Client(
     SyncDeadLetters,
     SyncClaiming,
     SyncKeys,
+    SyncEvents,
+    SyncTopics,
     SyncQuotas,
     SyncPools,
     SyncSubscriptions,

@@ -7,15 +7,17 @@ Why these libraries: tests/client/http_libraries.py measures them; see api-ref, 
 
 import contextlib
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from zaqar_lite.client.errors import Unreachable
+from zaqar_lite.client.event_stream import LONGEST_SILENCE
 from zaqar_lite.client.line import CURRENT, Line
 from zaqar_lite.client.wire import Request, Response
 
 if TYPE_CHECKING:
     import aiohttp
+    import urllib3
 
 
 class Transport(Protocol):
@@ -64,7 +66,8 @@ class Urllib3Transport:
     def send(self, base: str, request: Request) -> Response:
         """Send it; raise `Unreachable` when no answer came."""
         errors = self._errors
-        timeout = self._timeouts(connect=self._timeout, read=self._timeout + request.wait)
+        read = LONGEST_SILENCE if request.streams else self._timeout + request.wait
+        timeout = self._timeouts(connect=self._timeout, read=read)
         try:
             with _waiting_on(request.line):
                 answer = self._pool.request(
@@ -74,17 +77,61 @@ class Urllib3Transport:
                     headers=dict(request.headers),
                     redirect=False,
                     timeout=timeout,
+                    preload_content=not request.streams,
                 )
         except (errors.NewConnectionError, errors.ConnectTimeoutError) as error:
             raise Unreachable(f"No connection to {base}", _reason(error), sent=False) from error
         except (errors.HTTPError, OSError) as error:
             raise Unreachable(f"No answer from {base}", _reason(error)) from error
         headers = {name.lower(): value for name, value in answer.headers.items()}
+        if request.streams and answer.status == 200:
+            return Response(200, headers, b"", Urllib3Stream(answer, base))
         return Response(answer.status, headers, answer.data)
 
     def close(self) -> None:
         """Close the connections."""
         self._pool.clear()
+
+
+class Urllib3Stream:
+    """A body that comes part by part."""
+
+    def __init__(self, answer: "urllib3.BaseHTTPResponse", base: str) -> None:
+        self._answer = answer
+        self._base = base
+
+    def __iter__(self) -> Iterator[bytes]:
+        import urllib3  # noqa: PLC0415 - the async client does not need it
+
+        try:
+            yield from self._answer.stream()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unreachable(f"The stream of {self._base} was cut", _reason(error)) from error
+
+    def close(self) -> None:
+        """End it, and its connection."""
+        self._answer.close()
+
+
+class AiohttpStream:
+    """A body that comes part by part."""
+
+    def __init__(self, answer: "aiohttp.ClientResponse", base: str) -> None:
+        self._answer = answer
+        self._base = base
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        import aiohttp  # noqa: PLC0415 - the sync client does not need it
+
+        try:
+            async for part in self._answer.content.iter_any():
+                yield part
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unreachable(f"The stream of {self._base} was cut", _reason(error)) from error
+
+    async def close(self) -> None:
+        """End it, and its connection."""
+        self._answer.close()
 
 
 class AiohttpTransport:
@@ -108,6 +155,8 @@ class AiohttpTransport:
     async def send(self, base: str, request: Request) -> Response:
         """Send it; raise `Unreachable` when no answer came."""
         session = self._session or self._open()
+        if request.streams:
+            return await self._stream(session, base, request)
         timeout = self._timeouts(total=self._timeout + request.wait)
         try:
             # encoded=True: the path is quoted already, and quoting twice would name another queue.
@@ -123,6 +172,28 @@ class AiohttpTransport:
                     body = await answer.read()
                     headers = {name.lower(): value for name, value in answer.headers.items()}
                     return Response(answer.status, headers, body)
+        except self._no_connection as error:
+            raise Unreachable(f"No connection to {base}", _reason(error), sent=False) from error
+        except self._no_answer as error:
+            raise Unreachable(f"No answer from {base}", _reason(error)) from error
+
+    async def _stream(
+        self, session: "aiohttp.ClientSession", base: str, request: Request
+    ) -> Response:
+        timeout = self._timeouts(total=None, sock_connect=self._timeout, sock_read=LONGEST_SILENCE)
+        try:
+            answer = await session.request(
+                request.method,
+                self._url(base + request.path, encoded=True),
+                headers=request.headers,
+                allow_redirects=False,
+                timeout=timeout,
+            )
+            headers = {name.lower(): value for name, value in answer.headers.items()}
+            if answer.status == 200:
+                return Response(200, headers, b"", AiohttpStream(answer, base))
+            async with answer:
+                return Response(answer.status, headers, await answer.read())
         except self._no_connection as error:
             raise Unreachable(f"No connection to {base}", _reason(error), sent=False) from error
         except self._no_answer as error:

@@ -17,7 +17,7 @@ class Request:
     """One HTTP request; `path` begins with /v2/ and carries the query.
 
     `wait` is how many seconds the server may take longer than usual, because the request waits for
-    messages; `line` is told of its connection.
+    messages; `line` is told of its connection. One that `streams` has an answer without an end.
     """
 
     method: str
@@ -26,15 +26,20 @@ class Request:
     body: bytes | None = None
     wait: int = 0
     line: Line | None = None
+    streams: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Response:
-    """One HTTP answer; header names are in lower case."""
+    """One HTTP answer; header names are in lower case.
+
+    `stream` is the body of one that goes on, as its transport gives it.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    stream: object = None
 
     def retry_after(self) -> float | None:
         """Return the seconds that Retry-After asks for (a number or a date), None without one."""

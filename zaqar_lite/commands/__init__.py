@@ -22,6 +22,7 @@ from zaqar_lite.commands import (
     schedule,
     share,
     subscription,
+    topic,
     watch,
 )
 
@@ -39,6 +40,7 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
         data_key,
         schedule,
         subscription,
+        topic,
         listen,
         share,
         health,

@@ -6,13 +6,20 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 Parameter = str | int | bool | None
 
 
+class Topic(str):
+    """The name of a topic, where a method asks for a queue's: it is posted to, subscribed to."""
+
+    __slots__ = ()
+
+
 def queue_path(queue: str, *rest: str) -> str:
-    """Return the path of a queue, or of what is below it.
+    """Return the path of a queue, or of a `Topic`, or of what is below it.
 
     Raises:
         ValueError: a part is empty, and the path would be that of something else.
     """
-    return "/".join(["/v2/queues", *map(_segment, (queue, *rest))])
+    above = "/v2/topics" if isinstance(queue, Topic) else "/v2/queues"
+    return "/".join([above, *map(_segment, (queue, *rest))])
 
 
 def _segment(name: str) -> str:

@@ -1,0 +1,65 @@
+"""A queue as a stream of messages: the async client's method."""
+
+from collections.abc import AsyncGenerator
+
+from zaqar_lite.client.asynchronous.calls import AsyncCalls
+from zaqar_lite.client.asynchronous.runtime import sleep
+from zaqar_lite.client.endpoints import events
+from zaqar_lite.client.errors import Unreachable
+from zaqar_lite.client.event_stream import PAUSE, EventParser
+from zaqar_lite.client.models import Message
+
+
+class AsyncEvents(AsyncCalls):
+    """Follow queues."""
+
+    async def events(
+        self,
+        queue: str,
+        *,
+        marker: str | None = None,
+        start: str = "first",
+        echo: bool = True,
+        include_delayed: bool = False,
+        details: bool = False,
+    ) -> AsyncGenerator[Message, None]:
+        """Yield messages as they become visible, claiming none, for as long as you read.
+
+        A stream that was cut is opened again and goes on where it was: nothing is lost that is
+        still there. On a queue with delays a message may come twice then.
+
+        Args:
+            queue: the queue.
+            marker: begin after this message, or this marker of a list.
+            start: where to begin without one: "first" or "now".
+            echo: whether to show what this client id posted.
+            include_delayed: whether to show what is not claimable yet.
+            details: whether to ask for claim counts, times, headers and dead-letter sources.
+
+        Raises:
+            NotFound: the server has no streams (OpenStack's Zaqar has none).
+        """
+        while True:
+            stream = await self.call(
+                events.events(
+                    queue,
+                    marker=marker,
+                    start=start,
+                    echo=echo,
+                    include_delayed=include_delayed,
+                    details=details,
+                )
+            )
+            parser = EventParser()
+            try:
+                async for part in stream:
+                    for event in parser.feed(part):
+                        # The id of what is yielded holds once it was taken.
+                        if event.data is not None:
+                            yield events.read_event(queue, event.data)
+                        marker = event.id or marker
+            except Unreachable:
+                pass
+            finally:
+                await stream.close()
+            await sleep(PAUSE, None)

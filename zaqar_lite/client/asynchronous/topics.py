@@ -1,0 +1,56 @@
+"""Topics: the async client's methods."""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from zaqar_lite.client.asynchronous.calls import AsyncCalls
+from zaqar_lite.client.asynchronous.queues import QUEUES_A_PAGE
+from zaqar_lite.client.endpoints import queues, topics
+from zaqar_lite.client.endpoints.paths import Topic
+from zaqar_lite.client.models import Queue
+
+
+class AsyncTopics(AsyncCalls):
+    """Make, read, change, list and delete topics.
+
+    For the rest the methods of queues take a `Topic`: `post(Topic("orders"), body)`,
+    `subscribe(Topic("orders"), "queue:billing")`, `list_subscriptions`, `purge`, `share`.
+    """
+
+    async def create_topic(self, topic: str, metadata: Mapping[str, Any] | None = None) -> bool:
+        """Make a topic; return whether it is new. One that is there stays as it is."""
+        return await self.call(queues.create_queue(Topic(topic), metadata))
+
+    async def get_topic(self, topic: str) -> dict[str, Any]:
+        """Return a topic's metadata, with the server's defaults for what was not set."""
+        return await self.call(queues.get_queue(Topic(topic)))
+
+    async def update_topic(
+        self, topic: str, metadata: Mapping[str, Any], *, remove: Iterable[str] = ()
+    ) -> dict[str, Any]:
+        """Set and remove keys of a topic's metadata, all or none; return what it is then."""
+        return await self.call(queues.update_queue(Topic(topic), metadata, remove))
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic; an absent one is no error."""
+        await self.call(queues.delete_queue(Topic(topic)))
+
+    async def list_topics(
+        self, *, detailed: bool = False, name: str | None = None
+    ) -> AsyncIterator[Queue]:
+        """Yield the project's topics by name, page by page; `name` keeps those containing it."""
+        marker: str | None = None
+        while True:
+            page = await self.call(
+                topics.list_topics(
+                    marker=marker,
+                    limit=min(self.page_size, QUEUES_A_PAGE),
+                    detailed=detailed,
+                    name=name,
+                )
+            )
+            for item in page.queues:
+                yield item
+            marker = page.marker
+            if marker is None:
+                return
