@@ -47,6 +47,8 @@ _HELD_MS = 10_000
 _LOOK_EVERY = 1.0
 _QUEUES, _BATCH, _BYTES = 100, 100, 524_288
 _MOST_DRAINS = 100
+_ROUNDS_REST = 5
+"""How many times as long as a round in which nothing moved a drain rests behind it."""
 _SHARE = 0.25
 """How long a drain rests after a batch, in parts of the batch's time."""
 
@@ -74,6 +76,7 @@ class Drainer:
         self._wait = wait
         self._name = secrets.token_hex(8)
         self._seen: dict[QueueRef, float] = {}
+        self._rests: dict[str, float] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -104,9 +107,12 @@ class Drainer:
     async def _look_at(self, record: Record) -> None:
         """Make one round of a drain, unless it is over or another process works on it."""
         drain = decode(record.value)
-        now = self._clock.now_ms()
-        if drain.is_over or (drain.holder not in ("", self._name) and drain.held_until > now):
+        now, begun = self._clock.now_ms(), time.monotonic()
+        if drain.is_over or self._rests.get(drain.pool, begun) > begun:
             return
+        if drain.holder not in ("", self._name) and drain.held_until > now:
+            return
+        number = drain.number
         work = _Work(self._management, drain, record.version, self._clock, self._name)
         try:
             await work.save()
@@ -118,6 +124,10 @@ class Drainer:
             drain.problem = exc.shown if isinstance(exc, Unavailable) else str(exc)
             with suppress(RecordChanged):
                 await work.save()
+        if drain.number == number:
+            # A round looks at the whole catalogue, and a drain may wait for a claim of hours.
+            ended = time.monotonic()
+            self._rests[drain.pool] = ended + (ended - begun) * _ROUNDS_REST
 
     async def _round(self, work: "_Work") -> None:
         drain = work.drain

@@ -93,9 +93,7 @@ class PooledMessages(MessageStore):
         """
         if name is None:
             return self._home
-        pool = (await self._registry.known()).get(name)
-        if pool is None:
-            pool = (await self._registry.pools()).get(name)
+        pool = (await self._registry.known()).get(name) or (await self._registry.pools()).get(name)
         if pool is None:
             raise Unavailable(f"The pool {name!r}, where the queue lies, is not registered.")
         return await self._branches.store(pool)
@@ -130,8 +128,7 @@ class PooledMessages(MessageStore):
         """Store messages where their queue lies, and what they bring along beside them."""
         place = await self._catalogue.place(queue)
         store = await self.pool(place.pool)
-        lines = {one.queue for message in messages for one in message.companions}
-        for line in lines:
+        for line in {one.queue for message in messages for one in message.companions}:
             if line.project != _OWN_QUEUES:
                 await self._catalogue.follow(line, queue, place)
         return await store.post(
@@ -180,7 +177,11 @@ class PooledMessages(MessageStore):
         """Delete messages; all or none in each store, while a queue is moved."""
         if queue.project == _OWN_QUEUES:
             for store in self._everywhere():
-                await store.delete(queue, ids, claim_ids=claim_ids)
+                try:
+                    await store.delete(queue, ids, claim_ids=claim_ids)
+                except Unavailable:
+                    if store is self._home:
+                        raise  # what is in a pool comes again
             return ()
         at = await self._at(queue)
         if at.before is None:
