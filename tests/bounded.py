@@ -3,7 +3,9 @@
 One tenant sends the largest of everything that is allowed, another mixes batches of 1 to 5,000 over
 many queues and notes all it is told, and a backlog of exhausted and of expired messages falls due
 at one instant. Nothing may be lost or be there twice. A third tenant posts, lists, claims and
-deletes one message at a time: its p99 is shown beside the one it had before the others came.
+deletes one message at a time: its p99 is shown beside the one it had before the others came. So is
+what the server computed, for whomever, while each of these requests waited: on a busy machine that
+is what can be compared. `--pid` counts a store's own server, as a Redis, with it.
 
 The sizes of a full run are the defaults; `--scale 0.01` takes a hundredth of all (Swift).
 """
@@ -25,6 +27,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 
@@ -63,13 +66,20 @@ class Plan:
         )
 
 
+class Waited(NamedTuple):
+    """How long a request took, and how long the server computed meanwhile (seconds)."""
+
+    took: float
+    computed: float
+
+
 @dataclass
 class Outcome:
     """What a run has shown; `broken` names every promise that was not kept."""
 
     broken: list[str] = field(default_factory=list)
-    before: list[float] = field(default_factory=list)
-    beside: list[float] = field(default_factory=list)
+    before: list["Waited"] = field(default_factory=list)
+    beside: list["Waited"] = field(default_factory=list)
     claims: list[float] = field(default_factory=list)
     greedy: Counter[str] = field(default_factory=Counter)
     statuses: Counter[int] = field(default_factory=Counter)
@@ -80,15 +90,17 @@ class Outcome:
         """The measuring tenant's p99 beside the others, by its undisturbed one."""
         if not self.beside:
             return float("inf")
-        return at(self.beside, 0.99) / at(self.before, 0.99)
+        return at(took(self.beside), 0.99) / at(took(self.before), 0.99)
 
     def report(self, bound: float) -> str:
         """The outcome in lines."""
         verdict = "within" if self.ratio <= bound else "ABOVE"
         return "\n".join(
             [
-                f"measuring, undisturbed:   {_times(self.before)}",
-                f"measuring, beside others: {_times(self.beside)}",
+                f"measuring, undisturbed:   {_times(took(self.before))}",
+                f"measuring, beside others: {_times(took(self.beside))}",
+                f"server's CPU meanwhile, undisturbed:   {_times(computed(self.before))}",
+                f"server's CPU meanwhile, beside others: {_times(computed(self.beside))}",
                 f"p99 is {self.ratio:.1f} times the undisturbed one: {verdict} {bound:g}",
                 f"claims behind the backlog: {_times(self.claims)}",
                 f"history: {self.history}; statuses {dict(self.statuses)}",
@@ -96,6 +108,16 @@ class Outcome:
                 *(self.broken or ["nothing lost, nothing twice"]),
             ]
         )
+
+
+def took(waited: Sequence[Waited]) -> list[float]:
+    """How long requests took."""
+    return [one.took for one in waited]
+
+
+def computed(waited: Sequence[Waited]) -> list[float]:
+    """How long the server computed while requests waited."""
+    return [one.computed for one in waited]
 
 
 def at(latencies: Sequence[float], quantile: float) -> float:
@@ -129,8 +151,11 @@ def _steps(greedy: Counter[str]) -> list[str]:
     return lines
 
 
-async def run(store: str, plan: Plan, *options: str) -> Outcome:
-    """Start a server over `store` and watch it by `plan`; `options` are words for `serve`."""
+async def run(store: str, plan: Plan, *options: str, pids: Sequence[int] = ()) -> Outcome:
+    """Start a server over `store` and watch it by `plan`; `options` are words for `serve`.
+
+    `pids` are processes of the store, whose time is counted with the server's.
+    """
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as home:
         offset = Path(home) / "clock"
@@ -140,7 +165,8 @@ async def run(store: str, plan: Plan, *options: str) -> Outcome:
         with ProcessPoolExecutor(1, mp_context=context) as measuring:
             try:
                 await asyncio.to_thread(server.start)
-                await _watch(server.url, plan, move_clock, measuring, outcome)
+                busy = [*processes(server.pid), *pids]
+                await _watch(server.url, plan, move_clock, measuring, busy, outcome)
                 if not server.alive():
                     outcome.broken.append(f"the server ended: {server.log()[-2000:]}")
             finally:
@@ -148,14 +174,19 @@ async def run(store: str, plan: Plan, *options: str) -> Outcome:
     return outcome
 
 
-async def _watch(
-    url: str, plan: Plan, move_clock: Callable[[], object], measuring: Executor, outcome: Outcome
+async def _watch(  # noqa: PLR0917 - what a run works with
+    url: str,
+    plan: Plan,
+    move_clock: Callable[[], object],
+    measuring: Executor,
+    busy: Sequence[int],
+    outcome: Outcome,
 ) -> None:
     project = f"history-{uuid.uuid4().hex[:8]}"
     history = History()
     crowd = Crowd(url, project, plan, history, outcome)
     backlog = Backlog(url, plan.backlog, outcome)
-    measured = partial(measure, url, f"measuring-{uuid.uuid4().hex[:8]}")
+    measured = partial(measure, url, f"measuring-{uuid.uuid4().hex[:8]}", busy)
     loop = asyncio.get_running_loop()
     await crowd.make_queues()
     await backlog.build()
@@ -358,21 +389,34 @@ async def each(names: Sequence[str], act: Callable[[str], Awaitable[None]]) -> N
     await asyncio.gather(*[go_on() for _ in range(_AT_ONCE)])
 
 
-def measure(url: str, project: str, seconds: float) -> list[float]:
+def processes(pid: int) -> list[int]:
+    """A process and its children."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(other for child in children for other in processes(int(child)))]
+
+
+def cpu_time(pid: int) -> float:
+    """The seconds that a process has computed (the clock of another process, as Linux has it)."""
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def measure(url: str, project: str, pids: Sequence[int], seconds: float) -> list[Waited]:
     """Post, list, claim and delete one message at a time; answer what each request took."""
     host, port = url.rpartition("/")[2].split(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=120)
     headers = {"Client-ID": str(uuid.uuid4()), "X-Project-ID": project}
-    latencies: list[float] = []
+    waited: list[Waited] = []
 
     def call(method: str, path: str, document: object = None) -> tuple[int, bytes]:
         time.sleep(_PAUSE)
         body = None if document is None else json.dumps(document)
+        busy = sum(map(cpu_time, pids))
         began = time.perf_counter()
         connection.request(method, path, body, headers)
         answer = connection.getresponse()
         content = answer.read()
-        latencies.append(time.perf_counter() - began)
+        ended = time.perf_counter()
+        waited.append(Waited(ended - began, sum(map(cpu_time, pids)) - busy))
         return answer.status, content
 
     ends = time.monotonic() + seconds
@@ -385,7 +429,7 @@ def measure(url: str, project: str, seconds: float) -> list[float]:
             (message,) = json.loads(content)["messages"]
             call("DELETE", message["href"])
     connection.close()
-    return latencies
+    return waited
 
 
 def main() -> int:
@@ -397,6 +441,7 @@ def main() -> int:
     parser.add_argument("--backlog", type=int, default=Plan.backlog)
     parser.add_argument("--undisturbed", type=float, default=Plan.undisturbed, metavar="SECONDS")
     parser.add_argument("--disturbed", type=float, default=Plan.disturbed, metavar="SECONDS")
+    parser.add_argument("--pid", type=int, action="append", help="a process of the store's own")
     parser.add_argument("option", nargs="*", help="further words for `zaqar-lite serve`, after --")
     words = parser.parse_args()
     plan = Plan(
@@ -407,7 +452,7 @@ def main() -> int:
     )
     if words.scale != 1.0:
         plan = plan.scaled(words.scale)
-    outcome = asyncio.run(run(words.store, plan, *words.option))
+    outcome = asyncio.run(run(words.store, plan, *words.option, pids=words.pid or ()))
     print(outcome.report(plan.bound))
     return 1 if outcome.broken else 0
 

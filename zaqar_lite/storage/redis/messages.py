@@ -53,11 +53,14 @@ from zaqar_lite.storage.redis.codec import (
     read_messages,
 )
 from zaqar_lite.storage.redis.connection import Connection
+from zaqar_lite.storage.redis.in_flight import ROOM, SHORT, InFlight
 from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.news import POLL_INTERVAL_MS, News
 from zaqar_lite.storage.redis.records import RecordIndexes
 from zaqar_lite.storage.redis.runner import Runner
 
+_ANSWERED = 500
+"""Messages whose ids are written in one step of the event loop."""
 _REASONS = {b"claimed": RefusalReason.CLAIMED, b"free": RefusalReason.NOT_CLAIMED}
 
 
@@ -82,6 +85,7 @@ class RedisMessageStore(MessageStore):
         self._connection = connection
         self._options = options
         self._runner = Runner(connection, clock)
+        self._in_flight = InFlight()
         self._claiming = Claiming(self._runner)
         self._indexes = RecordIndexes(connection.router, clock, connection.follow_ups)
         self._listed = 0
@@ -130,7 +134,7 @@ class RedisMessageStore(MessageStore):
             for number, (message, own) in enumerate(zip(messages, randomness, strict=True), 1)
             for one in message.companions
         ]
-        words: tuple[str | bytes | int, ...] = (
+        words: Sequence[str | bytes | int] = (
             "" if version is None else version,
             options.idempotency_window_ms,
             options.max_idempotency_keys,
@@ -142,12 +146,11 @@ class RedisMessageStore(MessageStore):
             *companions,
             *([pack_key(message.idempotency_key) for message in messages] if keyed else ()),
         )
-        status, *rest = await self._runner.run(queue, "post", *words)
-        if status == b"arm":
-            await self._runner.sweeper.register(keys_of(queue), rest[0])
-            status, *rest = await self._runner.run(queue, "post", *words)
-        while status == b"full" and (await self._runner.run(queue, "make_room"))[1]:
-            status, *rest = await self._runner.run(queue, "post", *words)
+        if len(messages) + len(companions) <= SHORT:
+            status, *rest = await self._post(queue, words)
+        else:
+            async with self._in_flight.work(queue.project, len(messages) + len(companions)):
+                status, *rest = await self._post(queue, words)
         if status == b"known":
             known = rest[1]
             return [
@@ -159,7 +162,18 @@ class RedisMessageStore(MessageStore):
         await self._runner.register(queue, instant)
         if companions:
             self._runner.send(queue)
-        return _posted(int.from_bytes(first, "big"), randomness, known)
+        return await _posted(int.from_bytes(first, "big"), randomness, known)
+
+    async def _post(self, queue: QueueRef, words: Sequence[str | bytes | int]) -> Sequence[Any]:
+        run = self._runner.run
+        reply = await run(queue, "post", *words)
+        if reply[0] == b"arm":
+            await self._runner.sweeper.register(keys_of(queue), reply[1])
+            reply = await run(queue, "post", *words)
+        while reply[0] == b"full" and (await run(queue, "make_room"))[1]:
+            reply = await run(queue, "post", *words)
+        answer: Sequence[Any] = reply
+        return answer
 
     def _refuse_post(self, queue: QueueRef, status: bytes, number: int = 0) -> NoReturn:
         options = self._options
@@ -183,8 +197,9 @@ class RedisMessageStore(MessageStore):
         after = _marker(marker)
         client = b"" if exclude_client_id is None else pack_client(exclude_client_id)
         last: int | None = None
-        while True:
-            reply = await self._runner.run(
+
+        async def read() -> Any:  # noqa: ANN401 - a reply is what the script made it
+            return await self._runner.run(
                 queue,
                 "list",
                 "" if version is None else version,
@@ -196,6 +211,9 @@ class RedisMessageStore(MessageStore):
                 "1" if selection.details else "",
                 repeatable=True,
             )
+
+        reply = await read()
+        while True:
             _, now, examined, position, at_end = reply[:5]
             self._listed += examined
             if position:
@@ -203,6 +221,8 @@ class RedisMessageStore(MessageStore):
                 after = position, b""
             if at_end or len(reply) > 5:
                 return Page(read_messages(reply, 5, now), last)
+            async with self._in_flight.work(queue.project, ROOM):
+                reply = await read()
 
     async def get_messages(
         self, queue: QueueRef, ids: Collection[str], *, details: bool = False
@@ -412,15 +432,23 @@ def _ids(ids: Collection[str]) -> list[bytes]:
     return [bytes.fromhex(item) for item in dict.fromkeys(ids) if is_message_id(item)]
 
 
-def _posted(first: int, randomness: Sequence[bytes], known: Sequence[bytes]) -> list[Posted]:
+async def _posted(
+    first: int, randomness: Sequence[bytes], known: Sequence[bytes]
+) -> Sequence[Posted]:
     """The answers of a post: stored ones have consecutive positions; `known` ids are others'."""
-    if not known:
-        return [Posted(f"{first + i:016x}{half.hex()}") for i, half in enumerate(randomness)]
     posted: list[Posted] = []
-    for half, other in zip(randomness, known, strict=True):
-        if other:
-            posted.append(Posted(other.hex(), duplicate=True))
-        else:
-            posted.append(Posted(f"{first:016x}{half.hex()}"))
-            first += 1
+    for start in range(0, len(randomness), _ANSWERED):
+        if start:
+            await asyncio.sleep(0)  # as above
+        halves = randomness[start : start + _ANSWERED]
+        if not known:
+            posted += [Posted(f"{n:016x}{half.hex()}") for n, half in enumerate(halves, first)]
+            first += len(halves)
+            continue
+        for half, other in zip(halves, known[start : start + _ANSWERED], strict=True):
+            if other:
+                posted.append(Posted(other.hex(), duplicate=True))
+            else:
+                posted.append(Posted(f"{first:016x}{half.hex()}"))
+                first += 1
     return posted
