@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import ConnectionClosed
 
+from tests.api.websocket.talk import Talk
 from tests.server import ServerProcess
 from zaqar_lite.client import Client, RetryPolicy, Unreachable
 from zaqar_lite.domain.errors import ConfigurationError
@@ -132,6 +134,18 @@ def test_clients_must_have_a_certificate_where_an_authority_is_named(tmp_path: P
         context.load_cert_chain(mine, my_key)
         with Client(url, ssl_context=context) as client:
             client.ping()
+
+
+def test_a_websocket_is_closed_over_tls_as_in_clear(tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path, "first")
+    context = ssl.create_default_context(cafile=cert)
+    with started(over_tls(cert, key)) as server, Talk(server, ssl=context) as talk:
+        assert talk.ask("queue_create", queue_name="q").status == 201
+        talk.socket.send("x" * 400_000)
+        with pytest.raises(ConnectionClosed) as closed:
+            talk.read()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1009
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ class Listeners:
 
     def add(self, push: Push) -> str:
         """Let a connection listen; answer its subscriber."""
+        if self._task is None:  # a process on which nobody listens looks for no letters
+            self._task = asyncio.create_task(self._lane.run(), name="listeners")
         listener = secrets.token_hex(16)
         self._pushes[listener] = push
         return f"{SCHEME}:{self._node}/{listener}"
@@ -62,8 +64,7 @@ class Listeners:
         self._pushes.pop(subscriber.rpartition("/")[2], None)
 
     def start(self) -> None:
-        """Begin to take what other processes hand over."""
-        self._task = asyncio.create_task(self._lane.run(), name="listeners")
+        """Nothing is done before a connection listens."""
 
     async def stop(self) -> None:
         """Take nothing more."""

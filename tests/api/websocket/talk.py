@@ -38,7 +38,8 @@ class Talk:
             "Client-ID": str(uuid.uuid4()),
             "X-Project-ID": self.project,
         }
-        url = f"ws://127.0.0.1:{port or server.port}{path}"
+        scheme = "wss" if "ssl" in options else "ws"
+        url = f"{scheme}://127.0.0.1:{port or server.port}{path}"
         self._opening = connect(url, compression=None, **options)
         self.socket: ClientConnection
 

@@ -146,7 +146,11 @@ class Conversation:
         except Unreadable as exc:
             answer = refused(400, str(exc))
         shown = {"request": echo, "body": answer.body, "headers": {"status": answer.status}}
-        self._socket.send(write(shown, binary=binary), binary=binary)
+        try:
+            written = write(shown, binary=binary)
+        except (TypeError, RecursionError):  # what it repeats is nested too deeply to be written
+            written = write({**shown, "request": UNREAD}, binary=binary)
+        self._socket.send(written, binary=binary)
 
     async def end(self) -> None:
         """End the subscriptions of the connection, which has gone."""
