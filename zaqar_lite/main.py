@@ -290,7 +290,7 @@ def _services(
     connected = Connected(quotas, workers=settings.workers)
     rates = Rates(quotas, share=1.0 if management.shares_rates else 1 / settings.workers)
     quotas.changed = rates.refresh
-    listeners = Listeners(messages, waiting)
+    listeners = Listeners(messages, waiting, vault)
     transports = {
         **webhooks_and_mail(settings, trusts),
         "queue": QueuePosts(service),

@@ -9,16 +9,21 @@ gone: its subscriptions end with it.
 import asyncio
 import secrets
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from zaqar_lite.domain.models import Message, QueueRef
 from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.sealed import is_sealed
 from zaqar_lite.service.courier import Answer, Letter
 from zaqar_lite.service.lanes import Lane
 from zaqar_lite.service.notes import CLIENT_ID, encode
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.storage.base import MessageStore
+
+if TYPE_CHECKING:
+    from zaqar_lite.service.encryption.vault import Vault
 
 SCHEME = "websocket"
 _HANDED_MS = 60_000
@@ -44,8 +49,11 @@ def lane_of(node: str) -> QueueRef:
 class Listeners:
     """The connections of this process that listen, as a transport of letters."""
 
-    def __init__(self, messages: MessageStore, waiting: Waiting) -> None:
+    def __init__(
+        self, messages: MessageStore, waiting: Waiting, vault: "Vault | None" = None
+    ) -> None:
         self._node = secrets.token_hex(8)
+        self._vault = vault
         self._messages = messages
         self._pushes: dict[str, Push] = {}
         self._lane = Lane(lane_of(self._node), self._take, messages=messages, waiting=waiting)
@@ -77,16 +85,22 @@ class Listeners:
         node, _, listener = letter.subscriber.partition(":")[2].partition("/")
         if node == self._node:
             return self._push(listener, letter.body)
+        lane = lane_of(node)
         handed = encode(_Handed(listener, letter.body.decode("utf-8", "replace")))
+        if self._vault is not None:  # the letter was opened to be sent, not to be kept
+            handed = await self._vault.seal_body(lane, handed)
         new = NewMessage(handed, _HANDED_MS)
-        await self._messages.post(lane_of(node), [new], client_id=CLIENT_ID, version=None)
+        await self._messages.post(lane, [new], client_id=CLIENT_ID, version=None)
         return Answer(status=202)
 
     async def close(self) -> None:
         """Nothing is open here: connections end by themselves."""
 
     async def _take(self, message: Message) -> None:
-        handed = _decode(message.body)
+        body = message.body
+        if self._vault is not None and is_sealed(body):
+            body = await self._vault.open_body(lane_of(self._node).project, body)
+        handed = _decode(body)
         self._push(handed.listener, handed.text.encode())
 
     def _push(self, listener: str, body: bytes) -> Answer:
