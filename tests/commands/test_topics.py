@@ -1,6 +1,9 @@
 """Topics from the command line, and from the SDK below it."""
 
+import dataclasses
+import json
 import time
+from pathlib import Path
 
 from tests.client.old_server import OldServer
 from tests.commands.running import Run
@@ -60,3 +63,13 @@ def test_tail_asks_again_and_again_where_the_server_has_no_streams(
         words = ("message", "tail", queue, "--from-start", "--count", "2")
         _, rows = run(*words, url=old.url)
     assert [row["body"] for row in rows] == [1, 2]
+
+
+def test_tail_works_with_a_permission_for_messages_alone(
+    run: Run, client: Client, queue: str, tmp_path: Path
+) -> None:
+    client.post_batch(queue, [1, 2])
+    signed = tmp_path / "signed.json"
+    signed.write_text(json.dumps(dataclasses.asdict(client.share(queue))))
+    words = ("message", "tail", queue, "--from-start", "--count", "2", "--signed", str(signed))
+    assert [row["body"] for row in run(*words)[1]] == [1, 2]
