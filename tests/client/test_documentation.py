@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -18,6 +19,14 @@ from zaqar_lite.client import Client
 ROOT = Path(__file__).parents[2]
 SDK = ROOT / "api-ref" / "source" / "sdk.rst"
 DEFAULT_URL = "http://127.0.0.1:8888"
+
+
+def install_into(python: str) -> list[str]:
+    """Return the words that install into another environment, by whichever made this one."""
+    if uv := shutil.which("uv"):
+        return [uv, "pip", "install", "--python", python]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    return [*pip, "install", "--no-compile"]
 
 
 def blocks(page: Path) -> list[str]:
@@ -72,11 +81,12 @@ def test_the_ten_line_worker_has_ten_lines_and_its_letters_say_why(
 def test_an_empty_environment_needs_only_the_base_install(
     clean_server: ServerProcess, tmp_path: Path
 ) -> None:
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    # The installer is that of this environment: a pip of its own and byte code take half the time.
+    venv = [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")]
+    subprocess.run(venv, check=True)
     python = str(tmp_path / "venv" / "bin" / "python")
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(ROOT)]
-    subprocess.run(pip, check=True, cwd=tmp_path, env=env)
+    subprocess.run([*install_into(python), "--quiet", str(ROOT)], check=True, cwd=tmp_path, env=env)
     program = blocks(SDK)[0].replace(DEFAULT_URL, clean_server.url)
     absent = "import importlib.util as u; assert not any(map(u.find_spec, {!r}))"
     check = absent.format(["fastapi", "uvicorn", "pydantic", "redis", "pymongo", "httpx"])
