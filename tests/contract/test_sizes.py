@@ -117,6 +117,18 @@ async def test_a_batch_that_waits_comes_due_whole(queue: QueueUnderTest, size: i
     assert found == posted
 
 
+async def test_what_waits_of_a_batch_can_be_changed_and_cancelled(
+    queue: QueueUnderTest, size: int
+) -> None:
+    posted = await queue.post(*batch(size, delay=10 * MINUTE))
+    await queue.edit(posted[0], "changed")
+    assert not await queue.delete(*posted[1:])
+    assert await queue.counts() == (0, 1, 0)
+    queue.advance(11 * MINUTE)
+    found, _ = await claim_all(queue)
+    assert found == posted[:1]
+
+
 async def test_a_batch_expires_whole(queue: QueueUnderTest, size: int) -> None:
     posted = await queue.post(*batch(size, ttl=10 * MINUTE), "stays")
     queue.advance(11 * MINUTE)
