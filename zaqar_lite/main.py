@@ -126,7 +126,8 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     startup = Startup(
         (messages, management),
         (
-            *(janitor, services.deliveries, services.listeners, quotas, stock),
+            *(janitor, services.deliveries, services.listeners, services.queues.recent),
+            *(quotas, stock),
             *_trails(services.trail),
             *_shared(services.rates, management, settings.workers),
             JobRunner(services.jobs, messages, clock),

@@ -12,6 +12,7 @@ import pytest
 
 from tests.api.conftest import PROJECT, Api, MakeApi, claim_id_of, make_api  # noqa: F401 - a fixture
 from zaqar_lite.loading import load
+from zaqar_lite.ui.shown import spark
 
 pytestmark = pytest.mark.anyio
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
@@ -159,6 +160,20 @@ async def test_a_search_finds_by_name_and_counts_and_sorts_by_trouble(browser: B
         assert set(re.findall(r">([a-z-]+)</a></th>", text)) == found, words
         assert f'value="{html.escape(words)}"' in text
     assert "neither a number" in await browser.look(home + "?q=ready%3Ex", 400)
+
+
+async def test_a_line_shows_the_last_hour_of_what_was_looked_at(browser: Browser) -> None:
+    api = browser.api
+    await api.call("PUT", "", {})
+    first = await api.call("GET", "stats?recent=true")
+    assert first.json()["recent"] == [[0, 0, 0, 0]]
+    assert "recent" not in (await api.call("GET", "stats")).json()
+    assert "<svg" not in await browser.look(browser.home)
+    assert spark([[0, 4, 0, 0]]) is None
+    drawn = spark([[59, 0, 9, 1], [30, 10, 0, 0], [0, 5, 0, 0]])
+    assert drawn is not None
+    assert drawn.points == "1,15.0 30,1.0 60,8.0"
+    assert drawn.words == "ready 59 minutes ago 0, at most 10, now 5"
 
 
 async def test_claims_are_shown_and_released(browser: Browser) -> None:

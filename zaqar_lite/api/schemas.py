@@ -168,6 +168,7 @@ def schemas(limits: Limits) -> dict[str, Schema]:
                 oldest=_END,
                 newest=_END,
             ),
+            recent=list_of(list_of(COUNT)),
         ),
         "Purge": object_of(
             ("resource_types",), resource_types=list_of({"enum": ["messages", "subscriptions"]})

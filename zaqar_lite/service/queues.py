@@ -22,6 +22,7 @@ from zaqar_lite.domain.models import Capability, DelayMode, QueueRecord, QueueRe
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.pooling.catalogue import Catalogue
+from zaqar_lite.service.recent import Recent
 from zaqar_lite.service.routing import compile_route
 from zaqar_lite.service.subscribers import list_subscriptions
 from zaqar_lite.storage.base import MessageStore
@@ -58,6 +59,8 @@ class Queues:
         self._alone = policies.checked and Capability.SHARED not in messages.capabilities
         self._seen: dict[QueueRef, float] = {}
         """Until when a dead-letter queue is taken to have a record, by the monotonic clock."""
+        self.recent = Recent(messages)
+        """What the queues that somebody looks at held in the last hour."""
 
     async def create(self, ref: QueueRef, metadata: Mapping[str, Any]) -> bool:
         """Create a queue; False when it exists, whose metadata then stay as they are.

@@ -57,6 +57,7 @@ class _Page:
             line=shown.line,
             pretty=shown.body,
             short=shown.short,
+            spark=shown.spark,
             state=shown.state,
         )
         self._templates.globals["version"] = __version__

@@ -38,6 +38,24 @@ def timeline(waits: Sequence[float]) -> list[Slot]:
     ]
 
 
+class Spark(NamedTuple):
+    """A line of the last hour, of what is ready: its points in a box of 60 by 16, and in words."""
+
+    points: str
+    words: str
+
+
+def spark(recent: Sequence[Sequence[int]]) -> Spark | None:
+    """Draw what a queue held by minute; None where that is known of one minute only."""
+    if len(recent) < 2:
+        return None
+    ready = [one[1] for one in recent]
+    most = max(*ready, 1)
+    points = " ".join(f"{60 - ago},{15 - 14 * one[0] / most:.1f}" for ago, *one in recent)
+    words = f"ready {recent[0][0]} minutes ago {ready[0]}, at most {max(ready)}, now {ready[-1]}"
+    return Spark(points, words)
+
+
 def duration(seconds: float | None) -> str:
     """Write seconds by their two largest units; nothing for None."""
     if seconds is None:

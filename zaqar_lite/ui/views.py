@@ -156,7 +156,7 @@ async def subscriptions(caller: Caller, request: Request) -> Values:
 async def counts_of(caller: Caller, name: str) -> Values:
     """How many messages a queue holds by state, and the age of the oldest."""
     answer = await caller.call(
-        "GET", f"/v2/queues/{quote(name, safe='')}/stats", {"details": "true"}
+        "GET", f"/v2/queues/{quote(name, safe='')}/stats", {"details": "true", "recent": "true"}
     )
     found = answer.document["messages"]
     oldest = found.get("oldest") or {}
@@ -167,6 +167,7 @@ async def counts_of(caller: Caller, name: str) -> Values:
         "claimed": found["claimed"],
         "total": found["total"],
         "oldest_age": oldest.get("age", 0),
+        "recent": answer.document["recent"],
     }
 
 

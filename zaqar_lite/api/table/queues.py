@@ -83,7 +83,7 @@ def queue_routes(handlers: QueueHandlers, limits: Limits) -> tuple[Route, ...]:
             "Count a queue's messages",
             (200, 400, 503),
             Access("queues:stats", Verb.READ),
-            (DETAILS,),
+            (DETAILS, Parameter("recent", "Flag", "Show the last hour too, as far as known.")),
             answer="Stats",
         ),
         Route(

@@ -101,7 +101,8 @@ class QueueHandlers:
     async def stats(self, request: Request) -> Response:
         """Count a queue's messages."""
         queue = queue_of(request)
-        details = query.boolean(query.parameters(request), "details")
+        found = query.parameters(request)
+        details = query.boolean(found, "details")
         stats = await self._queues.stats(queue)
         counts: dict[str, Any] = {
             "claimed": stats.claimed,
@@ -114,7 +115,10 @@ class QueueHandlers:
         for name, message in (("oldest", stats.oldest), ("newest", stats.newest)):
             if message is not None:
                 counts[name] = _end(queue.name, message)
-        return Response(200, to_json({"messages": counts}))
+        document: dict[str, Any] = {"messages": counts}
+        if query.boolean(found, "recent"):
+            document["recent"] = [list(one) for one in self._queues.recent.look(queue, stats)]
+        return Response(200, to_json(document))
 
     async def purge(self, request: Request) -> Response:
         """Remove all messages of a queue, claimed and delayed ones too, and its subscriptions."""

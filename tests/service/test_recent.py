@@ -1,0 +1,62 @@
+"""The last hour of queues that somebody looks at."""
+
+import pytest
+
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.models import QueueRef, Stats, StoreOptions
+from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.service import recent
+from zaqar_lite.service.recent import Recent, Sample
+from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.registry import create_stores
+
+pytestmark = pytest.mark.anyio
+QUEUE = QueueRef("p", "q")
+
+
+class Minutes:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now * 60
+
+
+async def post(store: MessageStore, queue: QueueRef, count: int) -> None:
+    new = [NewMessage(b"1", 3_600_000) for _ in range(count)]
+    await store.post(queue, new, client_id="c", version=None)
+
+
+async def test_keeps_an_hour_of_what_is_looked_at_and_forgets_the_rest() -> None:
+    store, _ = create_stores("memory://", clock=Clock(), options=StoreOptions())
+    minutes = Minutes()
+    kept = Recent(store, minutes)
+    assert kept.look(QUEUE, Stats(ready=0)) == [Sample(0, 0, 0, 0)]
+    for _ in range(70):
+        minutes.now += 1
+        await post(store, QUEUE, 1)
+        if minutes.now < 60:
+            await kept.sample()
+    seen = kept.look(QUEUE, await store.stats(QUEUE))
+    assert seen[0] == Sample(59, 11, 0, 0)
+    assert seen[-2:] == [Sample(11, 59, 0, 0), Sample(0, 70, 0, 0)]
+    minutes.now += 60
+    await kept.sample()
+    assert kept.look(QUEUE, Stats(ready=7)) == [Sample(0, 7, 0, 0)]
+
+
+async def test_counts_few_queues_and_those_that_were_looked_at_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recent, "MOST", 2)
+    store, _ = create_stores("memory://", clock=Clock(), options=StoreOptions())
+    minutes = Minutes()
+    kept = Recent(store, minutes)
+    one, two, three = (QueueRef("p", name) for name in ("one", "two", "three"))
+    for queue in (one, two, one, three):
+        kept.look(queue, Stats(ready=1))
+    minutes.now += 1
+    await kept.sample()
+    assert [len(kept.look(queue, Stats())) for queue in (one, three, two)] == [2, 2, 1]
