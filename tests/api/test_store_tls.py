@@ -1,9 +1,14 @@
-"""Redis and MongoDB's protocol over TLS, with a server over them."""
+"""Redis, MongoDB's protocol and Swift over TLS, with a server over them."""
 
+import asyncio
+import contextlib
 import json
-from collections.abc import Iterator
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 import pymongo
 import pytest
@@ -69,6 +74,35 @@ def mongodb_port(pem: Pem, tmp_path: Path) -> Iterator[int]:
         process.kill()
 
 
+@asynccontextmanager
+async def tls_before(target: int, pem: Pem) -> AsyncIterator[int]:
+    """A port that speaks TLS and forwards to a plain one, as what stands before Swift does.
+
+    Swift names itself by the scheme that it was asked in, so the front names its own.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*pem)
+    (port,) = services.free_ports(1)
+    plain, secure = (f"{scheme}://localhost:{port}".encode() for scheme in ("http", "https"))
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(data.replace(plain, secure))
+                await writer.drain()
+        writer.close()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to, back = await asyncio.open_connection("127.0.0.1", target)
+        await asyncio.gather(pump(reader, back), pump(to, writer))
+        for one in (writer, back):
+            with contextlib.suppress(OSError):
+                await one.wait_closed()
+
+    async with await asyncio.start_server(forward, "127.0.0.1", port, ssl=context):
+        yield port
+
+
 async def check_it_works(make_api: MakeApi, store: str) -> None:
     """A server over the store keeps a message and hands it out."""
     async with make_api(store=store) as api:
@@ -117,3 +151,16 @@ async def test_mongodb_over_tls(make_api: MakeApi, mongodb_port: int, pem: Pem) 
         return f"mongodb://localhost:{mongodb_port}/z?{options}&tlsCAFile={authority}"
 
     await check_it_works(make_api, uri(pem[0]))
+
+
+async def test_swift_over_tls(
+    make_api: MakeApi, swift_server: services.SwiftServer, pem: Pem, tmp_path: Path
+) -> None:
+    other, _ = make_certificate(tmp_path, "other")
+    address = urlsplit(swift_server.auth_url)
+    user = f"{quote(swift_server.user, safe='')}:{swift_server.key}"
+    async with tls_before(address.port or 0, pem) as port:
+        uri = f"swift+https://{user}@localhost:{port}{address.path}?prefix=tls{port}&cacert="
+        await check_it_works(make_api, f"{uri}{pem[0]}")
+        async with make_api(store=f"{uri}{other}") as api:
+            assert (await api.call("GET", "/v2/ping")).status_code == 503
