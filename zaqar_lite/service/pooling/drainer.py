@@ -33,6 +33,7 @@ from zaqar_lite.domain.errors import (
     Unsupported,
 )
 from zaqar_lite.domain.models import Edit, Message, QueueRef, Record, Selection
+from zaqar_lite.service.background import Background
 from zaqar_lite.service.notes import NOTES
 from zaqar_lite.service.pooling.catalogue import Catalogue, Place
 from zaqar_lite.service.pooling.drains import DRAIN, Batch, Drain, decode, encode
@@ -77,32 +78,20 @@ class Drainer:
         self._name = secrets.token_hex(8)
         self._seen: dict[QueueRef, float] = {}
         self._rests: dict[str, float] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._work = Background("drains", self._look, rest=_LOOK_EVERY)
 
     def start(self) -> None:
         """Begin to look for drains, in a task of the running event loop."""
-        self._task = asyncio.create_task(self._run(), name="drains")
+        self._work.start()
 
     async def stop(self) -> None:
         """End; what is under way goes on in another process, or in the next one."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._work.stop()
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                for record in await self._management.list_records(DRAIN, "", limit=_MOST_DRAINS):
-                    await self._look_at(record)
-            except Unavailable as exc:
-                logger.warning("drains wait for the store: %s", exc)
-            except Unsupported:
-                return  # this store keeps no records, so there are no pools
-            except Exception:
-                # A bug must not end all drains for the life of the process.
-                logger.exception("looking for drains failed")
-            await asyncio.sleep(min(_LOOK_EVERY, self._wait))
+    async def _look(self) -> float:
+        for record in await self._management.list_records(DRAIN, "", limit=_MOST_DRAINS):
+            await self._look_at(record)
+        return min(_LOOK_EVERY, self._wait)
 
     async def _look_at(self, record: Record) -> None:
         """Make one round of a drain, unless it is over or another process works on it."""
