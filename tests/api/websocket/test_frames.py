@@ -222,6 +222,7 @@ def test_a_stop_says_goodbye() -> None:
 
 def test_connections_are_bounded_together() -> None:
     with ServerProcess("memory://", env={"ZAQAR_LITE_MAX_CONNECTIONS": "3"}) as server:
+        time.sleep(0.5)  # the connection that asked whether it is ready is counted a moment longer
         with Talk(server), Talk(server), Talk(server):
             with pytest.raises(InvalidStatus) as refused, Talk(server):
                 pass

@@ -242,8 +242,8 @@ async def test_settling_twenty_takes_three_commands_and_five_with_dead_letters(
     settlements = [acts[n % 4](each) for n, each in enumerate(message_ids)]
     settlements[0] = extend(message_ids[0], MINUTE)
     commands.clear()
-    settled = await queue.settle(
-        claim_id, *settlements, retries=Retries(other.as_dead_letter_queue())
+    settled = await queue.stores.messages.settle(
+        queue.ref, claim_id, settlements, retries=Retries(other.as_dead_letter_queue())
     )
     names = [name_of(command) for command in commands.take()]
     if with_letters:

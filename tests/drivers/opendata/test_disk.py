@@ -325,20 +325,20 @@ async def test_a_large_batch_is_handed_to_slatedb_in_parts(tmp_path: Path) -> No
     engine = SlateDbEngine.in_directory(tmp_path / "data")
     tmp_path.joinpath("data").mkdir()
     await engine.open()
-    longest, before = 0.0, time.perf_counter()
+    longest, before = 0.0, time.thread_time()  # a busy machine takes no part in it
 
     async def watch() -> None:
         nonlocal longest, before
         while True:
-            await asyncio.sleep(0)
-            now = time.perf_counter()
+            await asyncio.sleep(0.001)
+            now = time.thread_time()
             longest, before = max(longest, now - before), now
 
     watcher = asyncio.create_task(watch())
     await asyncio.sleep(0)
-    started = time.perf_counter()
+    started = time.thread_time()
     await engine.commit(Batch({b"key-%d" % number: bytes(100) for number in range(20_000)}, ()))
-    took = time.perf_counter() - started
+    took = time.thread_time() - started
     watcher.cancel()
     assert longest < took / 3
     found = await engine.get([b"key-0", b"key-19999"])

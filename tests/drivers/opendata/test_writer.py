@@ -221,6 +221,7 @@ async def test_a_writer_that_does_not_end_is_named(
     with pytest.raises(ConfigurationError, match="earlier server still works"):
         await engine.open()
     os.close(held)
+    monkeypatch.setattr(sqlite_engine, "_PATIENCE", 30.0)
     await engine.open()
     await engine.close()
 
