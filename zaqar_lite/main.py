@@ -336,7 +336,7 @@ def _services(
         authority=Authority(Defaults(settings.role_defaults)),
         jobs=Jobs(messages, management, bulk, limits=limits, clock=clock),
         schedules=Schedules(management, service, clock),
-        topics=Topics(management, messages, limits=limits, clock=clock),
+        topics=Topics(management, messages, limits=limits, clock=clock, turns=policies.turns),
         events=Events(opened, policies, waiting, limits),
         quotas=quotas,
         usage=Usage(queues, stock, subscriptions, waiting, connected),

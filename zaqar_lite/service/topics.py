@@ -30,6 +30,7 @@ from zaqar_lite.domain.topics import (
 )
 from zaqar_lite.service.drafts import Draft, Drafts
 from zaqar_lite.service.notes import CLIENT_ID, Note, Sent, encode, notes_of, trace_of
+from zaqar_lite.service.turns import STEP, Turns, cut
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
@@ -50,13 +51,21 @@ class Topics:
     """What a user may do with topics, but for their subscriptions."""
 
     def __init__(
-        self, management: ManagementStore, messages: MessageStore, *, limits: Limits, clock: Clock
+        self,
+        management: ManagementStore,
+        messages: MessageStore,
+        *,
+        limits: Limits,
+        clock: Clock,
+        turns: Turns,
     ) -> None:
         self._management = management
         self._messages = messages
         self._limits = limits
         self._clock = clock
         self._drafts = Drafts(limits, clock)
+        self.turns = turns
+        """In which large posts are read, checked and prepared."""
 
     async def create(self, ref: QueueRef, metadata: Mapping[str, Any]) -> bool:
         """Create a topic; False when it exists, whose metadata then stay as they are.
@@ -182,14 +191,22 @@ class Topics:
             KeyReused: a key stands for another message.
         """
         self._drafts.check_post(drafts, batch_key)
-        if self._drafts.check(0, drafts):
-            raise Invalid("A topic takes no 'deliver_at': give a delay.")
-        for index, draft in enumerate(drafts):
-            self._drafts.check_times(f"Message {index}", None, draft.delay)
+        large = len(drafts) > STEP
+        for first, part in cut(drafts):
+            if large:
+                await self.turns.wait()
+            if self._drafts.check(first, part):
+                raise Invalid("A topic takes no 'deliver_at': give a delay.")
+            for index, draft in enumerate(part, first):
+                self._drafts.check_times(f"Message {index}", None, draft.delay)
         if metadata is None:
             await self.create(ref, {})
         whole = batch_key and identify(ref, batch_key, (draft.body for draft in drafts))
-        new = [self._note(ref, draft, metadata or {}, client_id) for draft in drafts]
+        new: list[NewMessage] = []
+        for _, part in cut(drafts):
+            if large:
+                await self.turns.wait()
+            new += [self._note(ref, draft, metadata or {}, client_id) for draft in part]
         return await self._messages.post(
             notes_of(ref.project),
             new,

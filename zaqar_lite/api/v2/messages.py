@@ -11,13 +11,14 @@ from zaqar_lite.api.v2.settling import SettlingHandlers
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import format_marker
 from zaqar_lite.domain.models import Message, Page, QueueRef
+from zaqar_lite.domain.posts import Posted
 from zaqar_lite.service.messages import Messages
 
 DEFAULT_LIMIT = 10
-_LARGE = 32_768
+LARGE = 32_768
 """Bytes: a larger post is read and answered in turns with other large ones."""
 
-LONGEST_LOCATION = 7_680
+_LONGEST_LOCATION = 7_680
 """Bytes: many clients and proxies take 8 KiB of headers."""
 
 
@@ -42,7 +43,7 @@ class MessageHandlers:
         size = request.content_length
         policy = await self._messages.admit(queue, size)
         document = await documents.read(request)
-        if size > _LARGE:
+        if size > LARGE:
             await self._messages.turns.wait()
         drafts = documents.parse_messages(document)
         posted, warned = await self._messages.post(
@@ -53,23 +54,9 @@ class MessageHandlers:
             batch_key=(idempotency_key(request) if b"idempotency-key" in request.headers else None),
             policy=policy,
         )
-        if size > _LARGE:
+        if size > LARGE:
             await self._messages.turns.wait()
-        path = _path(queue)
-        ids = [entry.id for entry in posted]
-        shown = {"resources": [f"{path}/messages/{message_id}" for message_id in ids]}
-        duplicates = [entry.id for entry in posted if entry.duplicate]
-        if duplicates:
-            shown["duplicates"] = duplicates
-        body = to_json(shown)
-        location = f"{path}/messages?ids={','.join(ids)}".encode()
-        # To a client that refuses a long header the post would seem to have failed.
-        headers = [(b"location", location)] if len(location) <= LONGEST_LOCATION else []
-        if len(duplicates) == len(posted):
-            headers.append((b"idempotent-replayed", b"true"))
-        if warned:
-            headers += warning(warned)
-        return Response(201, body, tuple(headers))
+        return stored(_path(queue), posted, warned)
 
     async def list_or_get(self, request: Request) -> Response:
         """List messages by page, or fetch some by their ids."""
@@ -215,6 +202,24 @@ def _link_parameters(
     if "marker" not in found:
         pairs.append(("marker", marker))
     return pairs
+
+
+def stored(path: str, posted: Sequence[Posted], warned: str | None = None) -> Response:
+    """Answer a post to the queue or topic at `path`."""
+    ids = [entry.id for entry in posted]
+    shown = {"resources": [f"{path}/messages/{message_id}" for message_id in ids]}
+    duplicates = [entry.id for entry in posted if entry.duplicate]
+    if duplicates:
+        shown["duplicates"] = duplicates
+    body = to_json(shown)
+    location = f"{path}/messages?ids={','.join(ids)}".encode()
+    # To a client that refuses a long header the post would seem to have failed.
+    headers = [(b"location", location)] if len(location) <= _LONGEST_LOCATION else []
+    if len(duplicates) == len(posted):
+        headers.append((b"idempotent-replayed", b"true"))
+    if warned:
+        headers += warning(warned)
+    return Response(201, body, tuple(headers))
 
 
 def idempotency_key(request: Request) -> str | None:

@@ -6,7 +6,7 @@ from zaqar_lite.api import documents, query
 from zaqar_lite.api.checks import queue_of
 from zaqar_lite.api.http import NO_CONTENT, Request, Response, warning
 from zaqar_lite.api.render import to_json
-from zaqar_lite.api.v2.messages import LONGEST_LOCATION, idempotency_key
+from zaqar_lite.api.v2.messages import LARGE, idempotency_key, stored
 from zaqar_lite.api.v2.queues import (
     DEFAULT_LIMIT,
     check_patch_type,
@@ -101,7 +101,11 @@ class TopicHandlers:
         """Post messages to the topic's subscriptions."""
         topic = queue_of(request)
         metadata = await self._topics.admit(topic, request.content_length)
-        drafts = documents.parse_messages(await documents.read(request))
+        document = await documents.read(request)
+        is_large = request.content_length > LARGE
+        if is_large:
+            await self._topics.turns.wait()
+        drafts = documents.parse_messages(document)
         posted = await self._topics.post(
             topic,
             drafts,
@@ -109,17 +113,9 @@ class TopicHandlers:
             batch_key=idempotency_key(request),
             metadata=metadata,
         )
-        path = path_of(topic)
-        ids = [entry.id for entry in posted]
-        shown = {"resources": [f"{path}/messages/{message_id}" for message_id in ids]}
-        duplicates = [entry.id for entry in posted if entry.duplicate]
-        if duplicates:
-            shown["duplicates"] = duplicates
-        location = f"{path}/messages?ids={','.join(ids)}".encode()
-        headers = [(b"location", location)] if len(location) <= LONGEST_LOCATION else []
-        if len(duplicates) == len(posted):
-            headers.append((b"idempotent-replayed", b"true"))
-        return Response(201, to_json(shown), tuple(headers))
+        if is_large:
+            await self._topics.turns.wait()
+        return stored(path_of(topic), posted)
 
     async def list_messages(self, request: Request) -> Response:
         """List messages: a topic keeps none, so those that are asked for by id are not there."""
