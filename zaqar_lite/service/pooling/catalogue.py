@@ -67,6 +67,7 @@ class Catalogue:
         self._registry = registry
         self._clock = clock
         self._cache: OrderedDict[QueueRef, tuple[float, Place]] = OrderedDict()
+        self._tidied: tuple[str, str] | None = None
 
     async def place(self, queue: QueueRef) -> Place:
         """Where a queue lies, as of FRESH seconds ago at most."""
@@ -202,8 +203,13 @@ class Catalogue:
             await self._mark(queue, entry.place)
 
     async def tidy(self) -> int:
-        """Remove some entries whose queues were deleted long enough ago; answer how many."""
-        records = await self._management.list_records(LEFT, limit=_FEW)
+        """Remove some entries whose queues were deleted long enough ago; answer how many.
+
+        Each call looks at the next few marks, so that none stays behind those that are young.
+        """
+        records = await self._management.list_records(LEFT, after=self._tidied, limit=_FEW)
+        last = records[-1] if len(records) == _FEW else None
+        self._tidied = None if last is None else (last.project, last.name)
         removed = 0
         for record in records:
             queue = QueueRef(record.project, record.name)
