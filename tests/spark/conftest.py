@@ -1,5 +1,6 @@
 """One Spark session and one server for the whole run."""
 
+import logging
 import os
 import shutil
 import uuid
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from tests.client.conftest import MovableServer
@@ -22,6 +24,18 @@ SETTINGS = {
     "ZAQAR_LITE_MAX_MESSAGES_PER_PAGE": "1000",
     "ZAQAR_LITE_MAX_MESSAGES_PER_CLAIM_OR_POP": "1000",
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_logs() -> Iterator[None]:
+    """Keep Spark's loggers from changing the format of handlers that are given to them.
+
+    pytest adds the handler of `caplog` to every logger that does not propagate. Spark makes such
+    loggers when a query fails, and they would turn all later logs of the run into JSON.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PySparkLogger, "addHandler", logging.Logger.addHandler)
+        yield
 
 
 @pytest.fixture(scope="session")

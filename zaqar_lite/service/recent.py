@@ -6,19 +6,18 @@ knows what was looked at through it.
 """
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef, Stats
+from zaqar_lite.service.background import Background
 from zaqar_lite.storage.base import MessageStore
 
-logger = logging.getLogger(__name__)
 MOST = 500
 MINUTES = 60
+_EVERY = 60.0
 
 
 class Sample(NamedTuple):
@@ -54,18 +53,15 @@ class Recent:
         self._messages = messages
         self._clock = clock
         self._kept: dict[QueueRef, _Kept] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._work = Background("counting what was looked at", self._sample, rest=_EVERY)
 
     def start(self) -> None:
         """Begin to count, in a task of the running event loop."""
-        self._task = asyncio.create_task(self._run(), name="recent")
+        self._work.start()
 
     async def stop(self) -> None:
         """End it."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._work.stop()
 
     def look(self, queue: QueueRef, stats: Stats) -> Sequence[Sample]:
         """Note what a queue holds now, and answer what it held in the last hour, oldest first."""
@@ -97,12 +93,6 @@ class Recent:
     def _minute(self) -> int:
         return int(self._clock() // 60)
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(60)
-            try:
-                await self.sample()
-            except Unavailable as exc:
-                logger.debug("the last hour of some queues lacks a minute: %s", exc)
-            except Exception:
-                logger.exception("counting what was looked at failed")
+    async def _sample(self) -> float:
+        await self.sample()
+        return _EVERY
