@@ -283,6 +283,14 @@ async def test_can_require_claim_ids(make_api: MakeApi) -> None:
         assert answer.status_code == 204
 
 
+async def test_pops_messages_with_their_details_for_who_asks(api: Api) -> None:
+    await api.post({"body": 1, "headers": {"kind": "x"}})
+    answer = await api.call("DELETE", "messages?pop=1&details=true")
+    (popped,) = answer.json()["messages"]
+    assert (popped["body"], popped["headers"], popped["attempts"]) == (1, {"kind": "x"}, [])
+    assert "href" not in popped
+
+
 async def test_pops_messages_in_upstreams_shape(api: Api) -> None:
     ids = await api.post({"body": 1}, {"body": 2}, {"body": 3})
     answer = await api.call("DELETE", "messages?pop=2")

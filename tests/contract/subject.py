@@ -297,10 +297,12 @@ class QueueUnderTest:
         dead_letter: DeadLetter | None = None,
         version: int | None = None,
         backoff: Backoff | None = None,
+        details: bool = False,
     ) -> Claimed:
         """Pop messages."""
+        retries = Retries(dead_letter, backoff)
         return await self.stores.messages.pop(
-            self.ref, Take(limit, version, mode, retries=Retries(dead_letter, backoff))
+            self.ref, Take(limit, version, mode, retries=retries, details=details)
         )
 
     async def get_claim(self, claim_id: str, *, details: bool = False) -> Claim:

@@ -286,6 +286,14 @@ async def test_attempts_are_shown_wherever_somebody_asks(queue: QueueUnderTest) 
     assert [list(message.attempts) for message in claim.messages] == [[expected], []]
 
 
+async def test_attempts_of_what_is_popped_are_shown(queue: QueueUnderTest) -> None:
+    (message_id, _) = await queue.post("a", "b")
+    await queue.settle(await queue.claim_id(1), fail(message_id, reason="one"))
+    expected = await queue.attempts(message_id)
+    popped = await queue.pop(details=True)
+    assert [list(message.attempts) for message in popped.messages] == [list(expected), []]
+
+
 async def test_attempts_of_a_parked_message_are_shown(queue: QueueUnderTest) -> None:
     (message_id,) = await queue.post("a")
     await queue.settle(await queue.claim_id(), fail(message_id, 10 * MINUTE))

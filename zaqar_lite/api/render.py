@@ -58,8 +58,8 @@ class Renderer:
         """A list of messages."""
         return [self.message(queue_path, message, details=details) for message in messages]
 
-    def popped(self, message: Message) -> dict[str, Any]:
-        """A popped message: upstream's own shape, without an href."""
+    def popped(self, message: Message, *, details: bool = False) -> dict[str, Any]:
+        """A popped message: upstream's own shape, without an href; see `message` for `details`."""
         shown: dict[str, Any] = {
             "id": message.id,
             "age": message.age_ms // 1000,
@@ -70,6 +70,8 @@ class Renderer:
         }
         if self._checksum:
             self._add_checksum(shown, message.body)
+        if details:
+            shown.update(_details(message))
         return shown
 
     @staticmethod

@@ -315,8 +315,10 @@ class Messages:
             held = ", ".join(refusal.id for refusal in refused)
             raise Forbidden(f"Nothing was deleted: not held by the claims given are {held}.")
 
-    async def pop(self, queue: QueueRef, limit: int) -> Sequence[Message]:
+    async def pop(self, queue: QueueRef, limit: int, *, details: bool = False) -> Sequence[Message]:
         """Remove and hand out up to `limit` messages; none goes to two callers.
+
+        `details` fills their attempts.
 
         Raises:
             Invalid: the limit is out of range.
@@ -333,6 +335,7 @@ class Messages:
                     delay_mode=policy.delay_mode,
                     retries=policy.retries,
                     version=policy.version,
+                    details=details,
                 ),
             )
             if popped.moved:

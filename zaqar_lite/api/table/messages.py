@@ -65,6 +65,7 @@ def message_routes(handlers: MessageHandlers, limits: Limits) -> tuple[Route, ..
                 Parameter("claim_ids", "Text", "Comma list: delete only what these hold."),
                 Parameter("pop", "ClaimLimit", "How many messages to pop."),
                 WAIT,
+                DETAILS,
             ),
             answer="Popped",
             hot=True,

@@ -114,12 +114,13 @@ class MessageHandlers:
             await self._messages.delete_many(queue, found["ids"], found.get("claim_ids"))
             return NO_CONTENT
         limit, seconds = query.whole(found, "pop", 0), self._patience.seconds(found)
+        details = query.boolean(found, "details")
 
         async def ask() -> Sequence[Message] | None:
-            return await self._messages.pop(queue, limit) or None
+            return await self._messages.pop(queue, limit, details=details) or None
 
         popped = await self._patience.ask(request, queue, seconds, ask)
-        shown = [self._renderer.popped(message) for message in popped or ()]
+        shown = [self._renderer.popped(message, details=details) for message in popped or ()]
         return Response(200, to_json({"messages": shown}))
 
     async def ranges(self, request: Request) -> Response:

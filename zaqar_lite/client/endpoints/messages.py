@@ -171,12 +171,16 @@ def delete_messages(
     return Call(Request("DELETE", path, {}), nothing, {403: ClaimLost}, operation=operation)
 
 
-def pop(queue: str, limit: int = 1, *, raw: bool = False, wait: int = 0) -> Call[list[Message]]:
+def pop(
+    queue: str, limit: int = 1, *, details: bool = False, raw: bool = False, wait: int = 0
+) -> Call[list[Message]]:
     """Take messages out at once: at most once, for a lost answer loses them.
 
     So it is not sent again after an answer was lost: that would take, and maybe lose, more.
     """
-    path = with_query(queue_path(queue, "messages"), pop=limit, wait=wait or None)
+    path = with_query(
+        queue_path(queue, "messages"), pop=limit, details=details or None, wait=wait or None
+    )
     request = Request("DELETE", path, {}, wait=wait)
     return Call(
         request,

@@ -252,11 +252,19 @@ class SyncMessages(SyncCalls):
             self.call(messages.delete_messages(queue, part, claim_ids=claimed, force=force))
 
     def pop(
-        self, queue: str, limit: int = 1, *, raw: bool = False, wait: float = 0
+        self,
+        queue: str,
+        limit: int = 1,
+        *,
+        details: bool = False,
+        raw: bool = False,
+        wait: float = 0,
     ) -> list[Message]:
         """Take messages out at once, at most once: a lost answer loses them.
 
-        With `wait` it waits up to so many seconds for one.
+        With `wait` it waits up to so many seconds for one. `details` asks for claim counts, times,
+        headers and attempts.
         """
-        make = partial(messages.pop, queue, limit, raw=raw)
+        details = details or self.tracing is not None
+        make = partial(messages.pop, queue, limit, details=details, raw=raw)
         return self._until_found(make, wait)

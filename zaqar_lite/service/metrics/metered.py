@@ -16,6 +16,8 @@ from zaqar_lite.storage.base import MessageStore
 Call = Callable[..., Awaitable[Any]]
 _QUICK = int(LATENCIES[0] * 1_000_000)
 """Microseconds that most calls take at most: they go into the first bucket without a search."""
+_LATENESS = [bound * 1000 for bound in LATENESS]
+"""In milliseconds."""
 
 
 def metered(store: MessageStore, families: Families, row: Row) -> MessageStore:
@@ -31,7 +33,6 @@ class _Metered:
         self._row = row
         self._cells = {name: family.first for name, family in families.messages.items()}
         self._posted, self._duplicate = self._cells["posted"], self._cells["duplicate"]
-        self._claimed = self._cells["claimed"]
         self._dead = {reason: families.dead.at(reason) for reason in ("rejected", "failed")}
         self._exhausted = families.dead.at("exhausted")
         self._pickup, self._lateness = families.pickup.first, families.lateness.first
@@ -68,7 +69,10 @@ class _Metered:
             row,
             families.store_seconds.at("claim"),
             families.store_errors.at("claim"),
-            self._count_claim,
+            claimed=self._cells["claimed"],
+            exhausted=families.dead.at("exhausted"),
+            pickup=self._pickup,
+            due=self._count_due,
         )
 
     def __getattr__(self, name: str) -> object:
@@ -84,28 +88,12 @@ class _Metered:
         if key is not None and is_message_id(key.text):
             self._row.add(self._cells["redriven"], stored)
 
-    def _count_claim(self, claimed: Claimed) -> None:
-        """Count what was handed out, and how long what is for the first time had been ready."""
-        if claimed.moved:
-            self._row.add(self._exhausted, claimed.moved)
-        messages = claimed.messages
-        if not messages:
-            return
-        cells = self._row.cells
-        cells[self._claimed] += len(messages)
+    def _count_due(self, messages: Sequence[Message]) -> None:
+        """Count how long what was delayed, and is handed out for the first time, had been due."""
         first = messages[0]
-        since, due = first.created_at, first.delay_expires_at
-        if due is not None:
-            since = max(since, due)
-            self._note_lateness(messages)
         if first.claim_count == 1:
-            waited, cell = first.now - since, self._pickup
-            if waited > 0:
-                cells[cell] += waited * 1000
-                cell += bisect_left(LATENESS, waited / 1000)
-            cells[cell + 1] += 1
-
-    def _note_lateness(self, messages: Sequence[Message]) -> None:
+            since = max(first.created_at, first.delay_expires_at or 0)
+            self._row.observe(self._pickup, LATENESS, max(0, first.now - since) / 1000)
         for message in messages:
             due = message.delay_expires_at
             if due is not None and message.claim_count == 1:
@@ -180,9 +168,21 @@ def _timed(
 
 
 def _timed_claim(
-    act: Call, row: Row, seconds: int, errors: int, count: Callable[[Claimed], None]
+    act: Call,
+    row: Row,
+    seconds: int,
+    errors: int,
+    *,
+    claimed: int,
+    exhausted: int,
+    pickup: int,
+    due: Callable[[Sequence[Message]], None],
 ) -> Call:
-    """What `_timed` is, for claims: without packing arguments."""
+    """What `_timed` is, for claims: without packing arguments, and counted here.
+
+    How long a message had been ready is noted of the first of a claim, when that is handed out for
+    the first time. `due` counts a claim whose first message was delayed.
+    """
     clock, first = time.perf_counter_ns, seconds + 1
 
     async def claim(queue: QueueRef, take: Take) -> Claimed:
@@ -198,8 +198,21 @@ def _timed_claim(
         cells = row.cells
         cells[seconds] += took
         cells[first if took <= _QUICK else first + bisect_left(LATENCIES, took / 1e6)] += 1
-        if result.messages or result.moved:
-            count(result)
+        if result.moved:
+            row.add(exhausted, result.moved)
+        messages = result.messages
+        if messages:
+            cells[claimed] += len(messages)
+            message = messages[0]
+            if message.delay_expires_at is not None:
+                due(messages)
+            elif message.claim_count == 1:
+                waited = message.now - message.created_at
+                if waited > 0:
+                    cells[pickup] += waited * 1000
+                    cells[pickup + 1 + bisect_left(_LATENESS, waited)] += 1
+                else:
+                    cells[pickup + 1] += 1
         return result
 
     return claim
