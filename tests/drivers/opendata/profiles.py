@@ -1,4 +1,6 @@
-"""What the RFC's vectors have and the store does not write: other keys, payloads and metadata.
+"""What the RFC's vectors have and the store does not write or read.
+
+That is: other keys, payloads and metadata, and filters in their binary form.
 
 Of the forms of keys that the RFCs' texts have, the store writes and reads one.
 
@@ -8,10 +10,47 @@ SUBSYSTEM    a subsystem byte (05) before SEED: the key-prefix RFC's later form.
 """
 
 import struct
+from collections.abc import Mapping, Sequence
 from enum import Enum
+from typing import NamedTuple
 
+from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.domain.filters import (
+    MAX_DEPTH,
+    OPERATORS,
+    And,
+    Between,
+    Compare,
+    Constant,
+    EndsWith,
+    Exists,
+    Expression,
+    In,
+    Like,
+    Node,
+    Not,
+    Or,
+    Rule,
+    Rules,
+    StartsWith,
+    check_size,
+)
 from zaqar_lite.storage.opendata.format import keys
-from zaqar_lite.storage.opendata.format.encoding import pack, terminated, utf8, var_u64
+from zaqar_lite.storage.opendata.format.active import Extra, read_active, rows_of_five
+from zaqar_lite.storage.opendata.format.configuration import VERSION, decode_config
+from zaqar_lite.storage.opendata.format.encoding import (
+    CodecError,
+    finish,
+    pack,
+    read_array,
+    read_count,
+    read_utf8,
+    take,
+    terminated,
+    unpack,
+    utf8,
+    var_u64,
+)
 from zaqar_lite.storage.opendata.format.records import Metadata, Uri, encode_headers
 
 
@@ -72,3 +111,133 @@ def encode_metadata(metadata: Metadata) -> bytes:
     """
     *fixed, headers = metadata
     return pack(struct.Struct("<QqqqIB"), *fixed, len(headers)) + encode_headers(headers)
+
+
+class Available(NamedTuple):
+    """A message that waits."""
+
+    message_id: int
+    priority: int
+    visible_at: int
+    retention_deadline: int
+    attempts: int
+
+
+class Active(NamedTuple):
+    """An active page: what waits, the fields of what is claimed, and extras by place."""
+
+    available: list[Available]
+    in_flight: list[tuple[int, int, int, int, int]]
+    extras: Mapping[int, Extra]
+
+
+def decode_active(data: bytes) -> Active:
+    """Read an active page."""
+    available, in_flight, extras = read_active(data)
+    rows = [Available(*row) for row in rows_of_five(available)]
+    return Active(rows, list(rows_of_five(in_flight)), extras)
+
+
+class Config(NamedTuple):
+    """A queue's configuration."""
+
+    filter: Expression
+    max_attempts: int
+    done_retention_s: int
+    extensions: Sequence[tuple[str, str]] = ()
+
+
+def read_config(data: bytes) -> Config:
+    """Read a queue's configuration with its filter."""
+    return Config(decode_filter(data)[0], *decode_config(data))
+
+
+_I64 = struct.Struct("<q")
+_TRUE, _FALSE, _AND, _OR, _NOT, _EXISTS = range(6)
+_TEXT, _PREFIX, _SUFFIX, _LIKE, _IN, _NUMBER, _BETWEEN, _RULES = (
+    0x10, 0x16, 0x17, 0x18, 0x19, 0x20, 0x26, 0x40,
+)  # fmt: skip
+
+
+def decode_filter(data: bytes, offset: int = 0) -> tuple[Expression, int]:
+    """Read a filter or rules; answer the tree and the offset after it.
+
+    Raises CodecError: cut short, of another version, or beyond the bounds of a filter.
+    """
+    body, end = take(data, offset + 2, read_count(data, offset))
+    if body[:1] != bytes((VERSION,)):
+        raise CodecError(f"filter of version {body[:1].hex()}; this reads 01")
+    tree: Expression
+    if body[1:2] == bytes((_RULES,)):
+        tree, used = _decode_rules(body, 2)
+    else:
+        tree, used = _decode(body, 1, 1)
+    finish(body, used, "filter")
+    try:
+        check_size(tree)
+    except Invalid as exc:
+        raise CodecError(str(exc)) from exc
+    return tree, end
+
+
+def _decode_rules(data: bytes, offset: int) -> tuple[Rules, int]:
+    rules, offset = read_array(data, offset, _decode_rule)
+    default, offset = take(data, offset, 1)
+    return Rules(tuple(rules), default[0]), offset
+
+
+def _decode_rule(data: bytes, offset: int) -> tuple[Rule, int]:
+    condition, offset = _decode(data, offset, 1)
+    number, offset = take(data, offset, 1)
+    return Rule(condition, number[0]), offset
+
+
+def _decode(data: bytes, offset: int, depth: int) -> tuple[Node, int]:
+    code, offset = take(data, offset, 1)
+    operation = code[0]
+    if operation in (_TRUE, _FALSE):
+        return Constant(operation == _TRUE), offset
+    if operation in (_AND, _OR, _NOT):
+        if depth > MAX_DEPTH:
+            raise CodecError(f"filter nested more than {MAX_DEPTH} deep")
+        return _decode_group(operation, data, offset, depth)
+    name, offset = read_utf8(data, offset)
+    return _decode_condition(operation, name, data, offset)
+
+
+def _decode_group(operation: int, data: bytes, offset: int, depth: int) -> tuple[Node, int]:
+    if operation == _NOT:
+        inner, offset = _decode(data, offset, depth + 1)
+        return Not(inner), offset
+    number, offset = take(data, offset, 1)
+    nodes = []
+    for _ in range(number[0]):
+        node, offset = _decode(data, offset, depth + 1)
+        nodes.append(node)
+    return (And if operation == _AND else Or)(tuple(nodes)), offset
+
+
+def _decode_condition(  # noqa: PLR0911 - one a form
+    operation: int, name: str, data: bytes, offset: int
+) -> tuple[Node, int]:
+    if operation == _EXISTS:
+        return Exists(name), offset
+    if operation == _IN:
+        values, offset = read_array(data, offset, read_utf8)
+        return In(name, tuple(values)), offset
+    if operation == _BETWEEN:
+        (low,), offset = unpack(_I64, data, offset)
+        (high,), offset = unpack(_I64, data, offset)
+        return Between(name, low, high), offset
+    if _NUMBER <= operation < _BETWEEN:
+        (number,), offset = unpack(_I64, data, offset)
+        return Compare(OPERATORS[operation - _NUMBER], name, number), offset
+    text, offset = read_utf8(data, offset)
+    if _TEXT <= operation < _PREFIX:
+        return Compare(OPERATORS[operation - _TEXT], name, text), offset
+    if operation == _LIKE:
+        escape, offset = read_utf8(data, offset)
+        return Like(name, text, escape), offset
+    if operation not in (_PREFIX, _SUFFIX):
+        raise CodecError(f"filter with the unknown operation {operation:02x}")
+    return (StartsWith if operation == _PREFIX else EndsWith)(name, text), offset

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.drivers.opendata.profiles import encode_metadata, encode_raw_payload
+from tests.drivers.opendata.profiles import (
+    Config,
+    decode_active,
+    decode_filter,
+    encode_metadata,
+    encode_raw_payload,
+    read_config,
+)
 from zaqar_lite.domain.attempts import Attempt, Ended
 from zaqar_lite.domain.filters import (
     And,
@@ -28,7 +35,7 @@ from zaqar_lite.domain.filters import (
     Rules,
     StartsWith,
 )
-from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.models import Origin, QueueRef
 from zaqar_lite.storage.opendata.format import (
     active,
     bookkeeping,
@@ -38,7 +45,6 @@ from zaqar_lite.storage.opendata.format import (
     records,
 )
 from zaqar_lite.storage.opendata.format.configuration import (
-    decode_filter,
     encode_filter,
     stored_filter,
 )
@@ -101,23 +107,19 @@ def test_metadata(metadata: records.Metadata) -> None:
     assert records.decode_metadata(encode_metadata(metadata)) == metadata
 
 
-origins = st.fixed_dictionaries(
-    {},
-    optional={
-        "source": names, "moved_at": i64, "moved_count": st.integers(0, 1 << 31),
-        "moved_client": consumers, "moved_claim": uuids, "reason": names,
-    },
-).filter(lambda fields: "source" in fields or not fields)  # fmt: skip
+origins = st.builds(
+    Origin, names, i64, st.integers(0, 1 << 31), st.none() | uuids.map(bytes.hex),
+    st.none() | consumers, names, u8,
+)  # fmt: skip
 extras = st.builds(
-    lambda fields, origin: active.Extra(**fields, **origin),
+    lambda fields: active.Extra(**fields),
     st.fixed_dictionaries(
         {},
         optional={
             "ttl_ms": i64, "position": u64, "renamed": st.booleans(), "last_claim": uuids,
-            "shared": st.booleans(), "parked": st.booleans(),
+            "shared": st.booleans(), "parked": st.booleans(), "origin": origins,
         },
     ),
-    origins,
 )  # fmt: skip
 held_extras = st.builds(replace, extras, visible_at=i64, deadline=i64)
 rows = st.lists(st.tuples(st.integers(0, 9) | u64, u8, i64, i64, u16), max_size=20)
@@ -138,7 +140,7 @@ def test_active_pages(available: list[Any], in_flight: list[Any], data: st.DataO
         [value for row in in_flight for value in row],
         [active.encode_extra(ids[place], extra) for place, extra in beyond.items()],
     )
-    page = active.decode_active(encoded)
+    page = decode_active(encoded)
     assert [tuple(row) for row in page.available] == available
     assert [tuple(row) for row in page.in_flight] == in_flight
     assert page.extras == beyond
@@ -151,7 +153,7 @@ def test_what_a_claimed_message_keeps(visible_at: int, deadline: int, message_id
     data = active.encode_active(
         (), (message_id, 0, 0, 0, 0), [active.encode_extra(message_id, extra)]
     )
-    assert active.decode_active(data).extras == {0: extra}
+    assert decode_active(data).extras == {0: extra}
 
 
 @settings(deadline=None)
@@ -279,18 +281,18 @@ def test_a_stored_filter_says_of_the_log_what_the_text_says_of_names(
 def test_configurations(
     tree: Node | Rules, attempts: int, retention: int, pairs: list[tuple[str, str]]
 ) -> None:
-    config = configuration.Config(tree, attempts, retention, pairs)
-    decoded = configuration.decode_config(configuration.encode_config(config))
+    config = Config(tree, attempts, retention, pairs)
+    decoded = read_config(configuration.encode_config(*config))
     assert decoded._replace(extensions=list(decoded.extensions)) == config
 
 
 DECODERS = [
-    records.decode_payload, records.decode_metadata, active.decode_active, records.decode_ended,
+    records.decode_payload, records.decode_metadata, active.read_active, records.decode_ended,
     records.decode_attempts, records.decode_attempt, configuration.decode_config,
     records.decode_claim,
     bookkeeping.decode_remembered, bookkeeping.decode_block, bookkeeping.decode_segment,
     bookkeeping.decode_state, bookkeeping.decode_garbage, bookkeeping.decode_record,
-    encoding.read_terminated, encoding.read_var_u64, encoding.read_utf8, decode_filter,
+    encoding.read_terminated, encoding.read_var_u64, encoding.read_utf8,
     keys.read_log_entry_key, keys.read_prefix, keys.read_record_key, keys.describe,
 ]  # fmt: skip
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.drivers.opendata.profiles import encode_metadata, encode_uri
+from tests.drivers.opendata.profiles import encode_metadata, encode_uri, read_config
 from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, Store, listed, texts
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.checking import check
@@ -178,11 +178,11 @@ async def test_no_history_and_for_ever_differ_in_the_configuration(
     """0 is for ever, as the RFC says; none is the shortest that its field can say."""
     await store.management.create_queue(QUEUE, metadata, max_queues=9)
     ((key, value),) = (await store.records(RecordType.CONFIG)).items()
-    ours = configuration.decode_config(value)
+    ours = read_config(value)
     assert ours.done_retention_s == retention
     earlier = ours._replace(done_retention_s=metadata.get("_done_retention", 0))
     for config in (earlier, ours._replace(extensions=())):  # of ours before, and of others
-        store.db.put(key, configuration.encode_config(config))
+        store.db.put(key, configuration.encode_config(*config))
         await store.db.committer.durable()
         await store.restart()
         record = await store.management.get_queue(QUEUE)

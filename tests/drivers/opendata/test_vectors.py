@@ -11,11 +11,14 @@ import pytest
 from tests.drivers.opendata.profiles import (
     LogLayout,
     Profile,
+    decode_active,
+    decode_filter,
     encode_metadata,
     encode_raw_payload,
     encode_uri,
     in_profile,
     log_entry_key,
+    read_config,
     read_kind,
 )
 from zaqar_lite.domain.filters import compile_priority, parse
@@ -27,7 +30,7 @@ from zaqar_lite.storage.opendata.format import (
     keys,
     records,
 )
-from zaqar_lite.storage.opendata.format.configuration import decode_filter, encode_filter
+from zaqar_lite.storage.opendata.format.configuration import encode_filter
 from zaqar_lite.storage.opendata.format.keys import RecordType
 
 DOCUMENT = json.loads((Path(__file__).parent / "vectors.json").read_text())
@@ -113,12 +116,10 @@ def encode_value(record: str, fields: dict[str, Any]) -> bytes:  # noqa: PLR0911
             return encode_filter(parse(fields["text"]))
         case "config":
             return configuration.encode_config(
-                configuration.Config(
-                    parse(fields["filter"]),
-                    fields["max_attempts"],
-                    fields["done_retention_s"],
-                    [(name, value) for name, value in fields.get("ext", ())],
-                )
+                parse(fields["filter"]),
+                fields["max_attempts"],
+                fields["done_retention_s"],
+                [(name, value) for name, value in fields.get("ext", ())],
             )
     raise AssertionError(record)
 
@@ -138,7 +139,7 @@ def reencode(record: str, data: bytes) -> bytes:  # noqa: PLR0911 - one a record
         case "log segmentmeta":
             return bookkeeping.encode_segment(*bookkeeping.decode_segment(data))
         case "active":
-            page = active.decode_active(data)
+            page = decode_active(data)
             return active.encode_active(
                 [value for row in page.available for value in row],
                 [value for row in page.in_flight for value in row],
@@ -156,7 +157,7 @@ def reencode(record: str, data: bytes) -> bytes:  # noqa: PLR0911 - one a record
             assert end == len(data)
             return encode_filter(tree)
         case "config":
-            return configuration.encode_config(configuration.decode_config(data))
+            return configuration.encode_config(*read_config(data))
     raise AssertionError(record)
 
 
@@ -195,7 +196,7 @@ def check_primitive(record: str, fields: dict[str, Any], data: bytes) -> None:
 
 READERS: dict[str, Callable[[bytes], object]] = {
     "TerminatedBytes": encoding.read_terminated,
-    "active value": active.decode_active,
+    "active value": active.read_active,
     "var_u64": encoding.read_var_u64,
 }
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.drivers.opendata.profiles import encode_metadata
+from tests.drivers.opendata.profiles import decode_active, encode_metadata, read_config
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, THIRD, Store, texts
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.filters import Filter, Rules, compile_priority
@@ -13,7 +13,7 @@ from zaqar_lite.domain.models import DeadLetter, QueueRef, Retries, Selection, S
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.storage.opendata.checkpoint import GARBAGE_STEP
 from zaqar_lite.storage.opendata.engine import Batch
-from zaqar_lite.storage.opendata.format import active, configuration, keys, records
+from zaqar_lite.storage.opendata.format import keys, records
 from zaqar_lite.storage.opendata.format.keys import RecordType
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +27,7 @@ async def test_a_new_queue_has_the_empty_records_of_the_rfc(store: Store) -> Non
     }
     for kind in (RecordType.DONE, RecordType.FAILED):
         assert await store.records(kind) == {keys.queue_key(kind, raw): bytes(2)}
-    config = configuration.decode_config((await store.records(RecordType.CONFIG)).popitem()[1])
+    config = read_config((await store.records(RecordType.CONFIG)).popitem()[1])
     assert config.max_attempts == 0
 
 
@@ -36,7 +36,7 @@ async def test_a_waiting_message_is_a_literal_record_of_the_rfc(store: Store) ->
     number = int(message_id[:16], 16)
     (record,) = (await store.records(RecordType.ACTIVE)).values()
     assert len(record) == 2 + 27 + 2
-    page = active.decode_active(record)
+    page = decode_active(record)
     assert (page.available[0].message_id, page.available[0].attempts) == (number, 0)
     assert not page.extras
     payload = (await store.records(RecordType.PAYLOAD))[
@@ -136,7 +136,7 @@ async def test_replayed_messages_come_as_the_service_would_have_routed_them(stor
 async def test_the_stored_filter_names_queues_as_the_log_does(store: Store) -> None:
     metadata = {"_filter": "queue = 'other' OR kind = 'order'"}
     await store.management.create_queue(QUEUE, metadata, max_queues=9)
-    config = configuration.decode_config((await store.records(RecordType.CONFIG)).popitem()[1])
+    config = read_config((await store.records(RecordType.CONFIG)).popitem()[1])
     assert not isinstance(config.filter, Rules)
     matches = Filter(config.filter)
     for header in ("project/queue", "project/other"):
@@ -149,7 +149,7 @@ async def test_the_stored_filter_names_queues_as_the_log_does(store: Store) -> N
 async def test_the_stored_priorities_keep_to_the_queue(store: Store) -> None:
     metadata = {"_priority": "RULES(kind = 'order' -> 7)"}
     await store.management.create_queue(QUEUE, metadata, max_queues=9)
-    config = configuration.decode_config((await store.records(RecordType.CONFIG)).popitem()[1])
+    config = read_config((await store.records(RecordType.CONFIG)).popitem()[1])
     priority = compile_priority(config.filter)
     assert priority({"queue": "project/queue", "kind": "order"}) == 7
     assert priority({"queue": "project/queue"}) == 100

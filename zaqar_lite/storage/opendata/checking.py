@@ -16,7 +16,7 @@ from zaqar_lite.storage.opendata.recovery import garbage_ids, unrouted_ids
 
 _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
     RecordType.PAYLOAD: records.decode_payload,
-    RecordType.ACTIVE: active.decode_active,
+    RecordType.ACTIVE: active.read_active,
     RecordType.DONE: records.decode_ended,
     RecordType.FAILED: records.decode_ended,
     RecordType.ATTEMPTS: records.decode_attempts,

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from itertools import count as counted
 from itertools import islice
 
-from zaqar_lite.domain.attempts import MAX_CLAIMS
-from zaqar_lite.domain.models import Origin
 from zaqar_lite.storage.opendata.entries import (
     PAGE_SIZE,
     POSITION_BITS,
@@ -226,14 +224,7 @@ def _extra(entry: Entry) -> bytes | None:
         extra.position = entry.position
     if past is not None:
         extra.renamed, extra.shared = past.renamed, past.shared
-        origin = past.origin
-        if origin is not None:
-            extra.reason = None if origin.reason == MAX_CLAIMS else origin.reason
-            extra.source, extra.moved_at = origin.source, origin.moved_at
-            extra.moved_count = origin.claim_count
-            extra.moved_client, extra.redriven = origin.last_client_id, origin.redriven
-            if origin.last_claim_id is not None:
-                extra.moved_claim = bytes.fromhex(origin.last_claim_id)
+        extra.origin = past.origin
     return active.encode_extra(entry.id, extra)
 
 
@@ -312,18 +303,8 @@ def _restored(
         message_id, position, page, priority, 0, 0, extra.ttl_ms or 0, UNKNOWN, None, None
     )
     entry.attempts = attempts
-    if extra.last_claim or extra.shared or extra.renamed or extra.source is not None:
+    if extra.last_claim or extra.shared or extra.renamed or extra.origin is not None:
         past = entry.remember()
         past.last_claim, past.shared = extra.last_claim, extra.shared
-        past.renamed = extra.renamed
-        if extra.source is not None:
-            past.origin = Origin(
-                extra.source,
-                extra.moved_at,
-                extra.moved_count,
-                None if extra.moved_claim is None else extra.moved_claim.hex(),
-                extra.moved_client,
-                extra.reason or MAX_CLAIMS,
-                extra.redriven,
-            )
+        past.renamed, past.origin = extra.renamed, extra.origin
     return entry

@@ -319,8 +319,8 @@ async def _held(db: State) -> tuple[set[int], set[tuple[int, QueueRef]]]:
                 ref = keys.read_queue_id(where.queue)
                 held.discard(ids[place])
                 shared.add((ids[place], ref))
-                if extra.source is not None:
-                    shared.add((ids[place], QueueRef(ref.project, extra.source)))
+                if extra.origin is not None:
+                    shared.add((ids[place], QueueRef(ref.project, extra.origin.source)))
     return held, shared
 
 

@@ -4,8 +4,9 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
 
+from zaqar_lite.domain.attempts import MAX_CLAIMS
+from zaqar_lite.domain.models import Origin
 from zaqar_lite.storage.opendata.format.encoding import (
     count,
     finish,
@@ -23,26 +24,6 @@ _U64 = struct.Struct("<Q")
 _I64 = struct.Struct("<q")
 _MILLISECONDS = struct.Struct("<qq")
 _CACHED_COUNT = 512
-
-
-class Available(NamedTuple):
-    """A message that waits."""
-
-    message_id: int
-    priority: int
-    visible_at: int
-    retention_deadline: int
-    attempts: int
-
-
-class InFlight(NamedTuple):
-    """A message that is claimed."""
-
-    message_id: int
-    priority: int
-    claimed_at: int
-    lease_deadline: int
-    attempts: int
 
 
 @cache
@@ -95,8 +76,7 @@ class Extra:
     last_claim            the 16 bytes of the claim that held it last
     shared                more than one queue was given the message
     parked                given back with a delay: in flight until then, and nobody holds it
-    source, moved_at, moved_count, moved_client, moved_claim, reason    of a dead letter
-    redriven              how often it was put back
+    origin                of a dead letter
     """
 
     visible_at: int | None = None
@@ -107,13 +87,7 @@ class Extra:
     last_claim: bytes | None = None
     shared: bool = False
     parked: bool = False
-    source: str | None = None
-    moved_at: int = 0
-    moved_count: int = 0
-    moved_client: str | None = None
-    moved_claim: bytes | None = None
-    reason: str | None = None
-    redriven: int = 0
+    origin: Origin | None = None
 
 
 _EXTRA = struct.Struct("<QH")
@@ -140,22 +114,22 @@ def encode_extra(message_id: int, extra: Extra) -> bytes:
     if extra.last_claim is not None:
         flags |= _LAST_CLAIM
         parts.append(extra.last_claim)
-    if extra.source is not None:
+    if extra.origin is not None:
+        source, moved_at, claims, claim, client, reason, redriven = extra.origin
         flags |= _ORIGIN
-        parts.append(_ORIGIN_FIELDS.pack(extra.moved_at, extra.moved_count))
-        parts.append(utf8(extra.source))
-        if extra.moved_claim is not None:
+        parts += (_ORIGIN_FIELDS.pack(moved_at, claims), utf8(source))
+        if claim is not None:
             flags |= _ORIGIN_CLAIM
-            parts.append(extra.moved_claim)
-        if extra.moved_client is not None:
+            parts.append(bytes.fromhex(claim))
+        if client is not None:
             flags |= _ORIGIN_CLIENT
-            parts.append(encode_consumer(extra.moved_client))
-        if extra.reason is not None:
+            parts.append(encode_consumer(client))
+        if reason != MAX_CLAIMS:
             flags |= _ORIGIN_REASON
-            parts.append(utf8(extra.reason))
-        if extra.redriven:
+            parts.append(utf8(reason))
+        if redriven:
             flags |= _REDRIVEN
-            parts.append(bytes((extra.redriven,)))
+            parts.append(bytes((redriven,)))
     flags |= _RENAMED * extra.renamed | _SHARED * extra.shared | _PARKED * extra.parked
     return _EXTRA.pack(message_id, flags) + b"".join(parts)
 
@@ -191,25 +165,24 @@ def _read_extra(data: bytes, offset: int) -> tuple[tuple[int, Extra], int]:
     if flags & _LAST_CLAIM:
         extra.last_claim, offset = take(data, offset, 16)
     if flags & _ORIGIN:
-        (extra.moved_at, extra.moved_count), offset = unpack(_ORIGIN_FIELDS, data, offset)
-        extra.source, offset = read_utf8(data, offset)
-        if flags & _ORIGIN_CLAIM:
-            extra.moved_claim, offset = take(data, offset, 16)
-        if flags & _ORIGIN_CLIENT:
-            extra.moved_client, offset = read_consumer(data, offset)
-        if flags & _ORIGIN_REASON:
-            extra.reason, offset = read_utf8(data, offset)
-        if flags & _REDRIVEN:
-            (extra.redriven,), offset = take(data, offset, 1)
+        extra.origin, offset = _read_origin(data, offset, flags)
     return (message_id, extra), offset
 
 
-class Active(NamedTuple):
-    """An active page; the extras are by the place of their entry, those in flight come last."""
-
-    available: list[Available]
-    in_flight: list[InFlight]
-    extras: Mapping[int, Extra]
+def _read_origin(data: bytes, offset: int, flags: int) -> tuple[Origin, int]:
+    claim, client, reason, redriven = b"", None, MAX_CLAIMS, b"\0"
+    (moved_at, claims), offset = unpack(_ORIGIN_FIELDS, data, offset)
+    source, offset = read_utf8(data, offset)
+    if flags & _ORIGIN_CLAIM:
+        claim, offset = take(data, offset, 16)
+    if flags & _ORIGIN_CLIENT:
+        client, offset = read_consumer(data, offset)
+    if flags & _ORIGIN_REASON:
+        reason, offset = read_utf8(data, offset)
+    if flags & _REDRIVEN:
+        redriven, offset = take(data, offset, 1)
+    claim_id = claim.hex() or None
+    return Origin(source, moved_at, claims, claim_id, client, reason, redriven[0]), offset
 
 
 def _read_entries(data: bytes, offset: int) -> tuple[Sequence[int], int]:
@@ -252,16 +225,6 @@ def read_active(data: bytes) -> tuple[Sequence[int], Sequence[int], Mapping[int,
         extras = _by_place(available, in_flight, pairs)
     finish(data, offset, "active page")
     return available, in_flight, extras
-
-
-def decode_active(data: bytes) -> Active:
-    """Read an active page; see `read_active`."""
-    available, in_flight, extras = read_active(data)
-    return Active(
-        [Available(*row) for row in rows_of_five(available)],
-        [InFlight(*row) for row in rows_of_five(in_flight)],
-        extras,
-    )
 
 
 def rows_of_five(fields: Sequence[int]) -> "zip[tuple[int, int, int, int, int]]":

@@ -27,11 +27,10 @@ The length lets a reader that does not know a filter step over it to the fields 
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.filters import (
-    MAX_DEPTH,
     OPERATORS,
     And,
     Between,
@@ -63,7 +62,6 @@ from zaqar_lite.storage.opendata.format.encoding import (
     read_array,
     read_count,
     read_utf8,
-    take,
     unpack,
     utf8,
 )
@@ -88,42 +86,9 @@ def encode_filter(tree: Expression) -> bytes:
     return count(len(body), "bytes of a filter") + body
 
 
-def decode_filter(data: bytes, offset: int = 0) -> tuple[Expression, int]:
-    """Read a filter or rules; answer the tree and the offset after it.
-
-    Raises CodecError: cut short, of another version, or beyond the bounds of a filter.
-    """
-    body, end = take(data, offset + 2, read_count(data, offset))
-    if body[:1] != bytes((VERSION,)):
-        raise CodecError(f"filter of version {body[:1].hex()}; this reads 01")
-    tree: Expression
-    if body[1:2] == bytes((_RULES,)):
-        tree, used = _decode_rules(body, 2)
-    else:
-        tree, used = _decode(body, 1, 1)
-    finish(body, used, "filter")
-    try:
-        check_size(tree)
-    except Invalid as exc:
-        raise CodecError(str(exc)) from exc
-    return tree, end
-
-
 def _encode_rules(tree: Rules) -> bytes:
     rules = b"".join(_encode(condition) + bytes((number,)) for condition, number in tree.rules)
     return bytes((_RULES,)) + count(len(tree.rules), "rules") + rules + bytes((tree.default,))
-
-
-def _decode_rules(data: bytes, offset: int) -> tuple[Rules, int]:
-    rules, offset = read_array(data, offset, _decode_rule)
-    default, offset = take(data, offset, 1)
-    return Rules(tuple(rules), default[0]), offset
-
-
-def _decode_rule(data: bytes, offset: int) -> tuple[Rule, int]:
-    condition, offset = _decode(data, offset, 1)
-    number, offset = take(data, offset, 1)
-    return Rule(condition, number[0]), offset
 
 
 def _encode(node: Node) -> bytes:  # noqa: PLR0911 - one branch a node of the table
@@ -156,87 +121,29 @@ def _encode(node: Node) -> bytes:  # noqa: PLR0911 - one branch a node of the ta
     raise CodecError(f"{node!r} is no node of a filter")
 
 
-def _decode(data: bytes, offset: int, depth: int) -> tuple[Node, int]:
-    code, offset = take(data, offset, 1)
-    operation = code[0]
-    if operation in (_TRUE, _FALSE):
-        return Constant(operation == _TRUE), offset
-    if operation in (_AND, _OR, _NOT):
-        if depth > MAX_DEPTH:
-            raise CodecError(f"filter nested more than {MAX_DEPTH} deep")
-        return _decode_group(operation, data, offset, depth)
-    name, offset = read_utf8(data, offset)
-    return _decode_condition(operation, name, data, offset)
-
-
-def _decode_group(operation: int, data: bytes, offset: int, depth: int) -> tuple[Node, int]:
-    if operation == _NOT:
-        inner, offset = _decode(data, offset, depth + 1)
-        return Not(inner), offset
-    number, offset = take(data, offset, 1)
-    nodes = []
-    for _ in range(number[0]):
-        node, offset = _decode(data, offset, depth + 1)
-        nodes.append(node)
-    return (And if operation == _AND else Or)(tuple(nodes)), offset
-
-
-def _decode_condition(  # noqa: PLR0911 - one a form
-    operation: int, name: str, data: bytes, offset: int
-) -> tuple[Node, int]:
-    if operation == _EXISTS:
-        return Exists(name), offset
-    if operation == _IN:
-        values, offset = read_array(data, offset, read_utf8)
-        return In(name, tuple(values)), offset
-    if operation == _BETWEEN:
-        (low,), offset = unpack(_I64, data, offset)
-        (high,), offset = unpack(_I64, data, offset)
-        return Between(name, low, high), offset
-    if _NUMBER <= operation < _BETWEEN:
-        (number,), offset = unpack(_I64, data, offset)
-        return Compare(OPERATORS[operation - _NUMBER], name, number), offset
-    text, offset = read_utf8(data, offset)
-    if _TEXT <= operation < _PREFIX:
-        return Compare(OPERATORS[operation - _TEXT], name, text), offset
-    if operation == _LIKE:
-        escape, offset = read_utf8(data, offset)
-        return Like(name, text, escape), offset
-    if operation not in (_PREFIX, _SUFFIX):
-        raise CodecError(f"filter with the unknown operation {operation:02x}")
-    return (StartsWith if operation == _PREFIX else EndsWith)(name, text), offset
-
-
 _CONFIG = struct.Struct("<HI")
 
 
-class Config(NamedTuple):
-    """A queue's configuration; `extensions` follow the RFC's fields, absent where empty."""
+def encode_config(
+    tree: Expression, attempts: int, retention_s: int, extensions: Sequence[tuple[str, str]]
+) -> bytes:
+    """Encode a queue's configuration; `extensions` follow the RFC's fields, absent where empty.
 
-    filter: Expression
-    max_attempts: int
-    done_retention_s: int
-    extensions: Sequence[tuple[str, str]] = ()
-
-
-def encode_config(config: Config) -> bytes:
-    """Encode a queue's configuration. Raises CodecError: a field does not fit."""
-    fixed = encode_filter(config.filter) + pack(
-        _CONFIG, config.max_attempts, config.done_retention_s
-    )
-    if not config.extensions:
+    Raises CodecError: a field does not fit.
+    """
+    fixed = encode_filter(tree) + pack(_CONFIG, attempts, retention_s)
+    if not extensions:
         return fixed
-    return fixed + count(len(config.extensions), "extensions") + encode_headers(config.extensions)
+    return fixed + count(len(extensions), "extensions") + encode_headers(extensions)
 
 
-def decode_config(data: bytes) -> Config:
-    """Read a queue's configuration. Raises CodecError: cut short or bytes left over."""
-    tree, offset = decode_filter(data)
-    return Config(tree, *_decode_behind(data, offset))
+def decode_config(data: bytes) -> tuple[int, int, list[tuple[str, str]]]:
+    """Read a queue's configuration: attempts, retention and extensions.
 
-
-def _decode_behind(data: bytes, offset: int) -> tuple[int, int, list[tuple[str, str]]]:
-    (attempts, retention), offset = unpack(_CONFIG, data, offset)
+    The filter is stepped over, which is most of a record: who decides by one reads it in the
+    metadata. Raises CodecError: cut short or bytes left over.
+    """
+    (attempts, retention), offset = unpack(_CONFIG, data, 2 + read_count(data, 0))
     pairs: list[tuple[str, str]] = []
     if offset < len(data):
         pairs, offset = read_array(data, offset, _read_pair)
@@ -265,14 +172,10 @@ def encode_record(record: QueueRecord) -> bytes:
     extensions += [
         (_METADATA, text[start : start + _PIECE]) for start in range(0, len(text), _PIECE)
     ]
-    config = Config(
-        _filter(record.ref, metadata),
-        _number(metadata, "_max_claim_count"),
-        _number(metadata, DONE_RETENTION, _NO_HISTORY_S),
-        extensions,
-    )
+    attempts = _number(metadata, "_max_claim_count")
+    retention_s = _number(metadata, DONE_RETENTION, _NO_HISTORY_S)
     try:
-        return encode_config(config)
+        return encode_config(_filter(record.ref, metadata), attempts, retention_s, extensions)
     except CodecError as exc:
         raise Invalid(f"The metadata of {record.ref.name!r} can't be stored: {exc}.") from exc
 
@@ -280,10 +183,9 @@ def encode_record(record: QueueRecord) -> bytes:
 def decode_record(ref: QueueRef, data: bytes) -> QueueRecord:
     """Read a queue's record; one without our extensions is a queue with what the RFC says.
 
-    The filter is stepped over, which is most of a record: who decides by one reads it in the
-    metadata. Raises CodecError: it can't be read.
+    Raises CodecError: it can't be read.
     """
-    attempts, retention_s, pairs = _decode_behind(data, 2 + read_count(data, 0))
+    attempts, retention_s, pairs = decode_config(data)
     extensions = dict(pairs)
     text = "".join([value for key, value in pairs if key == _METADATA])
     try:
