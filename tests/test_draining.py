@@ -1,5 +1,6 @@
-"""Two pools on two different stores are drained under load, and a history watches.
+"""Two pools on two different stores are drained into each other's kind under load.
 
+What lies in Redis goes to the embedded store and the other way round, and a history watches.
 The server is killed meanwhile, ZAQAR_TEST_KILL_ROUNDS times (once unless told).
 """
 
@@ -33,17 +34,24 @@ async def call(url: str, method: str, path: str, document: Any = None) -> Any:
 
 
 async def make(url: str, redis: str, directory: Path) -> list[str]:
-    """Make two pools with two queues in each, and a third one for them to go to."""
+    """Make two pools with two queues in each, and two for them to go to, of the other kind."""
     queues = []
-    uris = {"redis": f"{redis}/1", "embedded": f"embedded:{directory}/old"}
-    for name, uri in uris.items():
-        await call(url, "PUT", f"/v2/pools/{name}", {"uri": uri, "weight": 1})
+    uris = {
+        "redis": (f"{redis}/1", f"embedded:{directory}/new"),
+        "embedded": (f"embedded:{directory}/old", f"{redis}/2"),
+    }
+    for name, (old, new) in uris.items():
+        pools = [name, f"from-{name}"]
+        await call(url, "PUT", f"/v2/pools/{name}", {"uri": old, "weight": 1})
+        await call(url, "PUT", f"/v2/pools/from-{name}", {"uri": new, "weight": 0})
+        await call(url, "PUT", f"/v2/flavors/{name}", {"pool_list": pools})
+        own = {"_flavor": name}
         for n in range(2):
             queues.append(f"{name}-{n}")
-            metadata = {"_default_message_delay": 1, "_dead_letter_queue": f"{name}-dead"}
+            metadata = {"_default_message_delay": 1, "_dead_letter_queue": f"{name}-dead", **own}
             await call(url, "PUT", f"/v2/queues/{queues[-1]}", metadata)
         await call(url, "PATCH", f"/v2/pools/{name}", {"weight": 0})
-    await call(url, "PUT", "/v2/pools/new", {"uri": f"{redis}/2", "weight": 1})
+        await call(url, "PATCH", f"/v2/pools/from-{name}", {"weight": 1})
     return queues
 
 
@@ -71,7 +79,9 @@ async def load(server: ServerProcess, history: History, queues: list[str]) -> As
     history.restarts += 1
 
 
-async def test_two_pools_are_drained_under_load_and_no_promise_is_broken(tmp_path: Path) -> None:
+async def test_two_pools_are_drained_into_each_other_under_load_and_no_promise_is_broken(
+    tmp_path: Path,
+) -> None:
     history = History()
     clock = tmp_path / "clock"
     with start_redis() as redis:
@@ -95,7 +105,7 @@ async def test_two_pools_are_drained_under_load_and_no_promise_is_broken(tmp_pat
                     await asyncio.sleep(random.uniform(0.5, 1.5))
                 await asyncio.to_thread(server.start)
             clock.write_text(str(LATER_MS))  # what the clients hold lapses
-            moved = 0
+            moved = {}
             for name in ("redis", "embedded"):
                 async with asyncio.timeout(60):
                     while True:
@@ -103,13 +113,13 @@ async def test_two_pools_are_drained_under_load_and_no_promise_is_broken(tmp_pat
                         if drain["state"] == "completed":
                             break
                         await asyncio.sleep(0.2)
-                moved += drain["messages_moved"]
+                moved[name] = drain["messages_moved"]
                 await call(server.url, "DELETE", f"/v2/pools/{name}")
             names = [*queues, "redis-dead", "embedded-dead"]
             history.end([text for name in names for text in await everything(server.url, name)])
         finally:
             server.close()
-    print(history.summary(), f"{moved} moved")
+    print(history.summary(), f"moved from {moved}")
     assert history.violations() == []
-    assert moved > 50
+    assert min(moved.values()) > 20
     assert history.holds

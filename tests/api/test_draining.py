@@ -125,17 +125,11 @@ async def test_dead_letters_go_with_their_queue(drained: Drained) -> None:
     assert len(await api.claim(10)) == 1
 
 
-async def test_a_pool_whose_queues_can_go_nowhere_says_so(
-    make_api: MakeApi, tmp_path: Path
-) -> None:
-    store = f"embedded:{tmp_path}/home"
-    async with make_api(admin_mode=True, pooling=True, drain_wait=0.1, store=store) as api:
-        drained = Drained(api, tmp_path)
-        await drained.make()
-        await api.post({"body": 1})
-        await drained.drain()
-        await drained.until(
-            problem=f"No pool takes in the messages of {api.queue!r}: register one whose store has "
-            "the capability adopt, such as Redis."
-        )
-        assert [one["body"] for one in await api.claim(1)] == [1]
+async def test_a_pool_whose_queues_can_go_nowhere_says_so(drained: Drained) -> None:
+    api = drained.api
+    assert (await api.call("PUT", "/v2/flavors/f", {"pool_list": ["old"]})).status_code == 201
+    assert (await api.call("PUT", "", {"_flavor": "f"})).status_code == 201
+    await api.post({"body": 1})
+    await drained.drain()
+    await drained.until(problem="No pool of the flavor f takes new queues.")
+    assert [one["body"] for one in await api.claim(1)] == [1]

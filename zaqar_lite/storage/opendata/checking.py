@@ -30,6 +30,7 @@ _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
     RecordType.GARBAGE: bookkeeping.decode_garbage,
     RecordType.RECORD: bookkeeping.decode_record,
     RecordType.UNROUTED: bytes,
+    RecordType.ADOPTED: bytes.hex,
 }
 _LOG_ENTRY = 0x10
 _LOG_DECODERS: dict[int, Callable[[bytes], Any]] = {

@@ -127,6 +127,7 @@ def _encode_removed(db: State, queue: Queue) -> None:
     for message_id in gone:
         db.delete(PAYLOAD_PREFIX + message_id.to_bytes(8, "big"))
         db.delete(db.log_key(message_id))
+        db.forget_name(message_id)
         db.bodies.forget(message_id)
 
 

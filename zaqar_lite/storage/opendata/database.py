@@ -77,6 +77,7 @@ async def open_store(db: State) -> None:
     db.log_start, number = db.segments[-1]
     db.log_prefix = keys.log_prefix(number)
     await _load_garbage(db)
+    await loading.load_names(db)
 
 
 async def _create(db: State) -> None:
@@ -276,6 +277,7 @@ class Database(State):
         self._written_news, self.news = {}, {}
         self.unrouted_due = 0
         self.ids.forget_stored()
+        await loading.load_names(self)
         await loading.reload_catalogue(self)
         await loading.reload(self, sorted(refs))
 

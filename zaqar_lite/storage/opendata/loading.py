@@ -184,6 +184,17 @@ def count_shared(db: State) -> None:
     db.shared = {message_id: count for message_id, count in holders.items() if count > 1}
 
 
+async def load_names(db: State) -> None:
+    """Read the ids that messages of other stores have kept, in place of those that are known."""
+    found: dict[int, str] = {}
+    async for key, value in db.rows(keys.prefix(RecordType.ADOPTED)):
+        text = db.decoded(key, value, bytes.hex)
+        if text is not None:
+            found[keys.read_message_id(key)] = text
+    db.names.forget_adopted()
+    db.names.adopt(found)
+
+
 async def load_catalogue(db: State) -> None:
     """Read all records of the catalogue; damaged ones are named and left as they are."""
     async for key, value in db.rows(keys.prefix(RecordType.RECORD)):

@@ -57,6 +57,7 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
             Capability.HISTORY,
             Capability.SETTLE,
             Capability.RECORDS,
+            Capability.ADOPT,
         }
     )
     poll_interval_ms = 60_000  # one process: no announcement is lost
@@ -179,6 +180,11 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
 
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
         return await settling.move(self._db, queue, ids, move)
+
+    async def adopt(
+        self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
+    ) -> None:
+        await posting.adopt(self._db, queue, messages, source=source, number=number)
 
     async def next_due(self, queue: QueueRef) -> int | None:
         there = self._db.queue(queue, None)

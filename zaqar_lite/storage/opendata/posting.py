@@ -1,4 +1,4 @@
-"""Posting, and changing a message while it is delayed.
+"""Posting, taking in messages of other stores, and changing a message while it is delayed.
 
 Limits, idempotency keys, and a payload that is stored once for every queue that gets it.
 """
@@ -6,16 +6,23 @@ Limits, idempotency keys, and a payload that is stored once for every queue that
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.errors import Conflict, Invalid, KeyReused, LimitReached, NotFound
-from zaqar_lite.domain.models import Edit, Message, QueueRef
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, Edit, Message, QueueRef, Record
 from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.opendata.due import STEP, wake
-from zaqar_lite.storage.opendata.entries import NOWHERE, Entry
-from zaqar_lite.storage.opendata.paging import prepared
+from zaqar_lite.storage.opendata.entries import MAX_ATTEMPTS, NOWHERE, Entry
+from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.format.records import Attempts, Kept, encode_attempt
+from zaqar_lite.storage.opendata.paging import cold_tail, prepared
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import bodies_in_memory, cold_named, named, read_bodies
 from zaqar_lite.storage.opendata.remembered import BATCH, MESSAGE, Known, short
 from zaqar_lite.storage.opendata.state import State
+
+_ADOPTED = "adopted"
+_ADOPTED_FOR_MS = 86_400_000
+"""How long the number of a source's last call is known."""
 
 
 def post(
@@ -235,6 +242,69 @@ def _accompany(
         _store(db, target, entries, db.ids.take(len(entries), db.puts), client_id, now)
         db.changed(target)
         db.announce(ref, sum(not entry.delay_ms for entry in entries))
+
+
+async def adopt(
+    db: State, ref: QueueRef, messages: Sequence[Message], *, source: str, number: int
+) -> None:
+    """Take in messages of another store, in one batch; see the seam."""
+    if not db.shares.joins(ref.project, len(messages)):
+        await db.shares.wait(ref.project, len(messages))
+    while True:
+        while ref in db.staging:
+            await db.staging[ref].wait()
+        _, now = await prepared(db, ref, None, cold_tail)
+        if ref not in db.staging:
+            break
+    name = f"{ref.name}/{source}"
+    known = db.catalogue.get(_ADOPTED, ref.project, name, now)
+    if known is None or int(known.value) < number:
+        version, ends = db.ids.take(1, db.puts), now + _ADOPTED_FOR_MS
+        value = str(number).encode()
+        db.put_record(Record(_ADOPTED, ref.project, name, value, version, ends))
+        for message in messages:
+            if message.expires_at > now:
+                entry = enter(db, ref, message, message.delay_expires_at or 0)
+                db.keep_name(entry.id, message.id)
+    await db.committer.durable()
+
+
+def enter(
+    db: State, ref: QueueRef, message: Message, due: int, priority: int = DEFAULT_PRIORITY
+) -> Entry:
+    """Let a message in as it is, but for its id and position; it is delayed until `due`."""
+    queue = db.queues.make(ref)
+    number, now = db.ids.take(1, db.puts), db.clock.now_ms()
+    expires = max(message.expires_at, message.created_at + 1)  # in the log, 0 s are for ever
+    entry = Entry(
+        number, number, queue.tail(number), priority, due, expires, message.ttl_ms,
+        message.created_at, message.client_id or "unknown", message.headers,
+    )  # fmt: skip
+    entry.attempts = min(message.claim_count, MAX_ATTEMPTS)
+    entry.delayed = due > now
+    if message.origin is not None:
+        entry.remember().origin = message.origin
+    if (message.parked_until or 0) > now:
+        entry.delayed = False
+        entry.remember().parked_until = message.parked_until or 0
+    if message.attempts or message.failure_count:
+        attempts = message.attempts
+        history = entry.remember().history = db.ids.take(1, db.puts)
+        entry.remember().attempts = Attempts(
+            [one.client_id or "unknown" for one in attempts],
+            history,
+            message.failure_count,
+            attempts[-1].outcome if attempts else Ended.FAILED,
+            tuple(Kept(one.number, one.size) for one in attempts),
+        )
+        for one in attempts:
+            db.put(keys.attempt_key(history, one.number), encode_attempt(one))
+        queue.ended.append(entry)
+    queue.add(entry)
+    db.publish(queue, (entry,), (message.body,))
+    db.changed(queue)
+    db.announce(ref, int(not entry.delayed))
+    return entry
 
 
 async def edit(db: State, queue: QueueRef, wanted: Edit) -> Message:

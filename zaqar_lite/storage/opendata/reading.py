@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 
 from zaqar_lite.domain.attempts import Attempt
 from zaqar_lite.domain.ids import Marker
@@ -299,10 +299,10 @@ def named(db: State, there: Queue, ids: Collection[str], now: int) -> list[Entry
     read_name = db.names.read
     found = []
     for text in dict.fromkeys(ids):
-        name = read_name(text)
-        entry = None if name is None else there.find_named(name)
-        if entry is not None and entry.expires_at > now:
-            found.append(entry)
+        for name in read_name(text):
+            entry = there.find_named(name)
+            if entry is not None and entry.expires_at > now:
+                found.append(entry)
     return found
 
 
@@ -310,8 +310,7 @@ def cold_named(db: State, ids: Collection[str]) -> Callable[[Queue], list[QueueP
     """Ask for the cold pages in which messages of these ids may be."""
 
     def needed(there: Queue) -> list[QueuePage]:
-        numbers = map(db.names.read, ids)
-        return cold_for_names(there, (number for number in numbers if number is not None))
+        return cold_for_names(there, chain.from_iterable(map(db.names.read, ids)))
 
     return needed
 

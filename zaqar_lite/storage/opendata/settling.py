@@ -101,10 +101,10 @@ def end_lapsed(step: Step, limit: int) -> tuple[int, int]:
 def _settle(step: Step, claim_id: str, settlement: Settlement) -> tuple[Outcome, int]:
     """Do what a settlement says; answer what became of it, and how many dead letters moved."""
     db, queue, now, retries = step
-    name = db.names.read(settlement.message_id)
-    entry = None if name is None else queue.find_named(name)
-    if entry is None or entry.expires_at <= now:
+    found = named(db, queue, (settlement.message_id,), now)
+    if not found:
         return _NOT_FOUND, 0
+    (entry, *_) = found
     holder = entry.holder(now)
     if holder is None or holder.id != claim_id:
         return _not_held(entry, holder, claim_id, settlement), 0

@@ -169,6 +169,16 @@ class State:
         start, segment = max(pair for pair in self.segments if pair[0] <= message_id)
         return keys.log_entry_key(segment, message_id - start)
 
+    def keep_name(self, message_id: int, text: str) -> None:
+        """Let a message keep the id that another store gave it, for as long as it is stored."""
+        self.names.adopt({message_id: text})
+        self.put(keys.message_key(RecordType.ADOPTED, message_id), bytes.fromhex(text))
+
+    def forget_name(self, message_id: int) -> None:
+        """Let the batch delete such an id, with its message."""
+        if self.names.forget(message_id):
+            self.delete(keys.message_key(RecordType.ADOPTED, message_id))
+
     def holders(self, entry: Entry) -> int:
         """How many queues hold an entry's message."""
         if entry.past is None or not entry.past.shared:
@@ -323,23 +333,50 @@ class Names:
     """The text of ids: 16 hex digits of the number, 16 of a keyed hash of it.
 
     The hash stands for the random bits of an id without being stored: who does not know the
-    store's secret cannot name a message that was not told to him.
+    store's secret cannot name a message that it was never given.
+
+    A message that came from another store keeps the text that it had there.
     """
 
     def __init__(self, secret: bytes) -> None:
         self._hash = blake2b(key=secret, digest_size=8)
+        self._adopted: dict[int, str] = {}
+        self._numbers: dict[str, tuple[int, ...]] = {}
+
+    def adopt(self, texts: Mapping[int, str]) -> None:
+        """Let messages have the texts that another store gave them."""
+        for number, text in texts.items():
+            self._adopted[number] = text
+            self._numbers[text] = (*self._numbers.get(text, ()), number)
+
+    def forget_adopted(self) -> None:
+        """Forget all that other stores gave."""
+        self._adopted, self._numbers = {}, {}
+
+    def forget(self, number: int) -> bool:
+        """Forget such a text with its message; answer whether there was one."""
+        text = self._adopted.pop(number, None)
+        if text is None:
+            return False
+        others = tuple(one for one in self._numbers.pop(text) if one != number)
+        if others:
+            self._numbers[text] = others
+        return True
 
     def write(self, number: int) -> str:
         """The text of a number."""
+        if self._adopted and (adopted := self._adopted.get(number)) is not None:
+            return adopted
         digits = number.to_bytes(8, "big")
         keyed = self._hash.copy()
         keyed.update(digits)
         return digits.hex() + keyed.hexdigest()
 
-    def read(self, text: str) -> int | None:
-        """The number of a text; None when it is none of ours."""
+    def read(self, text: str) -> tuple[int, ...]:
+        """The numbers of a text; several, in several queues, where it came from other stores."""
+        adopted = self._numbers.get(text, ())
         try:
             number = int(text[:16], 16)
         except ValueError:
-            return None
-        return number if number >= 0 and self.write(number) == text else None
+            return adopted
+        return (*adopted, number) if number >= 0 and self.write(number) == text else adopted

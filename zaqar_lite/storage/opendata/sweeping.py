@@ -241,3 +241,4 @@ async def _delete_unrouted(db: State, now: int) -> int:
 def _delete_message(db: State, message_id: int) -> None:
     db.deletes[keys.message_key(RecordType.PAYLOAD, message_id)] = None
     db.deletes[db.log_key(message_id)] = None
+    db.forget_name(message_id)

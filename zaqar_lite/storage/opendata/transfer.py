@@ -35,13 +35,12 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.configuration import encode_record
 from zaqar_lite.storage.opendata.format.keys import RecordType
-from zaqar_lite.storage.opendata.format.records import Attempts, Kept, encode_attempt
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.paging import cold_after, prepared
+from zaqar_lite.storage.opendata.posting import enter
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import fill, read_attempts
 
@@ -346,38 +345,13 @@ def _add_record(db: Database, line: _Record) -> None:
 
 
 def _add(db: Database, line: _Message) -> None:
-    queue = db.queues.make(QueueRef(line.project, line.queue))
-    message_id, now = db.ids.take(1, db.puts), db.clock.now_ms()
-    expires = max(line.expires_at, line.created_at + 1)  # in the log, a retention of 0 is for ever
-    due = max(line.delayed_until or 0, line.claimed_until or 0)
-    entry = Entry(
-        message_id, message_id, queue.tail(message_id), line.priority, due, expires, line.ttl_ms,
-        line.created_at, line.client_id or "unknown", line.headers,
+    """Let a message in; what was claimed is delayed until its lease ends."""
+    message = Message(
+        "", 0, line.body.encode(), line.ttl_ms, line.created_at, line.expires_at, 0, None,
+        line.claim_count, line.client_id, None, line.headers,
+        None if line.origin is None else Origin(*structs.astuple(line.origin)),
+        line.failure_count, line.parked_until,
+        [Attempt(*structs.astuple(one)) for one in line.attempts],
     )  # fmt: skip
-    entry.attempts = line.claim_count
-    entry.delayed = due > now
-    if line.origin is not None:
-        entry.remember().origin = Origin(*structs.astuple(line.origin))
-    _add_attempts(db, queue, entry, line)
-    if (line.parked_until or 0) > now:
-        entry.delayed = False
-        entry.remember().parked_until = line.parked_until or 0
-    queue.add(entry)
-    db.publish(queue, (entry,), (line.body.encode(),))
-    db.changed(queue)
-
-
-def _add_attempts(db: Database, queue: Queue, entry: Entry, line: _Message) -> None:
-    attempts = [Attempt(*structs.astuple(one)) for one in line.attempts]
-    if not attempts and not line.failure_count:
-        return
-    entry.remember().attempts = Attempts(
-        [one.client_id or "unknown" for one in attempts],
-        db.ids.take(1, db.puts),
-        line.failure_count,
-        attempts[-1].outcome if attempts else Ended.FAILED,
-        tuple(Kept(one.number, one.size) for one in attempts),
-    )
-    for one in attempts:
-        db.put(keys.attempt_key(entry.remember().history, one.number), encode_attempt(one))
-    queue.ended.append(entry)
+    due = max(line.delayed_until or 0, line.claimed_until or 0)
+    enter(db, QueueRef(line.project, line.queue), message, due, line.priority)

@@ -16,6 +16,7 @@
     01 0e history attempt        one ended attempt of a message (history: u64, attempt: u16)
     01 0f TB(kind) TB(project) TB(name)    a record that is neither a queue nor a message
     01 10 deadline id            message of the log that no queue received, until its retention ends
+    01 11 id                     id of a message that another store had given it
     03 01 segment 10 TB(log) var_u64(sequence - start of the segment)     entry of the log
     03 01 segment 40 log         listing of the log's keys
     03 01 00000000 20            block of the log's sequences
@@ -65,6 +66,7 @@ class RecordType(Enum):
     ATTEMPT = 0x0E
     RECORD = 0x0F
     UNROUTED = 0x10
+    ADOPTED = 0x11
 
 
 def prefix(kind: RecordType) -> bytes:
@@ -271,7 +273,7 @@ def _describe(key: bytes) -> str:  # noqa: PLR0911 - one a type
     if len(key) == 2:
         return name
     match kind:
-        case RecordType.PAYLOAD | RecordType.ATTEMPTS | RecordType.GARBAGE:
+        case RecordType.PAYLOAD | RecordType.ATTEMPTS | RecordType.GARBAGE | RecordType.ADOPTED:
             return f"{name} of message {read_message_id(key)}"
         case RecordType.UNROUTED:
             return f"{name} message {read_message_id(key, 10)}"
