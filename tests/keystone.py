@@ -33,6 +33,7 @@ class Issued:
     ends: float
     rules: list[dict[str, str]] | None = None
     revoked: bool = False
+    trust: str | None = None
 
 
 @dataclass
@@ -50,6 +51,7 @@ class State:
 
     tokens: dict[str, Issued] = field(default_factory=dict)
     users: dict[str, User] = field(default_factory=dict)
+    trusts: dict[str, dict[str, Any]] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     away: int | None = None
     """The status that it answers to everything."""
@@ -142,6 +144,8 @@ class Keystone(ThreadingHTTPServer):
 
     def _live(self, text: str, *, expired: bool = False) -> Issued | None:
         token = self.state.tokens.get(text)
+        if token is not None and token.trust not in (None, *self.state.trusts):
+            return None
         if token is None or token.revoked or (token.ends <= self.now() and not expired):
             return None
         return token
@@ -168,19 +172,66 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(status, document or {"error": {"code": status}})
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["auth"]
+        document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self._is_away(Call(None, None, time.monotonic())):
             return
+        if self.path == "/v3/OS-TRUST/trusts":
+            self._make_trust(document["trust"])
+            return
+        asked = document["auth"]
         given = asked["identity"]["password"]["user"]
         user = self.server.state.users.get(given["name"])
         right = user is not None and given["domain"] == {"name": "Default"}
         if user is None or not right or user.password != given["password"]:
             self._answer(401, {"error": {"code": 401}})
             return
+        trust = asked["scope"].get("OS-TRUST:trust")
+        if trust is not None:
+            self._log_in_by(trust["id"])
+            return
         assert asked["scope"]["project"] == {"name": user.project, "domain": {"name": "Default"}}
         token = self.server.issue(*user.roles, project=user.project, user=given["name"])
         document = self.server.document(self.server.state.tokens[token], catalog=True)
         self._answer(201, document, {"X-Subject-Token": token})
+
+    def do_DELETE(self) -> None:
+        """End a trust, for its trustor or an administrator, as Keystone does."""
+        asker = self.headers.get("X-Auth-Token", "")
+        if self._is_away(Call(asker, None, time.monotonic())):
+            return
+        asking, state = self.server._live(asker), self.server.state
+        trust = state.trusts.get(self.path.rpartition("/")[2])
+        if asking is None:
+            self._answer(401, {"error": {"code": 401}})
+        elif trust is None:
+            self._answer(404, {"error": {"code": 404}})
+        elif asking.user != trust["trustor_user_id"] and "admin" not in asking.roles:
+            self._answer(403, {"error": {"code": 403}})
+        else:
+            del state.trusts[trust["id"]]
+            self._answer(204, None)
+
+    def _make_trust(self, trust: dict[str, Any]) -> None:
+        asking = self.server._live(self.headers["X-Auth-Token"])
+        if asking is None or asking.trust or trust["trustor_user_id"] != asking.user:
+            self._answer(403, {"error": {"code": 403}})
+            return
+        made = {**trust, "id": uuid.uuid4().hex}
+        self.server.state.trusts[made["id"]] = made
+        self._answer(201, {"trust": made})
+
+    def _log_in_by(self, name: str) -> None:
+        """Give a token of a trust, which is in the name of its trustor."""
+        trust = self.server.state.trusts.get(name)
+        if trust is None:
+            self._answer(403, {"error": {"code": 403}})
+            return
+        roles = [role["name"] for role in trust["roles"]]
+        user, project = trust["trustor_user_id"], trust["project_id"]
+        token = self.server.issue(*roles, project=project, user=user)
+        issued = self.server.state.tokens[token]
+        issued.trust = name
+        self._answer(201, self.server.document(issued, catalog=False), {"X-Subject-Token": token})
 
     def _is_away(self, call: Call) -> bool:
         state = self.server.state
@@ -192,7 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
         return state.away is not None
 
     def _answer(self, status: int, document: object, headers: dict[str, str] | None = None) -> None:
-        body = json.dumps(document).encode()
+        body = b"" if document is None else json.dumps(document).encode()
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)

@@ -16,17 +16,20 @@ from zaqar_lite.service.identity.provider import Provider
 from zaqar_lite.service.identity.trusts import Trusts
 from zaqar_lite.service.startup import Worker
 from zaqar_lite.settings import Settings, comma_list
+from zaqar_lite.storage.management import ManagementStore
 
 
 class Authentication(NamedTuple):
-    """Who finds out who asks, the connections that need, and who makes trusts, if anybody."""
+    """Who finds out who asks, what runs in the background for that, and who makes trusts."""
 
     identity: Identity | None
     connections: Sequence[Worker]
     trusts: Trusts | None
 
 
-def authentication(settings: Settings, keys: Keys | None, clock: Clock) -> Authentication:
+def authentication(
+    settings: Settings, keys: Keys | None, management: ManagementStore, clock: Clock
+) -> Authentication:
     """Make the providers that `auth` names, None where headers are trusted, and what they hold.
 
     Raises:
@@ -48,7 +51,8 @@ def authentication(settings: Settings, keys: Keys | None, clock: Clock) -> Authe
             keystone = _keystone(settings, server)
             providers.append(keystone)
             if settings.keystone_username is not None:
-                trusts = Trusts(keystone, clock)
+                trusts = Trusts(keystone, management, clock)
+                connections.append(trusts)
         elif keys is not None:
             providers.append(keys)
     if not providers:

@@ -89,7 +89,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     clock = Clock(offset_file=settings.clock_offset_file)
     messages, management, one_store, shared, pools = make_stores(settings, clock)
     keys = Keys(management, clock) if "keys" in settings.providers else None
-    identity, connections, trusts = authentication(settings, keys, clock)
+    identity, connections, trusts = authentication(settings, keys, management, clock)
     limits = settings.limits()
     quotas = Quotas(management, settings.default_quota, shared=shared)
     stock = Stock(messages, management, quotas.of)
@@ -287,6 +287,7 @@ def _services(
         clock=clock,
         refused=refused_schemes(mail=settings.smtp_host is not None, trusts=trusts is not None),
         quota_of=quotas.of,
+        left=None if trusts is None else trusts.left,
     )
     connected = Connected(quotas, workers=settings.workers)
     rates = Rates(quotas, share=1.0 if management.shares_rates else 1 / settings.workers)

@@ -1,5 +1,6 @@
 """Subscribers with trust+: a real Keystone makes the trust, and says whose token was sent."""
 
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 def cloud(keystone_server: KeystoneServer) -> Iterator[Cloud]:
     """A server with an account at Keystone."""
     admin = keystone_server.log_in("admin", project="admin")
-    account = Cloud(keystone_server, admin, "").make_user("admin", "services")
+    account = Cloud(keystone_server, admin, "").make_user("service", "services")
     environment = {
         "ZAQAR_LITE_KEYSTONE_USERNAME": account,
         "ZAQAR_LITE_KEYSTONE_PASSWORD": PASSWORD,
@@ -56,6 +57,16 @@ class User:
         answer = self.call("POST", "messages", {"messages": [{"body": 1, "ttl": 300}]})
         assert answer.status_code == 201
 
+    def trusts(self) -> list[str]:
+        """The ids of all trusts that they have made and that have not ended."""
+        answer = httpx.get(
+            f"{self.cloud.keystone.url}/OS-TRUST/trusts",
+            headers={"X-Auth-Token": self.token},
+            params={"trustor_user_id": self.id},
+            timeout=60,
+        )
+        return [trust["id"] for trust in answer.json()["trusts"]]
+
     def ask(self, method: str, path: str, **headers: str) -> dict[str, Any]:
         return self.cloud.keystone.call(self.token, method, path, **headers)
 
@@ -90,13 +101,8 @@ async def test_a_trust_that_has_ended_ends_the_delivery(user: User) -> None:
         subscription = made.json()["subscription_id"]
 
         def end() -> None:
-            answer = httpx.get(
-                f"{user.cloud.keystone.url}/OS-TRUST/trusts",
-                headers={"X-Auth-Token": user.token},
-                params={"trustor_user_id": user.id},
-            )
-            (trust,) = answer.json()["trusts"]
-            user.ask("DELETE", f"/OS-TRUST/trusts/{trust['id']}")
+            (trust,) = user.trusts()
+            user.ask("DELETE", f"/OS-TRUST/trusts/{trust}")
             user.post()
 
         await anyio.to_thread.run_sync(end)
@@ -108,6 +114,20 @@ async def test_a_trust_that_has_ended_ends_the_delivery(user: User) -> None:
             await anyio.sleep(0.05)
         assert "trust" in failed.text
         assert receiver.received == []
+
+
+@pytest.mark.parametrize("end", ["DELETE", "PATCH"])
+def test_a_subscription_that_ends_ends_its_trust(user: User, end: str) -> None:
+    """The account has the role service alone: Keystone lets a trust's own token end it."""
+    made = user.subscribe("http://receiver.example").json()["subscription_id"]
+    assert len(user.trusts()) == 1
+    document = None if end == "DELETE" else {"subscriber": "http://receiver.example/"}
+    assert user.call(end, f"subscriptions/{made}", document).status_code == 204
+    for _ in range(200):
+        if not user.trusts():
+            return
+        time.sleep(0.05)
+    raise AssertionError(user.trusts())
 
 
 def test_a_token_that_can_make_no_trust_subscribes_to_nothing(user: User) -> None:

@@ -84,8 +84,10 @@ class Subscriptions:
         clock: Clock,
         refused: Mapping[str, str],
         quota_of: QuotaOf = unlimited,
+        left: Callable[[Subscription], None] | None = None,
     ) -> None:
         self._management = management
+        self._left = left or (lambda _: None)
         self._quota_of = quota_of
         self._policies = policies
         self._subscribers = subscribers
@@ -190,6 +192,8 @@ class Subscriptions:
     ) -> None:
         """Change a subscription; options are replaced whole, another subscriber is asked anew.
 
+        Another ttl or subscriber needs another trust; so does one that is enabled again.
+
         Raises:
             Invalid: a value is wrong.
             NotFound: no such subscription.
@@ -218,7 +222,7 @@ class Subscriptions:
                 await self._names.take(new, expected=named.version if named else 0)
             elif draft.ttl is not None:
                 await self._names.take(new, expected=None)
-            if draft.ttl is not None or new.subscriber != old.subscriber:
+            if (draft.ttl, new.subscriber, new.disabled) != (None, old.subscriber, old.disabled):
                 new = await trusted(new, trust)
             return new
 
@@ -241,6 +245,7 @@ class Subscriptions:
             return
         await self._names.give_free(there)
         await self._management.delete_record(KIND, queue.project, there.name)
+        self._left(there)
         self._subscribers.forget(queue)
         if there.is_ordered:
             await self.marks.order(queue, there.id, ordered=False)
@@ -329,6 +334,8 @@ class Subscriptions:
                 )
             except RecordChanged:
                 continue
+            if new.trust != old.trust or new.disabled is not None:
+                self._left(old)
             self._subscribers.forget(queue)
             return old, new
         raise Unavailable(f"Subscription {subscription_id!r} is being changed too often.")

@@ -1,11 +1,17 @@
 """Keystone's trusts: leave for this server's account to act for a user in a project.
 
 A subscriber `trust+https://...` gets each message with a token of the user who subscribed. The
-trust is made with that user's own token and ends with the subscription; a token of it is asked for
-when a message is sent, and kept in memory for half of its life.
+trust is made with that user's own token; a token of it is asked for when a message is sent, and
+kept in memory for half of its life.
+
+A trust ends with its subscription. A record in the management store tells whose it is, from before
+the subscription is written until Keystone has ended the trust; every process goes through these
+records. So a trust is ended whatever ended its subscription, and whoever was away meanwhile.
 """
 
 import asyncio
+import json
+import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -16,12 +22,24 @@ from weakref import WeakValueDictionary
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Forbidden, Invalid, NotFound, Unavailable
 from zaqar_lite.domain.identity import How, Principal
+from zaqar_lite.domain.models import Record
+from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
 from zaqar_lite.domain.subscriptions import Subscription
+from zaqar_lite.service.background import Background
 from zaqar_lite.service.identity.keystone import Keystone, parse_token
+from zaqar_lite.storage.management import ManagementStore
 
+logger = logging.getLogger(__name__)
+KIND = "trust"
+LOOK_EVERY = 60.0
+"""Seconds between two pages of trusts that are looked at."""
+UNUSED_MS = 300_000
+"""How long a trust may be in no subscription: the request that made it may still write that."""
+_PAGE = 100
+_MAX_LEFT = 1_000
 _MAX_TOKENS = 1_000
-MakeTrust = Callable[[int], Awaitable[str]]
-"""Makes a trust from who asks, for so many seconds, and answers its id."""
+MakeTrust = Callable[[Subscription], Awaitable[str]]
+"""Makes a trust from who asks, as long as a subscription's life, and answers its id."""
 
 
 class _Kept(NamedTuple):
@@ -30,16 +48,36 @@ class _Kept(NamedTuple):
 
 
 class Trusts:
-    """Make trusts, and tokens of them; the Keystone provider must have an account."""
+    """Make, use and end trusts; the Keystone provider must have an account."""
 
-    def __init__(self, keystone: Keystone, clock: Clock) -> None:
+    def __init__(self, keystone: Keystone, management: ManagementStore, clock: Clock) -> None:
         self._keystone = keystone
+        self._management = management
         self._clock = clock
+        self._left: set[tuple[str, str]] = set()
+        self._after: tuple[str, str] | None = None
+        self._work = Background("ending trusts", self._end_some, rest=LOOK_EVERY)
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def make(self, principal: Principal, token: str, seconds: int) -> str:
-        """Make a trust from who asks, by their own token, for so long; answer its id.
+    def start(self) -> None:
+        """Begin to end the trusts of subscriptions that have ended."""
+        self._work.start()
+
+    async def stop(self) -> None:
+        """End that."""
+        await self._work.stop()
+
+    def left(self, subscription: Subscription) -> None:
+        """End the trust of a subscription soon, if it had one: it has ended, or has another."""
+        if not subscription.trust:
+            return
+        if len(self._left) < _MAX_LEFT:  # the others are found among all
+            self._left.add((subscription.queue.project, subscription.trust))
+        self._work.wake()
+
+    async def make(self, principal: Principal, token: str, subscription: Subscription) -> str:
+        """Make a trust from who asks, by their own token, for a subscription; answer its id.
 
         Raises:
             Invalid: who asks was not let in by a token of Keystone for a project.
@@ -48,7 +86,8 @@ class Trusts:
         """
         if principal.how is not How.KEYSTONE or principal.project is None:
             raise Invalid("Only who has a token of Keystone for a project can make a trust.")
-        ends = datetime.fromtimestamp(self._clock.now_ms() // 1000 + seconds, UTC)
+        now = self._clock.now_ms()
+        ends = datetime.fromtimestamp(now // 1000 + subscription.ttl, UTC)
         trust = {
             "trustor_user_id": principal.user,
             "trustee_user_id": await self._keystone.own_user(),
@@ -65,7 +104,16 @@ class Trusts:
                 f"Keystone makes no trust from this token: it answered {answer.status}. A token "
                 "that was itself made by a trust or an application credential can't make one."
             )
-        return str(answer.document["trust"]["id"])
+        made = str(answer.document["trust"]["id"])
+        await self._management.put_record(
+            KIND,
+            subscription.queue.project,
+            made,
+            json.dumps({"of": subscription.name, "at": now}).encode(),
+            expected=None,
+            ttl_ms=subscription.ttl * 1000,
+        )
+        return made
 
     async def token_of(self, trust: str) -> str:
         """Return a token of a trust, good for some time yet.
@@ -94,6 +142,54 @@ class Trusts:
             self._kept.popitem(last=False)
         return kept
 
+    async def _end_some(self) -> float:
+        """End the trusts that were left, and look at a page of all others."""
+        for project, trust in tuple(self._left):
+            record = await self._management.get_record(KIND, project, trust)
+            if record is not None:
+                await self._end_unused(record, unused_ms=0)
+            self._left.discard((project, trust))
+        page = await self._management.list_records(KIND, after=self._after, limit=_PAGE)
+        for record in page:
+            await self._end_unused(record, unused_ms=UNUSED_MS)
+        self._after = (page[-1].project, page[-1].name) if len(page) == _PAGE else None
+        return LOOK_EVERY
+
+    async def _end_unused(self, record: Record, *, unused_ms: int) -> None:
+        """End a trust, and forget it, unless a live subscription has it or soon may."""
+        made = json.loads(record.value)
+        found = await self._management.get_record(SUBSCRIPTION, record.project, made["of"])
+        if found is not None:
+            subscription = Subscription.decode(found)
+            if subscription.trust == record.name and subscription.disabled is None:
+                return
+        if self._clock.now_ms() - made["at"] < unused_ms:
+            return
+        await self._end(record.name)
+        await self._management.delete_record(KIND, record.project, record.name)
+
+    async def _end(self, trust: str) -> None:
+        """End a trust, by a token of it: that acts for its user, who alone may end it.
+
+        Raises:
+            Unavailable: Keystone does not answer.
+        """
+        status = 401
+        for _ in range(2):  # a token that was kept may have been revoked
+            try:
+                token = await self.token_of(trust)
+            except NotFound:
+                return  # it has ended, or gives no token any more
+            answer = await self._keystone.call(
+                "DELETE", f"/OS-TRUST/trusts/{trust}", {"X-Auth-Token": token}
+            )
+            self._kept.pop(trust, None)
+            status = answer.status
+            if status != 401:
+                break
+        if status not in (204, 404):
+            logger.warning("Keystone ends no trust (%s): it lasts until its ttl", status)
+
 
 async def trusted(subscription: Subscription, make: MakeTrust | None) -> Subscription:
     """Give a subscription a trust as long as its life, if it needs one.
@@ -105,4 +201,4 @@ async def trusted(subscription: Subscription, make: MakeTrust | None) -> Subscri
         return replace(subscription, trust="")
     if make is None:
         raise Invalid("A subscriber with trust+ needs a request with a token of Keystone.")
-    return replace(subscription, trust=await make(subscription.ttl))
+    return replace(subscription, trust=await make(subscription))

@@ -1,0 +1,127 @@
+"""Trusts of Keystone: each ends with its subscription, whatever ended that and who was away."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Api, MakeApi
+from tests.keystone import Keystone, User
+from tests.push.receiver import Receiver
+from zaqar_lite.service.identity import trusts
+
+pytestmark = pytest.mark.anyio
+HOOK = "trust+http://receiver.example:8080/hook"
+ROUNDS = 500
+
+
+@pytest.fixture
+def keystone() -> Iterator[Keystone]:
+    with Keystone() as running:
+        running.state.users["zaqar"] = User("secret", "service", ("service",))
+        yield running
+
+
+def settings(keystone: Keystone, **more: Any) -> dict[str, Any]:
+    account = {"keystone_username": "zaqar", "keystone_password": "secret"}
+    given = {"auth": "keystone", "keystone_url": keystone.url, "keystone_project": "service"}
+    return {**given, **account, "delivery_allowed": "127.0.0.0/8", **more}
+
+
+async def subscribe(api: Api, keystone: Keystone, subscriber: str = HOOK, status: int = 201) -> str:
+    api.http.headers["X-Auth-Token"] = keystone.issue("member")
+    document = {"subscriber": subscriber, "ttl": 3600}
+    made = await api.call("POST", "subscriptions", document)
+    assert made.status_code == status, made.text
+    return str(made.json().get("subscription_id", ""))
+
+
+async def left(keystone: Keystone, count: int) -> None:
+    """Wait until there are so many trusts."""
+    for _ in range(ROUNDS):
+        if len(keystone.state.trusts) == count:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(keystone.state.trusts)
+
+
+@pytest.mark.parametrize("end", ["delete", "purge", "another subscriber"])
+async def test_a_trust_ends_with_its_subscription(
+    make_api: MakeApi, keystone: Keystone, caplog: pytest.LogCaptureFixture, end: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with make_api(**settings(keystone)) as api:
+        made = await subscribe(api, keystone)
+        (trust,) = keystone.state.trusts
+        if end == "delete":
+            answer = await api.call("DELETE", f"subscriptions/{made}")
+        elif end == "purge":
+            answer = await api.call("POST", "purge", {"resource_types": ["subscriptions"]})
+        else:
+            document = {"subscriber": "http://receiver.example:8080/"}
+            answer = await api.call("PATCH", f"subscriptions/{made}", document)
+        assert answer.status_code == 204
+        await left(keystone, 0)
+    told = "\n".join([caplog.text, *(str(vars(one)) for one in caplog.records)])
+    assert trust not in told
+
+
+async def test_another_ttl_needs_another_trust_and_ends_the_old_one(
+    make_api: MakeApi, keystone: Keystone
+) -> None:
+    async with make_api(**settings(keystone)) as api:
+        made = await subscribe(api, keystone)
+        (old,) = keystone.state.trusts
+        answer = await api.call("PATCH", f"subscriptions/{made}", {"ttl": 7200})
+        assert answer.status_code == 204
+        await left(keystone, 1)
+        assert old not in keystone.state.trusts
+
+
+async def test_a_subscription_that_is_refused_leaves_no_trust(
+    make_api: MakeApi, keystone: Keystone
+) -> None:
+    async with make_api(**settings(keystone, quotas={"subscriptions": 0})) as api:
+        await subscribe(api, keystone, status=403)
+        await left(keystone, 0)
+
+
+async def test_a_receiver_that_answers_410_ends_it_and_to_enable_makes_another(
+    make_api: MakeApi, keystone: Keystone
+) -> None:
+    async with Receiver(410) as receiver, make_api(**settings(keystone)) as api:
+        made = await subscribe(api, keystone, f"trust+{receiver.url}/hook")
+        await api.post({"body": 1})
+        (request,) = await receiver.wait(1)
+        assert request.headers["x-auth-token"] in keystone.state.tokens
+        await left(keystone, 0)
+        shown = await api.call("GET", f"subscriptions/{made}?details=true")
+        assert shown.json()["disabled"]["reason"] == "the receiver answered 410"
+        answer = await api.call("PATCH", f"subscriptions/{made}", {"disabled": False})
+        assert answer.status_code == 204
+        assert len(keystone.state.trusts) == 1
+        receiver.statuses[:] = [204]
+        await api.post({"body": 2})
+        await receiver.wait(2)
+
+
+async def test_a_server_that_starts_ends_what_was_left_and_nothing_else(
+    make_api: MakeApi, keystone: Keystone, tmp_path: Path
+) -> None:
+    """Keystone was away, and the server stopped behind it."""
+    given = settings(keystone, store=f"embedded:{tmp_path}/data")
+    async with make_api(**given) as api:
+        gone = await subscribe(api, keystone)
+        (old,) = keystone.state.trusts
+        await subscribe(api, keystone, f"{HOOK}/2")
+        keystone.state.away = 503
+        assert (await api.call("DELETE", f"subscriptions/{gone}")).status_code == 204
+    assert len(keystone.state.trusts) == 2
+    keystone.state.away = None
+    api.advance(trusts.UNUSED_MS / 1000)
+    async with make_api(**given):
+        await left(keystone, 1)
+    assert old not in keystone.state.trusts
