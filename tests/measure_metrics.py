@@ -1,16 +1,23 @@
-"""What metrics cost: a request, a post, a claim of twenty; and a scrape at 100,000 queues.
+"""What metrics cost a request, a post and a claim; a scrape and the page at 100,000 queues.
 
     python -m tests.measure_metrics [--queues N]
 
-Microseconds of CPU, the best of five; a scrape in milliseconds, once the queues have been counted.
+Microseconds of CPU, the best of five; a scrape in milliseconds, once the queues have been counted;
+the page's first screen over HTTP in milliseconds, the median and the worst of ten.
 """
 
 import argparse
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
+
+from tests.server import ServerProcess
+from zaqar_lite.client import Client
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import Claimed, Message, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import NewMessage, Posted
@@ -118,14 +125,36 @@ async def scrape(queues: int) -> tuple[float, float, int]:
     return counted, min(found), len(text)
 
 
+def page(queues: int) -> list[float]:
+    """Seconds until the first byte of the screen of all queues, of a server that has so many."""
+    found = []
+    with (
+        ServerProcess("memory://") as server,
+        Client(server.url) as client,
+        ThreadPoolExecutor(8) as pool,
+        httpx.Client(base_url=server.url, timeout=60) as browser,
+    ):
+        made = pool.map(lambda number: client.post(f"queue-{number}", 1), range(queues))
+        deque(made, maxlen=0)
+        for _ in range(10):
+            begun = time.perf_counter()
+            with browser.stream("GET", "/ui/p/default/") as answer:
+                next(answer.iter_raw())
+                found.append(time.perf_counter() - begun)
+    return sorted(found)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--queues", type=int, default=100_000)
     for name, microseconds in costs().items():
         print(f"{name:16} {microseconds:6.2f} us")
-    counted, seconds, size = asyncio.run(scrape(parser.parse_args().queues))
+    queues = parser.parse_args().queues
+    counted, seconds, size = asyncio.run(scrape(queues))
     print(f"scrape {seconds * 1000:.1f} ms, {size:,} bytes, after a count of {counted:.1f} s")
+    times = page(queues)
+    print(f"page {times[5] * 1000:.0f} ms, at worst {times[-1] * 1000:.0f} ms")
 
 
 if __name__ == "__main__":

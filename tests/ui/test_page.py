@@ -12,7 +12,7 @@ import pytest
 
 from tests.api.conftest import PROJECT, Api, MakeApi, claim_id_of, make_api  # noqa: F401 - a fixture
 from zaqar_lite.loading import load
-from zaqar_lite.ui.shown import spark
+from zaqar_lite.ui.shown import change, spark
 
 pytestmark = pytest.mark.anyio
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
@@ -170,6 +170,8 @@ async def test_a_line_shows_the_last_hour_of_what_was_looked_at(browser: Browser
     assert "recent" not in (await api.call("GET", "stats")).json()
     assert "<svg" not in await browser.look(browser.home)
     assert spark([[0, 4, 0, 0]]) is None
+    assert [change(one) for one in ([], [[0, 4, 0, 0]], [[9, 1, 1, 1], [0, 4, 0, 0]])] == [""] * 3
+    assert change([[9, 9, 9, 9], [4, 0, 10, 0], [2, 0, 9, 0], [0, 5, 0, 0]]) == "-1.25"
     drawn = spark([[59, 0, 9, 1], [30, 10, 0, 0], [0, 5, 0, 0]])
     assert drawn is not None
     assert drawn.points == "1,15.0 30,1.0 60,8.0"
@@ -244,6 +246,38 @@ async def test_the_server_tells_how_it_does(browser: Browser) -> None:
     for name in ("Requests", "Store: claim", "First hand-out after a message is ready"):
         assert f'<th scope="row">{name}</th>' in text
     assert "<dt>Sweep debt</dt>" in text
+
+
+async def test_pools_are_weighed_and_emptied(
+    make_api: MakeApi,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    async with make_api(admin_mode=True, pooling=True, drain_wait=0.1) as api:
+        browser = Browser(api)
+        screen = f"{browser.home}pools"
+        assert "There are none" in await browser.look(screen)
+        for name in ("one", "two"):
+            document = {"uri": f"embedded:{tmp_path}/{name}", "weight": 100}
+            assert (await api.call("PUT", f"/v2/pools/{name}", document)).status_code == 201
+        assert f'href="{screen}"' in await browser.look(f"{browser.home}server")
+        text = await browser.look(screen)
+        assert 'aria-label="Weight of one"' in text
+        assert "Empty it" not in text
+        await browser.send(screen, name="one", act="weight", weight="0")
+        assert 'aria-label="Empty one"' in await browser.look(screen)
+        await browser.send(screen, name="one", act="drain")
+        for _ in range(100):
+            if "completed: 0 messages moved, 0 queues left" in await browser.look(screen):
+                break
+            await asyncio.sleep(0.1)
+        else:
+            pytest.fail("the pool was not emptied")
+        await browser.send(screen, 400, name="one", act="weight", weight="-1")
+
+
+async def test_pools_are_not_spoken_of_where_there_are_none(browser: Browser) -> None:
+    assert "/pools" not in await browser.look(f"{browser.home}server")
+    await browser.look(f"{browser.home}pools", 404)
 
 
 async def test_a_hostile_body_is_shown_as_the_text_it_is(browser: Browser) -> None:

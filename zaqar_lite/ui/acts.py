@@ -144,6 +144,20 @@ async def on_schedules(caller: Caller, request: Request, fields: Mapping[str, st
     return f"/ui/p/{_part(request, 'project')}/schedules"
 
 
+async def on_pools(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:
+    """Change a pool's weight, or empty it into the others."""
+    path = f"/v2/pools/{quote(fields.get('name', ''), safe='')}"
+    match fields.get("act"):
+        case "weight":
+            weight = _whole("weight", fields.get("weight", ""))
+            await caller.call("PATCH", path, document={"weight": weight})
+        case "drain":
+            await caller.call("POST", f"{path}/drain")
+        case _:
+            raise refused("The form has no such act")
+    return f"/ui/p/{_part(request, 'project')}/pools"
+
+
 def _body(text: str) -> Any:  # noqa: ANN401 - JSON is anything
     try:
         return json.loads(text)

@@ -53,6 +53,7 @@ class _Page:
         )
         self._templates.filters.update(
             bound=shown.bound,
+            change=shown.change,
             duration=shown.duration,
             line=shown.line,
             pretty=shown.body,
@@ -76,6 +77,7 @@ class _Page:
                 project + "/schedules", "schedules.html", overview.schedules, acts.on_schedules
             ),
             self._view(project + "/server", "server.html", overview.server, None),
+            self._view(project + "/pools", "pools.html", overview.pools, acts.on_pools),
             self._view(queue + "/", "queue.html", views.queue, acts.on_queue),
             self._view(queue + "/dead", "dead.html", views.dead_letters, acts.redrive),
             self._view(queue + "/subscriptions", "subscriptions.html", views.subscriptions, None),

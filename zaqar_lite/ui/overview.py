@@ -103,4 +103,34 @@ async def jobs(caller: Caller, request: Request) -> Values:
 async def server(caller: Caller, _: Request) -> Values:
     """The server: its store, how fast it answers, what the sweep owes, how late messages are."""
     answer = await caller.call("GET", "/metrics")
-    return numbers.summary(numbers.read(answer.document))
+    return {**numbers.summary(numbers.read(answer.document)), "pools": await _has_pools(caller)}
+
+
+async def _has_pools(caller: Caller) -> bool:
+    try:
+        await caller.call("GET", "/v2/pools", {"limit": 1})
+    except Refused:
+        return False
+    return True
+
+
+async def pools(caller: Caller, request: Request) -> Values:
+    """The server's pools, and how far those that are emptied are."""
+    query = {"limit": _PAGE, "marker": request.query_params.get("marker")}
+    answer = await caller.call("GET", "/v2/pools", query)
+    found = answer.document["pools"]
+    drains = await asyncio.gather(*(_drain(caller, one["name"]) for one in found))
+    return {
+        "pools": [{**one, "drain": drain} for one, drain in zip(found, drains, strict=True)],
+        "next": next_of(answer.document) if len(found) == _PAGE else None,
+    }
+
+
+async def _drain(caller: Caller, name: str) -> Values | None:
+    """How far a pool is drained; None when it never was."""
+    try:
+        answer = await caller.call("GET", f"/v2/pools/{quote(name, safe='')}/drain")
+    except Refused:
+        return None
+    found: Values = answer.document
+    return found

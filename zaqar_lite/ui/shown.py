@@ -11,6 +11,8 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 _HORIZONS = ((1_200, 60), (7_200, 300), (43_200, 1_800), (86_400, 3_600), (1_209_600, 86_400))
 """Up to how many seconds ahead a timeline has slots of which size."""
 _MOST_SLOTS, _TALLEST = 24, 60
+_MINUTES = 5
+"""Of the last how many minutes a queue's change is told."""
 _LONGEST = 100_000
 """Characters of a body that a page shows."""
 
@@ -54,6 +56,15 @@ def spark(recent: Sequence[Sequence[int]]) -> Spark | None:
     points = " ".join(f"{60 - ago},{15 - 14 * one[0] / most:.1f}" for ago, *one in recent)
     words = f"ready {recent[0][0]} minutes ago {ready[0]}, at most {max(ready)}, now {ready[-1]}"
     return Spark(points, words)
+
+
+def change(recent: Sequence[Sequence[int]]) -> str:
+    """Say by how many messages a minute a queue grew or shrank in the last minutes, if known."""
+    known = [(ago, sum(counts)) for ago, *counts in recent if ago <= _MINUTES]
+    if len(known) < 2:
+        return ""
+    (then, before), (last, now) = known[0], known[-1]
+    return f"{(now - before) / (then - last):+.3g}"
 
 
 def duration(seconds: float | None) -> str:
