@@ -16,8 +16,9 @@ from pydantic import ValidationError
 from zaqar_lite import environment as environment_names
 from zaqar_lite.domain.errors import ConfigurationError, Invalid
 from zaqar_lite.domain.quotas import UNLIMITED
-from zaqar_lite.settings import PROVIDERS, Settings, comma_list
+from zaqar_lite.settings import Settings, comma_list
 
+_PROVIDERS = ("keys", "jwt", "keystone")
 _SHORTEST_KEY = 32
 _KEY_ID = re.compile(r"[a-zA-Z0-9_-]{1,32}")
 
@@ -51,6 +52,19 @@ def load(
         raise ConfigurationError(f"The setting {name} is wrong: {first['msg']}.") from None
     _check_together(settings)
     return settings
+
+
+def signing_keys(settings: Settings) -> tuple[dict[str, str], str | None]:
+    """The keys that verify pre-signed URLs, by their ids, and the id of the one that signs.
+
+    signed_url_secret_key has the id '', and signs where there is no other.
+    """
+    keys = dict(settings.signed_url_keys)
+    current = settings.signed_url_key_id or next(iter(keys), None)
+    if settings.signed_url_secret_key is not None:
+        keys[""] = settings.signed_url_secret_key
+        current = current or ""
+    return keys, current
 
 
 def _check_gateways(settings: Settings) -> None:
@@ -111,7 +125,7 @@ def _check_together(settings: Settings) -> None:
     _check_signing(settings)
     if settings.smtp_host is not None and settings.smtp_sender is None:
         raise ConfigurationError("smtp_host needs smtp_sender: the address that mails come from.")
-    if settings.require_confirmation and settings.signing_keys[1] is None:
+    if settings.require_confirmation and signing_keys(settings)[1] is None:
         raise ConfigurationError(
             "require_confirmation needs signed_url_secret_key or signed_url_keys: requests to "
             "confirm are signed."
@@ -132,7 +146,7 @@ def _check_together(settings: Settings) -> None:
 
 
 def _check_signing(settings: Settings) -> None:
-    keys, current = settings.signing_keys
+    keys, current = signing_keys(settings)
     for key_id, key in keys.items():
         name = f"signed_url_keys.{key_id}" if key_id else "signed_url_secret_key"
         if key_id in settings.signed_url_keys and not _KEY_ID.fullmatch(key_id):
@@ -154,9 +168,10 @@ def _check_signing(settings: Settings) -> None:
 
 def _check_identity(settings: Settings) -> None:
     for name in settings.providers:
-        if name not in PROVIDERS:
+        if name not in _PROVIDERS:
             raise ConfigurationError(
-                f"The setting auth is wrong: {name!r} is none of {', '.join(PROVIDERS)}, or 'none'."
+                f"The setting auth is wrong: {name!r} is none of {', '.join(_PROVIDERS)}, "
+                "or 'none'."
             )
     if "jwt" in settings.providers:
         for name in ("jwt_issuer", "jwt_audience", "jwt_keys"):

@@ -18,7 +18,7 @@ from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.subscriptions import refused_schemes
 from zaqar_lite.exporting import request_traces
-from zaqar_lite.loading import load
+from zaqar_lite.loading import load, signing_keys
 from zaqar_lite.policy_file import PolicyFile
 from zaqar_lite.service.audit import Trail, make_trail
 from zaqar_lite.service.bulk import Bulk
@@ -270,7 +270,7 @@ def _services(
         workers=settings.workers,
     )
     sharing = Sharing(
-        Keyring(*settings.signing_keys),
+        Keyring(*signing_keys(settings)),
         Revocations(management),
         max_expires=settings.signed_url_max_expires,
     )

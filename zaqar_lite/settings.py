@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 
-PROVIDERS = ("keys", "jwt", "keystone")
 _TEN_YEARS = 315_360_000
 
 
@@ -323,19 +322,6 @@ class Settings(BaseModel):
     def limits(self) -> Limits:
         """The limits as the domain's value: every field of it is a setting of the same name."""
         return Limits(**{field.name: getattr(self, field.name) for field in fields(Limits)})
-
-    @property
-    def signing_keys(self) -> tuple[dict[str, str], str | None]:
-        """The keys that verify pre-signed URLs, by their ids, and the id of the one that signs.
-
-        signed_url_secret_key has the id '', and signs where there is no other.
-        """
-        keys = dict(self.signed_url_keys)
-        current = self.signed_url_key_id or next(iter(keys), None)
-        if self.signed_url_secret_key is not None:
-            keys[""] = self.signed_url_secret_key
-            current = current or ""
-        return keys, current
 
     @property
     def default_quota(self) -> Quota:

@@ -50,28 +50,25 @@ from zaqar_lite.client.models import (
     Attempt,
     DataKey,
     DeadLetter,
-    Delivery,
     Done,
-    FailedDelivery,
     Held,
     Ids,
     Message,
     MessageAge,
     MessagePage,
     NewMessage,
-    Ping,
     ProjectQuota,
     Queue,
     Range,
     RawBody,
     SignedURL,
     Stats,
-    Subscription,
 )
 from zaqar_lite.client.pools import Flavor, Pool, PoolDrain
 from zaqar_lite.client.posting import Posted, PostOptions, PostSummary, Rejected
 from zaqar_lite.client.queue_options import Ensured, QueueOptions
 from zaqar_lite.client.settlements import Settled, Settlement
+from zaqar_lite.client.subscriptions import Delivery, FailedDelivery, Ping, Subscription
 from zaqar_lite.client.sync_client import Client
 from zaqar_lite.client.time_limit import TimeLimitExceeded
 from zaqar_lite.client.verdicts import Reject, Retry

@@ -179,88 +179,6 @@ class DataKey:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Subscription:
-    """Who is sent a queue's messages.
-
-    Attributes:
-        source: the queue's name.
-        age: seconds since it was made or its ttl was changed.
-        options: the values of `post_headers` are masked.
-        disabled: why the server stopped to deliver; None while it delivers.
-    """
-
-    id: str
-    source: str
-    subscriber: str
-    ttl: int
-    age: int
-    options: Mapping[str, Any]
-    confirmed: bool
-    disabled: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class SubscriptionPage:
-    """One page of subscriptions; `marker` leads to the next, None after the last."""
-
-    subscriptions: Sequence[Subscription]
-    marker: str | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Delivery:
-    """One attempt to deliver a message.
-
-    Attributes:
-        id: the message's.
-        status: what the receiver answered; None when it did not, and `error` says why.
-        answer: the first KiB of it.
-        next_at: when it is tried again.
-    """
-
-    id: str
-    at: dt.datetime | None
-    attempt: int
-    outcome: str
-    status: int | None
-    milliseconds: int
-    answer: str
-    error: str
-    next_at: dt.datetime | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class FailedDelivery:
-    """A message that could not be delivered, with the notification that was sent."""
-
-    id: str
-    message_id: str
-    at: dt.datetime | None
-    attempts: int
-    reason: str
-    message: Any
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class FailedPage:
-    """One page of failed deliveries; `marker` leads to the next, None after the last."""
-
-    deliveries: Sequence[FailedDelivery]
-    marker: str | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ping:
-    """What a receiver answered to a test notification."""
-
-    outcome: str
-    status: int | None
-    milliseconds: int
-    answer: str
-    error: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class ProjectQuota:
     """What a project may have, and has.
 
@@ -277,28 +195,12 @@ class ProjectQuota:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class KeyPage:
-    """One page of keys; `marker` leads to the next, None after the last."""
-
-    keys: Sequence[AccessKey]
-    marker: str | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Queue:
     """A queue in a listing; `metadata` only when details were asked for."""
 
     name: str
     href: str
     metadata: Mapping[str, Any] | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class QueuePage:
-    """One page of queues; `marker` leads to the next, None after the last."""
-
-    queues: Sequence[Queue]
-    marker: str | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -393,11 +295,3 @@ class Done:
     at: dt.datetime | None
     attempts: int
     consumers: Sequence[str]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class DonePage:
-    """One page of history; `marker` leads to the next, None after the last."""
-
-    messages: Sequence[Done]
-    marker: str | None

@@ -48,19 +48,3 @@ class PoolDrain:
     queues_left: int
     messages_moved: int
     problem: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PoolPage:
-    """One page of pools; `marker` leads to the next, None after the last."""
-
-    pools: Sequence[Pool]
-    marker: str | None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class FlavorPage:
-    """One page of flavors; `marker` leads to the next, None after the last."""
-
-    flavors: Sequence[Flavor]
-    marker: str | None

@@ -10,6 +10,7 @@ from zaqar_lite.client.errors import StatusError
 from zaqar_lite.client.line import Line
 
 T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,6 +54,14 @@ class Response:
         if at.tzinfo is None:
             at = at.replace(tzinfo=dt.UTC)
         return max(0.0, (at - dt.datetime.now(dt.UTC)).total_seconds())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """One page of a listing; `marker` leads to the next, None after the last."""
+
+    items: Sequence[T]
+    marker: str | None
 
 
 class Operation(NamedTuple):

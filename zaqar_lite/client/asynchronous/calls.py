@@ -1,7 +1,7 @@
 """What every method of the async client stands on: carry out a call, with retries."""
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -12,7 +12,7 @@ from zaqar_lite.client.line import Line
 from zaqar_lite.client.shell import Shell
 from zaqar_lite.client.transports import AiohttpTransport, AsyncTransport
 from zaqar_lite.client.waiting import POLL, Waiting
-from zaqar_lite.client.wire import Call
+from zaqar_lite.client.wire import Call, Page
 
 T = TypeVar("T")
 
@@ -66,6 +66,17 @@ class AsyncCalls(Shell):
                     outcome = await self.transport.send(self.url, step)
                 except Unreachable as error:
                     outcome = error
+
+    async def _items(self, list_page: Callable[[str | None], Call[Page[T]]]) -> AsyncIterator[T]:
+        """Yield the entries of a listing page by page; `list_page` gets each page's marker."""
+        marker: str | None = None
+        while True:
+            page = await self.call(list_page(marker))
+            for item in page.items:
+                yield item
+            marker = page.marker
+            if marker is None:
+                return
 
     async def _until_found(
         self,

@@ -61,15 +61,9 @@ class AsyncJobs(AsyncCalls):
         """Return a schedule as the API shows it."""
         return await self.call(jobs.get_schedule(name))
 
-    async def list_schedules(self) -> AsyncIterator[Mapping[str, Any]]:
+    def list_schedules(self) -> AsyncIterator[Mapping[str, Any]]:
         """Yield the project's schedules by name, page by page."""
-        marker: str | None = None
-        while True:
-            schedules, marker = await self.call(jobs.list_schedules(marker=marker))
-            for one in schedules:
-                yield one
-            if marker is None:
-                return
+        return self._items(lambda marker: jobs.list_schedules(marker=marker))
 
     async def change_schedule(self, name: str, **changes: Any) -> dict[str, Any]:  # noqa: ANN401
         """Change what is given; None takes a field away."""

@@ -38,16 +38,9 @@ class AsyncKeys(AsyncCalls):
             )
         )
 
-    async def list_keys(self) -> AsyncIterator[AccessKey]:
+    def list_keys(self) -> AsyncIterator[AccessKey]:
         """Yield the project's keys by id, page by page, without their texts."""
-        marker: str | None = None
-        while True:
-            page = await self.call(keys.list_keys(marker=marker))
-            for one in page.keys:
-                yield one
-            marker = page.marker
-            if marker is None:
-                return
+        return self._items(lambda marker: keys.list_keys(marker=marker))
 
     async def get_key(self, key_id: str) -> AccessKey:
         """Return a key without its text."""

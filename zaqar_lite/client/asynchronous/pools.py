@@ -31,16 +31,9 @@ class AsyncPools(AsyncCalls):
         """
         await self.call(pools.create_pool(name, uri, weight, flavor, options))
 
-    async def list_pools(self) -> AsyncIterator[Pool]:
+    def list_pools(self) -> AsyncIterator[Pool]:
         """Yield the server's pools by name, page by page."""
-        marker: str | None = None
-        while True:
-            page = await self.call(pools.list_pools(marker))
-            for one in page.pools:
-                yield one
-            marker = page.marker
-            if marker is None:
-                return
+        return self._items(pools.list_pools)
 
     async def get_pool(self, name: str) -> Pool:
         """Return a pool with the names of its options."""
@@ -66,16 +59,9 @@ class AsyncPools(AsyncCalls):
         """Make a flavor of these pools, or put it in place of the one of its name."""
         await self.call(pools.create_flavor(name, pool_list))
 
-    async def list_flavors(self) -> AsyncIterator[Flavor]:
+    def list_flavors(self) -> AsyncIterator[Flavor]:
         """Yield the project's flavors by name, page by page."""
-        marker: str | None = None
-        while True:
-            page = await self.call(pools.list_flavors(marker))
-            for one in page.flavors:
-                yield one
-            marker = page.marker
-            if marker is None:
-                return
+        return self._items(pools.list_flavors)
 
     async def get_flavor(self, name: str) -> Flavor:
         """Return a flavor."""

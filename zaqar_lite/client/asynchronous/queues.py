@@ -77,25 +77,16 @@ class AsyncQueues(AsyncCalls):
         """Delete a queue with its messages; an absent one is no error."""
         await self.call(queues.delete_queue(queue))
 
-    async def list_queues(
+    def list_queues(
         self, *, detailed: bool = False, name: str | None = None
     ) -> AsyncIterator[Queue]:
         """Yield the project's queues by name, page by page; `name` keeps those containing it."""
-        marker: str | None = None
-        while True:
-            page = await self.call(
-                queues.list_queues(
-                    marker=marker,
-                    limit=min(self.page_size, QUEUES_A_PAGE),
-                    detailed=detailed,
-                    name=name,
-                )
+        limit = min(self.page_size, QUEUES_A_PAGE)
+        return self._items(
+            lambda marker: queues.list_queues(
+                marker=marker, limit=limit, detailed=detailed, name=name
             )
-            for item in page.queues:
-                yield item
-            marker = page.marker
-            if marker is None:
-                return
+        )
 
     async def stats(self, queue: str) -> Stats:
         """Count a queue's messages."""
@@ -109,21 +100,14 @@ class AsyncQueues(AsyncCalls):
         """Split what a queue holds now into at most `count` parts, to read them in parallel."""
         return await self.call(queues.ranges(queue, count))
 
-    async def history(self, queue: str, *, state: str = "done") -> AsyncIterator[Done]:
+    def history(self, queue: str, *, state: str = "done") -> AsyncIterator[Done]:
         """Yield what was deleted (`done`), or what `failed`, if the queue keeps a history.
 
         Failed is what had all its deliveries where there is no dead-letter queue to go to.
         """
-        marker: str | None = None
-        while True:
-            page = await self.call(
-                queues.history(queue, state=state, marker=marker, limit=self.page_size)
-            )
-            for item in page.messages:
-                yield item
-            marker = page.marker
-            if marker is None:
-                return
+        return self._items(
+            lambda marker: queues.history(queue, state=state, marker=marker, limit=self.page_size)
+        )
 
     async def share(
         self,

@@ -6,7 +6,7 @@ from typing import Any
 
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
 from zaqar_lite.client.endpoints import subscriptions
-from zaqar_lite.client.models import Delivery, FailedDelivery, Ping, Subscription
+from zaqar_lite.client.subscriptions import Delivery, FailedDelivery, Ping, Subscription
 
 
 class AsyncSubscriptions(AsyncCalls):
@@ -33,16 +33,9 @@ class AsyncSubscriptions(AsyncCalls):
         """
         return await self.call(subscriptions.subscribe(queue, subscriber, ttl=ttl, options=options))
 
-    async def list_subscriptions(self, queue: str) -> AsyncIterator[Subscription]:
+    def list_subscriptions(self, queue: str) -> AsyncIterator[Subscription]:
         """Yield a queue's subscriptions in the order they were made, page by page."""
-        marker: str | None = None
-        while True:
-            page = await self.call(subscriptions.list_subscriptions(queue, marker=marker))
-            for one in page.subscriptions:
-                yield one
-            marker = page.marker
-            if marker is None:
-                return
+        return self._items(lambda marker: subscriptions.list_subscriptions(queue, marker=marker))
 
     async def get_subscription(self, queue: str, subscription_id: str) -> Subscription:
         """Return a subscription; the values of its headers are masked."""
@@ -75,20 +68,11 @@ class AsyncSubscriptions(AsyncCalls):
         """Return the last 20 attempts to deliver, the newest first."""
         return await self.call(subscriptions.deliveries(queue, subscription_id))
 
-    async def failed_deliveries(
-        self, queue: str, subscription_id: str
-    ) -> AsyncIterator[FailedDelivery]:
+    def failed_deliveries(self, queue: str, subscription_id: str) -> AsyncIterator[FailedDelivery]:
         """Yield what could not be delivered in the last 7 days, the oldest first."""
-        marker: str | None = None
-        while True:
-            page = await self.call(
-                subscriptions.failed_deliveries(queue, subscription_id, marker=marker)
-            )
-            for one in page.deliveries:
-                yield one
-            marker = page.marker
-            if marker is None:
-                return
+        return self._items(
+            lambda marker: subscriptions.failed_deliveries(queue, subscription_id, marker=marker)
+        )
 
     async def retry_delivery(self, queue: str, subscription_id: str, delivery_id: str) -> None:
         """Deliver again: a failed delivery, or a message that the queue still has."""

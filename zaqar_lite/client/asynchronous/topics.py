@@ -5,7 +5,7 @@ from typing import Any
 
 from zaqar_lite.client.asynchronous.calls import AsyncCalls
 from zaqar_lite.client.asynchronous.queues import QUEUES_A_PAGE
-from zaqar_lite.client.endpoints import queues, topics
+from zaqar_lite.client.endpoints import queues
 from zaqar_lite.client.endpoints.paths import Topic
 from zaqar_lite.client.models import Queue
 
@@ -35,22 +35,13 @@ class AsyncTopics(AsyncCalls):
         """Delete a topic; an absent one is no error."""
         await self.call(queues.delete_queue(Topic(topic)))
 
-    async def list_topics(
+    def list_topics(
         self, *, detailed: bool = False, name: str | None = None
     ) -> AsyncIterator[Queue]:
         """Yield the project's topics by name, page by page; `name` keeps those containing it."""
-        marker: str | None = None
-        while True:
-            page = await self.call(
-                topics.list_topics(
-                    marker=marker,
-                    limit=min(self.page_size, QUEUES_A_PAGE),
-                    detailed=detailed,
-                    name=name,
-                )
+        limit = min(self.page_size, QUEUES_A_PAGE)
+        return self._items(
+            lambda marker: queues.list_queues(
+                "topics", marker=marker, limit=limit, detailed=detailed, name=name
             )
-            for item in page.queues:
-                yield item
-            marker = page.marker
-            if marker is None:
-                return
+        )

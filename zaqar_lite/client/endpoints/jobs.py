@@ -7,10 +7,11 @@ from urllib.parse import quote
 
 from zaqar_lite.client import encoding
 from zaqar_lite.client.bodies import dumps
-from zaqar_lite.client.endpoints.paths import next_marker, queue_path, with_query
+from zaqar_lite.client.endpoints.pages import page_of
+from zaqar_lite.client.endpoints.paths import queue_path, with_query
 from zaqar_lite.client.endpoints.queues import JSON_TYPE, nothing
 from zaqar_lite.client.job import Job
-from zaqar_lite.client.wire import Call, Request, Response
+from zaqar_lite.client.wire import Call, Page, Request, Response
 
 _SCHEDULES = "/v2/schedules"
 
@@ -69,14 +70,14 @@ def fire_schedule(name: str) -> Call[str]:
     return Call(Request("POST", _path(name) + "/fire", {}), read, resend=False)
 
 
-def list_schedules(*, marker: str | None = None) -> Call[tuple[list[dict[str, Any]], str | None]]:
+def list_schedules(*, marker: str | None = None) -> Call[Page[Mapping[str, Any]]]:
     """List schedules, after `marker`."""
+    path = with_query(_SCHEDULES, marker=marker)
+    return Call(Request("GET", path, {}), page_of("schedules", _as_it_is))
 
-    def read(response: Response) -> tuple[list[dict[str, Any]], str | None]:
-        document = encoding.document(response)
-        return document["schedules"], next_marker(document)
 
-    return Call(Request("GET", with_query(_SCHEDULES, marker=marker), {}), read)
+def _as_it_is(schedule: Mapping[str, Any]) -> Mapping[str, Any]:
+    return schedule
 
 
 def _path(name: str) -> str:

@@ -6,10 +6,11 @@ from urllib.parse import quote
 
 from zaqar_lite.client import encoding
 from zaqar_lite.client.bodies import dumps
-from zaqar_lite.client.endpoints.paths import next_marker, with_query
+from zaqar_lite.client.endpoints.pages import page_of
+from zaqar_lite.client.endpoints.paths import with_query
 from zaqar_lite.client.endpoints.queues import JSON_TYPE, nothing
-from zaqar_lite.client.models import AccessKey, KeyPage
-from zaqar_lite.client.wire import Call, Request, Response
+from zaqar_lite.client.models import AccessKey
+from zaqar_lite.client.wire import Call, Page, Request, Response
 
 
 def create_key(
@@ -31,16 +32,10 @@ def create_key(
     return Call(request, _read, resend=False)
 
 
-def list_keys(*, marker: str | None = None, limit: int | None = None) -> Call[KeyPage]:
+def list_keys(*, marker: str | None = None, limit: int | None = None) -> Call[Page[AccessKey]]:
     """List keys, after `marker`."""
-
-    def read(response: Response) -> KeyPage:
-        document = encoding.document(response)
-        keys = tuple(_key(entry) for entry in document["keys"])
-        return KeyPage(keys, next_marker(document))
-
     path = with_query("/v2/keys", marker=marker, limit=limit)
-    return Call(Request("GET", path, {}), read)
+    return Call(Request("GET", path, {}), page_of("keys", _key))
 
 
 def get_key(key_id: str) -> Call[AccessKey]:

@@ -8,7 +8,8 @@ from urllib.parse import unquote
 
 from zaqar_lite.client import encoding
 from zaqar_lite.client.bodies import Encoder, encode_body
-from zaqar_lite.client.endpoints.paths import id_list, next_marker, queue_path, with_query
+from zaqar_lite.client.endpoints.pages import next_marker
+from zaqar_lite.client.endpoints.paths import id_list, queue_path, with_query
 from zaqar_lite.client.endpoints.queues import JSON_TYPE, NO_QUEUE, nothing
 from zaqar_lite.client.errors import (
     ClaimLost,

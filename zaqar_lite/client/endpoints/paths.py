@@ -1,7 +1,7 @@
 """Paths and queries of Zaqar's v2 API."""
 
-from collections.abc import Iterable, Mapping
-from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from collections.abc import Iterable
+from urllib.parse import quote, urlencode
 
 Parameter = str | int | bool | None
 
@@ -54,14 +54,3 @@ def id_list(ids: Iterable[str]) -> str:
             message = f"{one!r} is not an id"
             raise ValueError(message)
     return ",".join(joined)
-
-
-def next_marker(document: Mapping[str, object]) -> str | None:
-    """Return the marker in a page's `next` link, None on the last page."""
-    links = document.get("links")
-    for link in links if isinstance(links, list) else []:
-        if isinstance(link, dict) and link.get("rel") == "next":
-            values = parse_qs(urlsplit(str(link.get("href", ""))).query).get("marker")
-            if values:
-                return values[-1]
-    return None

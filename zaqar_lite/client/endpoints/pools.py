@@ -6,10 +6,11 @@ from urllib.parse import quote
 
 from zaqar_lite.client import encoding
 from zaqar_lite.client.bodies import dumps
-from zaqar_lite.client.endpoints.paths import next_marker, with_query
+from zaqar_lite.client.endpoints.pages import page_of
+from zaqar_lite.client.endpoints.paths import with_query
 from zaqar_lite.client.endpoints.queues import JSON_TYPE, nothing
-from zaqar_lite.client.pools import Flavor, FlavorPage, Pool, PoolDrain, PoolPage
-from zaqar_lite.client.wire import Call, Request, Response
+from zaqar_lite.client.pools import Flavor, Pool, PoolDrain
+from zaqar_lite.client.wire import Call, Page, Request, Response
 
 
 def create_pool(
@@ -22,14 +23,10 @@ def create_pool(
     return Call(Request("PUT", _path("pools", name), JSON_TYPE, dumps(document)), nothing)
 
 
-def list_pools(marker: str | None) -> Call[PoolPage]:
+def list_pools(marker: str | None) -> Call[Page[Pool]]:
     """List pools after `marker`."""
-
-    def read(response: Response) -> PoolPage:
-        document = encoding.document(response)
-        return PoolPage(tuple(map(_pool, document["pools"])), next_marker(document))
-
-    return Call(Request("GET", with_query("/v2/pools", marker=marker), {}), read)
+    path = with_query("/v2/pools", marker=marker)
+    return Call(Request("GET", path, {}), page_of("pools", _pool))
 
 
 def get_pool(name: str) -> Call[Pool]:
@@ -65,15 +62,10 @@ def create_flavor(name: str, pools: Iterable[str]) -> Call[None]:
     return Call(Request("PUT", _path("flavors", name), JSON_TYPE, body), nothing)
 
 
-def list_flavors(marker: str | None) -> Call[FlavorPage]:
+def list_flavors(marker: str | None) -> Call[Page[Flavor]]:
     """List flavors after `marker`."""
-
-    def read(response: Response) -> FlavorPage:
-        document = encoding.document(response)
-        return FlavorPage(tuple(map(_flavor, document["flavors"])), next_marker(document))
-
     path = with_query("/v2/flavors", marker=marker, detailed=True)
-    return Call(Request("GET", path, {}), read)
+    return Call(Request("GET", path, {}), page_of("flavors", _flavor))
 
 
 def get_flavor(name: str) -> Call[Flavor]:

@@ -6,20 +6,19 @@ from typing import Any
 
 from zaqar_lite.client import encoding
 from zaqar_lite.client.bodies import dumps
-from zaqar_lite.client.endpoints.paths import next_marker, queue_path, with_query
+from zaqar_lite.client.endpoints.pages import page_of
+from zaqar_lite.client.endpoints.paths import queue_path, with_query
 from zaqar_lite.client.errors import QueueNotFound
 from zaqar_lite.client.models import (
     Done,
-    DonePage,
     MessageAge,
     Queue,
-    QueuePage,
     Range,
     SignedURL,
     Stats,
 )
 from zaqar_lite.client.queue_options import QueueOptions, checked
-from zaqar_lite.client.wire import Call, Request, Response
+from zaqar_lite.client.wire import Call, Page, Request, Response
 
 Options = Mapping[str, Any] | QueueOptions
 JSON_TYPE = {"Content-Type": "application/json"}
@@ -60,25 +59,22 @@ def delete_queue(queue: str) -> Call[None]:
 
 
 def list_queues(
+    kind: str = "queues",
     *,
     marker: str | None = None,
     limit: int | None = None,
     detailed: bool = False,
     name: str | None = None,
-) -> Call[QueuePage]:
-    """Read one page of queues, by name; `name` keeps those that contain it."""
+) -> Call[Page[Queue]]:
+    """Read one page of queues or "topics", by name; `name` keeps those that contain it."""
     path = with_query(
-        "/v2/queues", marker=marker, limit=limit, detailed=detailed or None, name=name
+        f"/v2/{kind}", marker=marker, limit=limit, detailed=detailed or None, name=name
     )
 
-    def read(response: Response) -> QueuePage:
-        entries = encoding.objects(response, "queues")
-        queues = [
-            Queue(entry["name"], entry["href"], metadata=entry.get("metadata")) for entry in entries
-        ]
-        return QueuePage(queues, next_marker(encoding.document(response)) if queues else None)
+    def read_entry(entry: dict[str, Any]) -> Queue:
+        return Queue(entry["name"], entry["href"], metadata=entry.get("metadata"))
 
-    return Call(Request("GET", path, {}), read)
+    return Call(Request("GET", path, {}), page_of(kind, read_entry))
 
 
 def stats(queue: str) -> Call[Stats]:
@@ -121,20 +117,15 @@ def ranges(queue: str, count: int) -> Call[list[Range]]:
 
 def history(
     queue: str, *, state: str = "done", marker: str | None = None, limit: int | None = None
-) -> Call[DonePage]:
+) -> Call[Page[Done]]:
     """Read one page of messages that were deleted (`done`) or that `failed` for good."""
     path = with_query(queue_path(queue, "history"), state=state, marker=marker, limit=limit)
 
-    def read(response: Response) -> DonePage:
-        lines = [
-            Done(
-                line["id"], encoding.instant(line["at"]), line["attempts"], tuple(line["consumers"])
-            )
-            for line in encoding.objects(response, "messages")
-        ]
-        return DonePage(lines, next_marker(encoding.document(response)) if lines else None)
+    def read_line(line: dict[str, Any]) -> Done:
+        consumers = tuple(line["consumers"])
+        return Done(line["id"], encoding.instant(line["at"]), line["attempts"], consumers)
 
-    return Call(Request("GET", path, {}), read, NO_QUEUE)
+    return Call(Request("GET", path, {}), page_of("messages", read_line), NO_QUEUE)
 
 
 def share(

@@ -6,17 +6,16 @@ from typing import Any
 
 from zaqar_lite.client import encoding
 from zaqar_lite.client.bodies import dumps
-from zaqar_lite.client.endpoints.paths import next_marker, queue_path, with_query
+from zaqar_lite.client.endpoints.pages import page_of
+from zaqar_lite.client.endpoints.paths import queue_path, with_query
 from zaqar_lite.client.endpoints.queues import JSON_TYPE, nothing
-from zaqar_lite.client.models import (
+from zaqar_lite.client.subscriptions import (
     Delivery,
     FailedDelivery,
-    FailedPage,
     Ping,
     Subscription,
-    SubscriptionPage,
 )
-from zaqar_lite.client.wire import Call, Request, Response
+from zaqar_lite.client.wire import Call, Page, Request, Response
 
 
 def subscribe(
@@ -37,16 +36,10 @@ def subscribe(
 
 def list_subscriptions(
     queue: str, *, marker: str | None = None, limit: int | None = None
-) -> Call[SubscriptionPage]:
+) -> Call[Page[Subscription]]:
     """List subscriptions, after `marker`."""
-
-    def read(response: Response) -> SubscriptionPage:
-        document = encoding.document(response)
-        found = tuple(_subscription(entry) for entry in document["subscriptions"])
-        return SubscriptionPage(found, next_marker(document))
-
     path = with_query(queue_path(queue, "subscriptions"), marker=marker, limit=limit, details=True)
-    return Call(Request("GET", path, {}), read)
+    return Call(Request("GET", path, {}), page_of("subscriptions", _subscription))
 
 
 def get_subscription(queue: str, subscription_id: str) -> Call[Subscription]:
@@ -100,26 +93,22 @@ def deliveries(queue: str, subscription_id: str) -> Call[tuple[Delivery, ...]]:
 
 def failed_deliveries(
     queue: str, subscription_id: str, *, marker: str | None = None
-) -> Call[FailedPage]:
+) -> Call[Page[FailedDelivery]]:
     """List what could not be delivered, after `marker`."""
 
-    def read(response: Response) -> FailedPage:
-        document = encoding.document(response)
-        found = tuple(
-            FailedDelivery(
-                entry["id"],
-                entry["message_id"],
-                encoding.instant(entry["at"]),
-                entry["attempts"],
-                entry["reason"],
-                entry["message"],
-            )
-            for entry in document["deliveries"]
+    def read_entry(entry: dict[str, Any]) -> FailedDelivery:
+        return FailedDelivery(
+            entry["id"],
+            entry["message_id"],
+            encoding.instant(entry["at"]),
+            entry["attempts"],
+            entry["reason"],
+            entry["message"],
         )
-        return FailedPage(found, next_marker(document))
 
     path = queue_path(queue, "subscriptions", subscription_id, "deliveries")
-    return Call(Request("GET", with_query(path, state="failed", marker=marker), {}), read)
+    path = with_query(path, state="failed", marker=marker)
+    return Call(Request("GET", path, {}), page_of("deliveries", read_entry))
 
 
 def retry_delivery(queue: str, subscription_id: str, delivery_id: str) -> Call[None]:

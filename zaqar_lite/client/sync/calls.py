@@ -2,7 +2,7 @@
 """What every method of the sync client stands on: carry out a call, with retries."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -13,7 +13,7 @@ from zaqar_lite.client.shell import Shell
 from zaqar_lite.client.sync.runtime import login, sleep
 from zaqar_lite.client.transports import Transport, Urllib3Transport
 from zaqar_lite.client.waiting import POLL, Waiting
-from zaqar_lite.client.wire import Call
+from zaqar_lite.client.wire import Call, Page
 
 T = TypeVar("T")
 
@@ -67,6 +67,16 @@ class SyncCalls(Shell):
                     outcome = self.transport.send(self.url, step)
                 except Unreachable as error:
                     outcome = error
+
+    def _items(self, list_page: Callable[[str | None], Call[Page[T]]]) -> Iterator[T]:
+        """Yield the entries of a listing page by page; `list_page` gets each page's marker."""
+        marker: str | None = None
+        while True:
+            page = self.call(list_page(marker))
+            yield from page.items
+            marker = page.marker
+            if marker is None:
+                return
 
     def _until_found(
         self,

@@ -64,12 +64,7 @@ class SyncJobs(SyncCalls):
 
     def list_schedules(self) -> Iterator[Mapping[str, Any]]:
         """Yield the project's schedules by name, page by page."""
-        marker: str | None = None
-        while True:
-            schedules, marker = self.call(jobs.list_schedules(marker=marker))
-            yield from schedules
-            if marker is None:
-                return
+        return self._items(lambda marker: jobs.list_schedules(marker=marker))
 
     def change_schedule(self, name: str, **changes: Any) -> dict[str, Any]:  # noqa: ANN401
         """Change what is given; None takes a field away."""

@@ -41,13 +41,7 @@ class SyncKeys(SyncCalls):
 
     def list_keys(self) -> Iterator[AccessKey]:
         """Yield the project's keys by id, page by page, without their texts."""
-        marker: str | None = None
-        while True:
-            page = self.call(keys.list_keys(marker=marker))
-            yield from page.keys
-            marker = page.marker
-            if marker is None:
-                return
+        return self._items(lambda marker: keys.list_keys(marker=marker))
 
     def get_key(self, key_id: str) -> AccessKey:
         """Return a key without its text."""

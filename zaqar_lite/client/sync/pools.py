@@ -34,13 +34,7 @@ class SyncPools(SyncCalls):
 
     def list_pools(self) -> Iterator[Pool]:
         """Yield the server's pools by name, page by page."""
-        marker: str | None = None
-        while True:
-            page = self.call(pools.list_pools(marker))
-            yield from page.pools
-            marker = page.marker
-            if marker is None:
-                return
+        return self._items(pools.list_pools)
 
     def get_pool(self, name: str) -> Pool:
         """Return a pool with the names of its options."""
@@ -68,13 +62,7 @@ class SyncPools(SyncCalls):
 
     def list_flavors(self) -> Iterator[Flavor]:
         """Yield the project's flavors by name, page by page."""
-        marker: str | None = None
-        while True:
-            page = self.call(pools.list_flavors(marker))
-            yield from page.flavors
-            marker = page.marker
-            if marker is None:
-                return
+        return self._items(pools.list_flavors)
 
     def get_flavor(self, name: str) -> Flavor:
         """Return a flavor."""

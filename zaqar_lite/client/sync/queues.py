@@ -80,20 +80,12 @@ class SyncQueues(SyncCalls):
 
     def list_queues(self, *, detailed: bool = False, name: str | None = None) -> Iterator[Queue]:
         """Yield the project's queues by name, page by page; `name` keeps those containing it."""
-        marker: str | None = None
-        while True:
-            page = self.call(
-                queues.list_queues(
-                    marker=marker,
-                    limit=min(self.page_size, QUEUES_A_PAGE),
-                    detailed=detailed,
-                    name=name,
-                )
+        limit = min(self.page_size, QUEUES_A_PAGE)
+        return self._items(
+            lambda marker: queues.list_queues(
+                marker=marker, limit=limit, detailed=detailed, name=name
             )
-            yield from page.queues
-            marker = page.marker
-            if marker is None:
-                return
+        )
 
     def stats(self, queue: str) -> Stats:
         """Count a queue's messages."""
@@ -112,15 +104,9 @@ class SyncQueues(SyncCalls):
 
         Failed is what had all its deliveries where there is no dead-letter queue to go to.
         """
-        marker: str | None = None
-        while True:
-            page = self.call(
-                queues.history(queue, state=state, marker=marker, limit=self.page_size)
-            )
-            yield from page.messages
-            marker = page.marker
-            if marker is None:
-                return
+        return self._items(
+            lambda marker: queues.history(queue, state=state, marker=marker, limit=self.page_size)
+        )
 
     def share(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from zaqar_lite.client.endpoints import subscriptions
-from zaqar_lite.client.models import Delivery, FailedDelivery, Ping, Subscription
+from zaqar_lite.client.subscriptions import Delivery, FailedDelivery, Ping, Subscription
 from zaqar_lite.client.sync.calls import SyncCalls
 
 
@@ -36,13 +36,7 @@ class SyncSubscriptions(SyncCalls):
 
     def list_subscriptions(self, queue: str) -> Iterator[Subscription]:
         """Yield a queue's subscriptions in the order they were made, page by page."""
-        marker: str | None = None
-        while True:
-            page = self.call(subscriptions.list_subscriptions(queue, marker=marker))
-            yield from page.subscriptions
-            marker = page.marker
-            if marker is None:
-                return
+        return self._items(lambda marker: subscriptions.list_subscriptions(queue, marker=marker))
 
     def get_subscription(self, queue: str, subscription_id: str) -> Subscription:
         """Return a subscription; the values of its headers are masked."""
@@ -77,13 +71,9 @@ class SyncSubscriptions(SyncCalls):
 
     def failed_deliveries(self, queue: str, subscription_id: str) -> Iterator[FailedDelivery]:
         """Yield what could not be delivered in the last 7 days, the oldest first."""
-        marker: str | None = None
-        while True:
-            page = self.call(subscriptions.failed_deliveries(queue, subscription_id, marker=marker))
-            yield from page.deliveries
-            marker = page.marker
-            if marker is None:
-                return
+        return self._items(
+            lambda marker: subscriptions.failed_deliveries(queue, subscription_id, marker=marker)
+        )
 
     def retry_delivery(self, queue: str, subscription_id: str, delivery_id: str) -> None:
         """Deliver again: a failed delivery, or a message that the queue still has."""

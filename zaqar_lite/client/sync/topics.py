@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from zaqar_lite.client.endpoints import queues, topics
+from zaqar_lite.client.endpoints import queues
 from zaqar_lite.client.endpoints.paths import Topic
 from zaqar_lite.client.models import Queue
 from zaqar_lite.client.sync.calls import SyncCalls
@@ -38,17 +38,9 @@ class SyncTopics(SyncCalls):
 
     def list_topics(self, *, detailed: bool = False, name: str | None = None) -> Iterator[Queue]:
         """Yield the project's topics by name, page by page; `name` keeps those containing it."""
-        marker: str | None = None
-        while True:
-            page = self.call(
-                topics.list_topics(
-                    marker=marker,
-                    limit=min(self.page_size, QUEUES_A_PAGE),
-                    detailed=detailed,
-                    name=name,
-                )
+        limit = min(self.page_size, QUEUES_A_PAGE)
+        return self._items(
+            lambda marker: queues.list_queues(
+                "topics", marker=marker, limit=limit, detailed=detailed, name=name
             )
-            yield from page.queues
-            marker = page.marker
-            if marker is None:
-                return
+        )

@@ -10,12 +10,12 @@ from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.storage.base import Store
 from zaqar_lite.storage.swift.connection import Swift
 from zaqar_lite.storage.swift.hints import Hints
-from zaqar_lite.storage.swift.layout import Containers, Tail
+from zaqar_lite.storage.swift.layout import Containers
 from zaqar_lite.storage.swift.locks import Lease, Locks, SharedLocks
 from zaqar_lite.storage.swift.objects import Objects
 from zaqar_lite.storage.swift.options import SwiftOptions
 from zaqar_lite.storage.swift.records import Records
-from zaqar_lite.storage.swift.tail import Tails
+from zaqar_lite.storage.swift.tail import Tail, Tails
 
 MAX_SKEW_S = 2.0
 """Seconds by which the clock of a process may differ from Swift's where several share the store."""

@@ -6,7 +6,7 @@ type, because that is the only thing of ours that a Swift listing shows.
 
 import json
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote, unquote
@@ -333,71 +333,3 @@ class Fetched(NamedTuple):
             state.failure_count,
             state.claim_expires_at if state.is_away(now) and state.ended else None,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """The end of a queue, and what is known of the whole.
-
-    `last` is the last position given out; `opened` the first one of a post that is being written,
-    0 when none is. Messages before `birth` are of an earlier life, which a purge ended, and so
-    are keys of messages before `born`, where the queue was dropped at `gone`. `version` is the
-    queue record's and `bound` the most messages and keys there can be; 0 where it is not known.
-    `project` is the queue's, for the sweep, where the tail was written by this version.
-    """
-
-    last: int = 0
-    opened: int = 0
-    birth: int = 0
-    born: int = 0
-    gone: int = 0
-    version: int = 0
-    bound: int = 0
-    project: str = field(default="", kw_only=True)
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read it from a content type."""
-        found = parameters(text)
-        project = unquote(found.get("p", ""), errors="surrogatepass")
-        numbers = (int(found.get(key, "0"), 16) for key in _TAIL)
-        return cls(*numbers, project=project)
-
-    def content_type(self) -> str:
-        """Write it as a content type."""
-        values = zip(_TAIL, astuple(self), strict=False)
-        numbers = {key: f"{value:x}" for key, value in values if value}
-        return content_type("tail", **numbers, p=quote(self.project, "", errors="surrogatepass"))
-
-
-_TAIL = ("last", "open", "birth", "born", "gone", "v", "n")
-
-
-class Key(NamedTuple):
-    """An idempotency key's object: its name, the ids that it stands for, the digest in hex."""
-
-    name: str
-    ids: Sequence[str]
-    digest: str = ""
-
-
-class Intent(NamedTuple):
-    """The tail's content while a post is being written.
-
-    `messages` are names. Whoever finds it under the lock finishes the post or undoes it (see
-    `tail.py`).
-    """
-
-    messages: tuple[str, ...]
-    keys: tuple["Key", ...]
-    forgotten_at: int
-
-    def encode(self) -> bytes:
-        """Write it."""
-        return json.dumps(self).encode()
-
-    @classmethod
-    def parse(cls, data: bytes) -> "Intent":
-        """Read it."""
-        messages, keys, forgotten_at = json.loads(data)
-        return cls(tuple(messages), tuple(Key(*key) for key in keys), forgotten_at)

@@ -10,10 +10,11 @@ from zaqar_lite.domain.ids import new_message_ids
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.swift import layout
-from zaqar_lite.storage.swift.layout import Content, Fetched, Intent, Key, Listed, State, Tail
+from zaqar_lite.storage.swift.layout import Content, Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import Entry, together
 from zaqar_lite.storage.swift.reading import Reading
+from zaqar_lite.storage.swift.tail import Intent, Key, Tail
 
 _MOST_PAGES = 100
 """Listing pages that are counted for a limit; beyond them the container's own count holds."""

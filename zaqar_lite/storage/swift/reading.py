@@ -9,8 +9,9 @@ from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend, Connected
 from zaqar_lite.storage.swift.dead_letters import DeadLetters
-from zaqar_lite.storage.swift.layout import Fetched, Listed, State, Tail
+from zaqar_lite.storage.swift.layout import Fetched, Listed, State
 from zaqar_lite.storage.swift.objects import together
+from zaqar_lite.storage.swift.tail import Tail
 
 MOST_EXAMINED = 10_000
 """Entries that one claim examines, and one look for what is due; the next goes on."""

@@ -8,9 +8,10 @@ from zaqar_lite.storage.base import RetriesOf, no_retries
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
 from zaqar_lite.storage.swift.holding import Holding, is_held
-from zaqar_lite.storage.swift.layout import Listed, State, Tail
+from zaqar_lite.storage.swift.layout import Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import UNLOCKED, Entry, together
+from zaqar_lite.storage.swift.tail import Tail
 
 _QUEUES = 100
 """Queues that one sweep looks at: each costs a listing."""

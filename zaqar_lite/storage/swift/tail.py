@@ -13,19 +13,23 @@ purge or a drop ended, are not there for anybody, and the sweep removes them.
 """
 
 import asyncio
+import json
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import astuple, dataclass, field, replace
+from typing import NamedTuple, Self
+from urllib.parse import quote, unquote
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import DelayMode
 from zaqar_lite.storage.swift import layout
-from zaqar_lite.storage.swift.layout import Intent, Tail
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import Objects, together
 
+_FIELDS = ("last", "open", "birth", "born", "gone", "v", "n")
+"""How a content type names the numbers of a `Tail`, in their order."""
 _MAX_KNOWN = 10_000
 _AHEAD_US = 60_000_000
 _AHEAD_POSITIONS = 10_000
@@ -39,6 +43,72 @@ _IDLE_MS = 30 * 24 * 3_600_000
 
 Its deadline is a multiple of this, because every change of one costs Swift two more writes.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a queue, and what is known of the whole.
+
+    `last` is the last position given out; `opened` the first one of a post that is being written,
+    0 when none is. Messages before `birth` are of an earlier life, which a purge ended, and so
+    are keys of messages before `born`, where the queue was dropped at `gone`. `version` is the
+    queue record's and `bound` the most messages and keys there can be; 0 where it is not known.
+    `project` is the queue's, for the sweep, where the tail was written by this version.
+    """
+
+    last: int = 0
+    opened: int = 0
+    birth: int = 0
+    born: int = 0
+    gone: int = 0
+    version: int = 0
+    bound: int = 0
+    project: str = field(default="", kw_only=True)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read it from a content type."""
+        found = layout.parameters(text)
+        project = unquote(found.get("p", ""), errors="surrogatepass")
+        numbers = (int(found.get(key, "0"), 16) for key in _FIELDS)
+        return cls(*numbers, project=project)
+
+    def content_type(self) -> str:
+        """Write it as a content type."""
+        values = zip(_FIELDS, astuple(self), strict=False)
+        numbers = {key: f"{value:x}" for key, value in values if value}
+        return layout.content_type(
+            "tail", **numbers, p=quote(self.project, "", errors="surrogatepass")
+        )
+
+
+class Key(NamedTuple):
+    """An idempotency key's object: its name, the ids that it stands for, the digest in hex."""
+
+    name: str
+    ids: Sequence[str]
+    digest: str = ""
+
+
+class Intent(NamedTuple):
+    """The tail's content while a post is being written.
+
+    `messages` are names. Whoever finds it under the lock finishes the post or undoes it.
+    """
+
+    messages: tuple[str, ...]
+    keys: tuple["Key", ...]
+    forgotten_at: int
+
+    def encode(self) -> bytes:
+        """Write it."""
+        return json.dumps(self).encode()
+
+    @classmethod
+    def parse(cls, data: bytes) -> "Intent":
+        """Read it."""
+        messages, keys, forgotten_at = json.loads(data)
+        return cls(tuple(messages), tuple(Key(*key) for key in keys), forgotten_at)
 
 
 class Queue:
