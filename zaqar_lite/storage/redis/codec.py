@@ -58,9 +58,10 @@ _NO_ORIGIN = 32_768
 _HAS_PRIORITY, _HAS_HEADERS = 1, 2
 _HELD, _PARKED, _REMEMBERED, _WAITS = 8, 16, 32, 64
 _OUTCOMES = (Ended.RELEASED, Ended.RELEASED, Ended.FAILED, Ended.LAPSED, Ended.DEAD)
-_RELEASE, _EXTEND, _DEAD = Act.RELEASE, Act.EXTEND, Act.DEAD
+_ACK, _RELEASE, _EXTEND = Act.ACK, Act.RELEASE, Act.EXTEND
 _NO_DELAY = (1 << 48) - 1
 _NO_REASON, _NO_DETAIL = b"\xff", b"\xff\xff"
+_ACKNOWLEDGED = b"A" + bytes(12) + _NO_REASON + _NO_DETAIL
 _number = int.from_bytes
 
 
@@ -325,16 +326,25 @@ def _read_text(data: bytes, at: int, width: int) -> tuple[str | None, int]:
 def pack_settlement(settlement: Settlement) -> bytes:
     """Write a settlement as `settle.lua` takes it; its message id must be one."""
     message_id, act, delay, failed, reason, detail, ttl, grace = settlement
-    letter, first, second = b"A", 0, 0
+    if act is _ACK:
+        return bytes.fromhex(message_id) + _ACKNOWLEDGED
+    letter, first, second = b"X", 0, 0
     if act is _RELEASE:
         letter, first = b"F" if failed else b"R", _NO_DELAY if delay is None else delay
     elif act is _EXTEND:
         letter, first, second = b"E", ttl, grace
-    elif act is _DEAD:
-        letter, reason = b"X", reason or REJECTED
+    else:
+        reason = reason or REJECTED
+    return bytes.fromhex(message_id) + _settled_as(letter, first, second, reason, detail)
+
+
+@lru_cache(maxsize=1_000)
+def _settled_as(
+    letter: bytes, first: int, second: int, reason: str | None, detail: str | None
+) -> bytes:
+    """Write how messages are settled; many are in the same way."""
     return b"".join(
         (
-            bytes.fromhex(message_id),
             letter,
             first.to_bytes(6, "big"),
             second.to_bytes(6, "big"),

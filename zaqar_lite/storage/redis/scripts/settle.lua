@@ -10,7 +10,7 @@
 local NO_DELAY = 281474976710655
 local claim_id = ARGV[3]
 
-local found = {}
+local found, entries = {}, {}
 do
   local wanted, seen = {}, {}
   for i = 13, #ARGV do
@@ -24,8 +24,11 @@ do
   for i, id in ipairs(live.ids) do
     local track = live.tracks[i]
     local is_its = track and track:sub(16, 31) == claim_id
-    found[id] = {position = live.positions[i], record = live.records[i], track = track, is_its = is_its,
-      is_held = is_its and is_held(track), ended = track and bit.band(track:byte(34), 7)}
+    -- All fields from the beginning: a table that grows is made anew.
+    entries[i] = {position = live.positions[i], record = live.records[i], track = track, is_its = is_its,
+      is_held = is_its and is_held(track), is_over = false, is_gone = false, outcome = false, at = now,
+      wait = false, texts = false, reason = false, parked_until = false}
+    found[id] = entries[i]
   end
 end
 
@@ -50,7 +53,7 @@ local acts = {
     entry.outcome, entry.wait = RELEASED, delay == NO_DELAY and 0 or delay
   end,
   F = function(entry, delay)
-    entry.outcome, entry.wait = FAILED, delay ~= NO_DELAY and delay or nil
+    entry.outcome, entry.wait = FAILED, delay ~= NO_DELAY and delay
     judge(entry)
   end,
   X = function(entry)
@@ -67,9 +70,9 @@ local function act_on(entry, act, settlement)
   if act == 'E' then
     extend(entry, first, second)
   else
-    entry.at, entry.texts = now, settlement:sub(30)
+    entry.texts = settlement:sub(30)
     acts[act](entry, first)
-    entry.is_held, entry.ended, entry.is_over = false, entry.outcome, true
+    entry.is_held, entry.is_over = false, true
     entry.is_gone = entry.is_gone or entry.reason
   end
   return 'D'
@@ -84,8 +87,9 @@ local function outcome_of(settlement)
   elseif not entry.is_over and is_held(entry.track) then
     return 'H'
   end
-  local was_released = entry.ended == RELEASED or entry.ended == FAILED
-  return entry.is_its and was_released and (act == 'R' or act == 'F') and 'D' or 'L'
+  local ended = entry.is_over and entry.outcome or entry.is_its and bit.band(entry.track:byte(34), 7)
+  local was_released = ended == RELEASED or ended == FAILED
+  return was_released and (act == 'R' or act == 'F') and 'D' or 'L'
 end
 
 local outcomes = {}
@@ -94,13 +98,16 @@ for i = 13, #ARGV do
 end
 
 local gone, gone_tracks, rows, changes, raised, left_claim = {}, {}, {}, {}, {}, {}
-local moved, first_end = 0, nil
-for _, entry in pairs(found) do
+local moved, first_end, last_letter, is_sorted = 0, nil, 0, true
+for _, entry in ipairs(entries) do
   if entry.is_over then
     left_claim[entry.position] = true
     if entry.outcome then
       rows[#rows + 1] = entry
-      moved = moved + (entry.reason and 1 or 0)
+      if entry.reason then
+        local position = struct.unpack('>I8', entry.position)
+        moved, last_letter, is_sorted = moved + 1, position, is_sorted and position > last_letter
+      end
     else
       gone[#gone + 1] = entry.position
       gone_tracks[#gone_tracks + 1] = entry.track
@@ -123,7 +130,9 @@ end
 
 apply('ZREM', held, gone)
 forget(gone, gone_tracks)
-table.sort(rows, function(a, b) return struct.unpack('>I8', a.position) < struct.unpack('>I8', b.position) end)
+if not is_sorted then -- letters arrive in the order of their positions
+  table.sort(rows, function(a, b) return struct.unpack('>I8', a.position) < struct.unpack('>I8', b.position) end)
+end
 apply('ZADD', expiry, raised)
 local letters = let_go(rows, held)
 apply('HSET', tracks, changes)
@@ -139,11 +148,10 @@ if claim and (first_end or next(left_claim)) then
   reduce_claim(claim_id, claim, left, soonest)
 end
 if #raised > 0 then
-  keep(now, {tracks, expiry, attempts, ids})
+  keep(now, {tracks, expiry, attempts, ids, claims, leases, held})
 end
 local at = math.min(first_end or first_return or 0, first_return or first_end or 0)
 if at > 0 then
-  keep(now, {claims, leases, held})
   hasten(at)
   at = schedule(at)
 end

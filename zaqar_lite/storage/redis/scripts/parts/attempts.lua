@@ -4,18 +4,27 @@
 local MOST_ATTEMPTS, MOST_BYTES = 16, 16384
 local NO_TEXTS, LAPSED_TEXTS = '\255\255\255', '\6lapsed\255\255'
 
+-- How many bytes the domain counts for reason and detail; many hand-outs end with the same.
+local sizes = {}
+local function size_of(texts)
+  local size = sizes[texts]
+  if not size then
+    local reason = texts:byte(1) == 255 and 0 or texts:byte(1)
+    local detail = struct.unpack('>H', texts, 2 + reason)
+    size = reason + (detail == 65535 and 0 or detail)
+    sizes[texts] = size
+  end
+  return size
+end
+
 -- An attempt as it is stored, and its size as the domain counts it. `texts` are reason and detail.
 local function pack_attempt(row)
   local track, texts = row.track, row.texts
   local client = track:sub(51 + origin_length(track))
   local kind = client:byte(1)
-  local size = 64 + (kind == 1 and 36 or kind == 2 and 32 or #client - 3)
-  local body = track:sub(12, 15) .. track:sub(41, 46)
-    .. struct.pack('>I6I6B', row.at, row.wait, row.outcome) .. texts .. client
-  local reason = texts:byte(1) == 255 and 0 or texts:byte(1)
-  local detail = struct.unpack('>H', texts, 2 + reason)
-  size = size + reason + (detail == 65535 and 0 or detail)
-  return struct.pack('>HH', #body, size) .. body, size
+  local size = 64 + (kind == 1 and 36 or kind == 2 and 32 or #client - 3) + size_of(texts)
+  return struct.pack('>HH', 23 + #texts + #client, size) .. track:sub(12, 15) .. track:sub(41, 46)
+    .. struct.pack('>I6I6B', row.at, row.wait, row.outcome) .. texts .. client, size
 end
 
 local function with_attempt(history, attempt, size)
@@ -40,8 +49,8 @@ local function with_attempt(history, attempt, size)
 end
 
 -- End the hand-outs of messages: rows of position, track, outcome, at (when it ended), wait (how
--- long the message waits from then on) and texts. Their tracks are changed in the rows only; the history
--- of one that has a reason is noted in its row, for it leaves.
+-- long the message waits from then on) and texts. Their tracks are changed in the rows only, where is
+-- noted until when they are parked; the history of one that has a reason is noted there too, for it leaves.
 local function end_attempts(rows)
   if #rows == 0 then
     return
@@ -68,7 +77,11 @@ local function end_attempts(rows)
     if row.outcome == FAILED or row.outcome == LAPSED then
       failures = failures + 1
     end
-    row.track = track:sub(1, 33) .. struct.pack('>BI6', row.outcome + REMEMBERED, 0)
+    local flags, until_when = row.outcome + REMEMBERED, row.at + row.wait
+    if until_when > now then
+      flags, row.parked_until = flags + PARKED, until_when
+    end
+    row.track = track:sub(1, 33) .. struct.pack('>BI6', flags, row.parked_until or 0)
       .. track:sub(41, 46) .. struct.pack('>I4', failures) .. track:sub(51)
   end
   if #changes > 0 then

@@ -21,23 +21,21 @@ local function unpark(budget)
   return #positions, #positions < budget
 end
 
--- Make ready, or park until at + wait, messages whose hand-out has ended: rows of position, track,
--- at and wait. `from` is the index they are in, held or lapsed. `first_return` is when the first
--- of those that were parked is ready.
+-- Make ready, or park, messages whose hand-out has ended: rows of position, track and, where they wait,
+-- until when (`end_attempts`). `from` is the index they are in, held or lapsed. `first_return` is when
+-- the first of those that were parked is ready.
 local function give_back(rows, from)
   local changes, back, waiting_on, ends, raised, latest = {}, {}, {}, {}, {}, now
   for _, row in ipairs(rows) do
-    local track, until_when = row.track, row.at + row.wait
-    if until_when > now then
-      local expires, ttl = struct.unpack('>I6I5', track)
+    local track, until_when = row.track, row.parked_until
+    if until_when then
+      local expires = struct.unpack('>I6', track)
       if expires < until_when + MARGIN then
         expires = until_when + MARGIN
-        ttl = expires - now
+        track = struct.pack('>I6I5', expires, expires - now) .. track:sub(12)
         raised[#raised + 1] = score_of(expires)
         raised[#raised + 1] = row.position
       end
-      track = struct.pack('>I6I5', expires, ttl) .. track:sub(12, 33)
-        .. struct.pack('>BI6', track:byte(34) + PARKED, until_when) .. track:sub(41)
       latest = math.max(latest, expires)
       waiting_on[#waiting_on + 1] = row.position
       ends[#ends + 1] = score_of(until_when)
@@ -55,10 +53,14 @@ local function give_back(rows, from)
     if from ~= held then
       apply('ZREM', from, waiting_on)
       add_to(held, waiting_on)
+      keep(latest, {held})
     end
     add_to(parked, waiting_on, ends)
-    apply('ZADD', expiry, raised)
-    keep(latest, {parked, held, tracks, attempts, ids})
+    keep(latest, {parked})
+    if #raised > 0 then -- else the claim has let the other keys live as long
+      apply('ZADD', expiry, raised)
+      keep(latest, {held, tracks, attempts, ids})
+    end
     note_returns()
     hasten(first_return)
   end
