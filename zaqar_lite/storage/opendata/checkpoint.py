@@ -18,7 +18,6 @@ from zaqar_lite.storage.opendata.format.active import encode_active
 from zaqar_lite.storage.opendata.format.bookkeeping import encode_garbage
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.remembered import History
 from zaqar_lite.storage.opendata.state import State
 
 EMPTY_ACTIVE = encode_active((), ())
@@ -50,8 +49,10 @@ def encode_changes(db: State, queue: Queue) -> None:
         _write(db, prefix + name, value)
     queue.keys.changed.clear()
     for history in (queue.done, queue.failed):
-        if history.changed:
-            _encode_history(db, queue, history)
+        for number, items in history.changed.items():
+            value = records.encode_ended(items) if items or number is None else None
+            _write(db, keys.queue_key(history.kind, queue.raw, number), value)
+        history.changed.clear()
     if queue.record is None and not queue.total and not queue.damaged_pages:
         for kind in (RecordType.ACTIVE, RecordType.DONE, RecordType.FAILED):
             key = keys.queue_key(kind, queue.raw)
@@ -153,19 +154,6 @@ def put_garbage(db: State, gone: Sequence[int]) -> list[bytes]:
         db.puts[key] = encode_garbage(gone[start : start + GARBAGE_STEP])
         noted.append(key)
     return noted
-
-
-def _encode_history(db: State, queue: Queue, history: History) -> None:
-    for number in history.changed:
-        value = None
-        if number == history.number and (history.tail or number is None):
-            value = records.encode_ended(history.tail)
-        elif number in history.filled:
-            value = records.encode_ended(history.filled.pop(number))
-        elif number is None:
-            value = EMPTY_ENDED
-        _write(db, keys.queue_key(history.kind, queue.raw, number), value)
-    history.changed.clear()
 
 
 _NO_EXTRA = active.Extra()

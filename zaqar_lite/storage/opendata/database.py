@@ -195,7 +195,6 @@ class Database(State):
                     await loading.load(self)
                     await put_back(self)
                     await loading.load_catalogue(self)
-                    self._forget_empty_claims()
                     await replay(self)
                     if self.puts or self.touched:
                         await self.committer.durable()
@@ -209,14 +208,6 @@ class Database(State):
                     await self.engine.close()
                     raise
             self._users += 1
-
-    def _forget_empty_claims(self) -> None:
-        """Let claims be over that hold nothing, unless what they hold may be in a lost page."""
-        for queue in self.queues:
-            if queue.claims and not queue.damaged_pages:
-                queue.forget_empty_claims()
-                if queue.changed_claims:
-                    self.touched.add(queue)
 
     async def close(self) -> None:
         """Finish what is under way and close the engine, for the last of the stores that closes."""

@@ -142,6 +142,8 @@ def lapsed(queue: Queue, now: int, limit: int) -> list[Entry]:
         if len(ended) - len(lost) < len(claim.held):
             ends = (claim.lease(at) for at in claim.held)
             index_claim(queue, claim, min(end for end in ends if end > now))
+        elif not claim.held:  # what it held is in a page that is lost
+            queue.forget_claim(claim)
     return found
 
 

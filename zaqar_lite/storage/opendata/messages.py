@@ -229,8 +229,8 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
         while (there := db.queue_to_change(queue, None)) is not None:
             if there.total > STEP or there.cold_pages:
                 await purge_some(db, there, db.ids.next)
-            elif there.done.full or there.failed.full:
-                await past.forget_pages(db, there)
+            elif there.done or there.failed:
+                await past.trim(db, there, None)
             elif len(there.keys) > STEP:
                 there.keys.forget(NEVER, STEP)
                 db.changed(there)
@@ -238,7 +238,6 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
                 for page in list(there.pages):
                     for entry in list(page.entries.values()):
                         there.remove(entry)
-                past.forget_rest(db, there)
                 there.keys.forget(NEVER)
                 db.remove_record(there)
                 db.changed(there)

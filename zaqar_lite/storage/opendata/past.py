@@ -156,10 +156,9 @@ def _is_number(text: str) -> bool:
 async def _items(
     db: State, queue: Queue, history: History, number: int | None
 ) -> Sequence[records.EndedMessage]:
-    if number == history.number:
-        return list(history.tail)
-    if number in history.filled:
-        return history.filled[number]
+    known = history.tail if number == history.number else history.changed.get(number)
+    if known is not None:
+        return list(known)
     key = keys.queue_key(history.kind, queue.raw, number)
     value = (await db.read([key])).get(key)
     if isinstance(value, Damage):
@@ -183,64 +182,29 @@ def _retention_ms(queue: Queue, history: History) -> int:
 
 
 def next_over(queue: Queue) -> int:
-    """The instant at which the first of the done and failed messages is over its retention."""
-    instants = [NEVER]
-    for history in (queue.done, queue.failed):
-        if history:
-            first = history.full[0].last_ended_at if history.full else history.tail[0].ended_at
-            instants.append(first + _retention_ms(queue, history))
-    return min(instants)
+    """The instant at which a page of done or failed messages is the first to be over."""
+    return min((
+        history.first.last_ended_at + _retention_ms(queue, history)
+        for history in (queue.done, queue.failed) if history
+    ), default=NEVER)  # fmt: skip
 
 
-async def trim(db: State, queue: Queue, now: int) -> int:
-    """Remove from the lists what is over its retention: whole pages, then of the last page.
+async def trim(db: State, queue: Queue, now: int | None) -> int:
+    """Remove pages whose last message is over its retention, of both lists; all pages at None.
 
     One call removes about a step's worth; readers are not shown what is left for the next.
     """
     trimmed = 0
     for history in (queue.done, queue.failed):
-        cutoff = _cutoff(queue, history, now)
-        while history.full and history.full[0].last_ended_at <= cutoff and trimmed < STEP:
-            if not await _forget_first(db, queue, history):
-                return trimmed
+        cutoff = NEVER if now is None else _cutoff(queue, history, now)
+        while history and history.first.last_ended_at <= cutoff and trimmed < STEP:
+            first = history.first
+            gone = await _items(db, queue, history, first.number)
+            if not db.is_current(queue) or not history or history.first != first:
+                return trimmed  # somebody else did, or it goes on
+            history.drop_first()
+            for item in gone:
+                db.delete(keys.attempts_key(item.message_id, queue.raw))
+            db.changed(queue)
             trimmed += PAGE_SIZE
-        if not history.full:
-            trimmed += _forget(db, queue, history.trim_tail(cutoff))
     return trimmed
-
-
-def _forget(db: State, queue: Queue, gone: Sequence[records.EndedMessage]) -> int:
-    for item in gone:
-        key = keys.attempts_key(item.message_id, queue.raw)
-        db.delete(key)
-    if gone:
-        db.changed(queue)
-    return len(gone)
-
-
-async def _forget_first(db: State, queue: Queue, history: History) -> bool:
-    """Forget the first full page, unless somebody else did, or the queue is another one now."""
-    extent = history.full[0]
-    gone = await _items(db, queue, history, extent.number)
-    if not db.is_current(queue) or not history.full or history.full[0] is not extent:
-        return False
-    history.drop_first()
-    _forget(db, queue, gone)
-    db.changed(queue)
-    return True
-
-
-async def forget_pages(db: State, queue: Queue) -> None:
-    """Remove about a step's worth of full pages from both lists."""
-    forgotten = 0
-    for history in (queue.done, queue.failed):
-        while history.full and forgotten < STEP:
-            if not await _forget_first(db, queue, history):
-                return
-            forgotten += PAGE_SIZE
-
-
-def forget_rest(db: State, queue: Queue) -> None:
-    """Remove what the last pages hold, once there are no full ones."""
-    for history in (queue.done, queue.failed):
-        _forget(db, queue, history.trim_tail(1 << 62))

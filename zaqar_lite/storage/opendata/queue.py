@@ -347,17 +347,12 @@ class Queue:
         del claim.held[position]
         claim.leases.pop(position, None)
         if not claim.held:
-            self._forget_claim(claim)
+            self.forget_claim(claim)
 
-    def _forget_claim(self, claim: Claim) -> None:
+    def forget_claim(self, claim: Claim) -> None:
         """Let a claim be over; one that is still being made was never there."""
         if self.claims.pop(claim.id, None) is not None:
             self.changed_claims[claim.id] = None
-
-    def forget_empty_claims(self) -> None:
-        """Let claims be over that hold nothing; earlier versions kept them."""
-        for claim in [claim for claim in self.claims.values() if not claim.held]:
-            self._forget_claim(claim)
 
     def set_ttl(self, entry: Entry, ttl_ms: int, now: int) -> None:
         """Let an entry live `ttl_ms` from now."""

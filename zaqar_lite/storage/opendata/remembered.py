@@ -18,23 +18,22 @@ from zaqar_lite.storage.opendata.format.records import EndedMessage
 
 
 class Extent(NamedTuple):
-    """A full page: its number (None is the root) and when its last message ended."""
+    """A page: its number (None is the root) and when its last message ended."""
 
     number: int | None
     last_ended_at: int
 
 
 class History:
-    """Done or failed messages; `changed` holds the numbers of the pages that differ on disk."""
+    """Done or failed messages in pages, the oldest first; a page goes once all of it is over."""
 
     def __init__(self, kind: RecordType) -> None:
         self.kind = kind
         self.full: list[Extent] = []
         self.number: int | None = None
         self.tail: list[EndedMessage] = []
-        self.changed: set[int | None] = set()
-        self.filled: dict[int | None, list[EndedMessage]] = {}
-        """Full pages that are not on disk as they are, for the next batch."""
+        self.changed: dict[int | None, list[EndedMessage]] = {}
+        """The pages that differ on disk, for the next batch; the empty ones go."""
 
     def __bool__(self) -> bool:
         return bool(self.full or self.tail)
@@ -43,12 +42,10 @@ class History:
         """Add a message at the end."""
         if len(self.tail) >= PAGE_SIZE:
             self.full.append(Extent(self.number, self.tail[-1].ended_at))
-            if self.number in self.changed:
-                self.filled[self.number] = self.tail
             self.tail = []
             self.number = (self.number or 0) + 1
         self.tail.append(ended)
-        self.changed.add(self.number)
+        self.changed[self.number] = self.tail
 
     def restore_page(self, number: int | None, items: list[EndedMessage]) -> None:
         """Take over a page of the store; they come in order of their number, the root first."""
@@ -57,20 +54,18 @@ class History:
         if items:
             self.number, self.tail = number, items
 
-    def drop_first(self) -> int | None:
-        """Forget the first full page; answer its number."""
-        extent = self.full.pop(0)
-        self.changed.add(extent.number)
-        self.filled.pop(extent.number, None)
-        return extent.number
+    @property
+    def first(self) -> Extent:
+        """The first page; there must be one."""
+        return self.full[0] if self.full else Extent(self.number, self.tail[-1].ended_at)
 
-    def trim_tail(self, cutoff: int) -> list[EndedMessage]:
-        """Forget what ended up to `cutoff` in the last page; answer it."""
-        gone = [item for item in self.tail if item.ended_at <= cutoff]
-        if gone:
-            self.tail = self.tail[len(gone) :]
-            self.changed.add(self.number)
-        return gone
+    def drop_first(self) -> None:
+        """Forget the first page."""
+        self.changed[self.first.number] = []
+        if self.full:
+            del self.full[0]
+        else:
+            self.tail = []
 
     def numbers(self, after: int | None) -> list[int | None]:
         """The numbers of the pages from the one `after` stands for (0 is the root; None: all)."""
