@@ -116,6 +116,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             (
                 ("waiting", "sum (zaqar_lite_waiting_requests)"),
                 ("connections", "sum (zaqar_lite_connections)"),
+                ("websockets", "sum (zaqar_lite_websockets)"),
             ),
         ),
         Panel(

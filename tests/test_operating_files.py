@@ -25,6 +25,7 @@ COUNTED = {
     "totals": [1, 1, 1],
     "queues": 1,
     "subscriptions": 1,
+    "pending": 1,
     "took": 1.0,
     "at": 1.0,
 }

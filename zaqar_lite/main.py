@@ -46,7 +46,7 @@ from zaqar_lite.service.metrics.census import Census
 from zaqar_lite.service.metrics.families import Families
 from zaqar_lite.service.metrics.metered import metered
 from zaqar_lite.service.metrics.metrics import Metrics
-from zaqar_lite.service.notes import Notes
+from zaqar_lite.service.notes import OWN_PROJECT, Notes
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queue_posts import QueuePosts
 from zaqar_lite.service.queues import Queues
@@ -112,7 +112,8 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     census = Census(messages, management, board, interval=settings.count_interval)
     store = settings.store.partition(":")[0]
     metrics = Metrics(families, board, census, clock, version=__version__, store=store)
-    metrics.gauges["waiters"] = lambda: services.waiting.count
+    waiting = services.waiting
+    metrics.gauges["waiters"] = lambda: waiting.count - waiting.count_of(OWN_PROJECT)
     services.deliveries.told = metrics.delivered
     janitor = Janitor(
         messages,

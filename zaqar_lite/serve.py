@@ -138,7 +138,11 @@ class _Server(uvicorn.Server):
         self._certificate = certificate
         self._reloading = reloading
         app.metrics.reloads = lambda: (reloading.succeeded, reloading.at)
-        app.metrics.gauges["connections"] = lambda: len(self.server_state.connections)
+        connections = self.server_state.connections
+        app.metrics.gauges["connections"] = lambda: len(connections)
+        app.metrics.gauges["sockets"] = lambda: sum(
+            isinstance(one, SocketProtocol) for one in connections
+        )
         self._drain_delay = drain_delay
         self._background: list[asyncio.Task[None]] = []
         self._app = app

@@ -88,6 +88,17 @@ async def test_counts_what_happens_to_messages(make_api: MakeApi) -> None:
         assert found['zaqar_lite_http_requests_total{route="none",status="404"}'] == 1
 
 
+async def test_counts_apart_what_the_server_keeps_for_itself(make_api: MakeApi) -> None:
+    async with make_api(count_interval=0.1) as api:
+        await api.call("PUT", "", {"_default_message_delay": 600})
+        subscription = {"subscriber": "http://receiver.example/", "ttl": 3600}
+        assert (await api.call("POST", "subscriptions", subscription)).status_code == 201
+        await api.post({"body": 1})
+        found = await counted(api, delayed_messages=1, counted_queues=1, pending_deliveries=1)
+        assert found["zaqar_lite_waiting_requests"] == 0
+        assert not [name for name in found if "~" in name]
+
+
 async def test_tells_how_late_what_was_due_is_handed_out(api: Api) -> None:
     await api.call("PUT", "", {"_default_message_delay": 10})
     await api.post({"body": 1})

@@ -18,7 +18,7 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import is_sealed
 from zaqar_lite.service.courier import Answer, Letter
 from zaqar_lite.service.lanes import Lane
-from zaqar_lite.service.notes import CLIENT_ID, encode
+from zaqar_lite.service.notes import CLIENT_ID, OWN_PROJECT, encode
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.storage.base import MessageStore
 
@@ -43,7 +43,7 @@ _decode = msgspec.json.Decoder(_Handed).decode
 
 def lane_of(node: str) -> QueueRef:
     """The queue of what others hand to a process."""
-    return QueueRef("~deliveries", f"~socket.{node}")
+    return QueueRef(OWN_PROJECT, f"~socket.{node}")
 
 
 class Listeners:

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from zaqar_lite.service.policy import Policies, Policy
 
 LANES = 4
-NOTES = tuple(QueueRef("~deliveries", f"~new.{n}" if n else "~new") for n in range(LANES))
-RETRIES = tuple(QueueRef("~deliveries", f"~again.{n}" if n else "~again") for n in range(LANES))
+OWN_PROJECT = "~deliveries"
+"""The project of the queues that the server's own workers wait for."""
+NOTES = tuple(QueueRef(OWN_PROJECT, f"~new.{n}" if n else "~new") for n in range(LANES))
+RETRIES = tuple(QueueRef(OWN_PROJECT, f"~again.{n}" if n else "~again") for n in range(LANES))
 LEAD_MS = 500
 """So long before it is due a delayed message is looked at: was it deleted, or edited?"""
 _BURIED_MS = 46_800_000
@@ -127,6 +129,16 @@ def retries_of(project: str) -> QueueRef:
 def line_of(project: str, subscription_id: str) -> QueueRef:
     """The queue of what is to be delivered in strict order to a subscription."""
     return QueueRef(project, f"~ordered.{subscription_id}")
+
+
+def is_own(queue: QueueRef) -> bool:
+    """Whether a queue is one of the server's own, of which no client knows."""
+    return queue.name.startswith("~")
+
+
+def is_pending(queue: QueueRef) -> bool:
+    """Whether what lies in a queue of the server's own is still to be delivered."""
+    return queue.name.startswith(("~new", "~again", "~ordered."))
 
 
 class Notes:

@@ -141,7 +141,7 @@ class Waiting:
 
     @property
     def count(self) -> int:
-        """How many requests wait."""
+        """How many wait, the server's own workers among them."""
         return self._per_project.total()
 
     def count_of(self, project: str) -> int:

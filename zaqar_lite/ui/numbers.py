@@ -57,8 +57,10 @@ _FACTS = {
     "Claimed messages": "claimed_messages",
     "Queues with messages": "counted_queues",
     "Subscriptions": "subscriptions",
+    "Deliveries to make": "pending_deliveries",
     "Requests that wait": "waiting_requests",
     "Connections": "connections",
+    "WebSockets": "websockets",
     "MiB of memory": "process_resident_memory_bytes",
 }
 _SECONDS = {

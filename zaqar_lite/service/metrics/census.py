@@ -15,6 +15,7 @@ from zaqar_lite.domain.errors import Unavailable, Unsupported
 from zaqar_lite.domain.metadata import MONITOR
 from zaqar_lite.domain.models import QueueRef, Stats
 from zaqar_lite.domain.subscriptions import KIND
+from zaqar_lite.service import notes
 from zaqar_lite.service.metrics.board import Board
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -113,21 +114,24 @@ class Census:
     async def _count(self) -> None:
         begun = resumed = time.perf_counter()
         totals = [0, 0, 0]
-        queues, since = 0, _NEVER
+        queues, pending, since = 0, 0, _NEVER
         oldest: list[tuple[int, QueueRef, Depth]] = []
         letters: list[tuple[int, QueueRef, Depth]] = []
         monitored: list[tuple[QueueRef, Depth]] = []
         async for ref in self._messages.census():
             depth = await self.depth(ref)
-            queues += 1
-            totals = [sum(pair) for pair in zip(totals, depth.counts, strict=True)]
-            if depth.since is not None:
-                since = min(since, depth.since)
-                _keep(oldest, (-depth.since, ref, depth))
-            if depth.letters:
-                _keep(letters, (sum(depth.counts), ref, depth))
-            if len(monitored) < MOST_MONITORED and await self._is_monitored(ref):
-                monitored.append((ref, depth))
+            if notes.is_own(ref):
+                pending += sum(depth.counts) if notes.is_pending(ref) else 0
+            else:
+                queues += 1
+                totals = [sum(pair) for pair in zip(totals, depth.counts, strict=True)]
+                if depth.since is not None:
+                    since = min(since, depth.since)
+                    _keep(oldest, (-depth.since, ref, depth))
+                if depth.letters:
+                    _keep(letters, (sum(depth.counts), ref, depth))
+                if len(monitored) < MOST_MONITORED and await self._is_monitored(ref):
+                    monitored.append((ref, depth))
             worked = time.perf_counter() - resumed
             if worked >= _STEP:
                 await asyncio.sleep(worked * _SHARE)
@@ -141,6 +145,7 @@ class Census:
                 "totals": totals,
                 "queues": queues,
                 "subscriptions": subscriptions,
+                "pending": pending,
                 "since": None if since == _NEVER else since,
                 "shown": [[*ref, *depth] for ref, depth in shown.items()],
             }

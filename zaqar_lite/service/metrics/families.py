@@ -161,6 +161,7 @@ class Families:
         )
         self.waiters = self._gauge("waiting_requests", "Requests that wait for a message.")
         self.connections = self._gauge("connections", "Open connections of clients.")
+        self.sockets = self._gauge("websockets", "Connections among them that are WebSockets.")
         self.requests = self.request_seconds = self.sweeps
 
     def add_routes(self, routes: Sequence[str]) -> None:

@@ -197,6 +197,11 @@ class Metrics:
             ),
             ("counted_queues", "Queues that may hold messages.", found["queues"]),
             ("subscriptions", "Subscriptions of all queues.", found["subscriptions"]),
+            (
+                "pending_deliveries",
+                "Notes of messages that are to be delivered, or delivered again.",
+                found["pending"],
+            ),
             ("count_duration_seconds", "How long counting the queues took.", found["took"]),
             (
                 "count_age_seconds",
