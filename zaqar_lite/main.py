@@ -35,6 +35,7 @@ from zaqar_lite.service.identity.admin_key import AdminKey
 from zaqar_lite.service.identity.authority import Authority, Defaults
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keys import Keys
+from zaqar_lite.service.identity.standing import Standing
 from zaqar_lite.service.identity.trusts import Trusts
 from zaqar_lite.service.janitor import Janitor
 from zaqar_lite.service.job_runner import JobRunner
@@ -137,6 +138,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
                 services.schedules, messages, clock, window_ms=settings.idempotency_window * 1000
             ),
             *connections,
+            services.standing,
             *((traces,) if traces is not None else ()),
             metrics,
         ),
@@ -343,6 +345,7 @@ def _services(
         quotas=quotas,
         usage=Usage(queues, stock, subscriptions, waiting, connected),
         connected=connected,
+        standing=Standing(),
         rates=rates,
         trail=trail,
         identity=identity,

@@ -8,9 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.api.conftest import CLIENT_ID, Api, MakeApi
+from tests.api.websocket.talk import Talk
 from tests.server import ServerProcess
 from zaqar_lite.api.auditing import is_managing
 from zaqar_lite.client import Client
@@ -32,6 +34,13 @@ MANAGING = {
     *("create_subscription", "update_subscription", "delete_subscription"),
     *("confirm_subscription", "rotate_secret", "retry_delivery", "ping_subscription"),
     *("create_key", "change_key", "rotate_key", "delete_key", "set_quotas", "reset_quotas"),
+    *("create_topic", "update_topic", "delete_topic", "purge_topic", "share_topic"),
+    *("unshare_topic", "topic_create_subscription", "topic_update_subscription"),
+    *("topic_delete_subscription", "topic_confirm_subscription", "topic_rotate_secret"),
+    *("begin_redrive", "cancel_redrive", "begin_delayed_act", "cancel_delayed_act"),
+    *("put_schedule", "change_schedule", "delete_schedule", "fire_schedule"),
+    *("create_pool", "update_pool", "delete_pool", "drain_pool"),
+    *("create_flavor", "update_flavor", "delete_flavor"),
 }
 """Every route that manages; one that is new is told of by itself, and named here knowingly."""
 
@@ -49,7 +58,7 @@ def told(event: dict[str, Any]) -> tuple[str, str, str, str, str]:
 
 
 def test_the_managing_routes_are_these() -> None:
-    settings = {"store": "memory://", "admin_mode": True, "auth": "keys"}
+    settings = {"store": "memory://", "admin_mode": True, "auth": "keys", "pooling": True}
     routes = create_app(load(environment={}, overrides=settings)).routes
     assert {route.name for route in routes if is_managing(route)} >= MANAGING
     assert not any(is_managing(route) for route in routes if route.method == "GET")
@@ -95,6 +104,79 @@ async def test_who_did_what_from_where_with_which_outcome(
     request_id = made.headers["x-openstack-request-id"]
     assert first["tags"] == [f"correlation_id?value={request_id}"]
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+async def test_topics_redrives_and_schedules_are_told_as_queues_are(
+    make_api: MakeApi, tmp_path: Path
+) -> None:
+    file, topic, queue = tmp_path / "audit", "/v2/topics/news", "/v2/queues/orders"
+    document: dict[str, Any] = {"subscriber": "http://example.org/x", "ttl": 300}
+    async with make_api(audit=str(file)) as api:
+        await api.call("PUT", topic)
+        made = (await api.call("POST", f"{topic}/subscriptions", document)).json()
+        path = f"{topic}/subscriptions/{made['subscription_id']}"
+        await api.call("PATCH", path, {"ttl": 600})
+        await api.call("POST", f"{path}/secret")
+        await api.call("POST", f"{topic}/messages", {"messages": [{"body": 1}]})
+        await api.call("GET", f"{topic}/subscriptions")
+        await api.call("DELETE", path)
+        await api.call("POST", f"{topic}/purge", {"resource_types": ["subscriptions"]})
+        await api.call("DELETE", topic)
+        await api.call("POST", f"{queue}/redrives", {"nonsense": 1})
+        schedule = {"queue": "orders", "every": 60, "body": {}}
+        await api.call("PUT", "/v2/schedules/nightly", schedule)
+        await api.call("DELETE", "/v2/schedules/nightly")
+    name = f"news/{made['subscription_id']}"
+    told_of = [told(event)[:4] for event in events(file)]
+    assert told_of[:7] == [
+        ("create", "topic", "news", "success"),
+        ("create", "subscription", "news", "success"),
+        ("update", "subscription", name, "success"),
+        ("update/rotate", "subscription", name, "success"),
+        ("delete", "subscription", name, "success"),
+        ("update/purge", "topic", "news", "success"),
+        ("delete", "topic", "news", "success"),
+    ]
+    assert told_of[7] == ("start", "redrive", "orders", "failure")
+    assert [one[:3] for one in told_of[8:]] == [
+        ("create", "schedule", "nightly"),
+        ("delete", "schedule", "nightly"),
+    ]
+
+
+def test_frames_are_told_as_requests_are(tmp_path: Path) -> None:
+    file, admin = tmp_path / "audit", tmp_path / "admin.key"
+    options = ("--audit", str(file), "--auth", "keys", "--admin-key-file", str(admin))
+    with ServerProcess("memory://", *options).start(ready=401) as server:
+        operator = {"Authorization": f"Bearer {admin.read_text().strip()}", "Client-ID": CLIENT_ID}
+        document: dict[str, Any] = {"project": "p", "grants": ["manage:*", "send:*", "read:o*"]}
+        key = httpx.post(f"{server.url}/v2/keys", json=document, headers=operator).json()
+        with Talk(server, project="p") as talk:
+            proof = {"Authorization": f"Bearer {key['key']}"}
+            talk.send({"action": "authenticate", "headers": proof})
+            assert talk.answer().status == 200
+            talk.ask("queue_create", queue_name="orders", metadata={"MARK": "MARK"})
+            talk.ask("message_post", queue_name="orders", messages=[{"body": "MARK"}])
+            talk.ask("queue_purge", queue_name="orders", resource_types=["messages"])
+            document = {"subscriber": "http://MARK.example.org", "ttl": 300}
+            talk.ask("subscription_create", queue_name="orders", **document)
+            talk.ask("subscription_create", queue_name="secret", **document)
+            talk.ask("queue_delete", queue_name="orders")
+    text, found = file.read_text(), events(file)
+    assert [told(event)[:4] for event in found] == [
+        ("create", "key", key["id"], "success"),
+        ("create", "queue", "orders", "success"),
+        ("update/purge", "queue", "orders", "success"),
+        ("create", "subscription", "orders", "success"),
+        ("create", "subscription", "secret", "failure"),
+        ("delete", "queue", "orders", "success"),
+    ]
+    initiator = found[1]["initiator"]
+    assert (initiator["id"], initiator["project_id"]) == (key["id"], "p")
+    assert initiator["host"]["address"] == "127.0.0.1"
+    assert initiator["credential"] == {"type": "key"}
+    assert "MARK" not in text
+    assert key["key"].rpartition("_")[2] not in text
 
 
 async def test_no_body_and_no_secret_is_in_the_trail(make_api: MakeApi, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ from zaqar_lite.service.health import Health
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keys import Keys
+from zaqar_lite.service.identity.standing import Standing
 from zaqar_lite.service.identity.trusts import Trusts
 from zaqar_lite.service.jobs import Jobs
 from zaqar_lite.service.listeners import Listeners
@@ -111,6 +112,7 @@ class Services:
     quotas: Quotas
     usage: Usage
     connected: Connected
+    standing: Standing
     rates: Rates
     jobs: Jobs
     schedules: Schedules
@@ -232,6 +234,7 @@ def build_app(
         gateways=options.gateways,
         meter=Meter(services.rates, tree.routes),
         connected=services.connected,
+        standing=services.standing,
         framework=framework,
         framework_paths=frozenset((OPENAPI_PATH,)),
         lifespan=lifespan,
@@ -253,6 +256,7 @@ def build_app(
         gate=gate,
         gateways=options.gateways,
         connected=services.connected,
+        standing=services.standing,
         origins=options.origins,
         subscriptions=services.subscriptions,
         listeners=services.listeners,

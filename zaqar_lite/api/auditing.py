@@ -27,6 +27,9 @@ _ACTIONS = {
     "reset": "delete",
     "share": "allow",
     "unshare": "revoke",
+    "put": "create",
+    "begin": "start",
+    "cancel": "stop",
 }
 _SINGULAR = {"deliveries": "delivery"}
 _LONGEST = 256
@@ -59,7 +62,7 @@ def is_managing(route: Route) -> bool:
 
 
 def _act(route: Route) -> Act:
-    word = route.name.partition("_")[0]
+    word = route.name.removeprefix("topic_").partition("_")[0]
     nouns = [part for part in route.template.split("/") if part.endswith("s")]
     noun = _SINGULAR.get(nouns[-1], nouns[-1].removesuffix("s"))
     return Act(_ACTIONS.get(word, f"update/{word}"), f"data/messaging/{noun}")

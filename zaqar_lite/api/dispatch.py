@@ -46,6 +46,7 @@ from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.service.connected import Connected, Link
+from zaqar_lite.service.identity.standing import Standing
 from zaqar_lite.service.metrics.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Dispatcher:
         gateways: Gateways | None,
         meter: Meter,
         connected: Connected,
+        standing: Standing,
         framework: Framework,
         framework_paths: frozenset[str],
         lifespan: Lifespan,
@@ -86,6 +88,7 @@ class Dispatcher:
         self._meter, self._rates = meter, meter.rates
         self._streaming = Streaming(meter)
         self._connected = connected
+        self._standing = standing
         self._framework = framework
         self._framework_paths = framework_paths
         self._lifespan = lifespan
@@ -190,7 +193,12 @@ class Dispatcher:
                 return request.status
         headers = header_list(request, response)
         if response.stream is not None:
-            await self._streaming.send(request, response, headers, send, exchange)
+            assert isinstance(found, Route)  # noqa: S101 - nothing else streams
+            release = self._hold(request, found)
+            try:
+                await self._streaming.send(request, response, headers, send, exchange)
+            finally:
+                release()
             return response.status
         body = b"" if request.method == "HEAD" else response.body
         if exchange is None:
@@ -201,6 +209,23 @@ class Dispatcher:
             with suppress(Unavailable):  # then its lease lapses
                 await response.undo()
         return response.status
+
+    def _hold(self, request: Request, route: Route) -> Callable[[], None]:
+        """End a stream soon after its request would not be let in any more; answer what lets go."""
+        gate, is_signed = self._gate, b"url-signature" in request.headers
+
+        async def may() -> bool:
+            if not is_signed:
+                return gate is None or await gate.still_admits(request, route)
+            try:
+                await self._checks.check_revoked(request)
+            except HttpError:
+                return False
+            return True
+
+        if request.end is None or (gate is None and not is_signed):
+            return _nothing
+        return self._standing.hold(may, request.end)
 
     async def perform(
         self, request: Request, scope: Scope, node: Node, handler: Handler, link: Link

@@ -91,6 +91,33 @@ class Gate:
         except Unauthenticated:
             raise self._unauthorized(wrong=credential is not None) from None
 
+    async def still_knows(self, headers: dict[bytes, bytes]) -> Principal | None:
+        """Find out again who it is whom these headers let in; None: nobody any more.
+
+        Raises:
+            Unavailable: that can't be found out now.
+        """
+        try:
+            return await self._identity.identify(_credential(headers), None)
+        except Unauthenticated:
+            return None
+
+    async def still_admits(self, request: Request, route: Route) -> bool:
+        """Tell whether a request that was let in would be so now.
+
+        Raises:
+            Unavailable: that can't be found out now.
+        """
+        principal = await self.still_knows(request.headers)
+        if principal is None or principal.project != request.principal.project:
+            return False
+        request.principal = principal
+        try:
+            self.authorise(request, route)
+        except Denied:
+            return False
+        return True
+
     def authorise(self, request: Request, route: Route) -> None:
         """Refuse what the request's principal may not do.
 

@@ -109,8 +109,8 @@ class Request:
     seconds it may wait for a message. `principal` is who sent it: whoever its headers name where
     nobody authenticates; with `signed_query` its signature came in the query. `tell` is called
     with the answer, before it leaves, where the audit trail is told; `address` is where it came
-    from, for that. `listener` is who subscribes where the document names no subscriber: the
-    connection itself.
+    from, for that. `end` ends the stream that it is answered with. `listener` is who
+    subscribes where the document names no subscriber: the connection itself.
 
     It has no slots: what nobody sets costs a request nothing.
     """
@@ -134,6 +134,7 @@ class Request:
     address: str = field(init=False, default="")
     listener: str = field(init=False, default="")
     tell: "Callable[[Response], None] | None" = field(init=False, default=None)
+    end: Callable[[], None] | None = field(init=False, default=None)
     principal: Principal = field(init=False, default=TRUSTED)
 
     async def body(self) -> bytes:

@@ -3,15 +3,18 @@
 An action that is new is in here by itself: who has not its verb must be denied.
 """
 
+import json
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from tests.api import test_tokens as tokens
 from tests.api.test_matrix import GIVE_AWAY, OPERATORS_ONLY, VERBS
 from tests.api.websocket.talk import Answer, Talk
 from tests.keystone import Keystone
@@ -217,6 +220,21 @@ def test_a_disabled_key_counts_for_nothing_on_an_open_connection(guarded: Guarde
         assert talk.ask("queue_list").status == 200
 
 
+def test_a_revoked_login_ends_a_connection_that_only_listens(guarded: Guarded) -> None:
+    with guarded.talk() as talk:
+        key = guarded.key("*:*")
+        assert login(talk, key).status == 200
+        assert talk.ask("subscription_create", queue_name="news", ttl=300).status == 201
+        guarded.disable(key)
+        with pytest.raises(ConnectionClosed) as closed:
+            talk.read(30)
+        assert closed.value.rcvd is not None
+        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (
+            4003,
+            "Authentication revoked.",
+        )
+
+
 def test_a_login_ends_the_connection_when_it_expires(guarded: Guarded) -> None:
     with guarded.talk() as talk:
         assert login(talk, guarded.key("*:*", expires=2)).status == 200
@@ -304,6 +322,48 @@ def test_a_token_of_keystone_opens_what_its_role_does() -> None:
                     talk.read(30)
                 assert closed.value.rcvd is not None
                 assert closed.value.rcvd.code == 4003
+
+
+def test_a_jwt_opens_what_its_grants_do_until_it_ends(tmp_path: Path) -> None:
+    file = tmp_path / "jwks.json"
+    file.write_text(json.dumps(tokens.published(ec=tokens.EC_KEY)))
+    env = {
+        "ZAQAR_LITE_JWT_ISSUER": tokens.ISSUER,
+        "ZAQAR_LITE_JWT_AUDIENCE": "zaqar-lite",
+        "ZAQAR_LITE_JWT_KEYS": str(file),
+        "ZAQAR_LITE_JWT_GRANTS_CLAIM": "zaqar",
+    }
+    with ServerProcess("memory://", "--auth", "jwt", env=env).start(ready=401) as server:
+        with Talk(server, project="p") as talk:
+            for wrong in (
+                tokens.token(tokens.OTHER),
+                tokens.token(iss="https://other.example.org"),
+                tokens.token(exp=tokens.in_seconds(-120), iat=tokens.in_seconds(-600)),
+                tokens.token(None, None, "none"),
+            ):
+                assert login(talk, wrong).status == 401
+                assert talk.ask("queue_list").body == NOT_AUTHENTIFIED
+            mine = tokens.token(zaqar=["send:orders*", "read:orders*"])
+            assert login(talk, mine, **{"X-Project-ID": "other"}).status == 403
+            answer = login(talk, mine)
+            assert (answer.status, answer.body) == (200, {"message": "Authentified."})
+            assert mine not in str(answer.request)
+            assert (
+                talk.ask("message_post", queue_name="orders", messages=[{"body": 1}]).status < 300
+            )
+            assert (
+                len(talk.ask("message_list", queue_name="orders", echo=True).body["messages"]) == 1
+            )
+            assert is_denied(talk.ask("claim_create", queue_name="orders"))
+            assert is_denied(talk.ask("message_list", queue_name="others"))
+            assert is_denied(talk.ask("queue_list", {"X-Project-ID": "other"}))
+            short = tokens.token(zaqar=["*:*"], exp=tokens.in_seconds(2))
+            assert login(talk, short).status == 200
+            assert talk.ask("queue_list").status == 200
+            with pytest.raises(ConnectionClosed) as closed:
+                talk.read(90)
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 4003
 
 
 def test_who_never_says_who_it_is_is_sent_away() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 from zaqar_lite.api import query
 from zaqar_lite.api.checks import EVENT_STREAM, queue_of
@@ -51,6 +52,7 @@ class EventHandlers:
         queue = queue_of(request)
         request.waits = seconds
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        request.end = partial(_end, gone)
         stream = await self._events.open(
             queue,
             marker=last or query.text(found, "marker"),
@@ -151,6 +153,12 @@ class _Writer:
             await self._write(part)
         finally:
             self._blocked.discard(task)
+
+
+def _end(gone: asyncio.Future[None]) -> None:
+    """End a stream as if its reader had gone."""
+    if not gone.done():
+        gone.set_result(None)
 
 
 def _seconds(request: Request, wanted: int) -> int:

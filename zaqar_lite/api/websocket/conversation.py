@@ -14,7 +14,7 @@ from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.connected import Link
 
 EXPIRED = 4003
-"""The code of a close because the login has expired."""
+"""The code of a close because the login has expired, or was revoked."""
 _AUTHENTICATE = "authenticate"
 _PROOFS = ("X-Auth-Token", "Authorization", "X-Service-Token")
 _SIGNED = ("URL-Signature", "URL-Expires", "URL-Methods", "URL-Paths")
@@ -75,6 +75,9 @@ class Host(Protocol):
     ) -> tuple[int, int | None]:
         """Find out who proves who it is: a status, and when that ends, in milliseconds."""
 
+    def hold(self, proof: dict[bytes, bytes], socket: Socket) -> Callable[[], None]:
+        """Close a connection soon after its proof counts for nothing; answer what lets go."""
+
     async def perform(
         self, served: Served, request: Request, client: Client, socket: Socket
     ) -> Response:
@@ -122,6 +125,7 @@ class Conversation:
         self._project = project
         self._proof: dict[bytes, bytes] = {}
         self._expires_at: int | None = None
+        self._release: Callable[[], None] = _nothing
         self._ears: dict[bool, Ear] = {}
 
     @property
@@ -154,6 +158,7 @@ class Conversation:
 
     async def end(self) -> None:
         """End the subscriptions of the connection, which has gone."""
+        self._release()
         ears, self._ears = self._ears, {}
         for ear in ears.values():
             await self._host.end(ear.listener, ear.made)
@@ -172,6 +177,9 @@ class Conversation:
         if status != 200:
             return refused(status, "Authentication failed.")
         self._proof, self._expires_at = proof, expires_at
+        self._release()
+        if not self._socket.lost:  # or it would be held for ever
+            self._release = self._host.hold(proof, self._socket)
         left = None if expires_at is None else max(0, expires_at - self._host.now_ms()) / 1000
         self._socket.close_at(left, EXPIRED, "Authentication expired.")
         return Answer(200, {"message": "Authentified."})
@@ -263,6 +271,10 @@ class Sockets(Protocol):
 
     def open(self, socket: Socket, scope: Scope) -> Conversation | Response:
         """Open a conversation, or answer why not; `scope` is that of the HTTP request."""
+
+
+def _nothing() -> None:
+    """Hold nothing."""
 
 
 def _error(served: Served, given: Mapping[str, Any], response: Response) -> Answer:

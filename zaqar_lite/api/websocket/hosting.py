@@ -1,7 +1,8 @@
 """The WebSocket side of the application: who may open one, and what its frames are asked."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from urllib.parse import urlsplit
 
 from zaqar_lite.api.checks import Checks
@@ -11,12 +12,20 @@ from zaqar_lite.api.gate import Gate
 from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.api.http import HttpError, Request, Response, Scope
 from zaqar_lite.api.routes import INVALID_REQUEST
-from zaqar_lite.api.websocket.conversation import Client, Conversation, Made, Push, Socket
+from zaqar_lite.api.websocket.conversation import (
+    EXPIRED,
+    Client,
+    Conversation,
+    Made,
+    Push,
+    Socket,
+)
 from zaqar_lite.api.websocket.handlers import ActionHandlers
 from zaqar_lite.api.websocket.making import Served, served_actions
 from zaqar_lite.domain.errors import Denied, ZaqarLiteError
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.service.connected import Connected
+from zaqar_lite.service.identity.standing import Standing
 from zaqar_lite.service.listeners import Listeners
 from zaqar_lite.service.subscriptions import Subscriptions
 
@@ -40,6 +49,7 @@ class SocketHost:
         gate: Gate | None,
         gateways: Gateways | None,
         connected: Connected,
+        standing: Standing,
         origins: frozenset[str] | None,
         subscriptions: Subscriptions,
         listeners: Listeners,
@@ -49,6 +59,7 @@ class SocketHost:
         self._gate = gate
         self._gateways = gateways
         self._connected = connected
+        self._standing = standing
         self._origins = origins
         self._subscriptions = subscriptions
         self._listeners = listeners
@@ -94,6 +105,15 @@ class SocketHost:
             response = to_response(exc, invalid_title=INVALID_REQUEST, request_id="authenticate")
             return response.status, None
         return 200, principal.expires_at
+
+    def hold(self, proof: dict[bytes, bytes], socket: Socket) -> Callable[[], None]:
+        """Close a connection soon after its proof counts for nothing; answer what lets go."""
+        gate = self._gate
+
+        async def may() -> bool:
+            return gate is None or await gate.still_knows(proof) is not None
+
+        return self._standing.hold(may, partial(socket.close, EXPIRED, "Authentication revoked."))
 
     async def perform(
         self, served: Served, request: Request, client: Client, socket: Socket

@@ -58,8 +58,8 @@ class Identity:
         self._cache.clear()
         self._running.clear()
 
-    async def identify(self, credential: Credential | None, address: str) -> Principal:
-        """Find out who sent a credential, from this address.
+    async def identify(self, credential: Credential | None, address: str | None) -> Principal:
+        """Find out who sent a credential, from this address; None where it was let in before.
 
         Raises:
             Unauthenticated: nobody knows.
@@ -78,7 +78,7 @@ class Identity:
         provider = next((one for one in self._providers if one.recognises(credential)), None)
         if provider is None:
             raise Unauthenticated("no provider recognises it")
-        if entry is not None and entry.principal is not None:
+        if address is None or (entry is not None and entry.principal is not None):
             return await self._look(digest, provider, credential, None)
         if provider.is_remote:
             return await self._look(digest, provider, credential, self._pace.turn(address))

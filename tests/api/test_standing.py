@@ -1,0 +1,132 @@
+"""Streams and sockets of who is not known any more: they end, within the window of revocation."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import PROJECT, MakeApi
+from tests.api.test_events import SIGNED, listening, make_key, signed
+from tests.keystone import Keystone
+from zaqar_lite.service.identity import standing
+
+pytestmark = pytest.mark.anyio
+LOOK = 0.02
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing, "LOOK_EVERY", LOOK)
+
+
+@pytest.fixture
+def keystone() -> Iterator[Keystone]:
+    with Keystone() as running:
+        yield running
+
+
+async def ends(listener: Any) -> bool:
+    """Whether a stream ends; it would last for an hour."""
+    try:
+        await asyncio.wait_for(listener.ended.wait(), 10)
+    except TimeoutError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("how", ["disabled", "deleted"])
+async def test_a_stream_ends_when_its_key_is_revoked(
+    make_api: MakeApi, tmp_path: Path, how: str
+) -> None:
+    async with make_api(auth="keys", admin_key_file=tmp_path / "admin.key") as api:
+        operator = {"Authorization": f"Bearer {(tmp_path / 'admin.key').read_text().strip()}"}
+        key, other = await make_key(api, tmp_path), await make_key(api, tmp_path)
+        path = f"/v2/keys/{key.split('_')[1]}"
+        bearer, others = ({"authorization": f"Bearer {one}"} for one in (key, other))
+        async with listening(api, **bearer) as gone, listening(api, **others) as stays:
+            assert (await gone.head)["status"] == (await stays.head)["status"] == 200
+            if how == "disabled":
+                answer = await api.call("PATCH", path, {"disabled": True}, **operator)
+            else:
+                answer = await api.call("DELETE", path, **operator)
+            assert answer.status_code in (200, 204)
+            assert await ends(gone)
+            await asyncio.sleep(5 * LOOK)
+            assert not stays.ended.is_set()
+            await api.post({"body": 1}, Authorization=f"Bearer {other}")
+            assert (await stays.next()).body == 1
+        assert gone.rest() == []
+
+
+@pytest.mark.parametrize("how", ["revoked", "another project", "no role for it"])
+async def test_a_stream_ends_with_its_token_when_that_is_believed_no_longer(
+    make_api: MakeApi, keystone: Keystone, how: str
+) -> None:
+    given: dict[str, Any] = {"auth": "keystone", "keystone_url": keystone.url}
+    async with make_api(**given, role_defaults="secure") as api:
+        token = keystone.issue("reader", project=PROJECT)
+        async with listening(api, **{"x-auth-token": token}) as listener:
+            assert (await listener.head)["status"] == 200
+            issued = keystone.state.tokens[token]
+            if how == "revoked":
+                keystone.revoke(token)
+            elif how == "another project":
+                issued.project = "other"
+            else:
+                issued.roles = ("nobody",)
+            api.advance(59)
+            await asyncio.sleep(5 * LOOK)
+            assert not listener.ended.is_set()
+            api.advance(2)
+            assert await ends(listener)
+
+
+async def test_a_stream_goes_on_while_keystone_is_away(
+    make_api: MakeApi, keystone: Keystone
+) -> None:
+    given = {"auth": "keystone", "keystone_url": keystone.url, "keystone_believed_for": 0}
+    async with make_api(**given) as api:
+        token = keystone.issue()
+        async with listening(api, **{"x-auth-token": token}) as listener:
+            assert (await listener.head)["status"] == 200
+            keystone.state.away = 503
+            await asyncio.sleep(5 * LOOK)
+            assert not listener.ended.is_set()
+            keystone.revoke(token)
+            keystone.state.away = None
+            assert await ends(listener)
+
+
+async def test_wrong_keys_of_the_same_address_keep_no_stream_of_a_revoked_one_open(
+    make_api: MakeApi, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {"auth": "keys", "admin_key_file": tmp_path / "admin.key"}
+    async with make_api(**given, max_failed_logins=2) as api:
+        operator = {"Authorization": f"Bearer {(tmp_path / 'admin.key').read_text().strip()}"}
+        key = await make_key(api, tmp_path)
+        async with listening(api, authorization=f"Bearer {key}") as listener:
+            assert (await listener.head)["status"] == 200
+            path = f"/v2/keys/{key.split('_')[1]}"
+            await api.call("PATCH", path, {"disabled": True}, **operator)
+            for number in range(5):
+                wrong = {"Authorization": f"Bearer zq_{number:016x}_{'0' * 48}"}
+                refused = await api.call("GET", "/v2/queues", **wrong)
+            assert refused.status_code == 429
+            assert await ends(listener)
+
+
+async def test_a_stream_ends_when_its_signature_is_revoked(
+    make_api: MakeApi, tmp_path: Path
+) -> None:
+    async with make_api(**SIGNED, admin_key_file=tmp_path / "admin.key") as api:
+        key = await make_key(api, tmp_path)
+        query = await signed(api, key, "events")
+        async with listening(api, query) as listener:
+            assert (await listener.head)["status"] == 200
+            await asyncio.sleep(5 * LOOK)
+            assert not listener.ended.is_set()
+            revoked = await api.call("DELETE", "share", Authorization=f"Bearer {key}")
+            assert revoked.status_code == 204
+            assert await ends(listener)
