@@ -301,7 +301,8 @@ def _services(
         "queue": QueuePosts(service),
         SCHEME: listeners,
     }
-    courier, log = Courier(transports, clock), DeliveryLog(management, clock)
+    courier = Courier(transports, clock, has_ended=subscribers.has_ended)
+    log = DeliveryLog(management, clock)
     deliveries = Deliveries(
         messages,
         management,

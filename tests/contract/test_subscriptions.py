@@ -23,6 +23,7 @@ class Rules:
     """The services over one server's stores."""
 
     def __init__(self, stores: Stores) -> None:
+        self.stores = stores
         self.policies = Policies(stores.management, LIMITS, checked=True)
         self.queues = Queues(stores.management, stores.messages, self.policies, LIMITS)
         self.subscribers = Subscribers(stores.management)
@@ -87,6 +88,18 @@ async def test_of_racing_subscribers_one_makes_it(rules: Rules, queue: QueueUnde
     await rules.subscriptions.confirm(queue.ref, page[0].id, confirmed=True, token=None)
     with pytest.raises(Conflict):
         await rules.subscriptions.create(queue.ref, draft())
+
+
+async def test_other_servers_learn_of_its_end_from_the_queues_record(
+    rules: Rules, queue: QueueUnderTest, stores: Stores
+) -> None:
+    other = Rules((await stores.peers(2))[1])
+    made = await rules.subscriptions.create(queue.ref, draft())
+    for count in (1, 0):
+        record = await other.stores.management.get_queue(queue.ref)
+        assert record is not None
+        assert len(await other.subscribers.of(queue.ref, record.version)) == count
+        await rules.subscriptions.delete(queue.ref, made.id)
 
 
 async def test_marks_its_queue_for_other_servers(

@@ -163,6 +163,23 @@ async def test_nothing_is_sent_after_the_end_of_a_subscription(api: Api) -> None
         assert "~subscribed" not in (await api.call("GET", "")).json()
 
 
+async def test_what_waits_for_its_place_is_not_sent_after_the_end(api: Api) -> None:
+    answered = asyncio.Event()
+
+    async def late(*_: Any) -> web.Response:
+        await answered.wait()
+        return web.Response(status=204)
+
+    async with Receiver(answer=late) as receiver:
+        made, _ = await subscribe(api, receiver.url)
+        await api.post(*({"body": n} for n in range(10)))
+        await receiver.wait(2)  # as many as are called at a time at first
+        assert (await api.call("DELETE", f"subscriptions/{made}")).status_code == 204
+        answered.set()
+        await asyncio.sleep(0.5)
+        assert len(receiver.received) == 2
+
+
 async def test_tries_again_by_the_policy_and_keeps_what_failed(api: Api) -> None:
     policy = {
         "retries_with_no_delay": 2,

@@ -48,7 +48,7 @@ async def test_a_turn_that_comes_too_early_by_this_clock_is_taken_again() -> Non
         subscriptions,
         subscribers=subscribers,
         waiting=Waiting(messages, most=10, most_per_project=10),
-        courier=Courier({}, clock),
+        courier=Courier({}, clock, has_ended=lambda _: False),
         log=DeliveryLog(management, clock),
         clock=clock,
         confirmed_only=False,

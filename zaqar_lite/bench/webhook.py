@@ -33,7 +33,7 @@ async def measure(
     """
     arrivals = _Arrivals(tally, counter)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Receiver(arrivals.arrived), target.host, 0)
+    server = await loop.create_server(lambda: Receiver(arrivals.arrived), target.host, 0)
     port = server.sockets[0].getsockname()[1]
     line = await Line.open(target)
     document = json.dumps({"subscriber": f"http://{target.host}:{port}/"}).encode()
@@ -94,7 +94,7 @@ class _Arrivals:
         line.close()
 
 
-class _Receiver(asyncio.Protocol):
+class Receiver(asyncio.Protocol):
     """Answers every request 204, and tells the message's id."""
 
     def __init__(self, arrived: Callable[[bytes], None]) -> None:
@@ -104,7 +104,7 @@ class _Receiver(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the connection's transport."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - asyncio promises it
-        self._transport = transport
+        self.transport = transport
 
     def data_received(self, data: bytes) -> None:
         """Take the requests that are whole."""
@@ -116,7 +116,7 @@ class _Receiver(asyncio.Protocol):
             if len(self._buffer) < size:
                 return
             self._buffer = self._buffer[size:]
-            self._transport.write(_ANSWER)
+            self.transport.write(_ANSWER)
             name = _ID.search(head)
             if name is not None:
                 self._arrived(name.group(1))

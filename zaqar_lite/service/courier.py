@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from random import random
@@ -91,9 +91,16 @@ class Result(NamedTuple):
 class Courier:
     """Attempt deliveries, within the window of each endpoint."""
 
-    def __init__(self, transports: Mapping[str, Transport], clock: Clock) -> None:
+    def __init__(
+        self,
+        transports: Mapping[str, Transport],
+        clock: Clock,
+        *,
+        has_ended: Callable[[Subscription], bool],
+    ) -> None:
         self._transports = transports
         self._clock = clock
+        self._has_ended = has_ended
         self._endpoints = Endpoints()
 
     async def close(self) -> None:
@@ -115,6 +122,9 @@ class Courier:
             return Result(Fate.DEFERRED, endpoint.closed_for())
         if not await endpoint.enter(_PATIENCE):
             return Result(Fate.DEFERRED, max(endpoint.closed_for(), _SHORTEST_DEFERRAL))
+        if self._has_ended(subscription):  # while it waited for its place
+            endpoint.leave(None)
+            return Result(Fate.DEFERRED)
         at, begun = self._clock.now_ms(), time.perf_counter()
         succeeded: bool | None = None
         slow = False

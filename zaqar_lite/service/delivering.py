@@ -138,11 +138,13 @@ class Deliveries:
         due = await self._look_at_due(note) if note.due_at else note
         if due is None:
             return
-        all_of_queue = await self._subscribers.of(queue, note.version)
+        record = await self._management.get_queue(queue)
+        version = note.version if record is None else max(note.version, record.version)
+        all_of_queue = await self._subscribers.of(queue, version)
         if not all_of_queue:
             await self._subscriptions.marks.clear(queue)
             return
-        policy = await self._policy_of(queue)
+        policy = None if record is None else record.metadata.get(RETRY_POLICY)
         payload = msgspec.Raw(payload_of(due))
         if note.sent is not None:
             await self._deliver_topic(message.id, note, note.sent, all_of_queue, payload)

@@ -61,11 +61,23 @@ class Subscribers:
         self._management = management
         self._cache: OrderedDict[QueueRef, _Known] = OrderedDict()
         self._changes = 0
+        self._ended: OrderedDict[str, None] = OrderedDict()
 
     def forget(self, queue: QueueRef) -> None:
         """Ask again: a subscription of this queue was changed by this process."""
         self._changes += 1
         self._cache.pop(queue, None)
+
+    def end(self, subscription: Subscription) -> None:
+        """Send nothing more to a subscription that this process has just ended."""
+        self.forget(subscription.queue)
+        self._ended[subscription.id] = None
+        if len(self._ended) > _MAX_CACHED:
+            self._ended.popitem(last=False)
+
+    def has_ended(self, subscription: Subscription) -> bool:
+        """Tell whether this process ended a subscription since it was read."""
+        return subscription.id in self._ended
 
     async def of(self, queue: QueueRef, version: int = 0) -> Sequence[Subscription]:
         """The subscriptions of a queue, at most a second old.

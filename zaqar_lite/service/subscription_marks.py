@@ -48,6 +48,12 @@ class Marks:
         if not is_topic(queue) and await self._management.get_queue(queue) is not None:
             await self._change(queue, subscription_id, ordered=ordered, count=0)
 
+    async def end(self, ended: Subscription) -> None:
+        """Let all processes learn at their next delivery that a subscription has ended."""
+        queue = ended.queue
+        if not is_topic(queue) and await self._management.get_queue(queue) is not None:
+            await self._change(queue, ended.id, ordered=False, count=1)
+
     async def clear(self, queue: QueueRef) -> None:
         """Let posts pass over a queue that has no subscription any more.
 

@@ -7,6 +7,7 @@ without a call of its own whether the queue has subscriptions.
 
 import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -246,9 +247,9 @@ class Subscriptions:
         await self._names.give_free(there)
         await self._management.delete_record(KIND, queue.project, there.name)
         self._left(there)
-        self._subscribers.forget(queue)
-        if there.is_ordered:
-            await self.marks.order(queue, there.id, ordered=False)
+        self._subscribers.end(there)
+        with suppress(Unavailable):  # it has ended; others learn it within a second
+            await self.marks.end(there)
 
     async def confirm(
         self, queue: QueueRef, subscription_id: str, *, confirmed: bool, token: str | None
