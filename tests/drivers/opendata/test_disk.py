@@ -25,7 +25,8 @@ from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, StoreOptions, Take
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.base import MessageStore
-from zaqar_lite.storage.opendata.engine import Batch
+from zaqar_lite.storage.opendata import database
+from zaqar_lite.storage.opendata.engine import Batch, Engine
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
@@ -184,8 +185,17 @@ async def bodies(store: MessageStore) -> list[str]:
         marker = None if page.marker is None else Marker(page.marker)
 
 
+@pytest.fixture
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait for a hanging disk as long as a server does."""
+    monkeypatch.setattr(Engine, "patience", 2.0)
+    monkeypatch.setattr(database, "_LAST_BATCH", 1.0)
+
+
 @pytest.mark.parametrize("scheme", ["embedded", "opendata+slatedb"])
-async def test_a_disk_that_fills_up_loses_nothing(scheme: str, small_disk: Path) -> None:
+async def test_a_disk_that_fills_up_loses_nothing(
+    scheme: str, small_disk: Path, impatience: None
+) -> None:
     uri = f"{scheme}://{small_disk / 'data'}"
     store = stores(uri)
     posted: list[str] = []
@@ -193,7 +203,8 @@ async def test_a_disk_that_fills_up_loses_nothing(scheme: str, small_disk: Path)
         with pytest.raises(Unavailable, match="full"):
             await fill(store, posted)
         assert posted
-        assert await bodies(store) == posted
+        if scheme == "embedded":  # SlateDB goes on trying to write the last one
+            assert await bodies(store) == posted
         with pytest.raises(Unavailable):
             await post(store, "refused")
     give_room(small_disk)  # SlateDB cannot even be opened without
@@ -234,15 +245,16 @@ async def test_a_start_on_a_full_disk_says_so_and_loses_nothing(
         assert await bodies(again) == ["kept"]
 
 
-async def test_what_was_in_doubt_is_whole_once_it_is_stored(small_disk: Path) -> None:
+async def test_what_waits_for_room_is_whole_once_it_is_stored(
+    small_disk: Path, impatience: None
+) -> None:
     posted: list[str] = []
     async with stores(f"opendata+slatedb://{small_disk / 'data'}") as store:
         with pytest.raises(Unavailable, match="full"):
             await fill(store, posted)
-        await asyncio.sleep(1.1)  # until the store would try again
-        with pytest.raises(Unavailable, match="full"):
-            await post(store, "refused")
-        assert await bodies(store) == posted
+        for asked in (post(store, "refused"), store.ping(), bodies(store)):
+            with pytest.raises(Unavailable, match="full"):
+                await asked
         give_room(small_disk)
         for _ in range(300):
             if await is_posted(store, "later"):
@@ -292,9 +304,8 @@ def test_slatedb_writes_again_when_a_full_disk_has_room(small_disk: Path) -> Non
         assert refused.status_code == 503
         assert "full" in refused.json()["description"]
         assert int(refused.headers["Retry-After"]) > 0
-        assert all_bodies(http) == posted
         assert post_large().status_code == 503
-        assert all_bodies(http) == posted
+        assert http.get("/v2/ping").status_code == 503
         give_room(small_disk)
         deadline = time.monotonic() + 60
         while post_large().status_code != 201:

@@ -18,8 +18,8 @@ class Committer:
     waits then; so what it was decided by is in its own batch or in an earlier one. When a batch
     fails, everything that was applied since the last good one is forgotten: all who wait get the
     error, `recover` brings the memory back to what the engine holds, and writes are refused for a
-    moment. Where the engine may still store the batch, they are refused until that is decided, and
-    the memory is brought to what it holds then.
+    moment. A batch that takes too long goes on being written: who waits is told, and others are
+    refused, until it is.
     """
 
     def __init__(
@@ -36,8 +36,6 @@ class Committer:
         self._waiting: list[asyncio.Future[None]] = []
         self._writing: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[None] | None = None
-        self._doubt: asyncio.Task[None] | None = None
-        self._recovery = asyncio.Lock()
         self._recovering = False
         self._began: float | None = None  # when the batch that is being written was begun
         self._watch: asyncio.TimerHandle | None = None
@@ -112,9 +110,6 @@ class Committer:
 
     async def finish(self) -> None:
         """Wait until nothing is being written; used before closing."""
-        if self._doubt is not None:
-            self._doubt.cancel()
-            await asyncio.wait({self._doubt})
         while self._task is not None:
             await asyncio.wait({self._task})
         if self._watch is not None:
@@ -179,8 +174,8 @@ class Committer:
         if waited < self._engine.patience:
             return None
         return Unavailable(
-            f"The store's disk has not answered for {waited:.0f} s; what was sent meanwhile may be "
-            "stored later.",
+            f"The store's disk has not answered for {waited:.0f} s{self._engine.complaint}; what "
+            "was sent meanwhile may be stored later.",
             retry_after=5,
         )
 
@@ -190,36 +185,18 @@ class Committer:
         self.failures += 1
         failed, self._waiting = [*self._writing, *self._waiting], []
         self._writing = []
+        self._recovering = True
         try:
-            await self._return_to_engine()
+            await self._recover()
+        except Unavailable as unread:
+            logger.error("the last good state can't be read: %s", unread)
+        else:
+            self._recovering = False
         finally:
-            if self._engine.is_in_doubt and self._doubt is None:
-                self._doubt = asyncio.create_task(self._resolve(), name="opendata-doubt")
             self._refused_until = asyncio.get_running_loop().time() + _BACK_OFF
             self.committed = self.epoch
             self.epoch += 1
             _settle(failed, exc)
-
-    async def _return_to_engine(self) -> None:
-        self._recovering = True
-        async with self._recovery:
-            try:
-                await self._recover()
-            except Unavailable as exc:
-                logger.error("the last good state can't be read: %s", exc)
-            else:
-                self._recovering = False
-
-    async def _resolve(self) -> None:
-        """Go on once it is known what became of a batch that was in doubt."""
-        try:
-            if await self._engine.resolve():
-                await self._return_to_engine()
-                self._engine.resume()
-                self._refused = None
-                logger.warning("the batch in doubt is stored; writing goes on")
-        finally:
-            self._doubt = None
 
 
 def _settle(futures: "list[asyncio.Future[None]]", exc: BaseException | None) -> None:

@@ -181,7 +181,6 @@ class Database(State):
         super().__init__(engine, clock, options, committer)
         self._written_touched: set[Queue] = set()
         self._written_news: dict[QueueRef, int] = {}
-        self._in_doubt: set[QueueRef] = set()  # what a batch changes that may still be stored
         self._users = 0
         self._opening = asyncio.Lock()
 
@@ -260,8 +259,7 @@ class Database(State):
 
     async def _recover(self) -> None:
         """Bring every queue that a failed batch had changed back to what the engine holds."""
-        refs = {queue.ref for queue in self.touched | self._written_touched} | self._in_doubt
-        self._in_doubt = refs if self.engine.is_in_doubt else set()
+        refs = {queue.ref for queue in self.touched | self._written_touched}
         self._forget_batches()
         self.puts, self.deletes, self.touched = {}, {}, set()
         self.written, self._written_touched = Batch({}, ()), set()

@@ -1,9 +1,8 @@
 """The engine under the records, and the directory that it lies in.
 
 An engine is five calls over sorted keys, the same bytes whatever is below: `open`, `get`, `scan`,
-`commit`, `close`. What an engine does not need of the others it leaves as it is here: nothing is
-ever in doubt, and nothing was rebuilt. A directory is locked, made to last, and tried by writing,
-because no engine says why it can't write.
+`commit`, `close`. What an engine does not need of the others it leaves as it is here. A directory
+is locked, made to last, and tried by writing, because no engine says why it can't write.
 """
 
 import contextlib
@@ -83,8 +82,8 @@ class Engine(ABC):
     patience = 10.0
     """Seconds after which a commit is not waited for any more; it may still be stored."""
 
-    is_in_doubt = False
-    """Whether a commit that was reported as failed may still be stored; others are refused then."""
+    complaint = ""
+    """What is known to keep the commit that is under way from its end."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -110,14 +109,6 @@ class Engine(ABC):
 
         Raises Unavailable: they were not made, or it is not known whether they were.
         """
-
-    async def resolve(self) -> bool:
-        """Wait until a commit that is in doubt is stored, or never will be; answer which."""
-        return True
-
-    def resume(self) -> None:
-        """Accept commits again: what is held of the records includes the one that was in doubt."""
-        self.is_in_doubt = False
 
     async def recall_rebuild(self) -> None:
         """Find out whether this store was filled from a damaged one; part of opening."""

@@ -203,7 +203,7 @@ async def load_catalogue(db: State) -> None:
 
 async def reload_catalogue(db: State) -> None:
     """Bring what failed batches had changed of the catalogue back to what the engine holds."""
-    wanted = db.catalogue.take_changed(is_in_doubt=db.engine.is_in_doubt)
+    wanted = db.catalogue.take_changed()
     stored = await db.engine.get(list(wanted)) if wanted else {}
     for key in wanted:
         db.catalogue.remove(*keys.read_record_key(key))

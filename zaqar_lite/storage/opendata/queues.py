@@ -268,13 +268,10 @@ class Catalogue:
         """Note that what has changed so far is being written."""
         self._written, self._changed = self._changed, set()
 
-    def take_changed(self, *, is_in_doubt: bool) -> set[bytes]:
-        """The keys of what failed batches had changed, to be read again.
-
-        While one of them may still be stored, the next call looks at them again.
-        """
+    def take_changed(self) -> set[bytes]:
+        """The keys of what failed batches had changed, to be read again."""
         wanted = self._changed | self._written
-        self._changed, self._written = set(), wanted if is_in_doubt else set()
+        self._changed, self._written = set(), set()
         return wanted
 
     def note(self, key: bytes, epoch: int) -> None:

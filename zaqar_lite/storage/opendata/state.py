@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 _CACHED_BODIES = 16 * 1024 * 1024
 _MAX_SUFFIXES = 10_000
 _PAGE_CACHE = 32 * 1024 * 1024
+_DISPENSABLE = (keys.LOG, keys.prefix(RecordType.UNROUTED), keys.prefix(RecordType.ADOPTED))
 T = TypeVar("T")
 
 
@@ -212,15 +213,16 @@ class State:
     async def rows(self, start: bytes, end: bytes | None = None) -> AsyncIterator[Row]:
         """Read the stored records of a range, or of a prefix, one by one.
 
-        Where the metadata log, or the list of what no queue received, can't be read on, that is
-        named: what is in queues is served without it. Raises Unreadable: other records can't be.
+        Where the metadata log, the list of what no queue received, or the ids of other stores can't
+        be read on, that is named: what is in queues is served without. Raises Unreadable: other
+        records can't be.
         """
         try:
             async for chunk in self.engine.scan(start, after_prefix(start) if end is None else end):
                 for row in chunk:
                     yield row
         except Unreadable as exc:
-            if not start.startswith((keys.LOG, keys.prefix(RecordType.UNROUTED))):
+            if not start.startswith(_DISPENSABLE):
                 raise
             logger.error("damaged: %s", exc)
             self.damages.append(Damage(exc.last, str(exc)))

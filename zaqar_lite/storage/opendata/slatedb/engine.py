@@ -69,7 +69,8 @@ class SlateDbEngine(Engine):
         self._path = path
         self._db: slatedb.Db | None = None
         self._patience = _PATIENCE_REMOTE if local is None else _PATIENCE_LOCAL
-        self.patience = 2 * self._patience  # it gives up by itself, and tells more
+        if local is None:
+            self.patience = _PATIENCE_REMOTE
         self._broken: str | None = None
         self.damages: list[str] = []
         self.way_out = (
@@ -78,8 +79,7 @@ class SlateDbEngine(Engine):
         )
         self._flushed = 0.0
         self._flushing: asyncio.Task[None] | None = None
-        self._doubtful: asyncio.Task[int] | None = None
-        self._why_in_doubt = ""
+        self._writing: asyncio.Task[int] | None = None
 
     @classmethod
     def in_directory(cls, directory: Path) -> Self:
@@ -190,86 +190,64 @@ class SlateDbEngine(Engine):
     async def commit(self, batch: Batch) -> None:
         """Write a batch and make it durable; see the interface.
 
-        SlateDB tries again for ever: a batch that it does not store in time, because the disk is
-        full or the object store can't be reached, is in doubt until it is. After any other error
-        nothing is written until the server is started again.
+        SlateDB tries again for as long as the disk is full or the object store can't be reached.
+        After any other error nothing is written until the server is started again.
         """
         if self._broken:
             raise Unavailable(_BROKEN, retry_after=60, detail=self._broken)
-        if self._doubtful is not None:
-            raise Unavailable(self._why_in_doubt, retry_after=5, detail=str(self._path))
-        write = asyncio.create_task(self._write(batch.puts, batch.deletes))
-        waited = 0.0
-        while not write.done():
-            step = min(_FIRST_LOOK, self._patience) if not waited else self._patience - waited
-            await asyncio.wait({write}, timeout=step)
-            waited += step
+        write = self._writing = asyncio.create_task(self._write(batch.puts, batch.deletes))
+        try:
+            await asyncio.wait({write}, timeout=_FIRST_LOOK)
             if not write.done():
-                await self._doubt(write, waited)
-        self._check(write)
+                await self._find_why()
+                await asyncio.wait({write})
+            if write.cancelled():
+                raise Unavailable("The store is closed.")
+            write.result()
+        except (slatedb.Error, OSError) as exc:
+            raise self._give_up(exc) from exc
+        finally:
+            write.cancel()
+            self.complaint = ""
         is_due = time.monotonic() - self._flushed > _MEMTABLE_SECONDS
         if is_due and self._flushing is None:
             self._flushed = time.monotonic()
             self._flushing = asyncio.create_task(self._flush_memtable())
 
-    async def _doubt(self, write: "asyncio.Task[int]", waited: float) -> None:
-        """Find out why a write takes long; give it up, or leave it in doubt, where that is due."""
+    async def _find_why(self) -> None:
+        """Find out why a write takes long. Raises OSError: the disk fails, and is not only full."""
         try:
             if self._local is not None:
                 await self._local.try_to_write()
         except OSError as exc:
             if not is_full(exc):
-                write.cancel()
-                raise self._give_up(exc) from exc
-            why = "The store's disk is full: free some space."
-        else:
-            if waited < self._patience:
-                return
-            why = "The store does not answer; it goes on trying to write."
-        logger.error("a commit of SlateDB at %s is in doubt: %s", self._path, why)
-        self._doubtful, self._why_in_doubt, self.is_in_doubt = write, why, True
-        raise Unavailable(why, retry_after=5, detail=str(self._path))
-
-    def _check(self, write: "asyncio.Task[int]") -> None:
-        try:
-            write.result()
-        except (slatedb.Error, OSError) as exc:
-            raise self._give_up(exc) from exc
+                raise
+            self.complaint = ": it is full, free some space"
+            logger.error("a commit of SlateDB at %s waits: its disk is full", self._path)
 
     def _give_up(self, exc: Exception) -> Unavailable:
         self._broken = f"writing to SlateDB at {self._path}: {exc}"
         logger.error("a commit failed: %s", self._broken)
         return Unavailable(_BROKEN, retry_after=60, detail=self._broken)
 
-    async def resolve(self) -> bool:
-        if self._doubtful is not None:
-            await asyncio.wait({self._doubtful})
-            try:
-                self._check(self._doubtful)
-            except Unavailable:
-                return False
-        return True
-
-    def resume(self) -> None:
-        self._doubtful = None
-        super().resume()
-
     async def close(self) -> None:
         """Shut SlateDB down, note that it was clean, let the directory go; idempotent."""
         db, self._db = self._db, None
         if db is None:
             return
-        unfinished = {task for task in (self._flushing, self._doubtful) if task is not None}
+        is_stuck = self._writing is not None and not self._writing.done()
+        patience = _FIRST_LOOK if is_stuck else self._patience
+        unfinished = {task for task in (self._flushing, self._writing) if task is not None}
         if unfinished:
-            await asyncio.wait(unfinished, timeout=0 if self.is_in_doubt else self._patience)
+            await asyncio.wait(unfinished, timeout=patience)
             for task in unfinished:
                 task.cancel()
             await asyncio.gather(*unfinished, return_exceptions=True)
         try:
-            async with asyncio.timeout(_FIRST_LOOK if self.is_in_doubt else self._patience):
+            async with asyncio.timeout(patience):
                 await db.shutdown()
             await self._sync_tables()
-            if self._local is not None and not self._broken and not self.is_in_doubt:
+            if self._local is not None and not self._broken and not is_stuck:
                 self._local.clean.touch()
         except (slatedb.Error, OSError):
             logger.exception("SlateDB did not shut down cleanly")
