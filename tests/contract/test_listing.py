@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, texts
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new, texts
 from zaqar_lite.domain.ids import Marker
-from zaqar_lite.domain.models import DelayMode
+from zaqar_lite.domain.models import DelayMode, Selection
 
 pytestmark = pytest.mark.anyio
 
@@ -186,3 +186,20 @@ async def test_a_page_is_full_whatever_the_filters_leave_out(queue: QueueUnderTe
     assert texts(page.messages) == ["other-0", "other-1", "other-2"]
     page = await queue.page(after=page.marker, limit=3, exclude="me", delayed=False)
     assert texts(page.messages) == ["other-3", "other-4", "last"]
+
+
+async def test_a_bare_listing_tells_all_but_the_content(
+    queue: QueueUnderTest, other: QueueUnderTest
+) -> None:
+    await queue.post("ready", new("late", delay=MINUTE))
+    await queue.move(other, *ids(await queue.listed()), delay=MINUTE)
+    selection = Selection(10, include_claimed=True, include_delayed=True)
+    told = [
+        [
+            (one.id, one.position, one.delay_expires_at, one.expires_at, one.origin)
+            for one in (await other.stores.messages.list_messages(other.ref, asked)).messages
+        ]
+        for asked in (selection, selection._replace(bare=True))
+    ]
+    assert len(told[0]) == 2
+    assert told[0] == told[1]

@@ -149,7 +149,8 @@ class Selection(NamedTuple):
     """What a listing asks for: up to `limit` messages after `marker`, up to and with `until`.
 
     `exclude_client_id` leaves out what that client posted (echo off). `version` is the queue
-    record's that decided it. `details` fills the messages' attempts.
+    record's that decided it. `details` fills the messages' attempts. `bare` says that bodies,
+    headers, clients and instants of posting may be left out, where reading them costs more.
     """
 
     limit: int
@@ -160,6 +161,7 @@ class Selection(NamedTuple):
     include_delayed: bool = False
     version: int | None = None
     details: bool = False
+    bare: bool = False
 
 
 class Edit(NamedTuple):

@@ -154,6 +154,13 @@ class Chooser:
         """Whether the messages must be read with their attempts."""
         return self._choice.reason is not None or self._where is not None
 
+    @property
+    def needs_content(self) -> bool:
+        """Whether bodies, headers or instants of posting decide."""
+        choice = self._choice
+        others = (choice.older_than, choice.group, choice.headers, choice.body, choice.where)
+        return any(one is not None for one in others)
+
     def means(self, message: Message) -> bool:
         """Whether a message is meant."""
         choice, origin = self._choice, message.origin

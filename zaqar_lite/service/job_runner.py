@@ -9,8 +9,9 @@ dead, disturb no message: each act is on one message, and happens once.
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import RecordChanged, Unavailable, ZaqarLiteError
@@ -18,7 +19,7 @@ from zaqar_lite.domain.ids import Marker, is_message_id
 from zaqar_lite.domain.models import Message, QueueRef, Record, Selection
 from zaqar_lite.service.background import Background
 from zaqar_lite.service.bulk import is_waiting
-from zaqar_lite.service.job import SAMPLE, Chooser, Job, JobAct
+from zaqar_lite.service.job import SAMPLE, Chooser, Job, JobAct, Order
 from zaqar_lite.service.jobs import Jobs, running_name
 from zaqar_lite.storage.base import MessageStore
 
@@ -34,8 +35,41 @@ _SMALLEST, _LARGEST, _BYTES = 20, 500, 1_048_576
 _PLANNED = 200
 _LONG = 1.0
 """Seconds; a longer step is followed by a smaller one: `_HELD_MS` must not end during a step."""
-_SHARE = 0.25
+_SHARE = 0.1
 """How long a job rests after a step, in parts of the step's time: the others have theirs."""
+
+
+class _Look(NamedTuple):
+    """What a step has found, and up to where; whether that is all; how many to look at next."""
+
+    found: Sequence[Message]
+    chosen: Sequence[Message]
+    gone: int
+    cursor: int
+    is_end: bool
+    size: int
+
+
+class _Ahead:
+    """What a job looks at next, while it still acts on what it has found."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[_Look] | None = None
+
+    def begin(self, look: Coroutine[None, None, _Look]) -> None:
+        """Begin to look, in a task."""
+        self._task = asyncio.create_task(look, name="job-look")
+
+    async def take(self, look: Callable[[], Coroutine[None, None, _Look]]) -> _Look:
+        """What was found ahead; where nobody has looked, what is found now."""
+        task, self._task = self._task, None
+        return await (look() if task is None else task)
+
+    async def stop(self) -> None:
+        """Look no more; what was found is not needed."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
 
 class JobRunner:
@@ -108,15 +142,27 @@ class JobRunner:
         Raises:
             RecordChanged: it is not this process's any more, or was cancelled.
         """
+        ahead = _Ahead()
+        try:
+            version = await self._steps(queue, job, version, ahead)
+        finally:
+            await ahead.stop()
+        job.ended_at = job.ended_at or self._clock.now_ms()
+        await self._jobs.end(queue, job, await self._hold(queue, job, version))
+
+    async def _steps(self, queue: QueueRef, job: Job, version: int, ahead: "_Ahead") -> int:
         time = asyncio.get_running_loop().time
         size = most = _SMALLEST
         while not job.is_over():
             began, before = time(), job.done
-            version = await self._hold(queue, job, version)
-            if job.is_over():
-                break
             try:
-                size, version = await self._step(queue, job, version, min(size, most))
+                look = await ahead.take(
+                    partial(self._look, queue, job, job.cursor, min(size, most))
+                )
+                size = look.size
+                if not look.is_end and _looks_ahead(job.order):
+                    ahead.begin(self._look(queue, job, look.cursor, min(size, most)))
+                version = await self._hold_and_act(queue, job, version, look)
             except (RecordChanged, Unavailable):
                 raise
             except ZaqarLiteError as exc:
@@ -126,15 +172,14 @@ class JobRunner:
                 logger.exception("a job of %s failed", running_name(queue, job.act))
                 job.state, job.error = "failed", "The server failed; its log tells why."
             if job.is_over():
-                job.ended_at = self._clock.now_ms()
+                break
             took = time() - began
             most = max(1, most // 2) if took > _LONG else min(_LARGEST, most * 2)
             rest = took * _SHARE
             if job.order.max_per_second is not None:
                 rest = max(rest, (job.done - before) / job.order.max_per_second - took)
-            if not job.is_over():
-                await asyncio.sleep(rest)
-        await self._jobs.end(queue, job, await self._hold(queue, job, version))
+            await asyncio.sleep(rest)
+        return version
 
     async def _hold(self, queue: QueueRef, job: Job, version: int) -> int:
         """Write how far it is, and that this process goes on, unless it was cancelled.
@@ -155,18 +200,15 @@ class JobRunner:
             job.state, job.ended_at = changed.state, changed.ended_at
             return await self._jobs.save(queue, job, record.version)
 
-    async def _step(self, queue: QueueRef, job: Job, version: int, size: int) -> tuple[int, int]:
-        """Look at some messages and act on those that are meant.
-
-        Answers how many to look at next, and the record's version.
-        """
+    async def _look(self, queue: QueueRef, job: Job, after: int, size: int) -> "_Look":
+        """Look at some messages behind a place, and choose those that are meant."""
         order, most = job.order, _most(job)
         if order.by is not None:
             size = min(size, _PLANNED)
         if order.ids is not None:
             size = min(size, most)
         chooser = Chooser(order.filter, job.created_at)
-        found, cursor, is_end = await self._page(queue, job, size, details=chooser.needs_attempts)
+        found, gone, cursor, is_end = await self._page(queue, job, after, size, chooser)
         now, any_state = self._clock.now_ms(), order.ids is not None or job.act is JobAct.REDRIVE
         chosen = [
             one
@@ -177,54 +219,81 @@ class JobRunner:
             chosen, is_end = chosen[:most], False
             cursor = chosen[-1].position
             found = [one for one in found if one.position <= cursor]
-        plan = {**self._bulk.plan_moves(job.act, chosen, order), **job.plan}
-        if order.by is not None and chosen and not order.dry_run:
-            job.plan = plan
-            version = await self._hold(queue, job, version)
-            if job.is_over():
-                return size, version
+        if order.by is not None and not order.dry_run:
+            job.plan = {**self._bulk.plan_moves(job.act, chosen, order), **job.plan}
+        average = sum(len(one.body) for one in found) // (len(found) or 1)
+        size = min(_LARGEST, max(_SMALLEST, _BYTES // (average + 1)))
+        return _Look(found, chosen, gone, cursor, is_end, size)
+
+    async def _hold_and_act(self, queue: QueueRef, job: Job, version: int, look: "_Look") -> int:
+        """Write how far the job is and act on what was chosen; answer the record's version.
+
+        Both at once, so that they share a batch of the store, unless the record has a plan, which
+        must be there before. What is done and not written yet is found done after a crash.
+
+        Raises:
+            RecordChanged: another process has it.
+        """
+        saving = asyncio.create_task(self._hold(queue, job, version), name="job-record")
+        try:
+            # It begins first, so the record tells how far the job is without this step.
+            await (saving if job.plan else asyncio.sleep(0))
+            if not job.is_over():
+                await self._act(queue, job, look)
+        finally:
+            version = await saving
+        return version
+
+    async def _act(self, queue: QueueRef, job: Job, look: "_Look") -> None:
+        """Act on what was chosen, and count it."""
+        order, chosen = job.order, look.chosen
         if len(job.sample) < SAMPLE and order.dry_run:
             job.sample += [_shown(one) for one in chosen[: SAMPLE - len(job.sample)]]
         job.selected += len(chosen)
         if chosen and not order.dry_run:
+            plan = job.plan or self._bulk.plan_moves(job.act, chosen, order)
             tally = await self._bulk.act(job.act, queue, chosen, order, plan)
             job.done += tally.done
             job.refuse(tally.refused)
-        job.cursor = cursor
-        for one in found:
+        job.cursor = look.cursor
+        job.refuse({"gone": look.gone})
+        for one in look.found:
             job.plan.pop(one.id, None)
-        job.examined += len(found)
-        if is_end or job.wants_all:
+        job.examined += len(look.found)
+        if (look.is_end or job.wants_all) and not job.is_over():
             job.state = "completed"
-        average = sum(len(one.body) for one in found) // (len(found) or 1)
-        return min(_LARGEST, max(_SMALLEST, _BYTES // (average + 1))), version
 
     async def _page(
-        self, queue: QueueRef, job: Job, size: int, *, details: bool
-    ) -> tuple[Sequence[Message], int, bool]:
-        """The next messages, up to where that is, and whether nothing is behind it."""
+        self, queue: QueueRef, job: Job, after: int, size: int, chooser: Chooser
+    ) -> tuple[Sequence[Message], int, int, bool]:
+        """The next messages, how many ids are gone, up to where that is, and whether it is all."""
         ids = job.order.ids
         if ids is not None:
-            some = ids[job.cursor : job.cursor + size]
+            some = ids[after : after + size]
             known = [one for one in some if is_message_id(one)]
             found = await self._messages.get_messages(queue, known)
-            job.refuse({"gone": len(some) - len(found)})
-            end = job.cursor + len(some)
-            return found, end, end >= len(ids)
+            end = after + len(some)
+            return found, len(some) - len(found), end, end >= len(ids)
         page = await self._messages.list_messages(
             queue,
             Selection(
                 size,
-                Marker(job.cursor),
+                Marker(after),
                 Marker(job.until),
                 include_claimed=True,
                 include_delayed=True,
-                details=details,
+                details=chooser.needs_attempts,
+                bare=not chooser.needs_content,
             ),
         )
         if page.marker is None or not page.messages:
-            return (), job.cursor, True
-        return page.messages, page.marker, page.marker >= job.until
+            return (), 0, after, True
+        return page.messages, 0, page.marker, page.marker >= job.until
+
+
+def _looks_ahead(order: Order) -> bool:
+    """Whether what is looked at next does not depend on what is done now."""
+    return order.ids is None and order.by is None and not (order.limit or order.max_per_second)
 
 
 def _most(job: Job) -> int:

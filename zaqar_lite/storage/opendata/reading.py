@@ -225,7 +225,9 @@ async def list_messages(db: State, queue: QueueRef, selection: Selection) -> Pag
         if examined:
             page.marker = after = reached
         if found:
-            page.messages = await read(db, there, found, now, details=selection.details)
+            page.messages = await read(
+                db, there, found, now, details=selection.details, bare=selection.bare
+            )
             if page.messages:
                 return page
         if examined < MAX_EXAMINED and len(found) < limit:
@@ -280,7 +282,13 @@ def _cuts(total: int, count: int) -> list[int]:
 
 
 async def read(
-    db: State, there: Queue, found: Sequence[Entry], now: int, *, details: bool = False
+    db: State,
+    there: Queue,
+    found: Sequence[Entry],
+    now: int,
+    *,
+    details: bool = False,
+    bare: bool = False,
 ) -> list[Message]:
     """Show entries to a reader, once everything they were changed by is durable."""
     epoch = there.epoch
@@ -289,7 +297,8 @@ async def read(
         told = await read_attempts(db, found)
         for message in messages:
             message.attempts = told.get(message.position, ())
-    await fill(db, there, found, messages)
+    if not bare:
+        await fill(db, there, found, messages)
     await db.committer.visible(epoch)
     return messages
 

@@ -30,6 +30,7 @@ queue's id is `project/name`. Readers step over types they do not know.
 import struct
 from collections.abc import Callable
 from enum import Enum
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -125,9 +126,10 @@ def queue_key(kind: RecordType, queue: bytes, page: int | None = None) -> bytes:
 
 def attempts_key(message_id: int, queue: bytes) -> bytes:
     """Key of the attempts of a message in one queue: the RFC's key, then the queue."""
-    return prefix(RecordType.ATTEMPTS) + _U64.pack(message_id) + terminated(queue)
+    return attempts_keys(queue)(message_id)
 
 
+@lru_cache(64)
 def attempts_keys(queue: bytes) -> Callable[[int], bytes]:
     """What makes the `attempts_key` of each message of a queue."""
     before, after, pack = prefix(RecordType.ATTEMPTS), terminated(queue), _U64.pack

@@ -183,6 +183,11 @@ def encode_consumer(consumer: str | int) -> bytes:
     return b"\x01" + parsed.bytes if str(parsed) == consumer else b"\x02" + utf8(consumer)
 
 
+@lru_cache(4096)
+def _uuid_text(raw: bytes) -> str:
+    return str(uuid.UUID(bytes=raw))
+
+
 def read_consumer(data: bytes, offset: int = 0) -> tuple[str, int]:
     """Read a ConsumerID as text; answer it and the offset after it.
 
@@ -191,7 +196,7 @@ def read_consumer(data: bytes, offset: int = 0) -> tuple[str, int]:
     kind, offset = take(data, offset, 1)
     if kind == b"\x01":
         raw, offset = take(data, offset, 16)
-        return str(uuid.UUID(bytes=raw)), offset
+        return _uuid_text(raw), offset
     if kind == b"\x02":
         return read_utf8(data, offset)
     if kind == b"\x03":
