@@ -38,7 +38,7 @@ def server(tmp_path: Path) -> Iterator[MovableServer]:
     """A server whose clock moves, for each test its own."""
     offset = tmp_path / "offset"
     env = {"ZAQAR_LITE_CLOCK_OFFSET_FILE": str(offset)}
-    with ServerProcess("memory://", env=env) as process:
+    with ServerProcess("memory://", "--admin-mode", "--pooling", env=env) as process:
         yield MovableServer(process, offset)
 
 
@@ -165,6 +165,7 @@ def everything(client: Client, server: MovableServer) -> list[str]:
     client.create_claim("invoices", limit=2)
     client.put_schedule("nightly", queue="reports", body=HOSTILE, cron="30 2 * * *")
     client.subscribe("mails", "http://127.0.0.1:65432/hook")
+    client.create_pool("archive", "redis://user:secret@127.0.0.1:1/0", weight=0)
     (letter, *_) = client.list_dead_letters("orders-dead")
     job = client.start_redrive("orders-dead", filter={}, dry_run=True)
     home = "/ui/p/default/"
@@ -183,6 +184,7 @@ def everything(client: Client, server: MovableServer) -> list[str]:
         f"{home}q/orders-dead/jobs/{job.id}",
         f"{home}schedules",
         f"{home}server",
+        f"{home}pools",
         f"{home}q/mails/m/nothing",
     ]
 
