@@ -6,6 +6,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from pyspark.logger import PySparkLogger
@@ -14,12 +15,15 @@ from pyspark.sql import SparkSession
 from tests.client.conftest import MovableServer
 from tests.server import ServerProcess
 from tests.services.process import missing
+from tests.services.s3 import S3Server
 from tests.spark.losing_proxy import LosingProxy
 from zaqar_lite.client import Client
 from zaqar_lite.spark import register
 from zaqar_lite.spark.session import session
 
 ROOT = Path(__file__).parents[2]
+# Spark's Python processes have the environment that its JVM was started in.
+os.environ.update(AWS_ACCESS_KEY_ID="testing", AWS_SECRET_ACCESS_KEY="testing")
 SETTINGS = {
     "ZAQAR_LITE_MAX_MESSAGES_PER_PAGE": "1000",
     "ZAQAR_LITE_MAX_MESSAGES_PER_CLAIM_OR_POP": "1000",
@@ -36,6 +40,18 @@ def plain_logs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PySparkLogger, "addHandler", logging.Logger.addHandler)
         yield
+
+
+def in_bucket(server: S3Server) -> str:
+    """Make a bucket, and return a place in it as Spark names it."""
+    name = f"ledger-{uuid.uuid4().hex}"
+    server.make_bucket(name)
+    where = {
+        "endpoint_override": server.url.removeprefix("http://"),
+        "scheme": "http",
+        "region": server.region,
+    }
+    return f"s3a://{name}/streams/orders?{urlencode(where)}"
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A driver for a test to kill: `python killed_driver.py SERVER PROXY QUEUE LETTERS PLACE`.
+"""A driver for a test to kill: `python killed_driver.py SERVER PROXY QUEUE LETTERS PLACE LEDGER`.
 
 It streams a queue into files by claiming, and hangs in the middle of the second batch. It moves
 dead letters through the proxy, which holds its deletes in the middle of the second batch.
@@ -21,13 +21,15 @@ from zaqar_lite.spark.session import session
 PLAN = Redrive(batch=10, server=False)
 
 
-def to_files(spark: SparkSession, server: str, queue: str, place: Path) -> StreamingQuery:
-    """Start to stream a queue into files, in batches of 40."""
+def to_files(
+    spark: SparkSession, server: str, queue: str, place: Path, ledger: str
+) -> StreamingQuery:
+    """Start to stream a queue into files, in batches of 40, with its claims in `ledger`."""
     rows = spark.readStream.format("zaqar").options(
         endpoint=server,
         queue=queue,
         mode="claim",
-        stateDir=(place / "ledger").as_uri(),
+        stateDir=ledger,
         maxMessagesPerTrigger="40",
     )
     return (
@@ -65,7 +67,7 @@ def main() -> None:
     target = Target(proxy, letters, page_size=5)
     moving = threading.Thread(target=lambda: jobs.redrive(spark, target, PLAN))
     moving.start()
-    to_files(spark, server, queue, Path(sys.argv[5])).awaitTermination()
+    to_files(spark, server, queue, Path(sys.argv[5]), sys.argv[6]).awaitTermination()
     moving.join()
 
 

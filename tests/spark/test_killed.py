@@ -7,9 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
+import pytest
 from pyspark.sql import SparkSession
 
+from tests.services.s3 import S3Server
+from tests.spark.conftest import in_bucket
 from tests.spark.killed_driver import PLAN, to_files
 from tests.spark.losing_proxy import LosingProxy
 from tests.spark.test_jobs import bodies, dead_letters
@@ -44,18 +48,45 @@ def kill_in_the_middle(words: list[str], proxy: LosingProxy, place: Path) -> Non
         driver.wait()
 
 
+class Scene(NamedTuple):
+    """Where a driver is killed."""
+
+    client: Client
+    proxy: LosingProxy
+    queue: str
+    place: Path
+
+
+@pytest.fixture
+def scene(client: Client, proxy: LosingProxy, queue: str, tmp_path: Path) -> Scene:
+    return Scene(client, proxy, queue, tmp_path)
+
+
 def test_a_killed_driver_loses_nothing_and_what_it_began_is_finished_once(
-    spark: SparkSession, client: Client, proxy: LosingProxy, queue: str, tmp_path: Path
+    spark: SparkSession, scene: Scene
 ) -> None:
+    kill_and_go_on(spark, scene, (scene.place / "ledger").as_uri())
+    assert not (scene.place / "file:").exists()  # a URI is no path
+
+
+@pytest.mark.skipif("ZAQAR_TEST_ALL" not in os.environ, reason="half a minute: tests/run --all")
+def test_a_killed_driver_goes_on_from_a_ledger_in_an_object_store(
+    spark: SparkSession, scene: Scene, s3_server: S3Server
+) -> None:
+    kill_and_go_on(spark, scene, in_bucket(s3_server))
+
+
+def kill_and_go_on(spark: SparkSession, scene: Scene, ledger: str) -> None:
+    """Kill a driver whose stream keeps its claims in `ledger`, and go on with another."""
+    client, proxy, queue, tmp_path = scene
     errors = [f"error {number}" for number in range(30)]
     letters = dead_letters(client, f"{queue}-source", errors)
     client.post_all(queue, range(100), in_flight=1)
     proxy.hold = lambda number: number >= 3  # two deletes a batch: in the middle of the second
     (tmp_path / "hang").touch()
-    kill_in_the_middle([client.url, proxy.url, queue, letters, str(tmp_path)], proxy, tmp_path)
+    words = [client.url, proxy.url, queue, letters, str(tmp_path), ledger]
+    kill_in_the_middle(words, proxy, tmp_path)
     (tmp_path / "hang").unlink()
-
-    assert not (tmp_path / "file:").exists()  # a URI is no path
 
     # In the middle, indeed: some is done, some is claimed, some was posted and not deleted.
     assert client.stats(queue).claimed == 40
@@ -63,7 +94,7 @@ def test_a_killed_driver_loses_nothing_and_what_it_began_is_finished_once(
     assert moved + client.stats(letters).total > len(errors)
 
     # The claims of the dead driver's stream are still its own: the next one goes on with them.
-    to_files(spark, client.url, queue, tmp_path).awaitTermination()
+    to_files(spark, client.url, queue, tmp_path, ledger).awaitTermination()
     lines = [json.loads(line) for line in written(tmp_path / "out")]
     assert sorted(int(line["body"]) for line in lines) == list(range(100))
     assert len({line["id"] for line in lines}) == 100

@@ -23,6 +23,8 @@ from pyspark.sql.types import (
 
 from tests.client.conftest import MovableServer
 from tests.server import ServerProcess
+from tests.services.s3 import S3Server
+from tests.spark.conftest import in_bucket
 from tests.spark.losing_proxy import LosingProxy
 from zaqar_lite.client import Client
 from zaqar_lite.spark.browse_stream import BrowseStream, DataLoss
@@ -267,9 +269,20 @@ def test_a_ledger_of_another_queue_checkpoint_or_running_query_is_refused(
 
 
 def test_a_ledger_on_a_file_system_without_locks_is_the_last_ones(tmp_path: Path) -> None:
-    def ledger() -> Ledger:
-        return Ledger(SharedFiles(fs.LocalFileSystem(), f"{tmp_path}/far/away/"), "q")
+    check_last_has_it(
+        lambda: Ledger(SharedFiles(fs.LocalFileSystem(), f"{tmp_path}/far/away/"), "q")
+    )
 
+
+def test_a_ledger_lies_in_an_object_store(s3_server: S3Server) -> None:
+    place = in_bucket(s3_server)
+    check_last_has_it(lambda: Ledger(place, "q"))
+    with pytest.raises(OptionError, match="belongs to the queue 'q'"):
+        Ledger(place, "other").open()
+
+
+def check_last_has_it(ledger: Callable[[], Ledger]) -> None:
+    """A ledger keeps what was written, and whoever opened it last has it."""
     rows = pa.table({"id": ["a", "b"]})
     dead = ledger()
     known = dead.open()
