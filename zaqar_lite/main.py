@@ -116,6 +116,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     waiting = services.waiting
     metrics.gauges["waiters"] = lambda: waiting.count - waiting.count_of(OWN_PROJECT)
     services.deliveries.told = metrics.delivered
+    services.deliveries.undeliverable.told = metrics.disabled
     janitor = Janitor(
         messages,
         management,

@@ -1,16 +1,20 @@
 """What deliveries must withstand: receivers that break off, and a store that is away."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from aiohttp import web
 
 from tests.api.conftest import Api, MakeApi, make_api  # noqa: F401 - a fixture
 from tests.push.receiver import Receiver
 from tests.push.test_delivering import LOOPBACK, subscribe
+from tests.services import start_redis
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.push.webhook import Webhooks
 from zaqar_lite.storage.memory.messages import MemoryMessageStore
@@ -18,6 +22,8 @@ from zaqar_lite.storage.memory.messages import MemoryMessageStore
 pytestmark = pytest.mark.anyio
 AT_ONCE = {"retries_with_no_delay": 10, "minimum_delay": 0, "maximum_delay": 10}
 TIME_OUT = 0.5
+AWAY = 30 if "ZAQAR_TEST_ALL" in os.environ else 3
+"""Seconds for which a store is away."""
 
 
 @pytest.fixture
@@ -143,3 +149,41 @@ async def test_deliveries_go_on_after_the_store_was_away(api: Api, away: Any) ->
             count = 0
             while {one.document["body"] for one in receiver.received} != set(range(301)):
                 count = len(await receiver.wait(count + 1, seconds=40))
+
+
+@pytest.mark.parametrize("how", ["killed", "paused"])
+async def test_deliveries_go_on_after_redis_was_away(make_api: MakeApi, how: str) -> None:  # noqa: F811
+    async def slowly(*_: Any) -> web.Response:
+        await asyncio.sleep(0.05)
+        return web.Response(status=204)
+
+    with start_redis(appendfsync="always") as redis:
+        (process,) = redis.processes
+        async with (
+            make_api(store=redis.url, delivery_allowed=LOOPBACK) as api,
+            Receiver(answer=slowly) as receiver,
+        ):
+            await subscribe(api, receiver.url)
+            await api.post(*({"body": n} for n in range(100)))
+            await receiver.wait(5)
+            if how == "killed":
+                process.kill()
+            else:
+                os.kill(process.pid, signal.SIGSTOP)
+            try:
+                await asyncio.sleep(AWAY)
+            finally:
+                if how == "killed":
+                    await asyncio.to_thread(redis.start)
+                else:
+                    os.kill(process.pid, signal.SIGCONT)
+            async with asyncio.timeout(60):
+                document = {"messages": [{"body": 100}]}
+                while True:
+                    if (await api.call("POST", "messages", document)).status_code == 201:
+                        break
+                    await asyncio.sleep(0.2)
+                api.advance(61)  # leases of claims whose answer was lost
+                count = 0
+                while {one.document["body"] for one in receiver.received} != set(range(101)):
+                    count = len(await receiver.wait(count + 1, seconds=60))

@@ -87,7 +87,7 @@ class Deliveries:
         self._log = log
         self._clock = clock
         self._confirmed_only = confirmed_only
-        self._undeliverable = Undeliverable(
+        self.undeliverable = Undeliverable(
             messages, queues, subscriptions, log, clock, disable_after=disable_after
         )
         self.told: Callable[[str], None] = lambda _: None
@@ -222,7 +222,7 @@ class Deliveries:
         if found is None:
             return  # it ended: nothing more is sent
         if delivery.until <= self._clock.now_ms() + _LEAST_LIFE_MS:
-            await self._undeliverable.bury(delivery, found, "the message's ttl ended")
+            await self.undeliverable.bury(delivery, found, "the message's ttl ended")
             return
         policy = await self._policy_of(queue)
         again = await self._deliver(delivery, found, policy, is_fresh=False)
@@ -254,7 +254,7 @@ class Deliveries:
     ) -> float | None:
         """Attempt the first delivery of a line; answer the seconds until it is tried again."""
         if delivery.until <= self._clock.now_ms() + _LEAST_LIFE_MS:
-            await self._undeliverable.bury(delivery, subscription, "the message's ttl ended")
+            await self.undeliverable.bury(delivery, subscription, "the message's ttl ended")
             return None
         policy = await self._policy_of(subscription.queue)
         again = await self._deliver(delivery, subscription, policy, is_fresh=False)
@@ -317,11 +317,13 @@ class Deliveries:
             case Fate.DONE:
                 return None
             case Fate.AGAIN if not is_late:
-                await self._undeliverable.check_failing(subscription)
+                await self.undeliverable.check_failing(subscription)
                 return delivery, result.wait
             case Fate.GONE:
-                await self._undeliverable.disable(subscription, "the receiver answered 410")
-        await self._undeliverable.bury(delivery, subscription, _why(result, is_late=is_late))
+                await self.undeliverable.disable(subscription, "the receiver answered 410")
+        await self.undeliverable.bury(delivery, subscription, _why(result, is_late=is_late))
+        if result.fate is not Fate.GONE:
+            await self.undeliverable.check_failing(subscription)
         return None
 
     async def _post_again(self, deliveries: Sequence[tuple[Delivery, float]]) -> None:

@@ -66,7 +66,10 @@ class DeliveryLog:
         return attempts[::-1]
 
     async def failing_since(self, subscription: Subscription) -> int | None:
-        """Since when all attempts have failed, by what is written; None when one succeeded."""
+        """Since when all attempts have failed; None when one succeeded, or none is written yet."""
+        pending = self._pending.get(f"{subscription.queue.project}/{subscription.name}")
+        if pending is not None and pending.succeeded_at:
+            return pending.failing_since
         record = await self._management.get_record(
             KIND, subscription.queue.project, subscription.name
         )

@@ -1,6 +1,7 @@
 """What becomes of deliveries that nothing mends, and of subscriptions that only fail."""
 
 import logging
+from collections.abc import Callable
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRef
@@ -37,6 +38,8 @@ class Undeliverable:
         self._log = log
         self._clock = clock
         self._disable_after_ms = disable_after * 1000
+        self.told: Callable[[], None] = lambda: None
+        """Called when a subscription was disabled."""
 
     async def bury(self, delivery: Delivery, subscription: Subscription, reason: str) -> None:
         """Keep what can't be delivered where its subscription says, or for who asks."""
@@ -73,6 +76,7 @@ class Undeliverable:
         """Stop to deliver to a subscription, and say so: in the log, and where it asked for it."""
         if not await self._subscriptions.disable(subscription, reason):
             return
+        self.told()
         await self._log.forget(subscription)
         logger.warning(
             "subscription %s of queue %r is disabled: %s",

@@ -153,6 +153,10 @@ class Families:
         self.deliveries = self._counter(
             "deliveries", "Attempts to deliver to subscribers.", outcome=DELIVERIES
         )
+        self.disabled = self._counter(
+            "disabled_subscriptions",
+            "Subscriptions disabled: the receiver answered 410, or has only failed for too long.",
+        )
         self.sweeps = self._counter("sweeps", "Steps of the sweep.")
         self.swept = self._counter("swept_entries", "Entries that the sweep tidied up.")
         self.sweep_seconds = self._counter("sweep_seconds", "Seconds spent in the sweep.")

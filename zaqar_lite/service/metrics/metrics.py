@@ -105,6 +105,10 @@ class Metrics:
         """Count an attempt to deliver."""
         self._row.add(self.families.deliveries.at(outcome))
 
+    def disabled(self) -> None:
+        """Count a subscription that was disabled."""
+        self._row.add(self.families.disabled.first)
+
     async def _tick(self) -> None:
         while True:
             self._show_gauges()
