@@ -7,6 +7,7 @@ import pytest
 from tests.contract.conftest import OpenStores
 from tests.contract.stores import DriverCase
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new
+from zaqar_lite.domain.errors import KeyReused
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import DeadLetter, DelayMode
 from zaqar_lite.domain.posts import NewMessage
@@ -73,6 +74,37 @@ async def test_a_batch_with_keys_is_stored_once(queue: QueueUnderTest, size: int
     again = await queue.post_all(messages)
     assert [answer.id for answer in again if answer.duplicate] == posted
     assert await queue.counts() == (size, 0, 0)
+
+
+async def test_keys_that_repeat_or_are_known_stand_for_one_message(
+    queue: QueueUnderTest, size: int
+) -> None:
+    (known,) = await queue.post(new("0", key="key-0"))
+    messages = [new(str(number // 2), key=f"key-{number // 2}") for number in range(size)]
+    for _ in range(2):  # the second time all are known, as a batch
+        posted = await queue.post(*messages, batch_key="batch")
+        assert posted[:2] == [known, known]
+        assert posted[::2][: size // 2] == posted[1::2]
+    again = await queue.post_all(messages)
+    assert [(answer.id, answer.duplicate) for answer in again] == [(one, True) for one in posted]
+    assert (await queue.counts())[0] == len(set(posted)) == (size + 1) // 2
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_key_that_was_used_for_another_message_refuses_the_batch(
+    queue: QueueUnderTest, size: int, is_known: bool
+) -> None:
+    messages = [new("x", key=f"key-{number}") for number in range(size)]
+    if is_known:
+        await queue.post(new("another", key=f"key-{size - 1}"))
+        messages[0] = messages[1]
+    else:
+        messages[-1] = new("another", key="key-0")
+    with pytest.raises(KeyReused) as refused:
+        await queue.post(*messages, batch_key="batch")
+    assert refused.value.index == size - 1
+    assert await queue.bodies() == ["another"][: int(is_known)]
+    assert await queue.post("other", batch_key="batch")  # the batch's key was not kept
 
 
 async def test_a_batch_is_claimed_and_acknowledged_whole(queue: QueueUnderTest, size: int) -> None:

@@ -23,6 +23,7 @@ track and a claim. A queue has these keys, `zl:<kind>:{<project>/<name>}`:
     keys      hash    idempotency key -> deadline, digest, ids
     forgets   zset    idempotency key by deadline
     outbox    list    dead letters on their way to other queues
+    staged    hash    the parts of a post that is committed and not whole yet (`posting.py`)
     inbox     hash    source -> number of the last letter that came from it
     sources   set     queues whose dead-letter queue this is
 

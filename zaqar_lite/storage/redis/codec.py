@@ -26,9 +26,11 @@ The attempts of a message, oldest first, are beside it:
     14  ended at 6   wait 6   outcome 1   reason 1+n (255: none)   detail 2+n (65535: none)   client
 
 The entry of an idempotency key has the ids that it answers; those of versions without digests
-had neither the 1 nor the digest, which is told by the length:
+had neither the 1 nor the digest, which is told by the length. That of a long post whose messages
+were all new has the first position and the random halves of the ids:
 
     0   deadline 6   1   digest 16   ids 16 each
+    0   deadline 6   2   digest 16   position 8   randomness 8 each
 
 A client is one byte of kind and: 0 length 2 and UTF-8; 1 the 16 bytes of a dashed UUID;
 2 those of 32 hex digits.
@@ -53,7 +55,7 @@ _HEX = re.compile(r"[0-9a-f]{32}")
 _FLAGS_AND_OFFSET = Struct(">BH")
 _RECORD = Struct(">HIHIBIHI8sBH")
 _TRACK = Struct(">HIBII16sHBHI6xI")
-_COMPANION = Struct(">HIH")
+_COMPANION = Struct(">IIH")
 _NO_ORIGIN = 32_768
 _HAS_PRIORITY, _HAS_HEADERS = 1, 2
 _HELD, _PARKED, _REMEMBERED, _WAITS = 8, 16, 32, 64
@@ -91,7 +93,7 @@ def _client_length(data: bytes, at: int) -> int:
 
 
 def pack_new(message: NewMessage, client: bytes, randomness: bytes) -> bytes:
-    """Write a new message as `post.lua` takes it: ttl, delay, and the record after its `d`."""
+    """Write a new message as scripts take it: ttl, delay, and the record after its `d`."""
     flags, extra = 0, b""
     if message.headers:
         flags, extra = _HAS_HEADERS, json.dumps(dict(message.headers)).encode()
@@ -112,16 +114,31 @@ def pack_new(message: NewMessage, client: bytes, randomness: bytes) -> bytes:
 
 
 def pack_companion(number: int, companion: Companion, client: bytes, randomness: bytes) -> bytes:
-    """Write a companion of the `number`-th message as `post.lua` takes it."""
-    new = NewMessage(companion.body, companion.ttl_ms, companion.delay_ms)
+    """Write a companion of the `number`-th message, whose id has `randomness`, as scripts take it.
+
+    It has the random half of the id, the script writes the position before it.
+    """
+    body = companion.body_with("0" * 16 + randomness.hex())
+    new = NewMessage(body, companion.ttl_ms, companion.delay_ms)
     rest, tag = pack_new(new, client, randomness), tag_of(companion.queue).encode()
-    id_at = len(rest) - len(companion.body) + companion.id_at
+    id_at = len(rest) - len(body) + companion.id_at
     return _COMPANION.pack(number, id_at, len(tag)) + tag + rest
 
 
 def pack_key(key: IdempotencyKey | None) -> bytes:
-    """Write an idempotency key as `post.lua` takes it; nothing where there is none."""
+    """Write an idempotency key as scripts take it; nothing where there is none."""
     return b"" if key is None else key.digest + key.text.encode()
+
+
+def read_ids(kind: int, packed: bytes) -> list[str]:
+    """The ids in the entry of an idempotency key."""
+    if kind == 1:
+        return [packed[at : at + 16].hex() for at in range(0, len(packed), 16)]
+    first = _number(packed[:8], "big")
+    return [
+        f"{first + number:016x}{packed[8 * number + 8 : 8 * number + 16].hex()}"
+        for number in range(len(packed) // 8 - 1)
+    ]
 
 
 def new_randomness(count: int) -> list[bytes]:

@@ -22,10 +22,15 @@ class FollowUps:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[bool]] = set()
 
-    async def run(self, work: Coroutine[Any, Any, object]) -> bool:
-        """Do the work, or leave it to go on after a moment; answer whether it is done."""
+    async def run(
+        self, work: Coroutine[Any, Any, object], patience: float | None = _PATIENCE
+    ) -> bool:
+        """Do the work, or leave it to go on after a moment; answer whether it is done.
+
+        The moment is `patience` in seconds; None waits until the work has ended.
+        """
         task = self.begin(work)
-        await asyncio.wait({task}, timeout=_PATIENCE)
+        await asyncio.wait({task}, timeout=patience)
         return task.done() and task.result()
 
     def begin(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[bool]:

@@ -1,10 +1,9 @@
 """How much long work is on its way to Redis at once, so that short scripts wait for little of it.
 
 Redis runs one script after the other: whatever is on its way before a short one is what that one
-waits for. A post of 5,000 messages takes 20 to 30 ms there and stays one script, because it becomes
-visible all at once; but this process sends the next long one only when Redis has answered the one
-before, and what other requests sent meanwhile has its turn in between. Projects that wait have
-their turns one after the other, however much each of them has waiting.
+waits for. So this process sends the next long script only when Redis has answered the one before,
+and what other requests sent meanwhile has its turn in between. Projects that wait have their turns
+one after the other, however much each of them has waiting.
 """
 
 import asyncio
@@ -14,6 +13,8 @@ from contextlib import asynccontextmanager
 
 SHORT = 20
 """Messages up to which a post is sent at once: it takes as long as a claim of twenty."""
+PART = 250
+"""Messages that one script stores at most: 1 to 2 ms."""
 ROOM = 250
 """Messages that longer posts on their way have in all, but for the last of them: 1 to 2 ms."""
 

@@ -21,16 +21,19 @@ read them. Letters of a source must arrive in the order of their numbers: where 
 them, the outbox is read from its beginning.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache
 from itertools import groupby
+from typing import Any
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable, Unsupported
 from zaqar_lite.domain.models import Message, QueueRef, Retries, Swept
 from zaqar_lite.storage.base import MAX_EXAMINED, RetriesOf
 from zaqar_lite.storage.redis.codec import pack_backoff, pack_letter
+from zaqar_lite.storage.redis.in_flight import PART, InFlight
 from zaqar_lite.storage.redis.keys import EVERYWHERE, Keys, keys_of, ref_of, tag_of
 from zaqar_lite.storage.redis.router import Router
 from zaqar_lite.storage.redis.scripts import load
@@ -53,6 +56,40 @@ class Sweeper:
     def __init__(self, router: Router, clock: Clock) -> None:
         self._router = router
         self._clock = clock
+        self._in_flight = InFlight()
+        self._finishing: dict[str, asyncio.Task[None]] = {}
+
+    async def finish(self, keys: Keys) -> None:
+        """Store the parts of a post that is committed to a queue; one task of this process does.
+
+        Those who wait for it go on in the order in which they came, so no crowd of long posts
+        keeps a reader out.
+        """
+        task = self._finishing.get(keys.tag)
+        if task is None:
+            task = self._finishing[keys.tag] = self._router.begin(self._publish(keys))
+            task.add_done_callback(lambda _: self._finishing.pop(keys.tag, None))
+        await asyncio.shield(task)
+
+    async def _publish(self, keys: Keys) -> None:
+        status = b"more"
+        while status == b"more":
+            async with self._in_flight.work(ref_of(keys.tag).project, PART):
+                (status,) = await self._router.run(
+                    load("publish"), keys, self._clock.offset_ms, repeatable=True
+                )
+
+    async def _run(
+        self, script: str, keys: Keys, *words: str | bytes | int, repeatable: bool = True
+    ) -> Any:  # noqa: ANN401 - a reply is what the script made it
+        """Run a script on a queue when no post in parts is under way there."""
+        while True:
+            reply = await self._router.run(
+                load(script), keys, self._clock.offset_ms, *words, repeatable=repeatable
+            )
+            if reply[0] != b"busy":
+                return reply
+            await self.finish(keys)
 
     async def register(self, keys: Keys, instant: int) -> None:
         """Let the sweep visit a queue at an instant (ms)."""
@@ -97,13 +134,11 @@ class Sweeper:
         for script, some, skipped in (("accept", dead, start), ("bring", companions, start + 2)):
             if not some:
                 continue
-            _, instant = await self._router.run(
-                load(script),
+            _, instant = await self._run(
+                script,
                 target,
-                self._clock.offset_ms,
                 source.tag,
                 *(letter[:8] + letter[skipped:] for letter in some),
-                repeatable=True,
             )
             if instant:
                 await self.register(target, instant)
@@ -114,16 +149,14 @@ class Sweeper:
     ) -> None:
         """Let messages of another store into a queue, as letters from a queue that is none."""
         now = self._clock.now_ms()
-        _, instant = await self._router.run(
-            load("accept"),
+        _, instant = await self._run(
+            "accept",
             target,
-            self._clock.offset_ms,
             f"adopted:{source}",
             *(
                 (number * _MOST_ADOPTED + place).to_bytes(8, "big") + pack_letter(message, now)
                 for place, message in enumerate(messages)
             ),
-            repeatable=True,
         )
         if instant:
             await self.register(target, instant)
@@ -202,12 +235,12 @@ class Sweeper:
                 letters,
                 following,
                 now,
-            ) = await self._router.run(
-                load("sweep"),
+            ) = await self._run(
+                "sweep",
                 keys,
-                self._clock.offset_ms,
                 *("", "", budget),
                 *policy_words(queue, retries, armed_until),
+                repeatable=False,
             )
             total = _sum(total, Swept(expired, promoted, lapsed, 0, forgotten))
             if status != b"arm":

@@ -45,7 +45,7 @@ from zaqar_lite.storage.redis.codec import (
     read_messages,
 )
 from zaqar_lite.storage.redis.connection import Connection
-from zaqar_lite.storage.redis.in_flight import ROOM, InFlight
+from zaqar_lite.storage.redis.in_flight import ROOM
 from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.news import POLL_INTERVAL_MS, News
 from zaqar_lite.storage.redis.posting import Posting
@@ -75,8 +75,7 @@ class RedisMessageStore(MessageStore):
     def __init__(self, connection: Connection, clock: Clock, options: StoreOptions) -> None:
         self._connection = connection
         self._runner = Runner(connection, clock)
-        self._in_flight = InFlight()
-        self._posting = Posting(self._runner, self._in_flight, options)
+        self._posting = Posting(self._runner, options)
         self._claiming = Claiming(self._runner)
         self._indexes = RecordIndexes(connection.router, clock, connection.follow_ups)
         self._listed = 0
@@ -123,7 +122,7 @@ class RedisMessageStore(MessageStore):
         client = b"" if exclude_client_id is None else pack_client(exclude_client_id)
         last: int | None = None
 
-        async def read() -> Any:  # noqa: ANN401 - a reply is what the script made it
+        async def read(cost: int = 0) -> Any:  # noqa: ANN401 - a reply is what the script made it
             return await self._runner.run(
                 queue,
                 "list",
@@ -135,6 +134,7 @@ class RedisMessageStore(MessageStore):
                 "c" * include_claimed + "d" * include_delayed,
                 "1" if selection.details else "",
                 repeatable=True,
+                cost=cost,
             )
 
         reply = await read()
@@ -146,8 +146,7 @@ class RedisMessageStore(MessageStore):
                 after = position, b""
             if at_end or len(reply) > 5:
                 return Page(read_messages(reply, 5, now), last)
-            async with self._in_flight.work(queue.project, ROOM):
-                reply = await read()
+            reply = await read(ROOM)
 
     async def get_messages(
         self, queue: QueueRef, ids: Collection[str], *, details: bool = False

@@ -1,36 +1,140 @@
-"""Posting to Redis: one script a post, long ones in turns."""
+"""Posting to Redis: one script for a short post; a long one is committed whole and stored in parts.
+
+A script holds up everybody, so none may store more than `PART` messages. The parts of a longer post
+are put aside in one step, which decides all there is to decide and takes the positions
+(`stage.lua`). From then on it is committed, and every script that reads or stores messages of that
+queue answers 'busy' until `publish.lua` has stored the last part: whoever meets that, the poster,
+another call, another process or the sweep, goes on with it, a part at a time. So the post
+becomes visible all at once, a crash at any moment leaves all of it or nothing, and other queues
+wait for one part at most.
+
+Which of its idempotency keys are known is read before (`recall.lua`), in steps too, under a note
+that makes other posts with keys to this queue wait; the note ends by itself.
+"""
 
 import asyncio
-from collections.abc import Sequence
-from itertools import repeat
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count, repeat
 from typing import Any, NoReturn
 
 from zaqar_lite.domain.errors import KeyReused, LimitReached
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
-from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.redis.codec import (
     new_randomness,
     pack_client,
     pack_companion,
     pack_key,
     pack_new,
+    read_ids,
 )
-from zaqar_lite.storage.redis.in_flight import SHORT, InFlight
+from zaqar_lite.storage.redis.in_flight import PART, SHORT
 from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.runner import Runner
 
+_PART_BYTES = 262_144
+"""Bytes of words after which a part ends."""
 _ANSWERED = 500
 """Messages whose ids are written in one step of the event loop."""
+_PAUSE = 0.005
+"""Seconds until a post comes again while another one decides by the keys of its queue."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The messages of a post that are sent: of those that have the same key only the first."""
+
+    messages: Sequence[NewMessage]
+    numbers: Sequence[int]
+    """Which messages of the post they are."""
+    places: Sequence[int]
+    """Which of the sent stands for each message of the post; empty where all are sent."""
+    client: bytes
+    keyed: bool
+    conflict: int | None = None
+    """The first message whose key stands for another one of the post; it is not sent."""
+    randomness: Sequence[bytes] = field(init=False)
+    companions: int = field(init=False)
+    known: list[bytes] = field(default_factory=list)
+    """The ids that stand for the sent already, empty for new ones; none where all are new."""
+
+    def __post_init__(self) -> None:
+        self.randomness = new_randomness(len(self.messages))
+        self.companions = sum([len(message.companions) for message in self.messages])
+
+    def blobs(self, some: slice) -> list[bytes]:
+        """Messages as scripts take them."""
+        return list(map(pack_new, self.messages[some], repeat(self.client), self.randomness[some]))
+
+    def keys(self, some: slice) -> list[bytes]:
+        """The keys of messages, empty where one has none."""
+        return [pack_key(message.idempotency_key) for message in self.messages[some]]
+
+    def letters(self, some: slice, start: int) -> list[bytes]:
+        """The companions of messages, which are counted from `start` on."""
+        return [
+            pack_companion(number, one, self.client, own)
+            for number, (message, own) in enumerate(
+                zip(self.messages[some], self.randomness[some], strict=True), start
+            )
+            for one in message.companions
+        ]
+
+    def packed_places(self) -> bytes:
+        """`places` as scripts take them, counted from 1."""
+        return b"".join([(place + 1).to_bytes(4, "big") for place in self.places])
+
+    def packed_ids(self) -> bytes:
+        """The ids of the sent as `stage.lua` takes them."""
+        if not self.places and not any(self.known):
+            return b"2" + b"".join(self.randomness)
+        new = count()
+        return b"1" + b"".join(
+            [
+                known or next(new).to_bytes(8, "big") + own
+                for known, own in zip(self.known or repeat(b""), self.randomness, strict=False)
+            ]
+        )
+
+    def new(self) -> "_Batch":
+        """What is left to store when the keys of the sent are known."""
+        if not any(self.known):
+            return self
+        chosen = [at for at, known in enumerate(self.known) if not known]
+        new = _Batch([self.messages[at] for at in chosen], (), (), self.client, self.keyed)
+        new.randomness = [self.randomness[at] for at in chosen]
+        return new
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """All as `publish.lua` takes it."""
+        for start in range(0, len(self.messages), PART):
+            some = slice(start, start + PART)
+            words = self.blobs(some)
+            if self.keyed:
+                words = [word for pair in zip(words, self.keys(some), strict=True) for word in pair]
+            for part in _cut(words, b"k" if self.keyed else b"m", start):
+                yield part
+            await asyncio.sleep(0)  # a large post must not hold up the others of this process
+        if self.companions:
+            for start in range(0, len(self.messages), PART):
+                for part in _cut(self.letters(slice(start, start + PART), start), b"c", 0):
+                    yield part
+                await asyncio.sleep(0)
 
 
 class Posting:
-    """Store messages; those of long posts share the room that is in flight."""
+    """Store messages."""
 
-    def __init__(self, runner: Runner, in_flight: InFlight, options: StoreOptions) -> None:
+    def __init__(self, runner: Runner, options: StoreOptions) -> None:
         self._runner = runner
-        self._in_flight = in_flight
         self._options = options
+        self._bounds = (
+            options.idempotency_window_ms,
+            options.max_idempotency_keys,
+            options.max_messages,
+        )
 
     async def post(
         self,
@@ -42,66 +146,100 @@ class Posting:
         version: int | None,
     ) -> Sequence[Posted]:
         """Store messages; see the seam."""
-        client = pack_client(client_id)
-        randomness = new_randomness(len(messages))
-        keyed = any(message.idempotency_key is not None for message in messages)
-        options = self._options
-        blobs: list[bytes] = []
-        for start in range(0, len(messages), MAX_EXAMINED):
-            if start:
-                await asyncio.sleep(0)  # a large batch must not hold up the others of this process
-            some = slice(start, start + MAX_EXAMINED)
-            blobs += map(pack_new, messages[some], repeat(client), randomness[some])
-        companions = [
-            pack_companion(number, one, client, own)
-            for number, (message, own) in enumerate(zip(messages, randomness, strict=True), 1)
-            for one in message.companions
-        ]
-        words: Sequence[str | bytes | int] = (
-            "" if version is None else version,
-            options.idempotency_window_ms,
-            options.max_idempotency_keys,
-            options.max_messages,
-            pack_key(batch_key),
-            len(messages),
-            len(companions),
-            *blobs,
-            *companions,
-            *([pack_key(message.idempotency_key) for message in messages] if keyed else ()),
-        )
-        if len(messages) + len(companions) <= SHORT:
-            status, *rest = await self._send(queue, words)
+        batch = _arrange(messages, pack_client(client_id))
+        words = "" if version is None else version, *self._bounds, pack_key(batch_key)
+        cost = len(batch.messages) + batch.companions
+        if is_long := cost > PART or batch.conflict is not None:
+            reply = await self._commit(queue, batch, words, batch_key is not None)
         else:
-            async with self._in_flight.work(queue.project, len(messages) + len(companions)):
-                status, *rest = await self._send(queue, words)
+            all_of_it = slice(None)
+            reply = await self._send(
+                queue,
+                "post",
+                *words,
+                len(batch.messages),
+                batch.companions,
+                batch.packed_places(),
+                *batch.blobs(all_of_it),
+                *(batch.letters(all_of_it, 1) if batch.companions else ()),
+                *(batch.keys(all_of_it) if batch.keyed else ()),
+                cost=cost if cost > SHORT else 0,
+            )
+        status, *rest = reply
         if status == b"known":
-            known = rest[1]
-            return [
-                Posted(known[at : at + 16].hex(), duplicate=True) for at in range(0, len(known), 16)
-            ]
+            return [Posted(one, duplicate=True) for one in read_ids(*rest)]
         if status != b"ok":
-            self._refuse(queue, status, *rest)
+            self._refuse(queue, batch, status, *rest)
         instant, first, *known = rest
         await self._runner.register(queue, instant)
-        if companions:
+        if is_long:
+            await self._runner.finish(queue)
+        if batch.companions:
             self._runner.send(queue)
-        return await _posted(int.from_bytes(first, "big"), randomness, known)
+        batch.known += known
+        return await _posted(batch, int.from_bytes(first, "big"))
 
-    async def _send(self, queue: QueueRef, words: Sequence[str | bytes | int]) -> Sequence[Any]:
+    async def _commit(
+        self, queue: QueueRef, batch: _Batch, words: Sequence[str | bytes | int], is_keyed: bool
+    ) -> Sequence[Any]:
+        """Commit a long post, or refuse it; answer as the script of a short one does."""
+        while True:
+            ticket = os.urandom(8) if batch.keyed else b""
+            if ticket and (refused := await self._recall(queue, batch, words, ticket)):
+                return refused
+            new = batch.new()
+            reply = await self._send(
+                queue,
+                "stage",
+                *words,
+                len(new.messages),
+                sum([message.idempotency_key is not None for message in new.messages]),
+                batch.packed_places(),
+                max([message.ttl_ms for message in new.messages], default=0),
+                "1" if new.companions else "",
+                ticket,
+                batch.packed_ids() if is_keyed else b"",
+                *[part async for part in new.parts()],
+                cost=PART,
+            )
+            if reply[0] != b"late":
+                return reply
+
+    async def _recall(
+        self, queue: QueueRef, batch: _Batch, words: Sequence[str | bytes | int], ticket: bytes
+    ) -> Sequence[Any] | None:
+        """Read which keys of a batch are known; what refuses it, or answers it, or None."""
+        batch.known.clear()
+        for start in range(0, len(batch.messages), PART):
+            keys = batch.keys(slice(start, start + PART))
+            reply = await self._send(queue, "recall", *words, ticket, *keys, cost=PART)
+            if reply[0] != b"ok":
+                return reply
+            batch.known += reply[1:]
+            if b"!" in reply:
+                return b"reused", batch.known.index(b"!")
+        return None if batch.conflict is None else (b"reused", len(batch.messages))
+
+    async def _send(
+        self, queue: QueueRef, script: str, *words: str | bytes | int, cost: int
+    ) -> Sequence[Any]:
+        """Run a script of a post, again where it has to wait for something."""
         run = self._runner.run
-        reply = await run(queue, "post", *words)
-        if reply[0] == b"arm":
-            await self._runner.sweeper.register(keys_of(queue), reply[1])
-            reply = await run(queue, "post", *words)
-        while reply[0] == b"full" and (await run(queue, "make_room"))[1]:
-            reply = await run(queue, "post", *words)
-        answer: Sequence[Any] = reply
-        return answer
+        while True:
+            reply: Sequence[Any] = await run(queue, script, *words, cost=cost)
+            if reply[0] == b"arm":
+                await self._runner.sweeper.register(keys_of(queue), reply[1])
+            elif reply[0] == b"wait":
+                await asyncio.sleep(_PAUSE)
+            elif reply[0] != b"full" or not (await run(queue, "make_room"))[1]:
+                return reply
 
-    def _refuse(self, queue: QueueRef, status: bytes, number: int = 0) -> NoReturn:
+    def _refuse(self, queue: QueueRef, batch: _Batch, status: bytes, number: int = 0) -> NoReturn:
         options = self._options
         if status == b"reused":
-            raise KeyReused(None if number < 0 else number)
+            if number < 0:
+                raise KeyReused(None)
+            raise KeyReused([*batch.numbers, batch.conflict][number])
         if status == b"full":
             raise LimitReached(
                 f"The queue {queue.name!r} may hold {options.max_messages} messages."
@@ -113,23 +251,71 @@ class Posting:
         )
 
 
-async def _posted(
-    first: int, randomness: Sequence[bytes], known: Sequence[bytes]
-) -> Sequence[Posted]:
-    """The answers of a post: stored ones have consecutive positions; `known` ids are others'."""
-    posted: list[Posted] = []
-    for start in range(0, len(randomness), _ANSWERED):
+def _arrange(messages: Sequence[NewMessage], client: bytes) -> _Batch:
+    """Leave out messages whose key an earlier one has, and what is behind a key used for two."""
+    everything = range(len(messages))
+    if all(message.idempotency_key is None for message in messages):
+        return _Batch(messages, everything, (), client, keyed=False)
+    firsts: dict[str, int] = {}
+    numbers: list[int] = []
+    places: list[int] = []
+    conflict = None
+    for number, message in enumerate(messages):
+        key, place = message.idempotency_key, len(numbers)
+        if key is not None:
+            place = firsts.setdefault(key.text, place)
+        if place == len(numbers):
+            numbers.append(number)
+        elif key != messages[numbers[place]].idempotency_key:
+            conflict = number
+            break
+        places.append(place)
+    if len(numbers) == len(messages):
+        return _Batch(messages, everything, (), client, keyed=True)
+    sent = [messages[number] for number in numbers]
+    return _Batch(sent, numbers, places, client, True, conflict)
+
+
+def _cut(words: Sequence[bytes], kind: bytes, before: int) -> Iterator[bytes]:
+    """Make parts of words: of so many messages and bytes at most, or of one message."""
+    step = 2 if kind == b"k" else 1
+    part: list[bytes] = []
+    size = 0
+    for at in range(0, len(words), step):
+        if part and (len(part) > 2 * step * PART or size + len(words[at]) > _PART_BYTES):
+            yield b"".join(part)
+            part, size = [], 0
+        if not part:
+            part.append(kind + (0 if kind == b"c" else before + at // step).to_bytes(4, "big"))
+        for word in words[at : at + step]:
+            part += len(word).to_bytes(4, "big"), word
+        size += len(words[at])
+    if part:
+        yield b"".join(part)
+
+
+async def _posted(batch: _Batch, first: int) -> Sequence[Posted]:
+    """The answers of a post: what was stored has consecutive positions."""
+    sent: list[Posted] = []
+    for start in range(0, len(batch.messages), _ANSWERED):
         if start:
             await asyncio.sleep(0)  # as above
-        halves = randomness[start : start + _ANSWERED]
-        if not known:
-            posted += [Posted(f"{n:016x}{half.hex()}") for n, half in enumerate(halves, first)]
+        halves = batch.randomness[start : start + _ANSWERED]
+        if not batch.known:
+            sent += [Posted(f"{n:016x}{half.hex()}") for n, half in enumerate(halves, first)]
             first += len(halves)
             continue
-        for half, other in zip(halves, known[start : start + _ANSWERED], strict=True):
+        for half, other in zip(halves, batch.known[start : start + _ANSWERED], strict=True):
             if other:
-                posted.append(Posted(other.hex(), duplicate=True))
+                sent.append(Posted(other.hex(), duplicate=True))
             else:
-                posted.append(Posted(f"{first:016x}{half.hex()}"))
+                sent.append(Posted(f"{first:016x}{half.hex()}"))
                 first += 1
+    if not batch.places:
+        return sent
+    stands_for = set[int]()
+    posted = []
+    for place in batch.places:
+        posted.append(sent[place]._replace(duplicate=True) if place in stands_for else sent[place])
+        stands_for.add(place)
     return posted

@@ -153,12 +153,12 @@ class Router(ABC):
             raise ConnectionLost(reason, sent=False)
         task = self._opening.get(node)
         if task is None:
-            task = self._opening[node] = self._begin(self._open_now(node))
+            task = self._opening[node] = self.begin(self._open_now(node))
             task.add_done_callback(lambda _: self._opening.pop(node, None))
         # Shielded: a caller that goes away must not take the connection of the others with it.
         return await asyncio.shield(task)
 
-    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Do what several callers may wait for; it ends with the router, not with its callers."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -234,7 +234,7 @@ class SentinelRouter(Router):
     async def _node(self, slot: int) -> Any:  # noqa: ANN401
         if self._master is None:
             if self._asking is None or self._asking.done():
-                self._asking = self._begin(self._ask())
+                self._asking = self.begin(self._ask())
             self._master = await asyncio.shield(self._asking)
         return self._master
 
@@ -282,7 +282,7 @@ class ClusterRouter(Router):
     async def _node(self, slot: int) -> Any:  # noqa: ANN401
         if slot not in self._map:
             if self._reading is None or self._reading.done():
-                self._reading = self._begin(self._read_map())
+                self._reading = self.begin(self._read_map())
             await asyncio.shield(self._reading)
         try:
             return self._map[slot]

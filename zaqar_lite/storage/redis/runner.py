@@ -1,12 +1,14 @@
 """How an operation runs its script on a queue, and what it does when the script has answered."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.redis.connection import Connection
+from zaqar_lite.storage.redis.in_flight import InFlight
 from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.letters import ARMED_MS, Sweeper
 from zaqar_lite.storage.redis.scripts import load
@@ -22,22 +24,36 @@ class Runner:
         self._clock = clock
         self._follow_ups = connection.follow_ups
         self.sweeper = Sweeper(connection.router, clock)
+        self._in_flight = InFlight()
         self._sending: dict[QueueRef, bool] = {}
         self._armed: dict[QueueRef, int] = {}
 
     async def run(
-        self, queue: QueueRef, script: str, *words: str | bytes | int, repeatable: bool = False
+        self,
+        queue: QueueRef,
+        script: str,
+        *words: str | bytes | int,
+        repeatable: bool = False,
+        cost: int = 0,
     ) -> Any:  # noqa: ANN401 - a reply is what the script made it
         """Run a script on a queue; again as long as it only brought the queue up to now.
+
+        One that has a `cost` (in messages) waits for its turn; a post in parts is finished first.
 
         Raises:
             QueueChanged: the script found the record at another version.
         """
         keys = keys_of(queue)
         while True:
-            reply = await self._router.run(
-                load(script), keys, self._clock.offset_ms, *words, repeatable=repeatable
-            )
+            call = partial(self._router.run, load(script), keys, self._clock.offset_ms, *words)
+            if cost:
+                async with self._in_flight.work(queue.project, cost):
+                    reply = await call(repeatable=repeatable)
+            else:
+                reply = await call(repeatable=repeatable)
+            if reply[0] == b"busy":
+                await self.sweeper.finish(keys)
+                continue
             if reply[0] == b"changed":
                 raise QueueChanged(f"The queue {queue.name!r} changed or was deleted meanwhile.")
             if reply[0] == b"again" and len(reply) == 3:
@@ -48,6 +64,10 @@ class Runner:
         """Let the sweep visit a queue at an instant (ms), unless it is 0."""
         if instant:
             await self._follow_ups.run(self.sweeper.register(keys_of(queue), instant))
+
+    async def finish(self, queue: QueueRef) -> None:
+        """Store the parts of a post that is committed, or leave the rest to whoever comes next."""
+        await self._follow_ups.run(self.sweeper.finish(keys_of(queue)), patience=None)
 
     def armed_until(self, queue: QueueRef) -> int:
         """Until when the sweep is known to come to a queue, so that letters may leave it; or 0."""

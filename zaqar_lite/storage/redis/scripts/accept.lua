@@ -7,7 +7,7 @@
 -- key expiry: zset, every position by its deadline (ms); expires by `keep`
 -- key ids: hash, id -> position of each dead letter, whose id holds another; expires by `keep`
 -- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
--- include: ready delays tracks
+-- include: whole ready delays tracks
 
 -- Track, attempts and record of a letter. One that an earlier version sent has no attempts.
 local function read_letter(letter)

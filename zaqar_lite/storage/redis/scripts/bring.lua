@@ -6,7 +6,7 @@
 -- key brought: zset, source by the sequence number of its last companion; kept for a day, expires
 -- key due: zset, positions by d (ms); expires by `keep`
 -- key waiting: zset, score 0, the same positions, for listing; expires by `keep`
--- include: ready
+-- include: whole ready
 local came = tonumber(redis.call('ZSCORE', brought, ARGV[2]) or 0)
 local fresh = {}
 for i = 3, #ARGV do

@@ -1,7 +1,7 @@
 -- Hand out ready messages under a claim.
 -- ARGV: 1 offset, 2 version, 13 claim ttl (ms), 14 grace (ms), 16 client; the others: take
 -- Answers: status, now, examined, moved, instant to register; of each: see take.
--- include: version take
+-- include: whole version take
 local id, ttl, grace, client = ARGV[3], tonumber(ARGV[13]), tonumber(ARGV[14]), ARGV[16]
 local status, taken, moved = take()
 local answer = {status, now, spent + #taken, moved, 0}

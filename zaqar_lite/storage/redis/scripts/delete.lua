@@ -2,7 +2,7 @@
 -- ARGV: 1 offset, 2 'any' (regardless of claims) or 'held', 3 number of claim ids n,
 --       4..3+n claim ids, 4+n.. ids (16 bytes each)
 -- Answers: 'ok'; or 'refused' and, for each that is, its id and 'claimed' or 'free'.
--- include: claims delays forget locate
+-- include: whole claims delays forget locate
 local count = tonumber(ARGV[3])
 local named = {}
 for i = 4, 3 + count do

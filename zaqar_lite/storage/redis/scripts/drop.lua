@@ -8,7 +8,7 @@
 -- key inbox: hash, source -> sequence number of its last letter; expires
 -- key keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires by `keep`
 -- key forgets: zset, the same fields by deadline; expires by `keep`
--- include: expire
+-- include: whole expire
 local metadata = redis.call('HGET', queue, 'metadata')
 redis.call('UNLINK', messages, tracks, ready, ranked, aside, due, waiting, held, claims, leases, lapsed, parked,
   attempts,

@@ -5,7 +5,7 @@
 -- Answers: 'ok', now, instant to register, position, record, track; or 'missing', 'ready', or
 -- 'short' and by how many ms the message would end before its delay.
 -- key queue: hash, the queue's record; deleted by drop and delete_queue
--- include: version delays forget locate
+-- include: whole version delays forget locate
 local found = locate_live({ARGV[3]})
 local position, record = found.positions[1], found.records[1]
 if not position then

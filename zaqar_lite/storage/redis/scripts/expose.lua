@@ -1,7 +1,7 @@
 -- Make delayed messages ready whatever their delay; what has expired is none of them.
 -- ARGV: 1 offset, 2 how many at most (500)
 -- Answers: 'ok', and how many.
--- include: expire
+-- include: whole expire
 if expire(400) == 400 then
   return {'again', now, 400}
 end

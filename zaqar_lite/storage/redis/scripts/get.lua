@@ -1,7 +1,7 @@
 -- Fetch live messages by id.
 -- ARGV: 1 offset, 2 '1' for attempts too, 3.. ids (16 bytes each)
 -- Answers: 'ok', now; of each that is there: see show.
--- include: forget locate show
+-- include: whole forget locate show
 local answer = {'ok', now}
 local found = locate_live(arguments_from(3))
 for i, position in ipairs(found.positions) do

@@ -4,7 +4,7 @@
 --       10 '1' for attempts too
 -- Answers: 'ok', now, examined, position of the last entry examined or '', '1' at the end;
 -- of each: see show.
--- include: version current forget locate show
+-- include: whole version current forget locate show
 local function resolve(position, id)
   return id ~= '' and locate({id})[1] or position
 end

@@ -1,5 +1,5 @@
 -- Remove what has expired from a full queue.
 -- ARGV: 1 offset
 -- Answers: 'ok' and how many.
--- include: expire
+-- include: whole expire
 return {'ok', expire(900)}

@@ -4,7 +4,7 @@
 -- Answers: 'ok', now, a letter for each id from the first on, as many as one call may move: D done,
 -- N not found, H held. Or 'arm' and now: nothing is done, and the driver must register the queue
 -- for the sweep first.
--- include: claims delays forget locate failing
+-- include: whole claims delays forget locate failing
 local delay = tonumber(ARGV[3])
 if not is_armed then
   arm()

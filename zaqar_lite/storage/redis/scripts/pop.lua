@@ -1,7 +1,7 @@
 -- Remove and hand out ready messages.
 -- ARGV: 1 offset, 2 version; the others: take
 -- Answers: status, now, examined, moved, instant to register; of each: see take.
--- include: version take
+-- include: whole version take
 local status, taken, moved = take()
 local histories = histories_of(taken)
 forget(column(taken, 1), column(taken, 3))

@@ -1,7 +1,7 @@
 -- Cut the live messages into ranges of about equal size: samples of each index, by weight.
 -- ARGV: 1 offset, 2 most ranges
 -- Answers: 'ok', now, total; then the last position of each range.
--- include: census
+-- include: whole census
 local most, total = tonumber(ARGV[2]), 0
 local sizes = {}
 for i, source in ipairs(sources) do

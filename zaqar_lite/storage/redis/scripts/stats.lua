@@ -1,7 +1,7 @@
 -- Count live messages by state; find the oldest and the newest.
 -- ARGV: 1 offset
 -- Answers: 'ok', now, ready, delayed, claimed; of both, and of the first ready one: see show.
--- include: census show
+-- include: whole census show
 local waiting_again = redis.call('ZCARD', parked)
 local answer = {'ok', now,
   redis.call('ZCARD', ready) + redis.call('ZCARD', aside) + redis.call('ZCARD', lapsed),

@@ -5,7 +5,7 @@
 -- key outbox: list, letters and companions on their way; drained by outbox_ack, expires by `keep`
 -- key keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires by `keep`
 -- key forgets: zset, the same fields by deadline; expires by `keep`
--- include: expire repair failing
+-- include: whole expire repair failing
 local budget = math.min(tonumber(ARGV[4]), 200)
 local mended, is_whole = repair()
 local expired, noticed, promoted = expire(budget), 0, 0

@@ -1,9 +1,10 @@
 -- How long keys live, when the sweep must come, and which position is next.
--- key state: hash; last (position), horizon, due, armed (ms), ranked, returns (flags); expires by `keep`
+-- key state: hash; last (position), horizon, due, armed (ms), ranked, returns (flags), part (the next one of
+-- a post in parts), checking (who decides by its keys, and until when); expires by `keep`
 -- key messages: hash, position -> record; expires by `keep`
 -- key expiry: zset, every position by its deadline (ms); expires by `keep`
 -- include: now
-local life = redis.call('HMGET', state, 'last', 'horizon', 'due', 'ranked', 'returns', 'armed')
+local life = redis.call('HMGET', state, 'last', 'horizon', 'due', 'ranked', 'returns', 'armed', 'part')
 
 -- Let `keys`, which this call wrote, live until the horizon of the queue, which is never before
 -- any deadline in it. It moves in steps of an hour, so that it is rarely written, and takes the

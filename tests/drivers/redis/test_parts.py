@@ -1,0 +1,279 @@
+"""Posts that are stored in parts: committed at once, visible at once, finished by whoever comes."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib.resources import files
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from tests.contract.subject import HOUR, SECOND, QueueUnderTest, ids, new
+from tests.contract.test_companions import arrived, with_note
+from tests.drivers.redis.conftest import Open
+from tests.drivers.redis.inspection import check_queue, keys_by_tag
+from tests.drivers.redis.test_cluster import queues_on_every_node
+from tests.drivers.redis.test_letters import crash_before, swept
+from tests.services import RedisCluster, RedisServer
+from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.models import DelayMode
+from zaqar_lite.storage.redis.in_flight import PART
+from zaqar_lite.storage.redis.keys import keys_of
+from zaqar_lite.storage.redis.router import Router
+from zaqar_lite.storage.redis.scripts import load
+
+pytestmark = pytest.mark.anyio
+
+LONG = 3 * PART + 1
+Act = Callable[[QueueUnderTest], Awaitable[object]]
+
+
+@pytest.fixture
+async def other(own_redis: RedisServer, open_queue: Open, queue: QueueUnderTest) -> QueueUnderTest:
+    """The same queue through another process."""
+    return queue.at((await open_queue(f"{own_redis.url}?timeout=2")).stores)
+
+
+@pytest.fixture
+async def calls() -> AsyncIterator[Counter[str]]:
+    """How often each script was called, by anybody."""
+    found: Counter[str] = Counter()
+    run = Router.run
+
+    async def counting(self: Router, script: Any, *args: Any, **options: Any) -> Any:
+        found[script.name] += 1
+        return await run(self, script, *args, **options)
+
+    with patch.object(Router, "run", counting):
+        yield found
+
+
+def is_under_way(client: Any, queue: QueueUnderTest) -> bool:
+    return bool(client.exists(keys_of(queue.ref).key("staged")))
+
+
+def check(client: Any, queue: QueueUnderTest) -> None:
+    tag = keys_of(queue.ref).tag
+    keys = keys_by_tag(client)[tag]
+    assert "staged" not in keys
+    assert not client.hexists(keys["state"], "part")
+    check_queue(client, tag, keys, queue.stores.clock.offset_ms)
+
+
+async def post_cut_short(queue: QueueUnderTest, count: int = LONG) -> list[str]:
+    """A post of which the process ends when it is committed and nothing of it is stored."""
+    with crash_before("publish"):
+        return list(await queue.post(*[new("x", ttl=HOUR)] * count))
+
+
+async def test_no_script_stores_more_than_a_part(
+    queue: QueueUnderTest, calls: Counter[str]
+) -> None:
+    await queue.post(*["x"] * PART)
+    assert calls == {"post": 1, "register": 1}
+    await queue.post(*[new("x", key=str(number)) for number in range(LONG)])
+    assert (calls["recall"], calls["stage"], calls["publish"], calls["post"]) == (4, 1, 4, 1)
+
+
+async def test_large_bodies_make_smaller_parts(queue: QueueUnderTest, calls: Counter[str]) -> None:
+    posted = await queue.post(*["x" * 2_000] * LONG)
+    assert calls["publish"] > 4
+    assert ids(await queue.listed(limit=LONG)) == posted
+
+
+async def see_all(queue: QueueUnderTest) -> None:
+    assert await queue.counts() == (LONG, 0, 0)
+
+
+async def list_all(queue: QueueUnderTest) -> None:
+    assert len(await queue.listed(limit=LONG)) == LONG
+
+
+async def claim_all(queue: QueueUnderTest) -> None:
+    assert len((await queue.claim(500)).messages) == 500
+
+
+async def pop_all(queue: QueueUnderTest) -> None:
+    assert len((await queue.pop(500)).messages) == 500
+
+
+async def post_more(queue: QueueUnderTest) -> None:
+    (more,) = await queue.post("y")
+    assert ids(await queue.listed(limit=LONG + 1))[-1] == more
+
+
+async def post_more_with_companions(queue: QueueUnderTest) -> None:
+    await queue.post(with_note(new("y"), queue))
+    await arrived(queue, LONG + 2)
+
+
+async def sweep(queue: QueueUnderTest) -> None:
+    await swept(queue)
+
+
+@pytest.mark.parametrize(
+    "act", [see_all, list_all, claim_all, pop_all, post_more, post_more_with_companions, sweep]
+)
+async def test_who_comes_after_a_crash_finds_all_of_it(
+    queue: QueueUnderTest, other: QueueUnderTest, client: Any, act: Act
+) -> None:
+    posted = await post_cut_short(queue)
+    assert is_under_way(client, queue)
+    await act(other)
+    check(client, queue)
+    assert sorted(ids(await queue.get(*posted))) == (posted[500:] if act is pop_all else posted)
+
+
+async def test_what_was_committed_is_found_by_its_id(
+    queue: QueueUnderTest, other: QueueUnderTest, client: Any
+) -> None:
+    for act in ("get", "delete"):
+        posted = await post_cut_short(queue)
+        if act == "get":
+            assert len(await other.get(posted[-1])) == 1
+        else:
+            assert not await other.delete(posted[-1])
+            assert not await other.get(posted[-1])
+        check(client, queue)
+
+
+@pytest.mark.parametrize("how", ["purge", "drop"])
+async def test_a_purge_or_drop_leaves_nothing_of_it(
+    queue: QueueUnderTest, other: QueueUnderTest, client: Any, how: str
+) -> None:
+    await post_cut_short(queue)
+    await (other.purge() if how == "purge" else other.drop())
+    assert await queue.counts() == (0, 0, 0)
+    await queue.post("new")
+    assert await queue.bodies() == ["new"]
+    check(client, queue)
+
+
+async def test_a_post_that_was_not_committed_leaves_nothing(
+    queue: QueueUnderTest, other: QueueUnderTest, client: Any
+) -> None:
+    messages = [new("x", key=str(number)) for number in range(LONG)]
+    with crash_before("stage"), pytest.raises(Unavailable):
+        await queue.post(*messages)
+    assert set(keys_by_tag(client)[keys_of(queue.ref).tag]) == {"state"}
+    assert await other.counts() == (0, 0, 0)
+    other.advance(6 * SECOND)  # nobody is held up by who died while it looked its keys up
+    assert len(await other.post(*messages)) == LONG
+
+
+async def test_a_killed_redis_has_all_of_it_or_nothing(
+    queue: QueueUnderTest, own_redis: RedisServer, client: Any
+) -> None:
+    posted = await post_cut_short(queue)
+    own_redis.kill()
+    await asyncio.to_thread(own_redis.start)
+    await swept(queue)
+    assert await queue.counts() == (LONG, 0, 0)
+    assert sorted(ids(await queue.get(*posted))) == posted
+    check(client, queue)
+
+
+async def test_delays_keys_priorities_and_companions_come_with_their_parts(
+    queue: QueueUnderTest, client: Any
+) -> None:
+    target = queue.named(f"{queue.ref.name}-notes")
+    messages = [
+        with_note(new(str(number), key=str(number), delay=SECOND * (number % 2)), target)
+        for number in range(LONG)
+    ]
+    messages[-1] = messages[-1]._replace(priority=1, delay_ms=0)
+    posted = await queue.post(*messages)
+    late = len(posted[1::2])
+    assert await queue.counts() == (LONG - late, late, 0)
+    assert ids((await queue.claim(2)).messages) == [posted[-1], posted[0]]
+    queue.advance(2 * SECOND)
+    assert ids((await queue.claim(2, mode=DelayMode.HONOUR)).messages) == posted[1:3]
+    assert await queue.post(*messages) == posted
+    for _ in range(400):
+        if (await target.counts())[0] == LONG:
+            break
+        await asyncio.sleep(0.05)
+    assert (await target.counts())[0] == LONG
+    check(client, queue)
+
+
+async def test_readers_never_see_a_part_of_it(queue: QueueUnderTest, other: QueueUnderTest) -> None:
+    """While long and short posts race, every count is a sum of whole posts, in order."""
+    done = asyncio.Event()
+    seen: list[str] = []
+
+    async def read() -> None:
+        after = None
+        while not done.is_set():
+            seen.extend(ids(await other.listed(limit=500, after=after)))
+            after = int(seen[-1][:16], 16) if seen else None
+            assert (await other.counts())[0] % LONG <= 20
+
+    async def post_short() -> list[str]:
+        return [one for _ in range(20) for one in await other.post("x")]
+
+    reading = asyncio.create_task(read())
+    posted = await asyncio.gather(
+        queue.post(*["x"] * LONG),
+        other.post(*["x"] * LONG),
+        queue.post(*["x"] * LONG),
+        post_short(),
+    )
+    done.set()
+    await reading
+    rest = ids(await other.listed(limit=500, after=int(seen[-1][:16], 16) if seen else None))
+    assert seen + rest == sorted(one for batch in posted for one in batch)
+
+
+async def test_posts_with_the_same_keys_race_and_one_of_them_stores(
+    queue: QueueUnderTest, other: QueueUnderTest, client: Any
+) -> None:
+    messages = [new(str(number), key=str(number)) for number in range(LONG)]
+    long, again, short = await asyncio.gather(
+        queue.post_all(messages), other.post_all(messages), other.post_all(messages[-5:])
+    )
+    assert [one.id for one in long] == [one.id for one in again]
+    assert [one.id for one in short] == [one.id for one in long[-5:]]
+    assert await queue.counts() == (LONG, 0, 0)
+    check(client, queue)
+
+
+async def test_a_post_whose_note_has_ended_reads_its_keys_again(
+    queue: QueueUnderTest, other: QueueUnderTest, calls: Counter[str]
+) -> None:
+    messages = [new(str(number), key=str(number)) for number in range(LONG)]
+    run = Router.run
+    first: list[str] = []
+
+    async def slow(self: Router, script: Any, *args: Any, **options: Any) -> Any:
+        reply = await run(self, script, *args, **options)
+        if calls["recall"] == 4 and not first:
+            first.append("is late")
+            queue.advance(6 * SECOND)
+            other.advance(6 * SECOND)
+            first.extend(await other.post(messages[3]))
+        return reply
+
+    with patch.object(Router, "run", slow):
+        posted = await queue.post_all(messages)
+    assert (posted[3].id, posted[3].duplicate) == (first[1], True)
+    assert calls["stage"] == 2
+    assert await queue.counts() == (LONG, 0, 0)
+
+
+async def test_parts_stay_in_the_slot_of_their_queue(
+    redis_cluster: RedisCluster, open_queue: Open
+) -> None:
+    for queue in queues_on_every_node(await open_queue(redis_cluster.url)):
+        posted = await queue.post(*["x"] * LONG)
+        assert ids(await queue.listed(limit=LONG)) == posted
+
+
+def test_every_script_that_reads_or_stores_waits_for_the_rest() -> None:
+    """Those of claims do not: a claim holds nothing of a post that is not whole."""
+    names = [path.name for path in files("zaqar_lite.storage.redis.scripts").iterdir()]
+    scripts = [load(name.removesuffix(".lua")) for name in names if name.endswith(".lua")]
+    reading = {script.name for script in scripts if "messages" in script.kinds}
+    waiting = {script.name for script in scripts if b"return {'busy'}" in script.text}
+    assert reading - waiting == {"publish", "get_claim", "renew", "release", "settle"}

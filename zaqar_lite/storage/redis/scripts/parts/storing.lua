@@ -1,0 +1,60 @@
+-- New messages as the driver packs them: ttl (5 bytes, ms), delay (5 bytes, ms), record from its
+-- randomness on.
+-- key due: zset, positions by d (ms); expires by `keep`
+-- key waiting: zset, score 0, the same positions, for listing; expires by `keep`
+-- include: ready
+
+-- Store them at positions from `first` on, as posted at the instant `at`. Answers their positions, and
+-- when the first of them is due or expires.
+local function store(blobs, first, at)
+  local soonest, latest, first_due = at + 253402300799000, at, nil
+  -- What messages of one ttl and delay have in common: the head of the record, and the scores.
+  local kinds = {}
+  local function kind_of(times)
+    local ttl, delay = struct.unpack('>I5I5', times)
+    local expires, d = at + ttl, delay > 0 and at + delay or 0
+    latest = math.max(latest, expires)
+    soonest = math.min(soonest, expires, d > 0 and d or expires)
+    first_due = d > 0 and math.min(first_due or d, d) or first_due
+    kinds[times] = {
+      head = struct.pack('>I6I6I5I6', at, expires, ttl, d),
+      expires = string.format('%.0f', expires),
+      d = d > 0 and string.format('%.0f', d),
+    }
+    return kinds[times]
+  end
+  local stored, records, expiring = {}, {}, {}
+  local ready_now, priorities, delayed, delays = {}, {}, {}, {}
+  for k, blob in ipairs(blobs) do
+    local times = blob:sub(1, 10)
+    local kind = kinds[times] or kind_of(times)
+    local position, record = struct.pack('>I8', first + k - 1), kind.head .. blob:sub(11)
+    stored[k], expiring[k] = position, kind.expires
+    records[2 * k - 1], records[2 * k] = position, record
+    if not kind.d then
+      ready_now[#ready_now + 1] = position
+      priorities[#priorities + 1] = priority_of(record)
+    else
+      delayed[#delayed + 1] = position
+      delays[#delays + 1] = kind.d
+      if not life[4] and priority_of(record) ~= DEFAULT_PRIORITY then
+        redis.call('HSET', state, 'ranked', 1)
+        life[4] = '1'
+      end
+    end
+  end
+  local is_first = redis.call('EXISTS', messages) == 0
+  apply('HSET', messages, records)
+  add_to(expiry, stored, expiring)
+  keep(latest, is_first and {messages, expiry} or {})
+  if #ready_now > 0 then
+    enter_ready(ready_now, priorities)
+  end
+  if #delayed > 0 then
+    add_to(due, delayed, delays)
+    add_to(waiting, delayed)
+    keep(latest, {due, waiting})
+    hasten(first_due)
+  end
+  return stored, soonest
+end
