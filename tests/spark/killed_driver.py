@@ -46,7 +46,7 @@ def hanging(rows: DataFrame, place: Path) -> DataFrame:
     hang, reached = place / "hang", place / "reached"
 
     def waits(body: str) -> str:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 600
         while body == "50" and hang.exists() and time.monotonic() < until:
             reached.touch()
             time.sleep(0.05)
