@@ -202,7 +202,7 @@ class MemoryManagementStore(ManagementStore):
         ]
 
     def _put(self, record: QueueRecord) -> QueueRecord:
-        """Store a record under the next version; later changes of the caller's metadata are his."""
+        """Store a record under the next version; the caller may change its metadata later."""
         stored = QueueRecord(
             record.ref,
             deepcopy(dict(record.metadata)),

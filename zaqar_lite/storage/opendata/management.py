@@ -214,7 +214,7 @@ class OpenDataManagementStore(DatabaseUser, ManagementStore):
             raise RecordChanged(f"The {kind} {name!r} was changed or deleted meanwhile.")
 
     def _version(self, record: QueueRecord) -> QueueRecord:
-        """Give a record the next version; later changes of the caller's metadata are his."""
+        """Give a record the next version; the caller may change its metadata later."""
         return QueueRecord(
             record.ref,
             deepcopy(dict(record.metadata)),

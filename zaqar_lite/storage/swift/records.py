@@ -70,7 +70,7 @@ class Records:
         self._last_version = max(self._last_version, record.version) + 1
         self._last_version = max(self._last_version, self._clock.now_us())
         encoded = _encode(replace(record, version=self._last_version))
-        stored = _decode(encoded)  # later changes of the caller's metadata are his own
+        stored = _decode(encoded)  # the caller may change its own later
         if stored.exposing:
             self._none_exposing_until = 0
             await self._objects.put(*self._exposing(stored.ref), encoded, lease)
