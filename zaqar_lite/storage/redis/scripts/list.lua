@@ -48,11 +48,13 @@ local function following(count)
   return found
 end
 
+-- The script answers with what it has when it has examined this many, about 2 ms: the driver goes on.
+local budget = math.max(limit, 250)
 local answer = {'ok', now, 0, '', ''}
 local shown = 0
 examined = 0
-while shown < limit and examined < 1000 do
-  local count = math.min(limit, 1000 - examined)
+while shown < limit and examined < budget do
+  local count = math.min(limit, budget - examined)
   local positions = following(count)
   local records = gather(messages, positions)
   local its = tracks_of(positions)

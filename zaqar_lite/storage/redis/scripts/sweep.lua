@@ -6,7 +6,7 @@
 -- key keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires by `keep`
 -- key forgets: zset, the same fields by deadline; expires by `keep`
 -- include: whole expire repair failing
-local budget = math.min(tonumber(ARGV[4]), 200)
+local budget = math.min(tonumber(ARGV[4]), 100)
 local mended, is_whole = repair()
 local expired, noticed, promoted = expire(budget), 0, 0
 if expired < budget then
