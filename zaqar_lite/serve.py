@@ -12,7 +12,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
             return 2
-    announce = _announce(settings, listeners[0])
+    announce = _announce(settings, listeners)
     if settings.workers == 1:
         return _serve(settings, source, app, listeners, announce)
     address = listeners[0].getsockname()[:2]
@@ -305,13 +305,17 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _announce(settings: Settings, listener: socket.socket) -> Callable[[], None]:
-    port = listener.getsockname()[1]
+def _announce(settings: Settings, listeners: Sequence[socket.socket]) -> Callable[[], None]:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    secure = "" if settings.tls_cert is None else "s"
+    ports = [listener.getsockname()[1] for listener in listeners]
+    places = [
+        f"{scheme}{secure}://{host}:{port}"
+        for scheme, port in zip(("http", "ws"), ports, strict=False)
+    ]
 
     def announce() -> None:
-        scheme = "http" if settings.tls_cert is None else "https"
-        logger.info("listening on %s://%s:%s (store %s)", scheme, host, port, shown(settings.store))
+        logger.info("listening on %s (store %s)", " and ".join(places), shown(settings.store))
         systemd.notify("READY=1")
 
     return announce

@@ -359,10 +359,24 @@ async def test_health_looks_at_each_pool(pools: Pools) -> None:
     assert "durable" in health["one"]["capabilities"]
 
 
-async def test_what_needs_all_queues_in_one_store_is_refused(pools: Pools) -> None:
-    refused = await pools.api.call("PUT", "", {"_filter": "a = 'b'"})
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("_filter", "a = 'b'"),
+        ("_priority", "5: a = 'b'"),
+        ("_done_retention", 60),
+        ("_failed_retention", 60),
+    ],
+)
+async def test_what_needs_all_queues_in_one_store_is_refused(
+    pools: Pools, key: str, value: object
+) -> None:
+    refused = await pools.api.call("PUT", "", {key: value})
     assert refused.status_code == 400
-    assert "fan_out" in refused.json()["description"]
+    assert refused.json()["description"] == (
+        f"{key} can't be set on a server with pools (--pooling): it needs all queues of a "
+        "project, or their records, in one store."
+    )
 
 
 async def test_queues_in_pools_outlive_the_server(make_api: MakeApi, tmp_path: Path) -> None:

@@ -1,16 +1,11 @@
-"""python-zaqarclient's WebSocket transport, unmodified, over a connection of another library.
-
-It asks for the package websocket-client only to open its connection, by a method of its own.
-"""
+"""python-zaqarclient's WebSocket transport, unmodified."""
 
 import json
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from websockets.sync.client import connect
 from zaqarclient.transport import errors, request, ws
 
 from tests.server import ServerProcess
@@ -21,24 +16,18 @@ from tests.services.process import free_port
 def endpoint() -> Iterator[str]:
     """The port that old clients know."""
     port = free_port()
-    with ServerProcess("memory://", "--websocket-port", str(port)):
+    with ServerProcess("memory://", "--websocket-port", str(port)) as server:
+        told = f"listening on {server.url} and ws://127.0.0.1:{port} (store memory://)"
+        server.wait_for(lambda: told in server.log())
         yield f"ws://127.0.0.1:{port}"
 
 
 @pytest.fixture
-def transport(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def transport() -> Iterator[Any]:
     """The transport, as zaqarclient configures it."""
     options = {"os_auth_token": "token", "os_project_id": uuid.uuid4().hex}
-    monkeypatch.setattr(ws, "websocket", True)
-    with ExitStack() as opened:
-        made = ws.WebsocketTransport({"auth_opts": {"backend": "keystone", "options": options}})
-        monkeypatch.setattr(
-            made,
-            "_create_connection",
-            lambda endpoint: opened.enter_context(connect(endpoint, compression=None)),
-        )
-        with made:
-            yield made
+    with ws.WebsocketTransport({"auth_opts": {"backend": "keystone", "options": options}}) as made:
+        yield made
 
 
 def test_its_requests_are_answered(transport: Any, endpoint: str) -> None:

@@ -4,19 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.contract.stores import Stores
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ack, fail, give_back, ids, new
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.ids import new_message_id
-from zaqar_lite.domain.models import Capability, DelayMode, Message, Retries
+from zaqar_lite.domain.models import DelayMode, Message, Retries
 from zaqar_lite.domain.settlements import Outcome
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(autouse=True)
-def _adopts(stores: Stores) -> None:
-    stores.need(Capability.ADOPT)
 
 
 async def foreign(other: QueueUnderTest, *, delay: int = 0, failures: int = 0) -> Message:
@@ -122,8 +116,8 @@ async def test_it_dies_and_comes_back_under_its_id(
     letter = await letters.get_one(message.id, details=True)
     assert letter.origin is not None
     assert (letter.origin.source, letter.origin.claim_count) == (queue.ref.name, 2)
-    await adopt(queue, 2, letter)
     await letters.delete(message.id)
+    await adopt(queue, 2, letter)
     found = await queue.get_one(message.id)
     assert found.origin == letter.origin
 

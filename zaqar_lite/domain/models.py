@@ -55,7 +55,6 @@ class Capability(Enum):
     HISTORY       done and failed messages are kept for their retention.
     SETTLE        single messages of a claim are settled, attempts kept, lapses counted as failures.
     RECORDS       the management store keeps records of any kind.
-    ADOPT         messages of another store are taken in as they are, under their ids.
     """
 
     ATOMIC_BATCH = "atomic_batch"
@@ -66,7 +65,6 @@ class Capability(Enum):
     HISTORY = "history"
     SETTLE = "settle"
     RECORDS = "records"
-    ADOPT = "adopt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +351,17 @@ class Swept(NamedTuple):
     def total(self) -> int:
         """How many entries the sweep touched."""
         return self.expired + self.promoted + self.lapsed + self.moved + self.deleted
+
+    def plus(self, other: "Swept") -> "Swept":
+        """What both did together."""
+        return Swept(
+            self.expired + other.expired,
+            self.promoted + other.promoted,
+            self.lapsed + other.lapsed,
+            self.moved + other.moved,
+            self.deleted + other.deleted,
+            self.letters_in | other.letters_in,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 _MAX_ROUNDS = 20
 _SEEN_FOR = 1.0
 _MOST_SEEN = 10_000
+_NOT_IN_POOLS = (*rules.FAN_OUT_ATTRIBUTES, *rules.HISTORY_ATTRIBUTES)
 
 
 class Queues:
@@ -282,6 +283,12 @@ class Queues:
             await self._catalogue.check(ref, metadata)
 
     def _check_capabilities(self, metadata: Mapping[str, Any]) -> None:
+        for key in _NOT_IN_POOLS if self._catalogue is not None else ():
+            if metadata.get(key) is not None:
+                raise Invalid(
+                    f"{key} can't be set on a server with pools (--pooling): it needs all queues "
+                    "of a project, or their records, in one store."
+                )
         if not self._policies.checked:  # a store keeps history by the retention in its own records
             for key in rules.HISTORY_ATTRIBUTES:
                 if metadata.get(key) is not None:

@@ -336,10 +336,11 @@ class MessageStore(Store):
         """
         raise Unsupported("This store does not move single messages yet.")
 
+    @abstractmethod
     async def adopt(
         self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
     ) -> None:
-        """Take in messages of another store as they are, all or none (ADOPT).
+        """Take in messages of another store as they are, all or none.
 
         A message keeps its id, age, deadlines, counts, attempts, origin, headers, client and body,
         and gets a new position. It is delayed where its `delay_expires_at` is ahead, else ready:
@@ -348,7 +349,6 @@ class MessageStore(Store):
         The calls of a `source` have growing numbers. One whose `number` is not above the last that
         came into the queue is a repeat and changes nothing; that is known for a day.
         """
-        raise Unsupported("This store takes in no messages of another store.")
 
     async def next_due(self, queue: QueueRef) -> int | None:
         """Milliseconds until a message of the queue next becomes ready by time (SETTLE).

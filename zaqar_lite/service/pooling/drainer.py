@@ -30,7 +30,6 @@ from zaqar_lite.domain.errors import (
     NotFound,
     RecordChanged,
     Unavailable,
-    Unsupported,
 )
 from zaqar_lite.domain.models import Edit, Message, QueueRef, Record, Selection
 from zaqar_lite.service.background import Background
@@ -108,9 +107,9 @@ class Drainer:
             await self._round(work)
         except RecordChanged:
             logger.info("another process drains the pool %r", drain.pool)
-        except (Unavailable, Unsupported) as exc:
+        except Unavailable as exc:
             logger.warning("the pool %r is drained later: %s", drain.pool, exc)
-            drain.problem = exc.shown if isinstance(exc, Unavailable) else str(exc)
+            drain.problem = exc.shown
             with suppress(RecordChanged):
                 await work.save()
         if drain.number == number:

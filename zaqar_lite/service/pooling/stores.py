@@ -293,6 +293,13 @@ class PooledMessages(MessageStore):
                 outcomes[index] = outcome
         return outcomes
 
+    async def adopt(
+        self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
+    ) -> None:
+        """Take in messages of another store where their queue lies."""
+        store = (await self._at(queue)).store
+        await store.adopt(queue, messages, source=source, number=number)
+
     async def next_due(self, queue: QueueRef) -> int | None:
         """The earliest instant of all stores of the queue."""
         found = [await store.next_due(queue) for store in await self._all_of(queue)]
@@ -375,7 +382,7 @@ class PooledMessages(MessageStore):
         await self._open_pools()
         for name, store in self._branches.stores().items():
             try:
-                swept = _sum(swept, await store.sweep(store.sweep_step, retries_of))
+                swept = swept.plus(await store.sweep(store.sweep_step, retries_of))
             except Unavailable as exc:
                 logger.warning("sweep of the pool %r put off: %s", name, exc)
         return swept
@@ -387,14 +394,3 @@ class PooledMessages(MessageStore):
         for name in self._branches.stores():
             if name not in known:
                 await self._branches.forget(name)
-
-
-def _sum(one: Swept, other: Swept) -> Swept:
-    return Swept(
-        one.expired + other.expired,
-        one.promoted + other.promoted,
-        one.lapsed + other.lapsed,
-        one.moved + other.moved,
-        one.deleted + other.deleted,
-        one.letters_in | other.letters_in,
-    )

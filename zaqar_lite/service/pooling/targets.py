@@ -4,8 +4,8 @@ import random
 from collections.abc import Sequence
 
 from zaqar_lite.domain import metadata as rules
-from zaqar_lite.domain.errors import NotFound, Unavailable, Unsupported
-from zaqar_lite.domain.models import Capability, QueueRef
+from zaqar_lite.domain.errors import NotFound, Unavailable
+from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.pooling.catalogue import Catalogue, flavor_name
 from zaqar_lite.service.pooling.pool import Pool
 from zaqar_lite.service.pooling.registry import Registry
@@ -36,8 +36,7 @@ class Targets:
         A queue, its dead letters and its lines go to the same one.
 
         Raises:
-            Unavailable: no pool of its flavor takes new queues.
-            Unsupported: none of those that fit takes in messages of another store.
+            Unavailable: no pool that fits takes new queues and answers.
         """
         record = await self._management.get_queue(queue)
         metadata = {} if record is None else record.metadata
@@ -50,17 +49,12 @@ class Targets:
             fitting = await self._registry.fitting(queue.project, flavor)
         except NotFound:  # the flavor is no more
             flavor, fitting = None, await self._registry.fitting(queue.project, None)
-        able = [one for one in fitting if one.name != pool and await self._adopts(one)]
-        if able:
-            return random.choices(able, [one.weight for one in able])[0].name  # noqa: S311 - a share
+        others = [one for one in fitting if one.name != pool and await self._answers(one)]
+        if others:
+            return random.choices(others, [one.weight for one in others])[0].name  # noqa: S311 - a share
         if flavor is None and not fitting:
-            home = await self._messages.pool(None)
-            if Capability.ADOPT in home.capabilities:
-                return None
-        raise Unsupported(
-            f"No pool takes in the messages of {queue.name!r}: register one whose store has the "
-            f"capability {Capability.ADOPT.value}, such as Redis."
-        )
+            return None
+        raise Unavailable(f"No pool that the queue {queue.name!r} could go to answers.")
 
     async def _beside(self, queue: QueueRef, target: str | None) -> Sequence[QueueRef]:
         """The queues that lie in the same pool as this one, whatever happens."""
@@ -69,9 +63,9 @@ class Targets:
         names += await self._management.dead_letter_sources(queue, limit=_MOST_SOURCES)
         return [QueueRef(queue.project, name) for name in names]
 
-    async def _adopts(self, pool: Pool) -> bool:
+    async def _answers(self, pool: Pool) -> bool:
         try:
-            store = await self._messages.pool(pool.name)
+            await self._messages.pool(pool.name)
         except Unavailable:
             return False
-        return Capability.ADOPT in store.capabilities
+        return True

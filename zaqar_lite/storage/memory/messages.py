@@ -65,7 +65,6 @@ class MemoryMessageStore(Reading):
             Capability.FAN_OUT,
             Capability.SETTLE,
             Capability.RECORDS,
-            Capability.ADOPT,
         }
     )
 

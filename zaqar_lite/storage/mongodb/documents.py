@@ -40,6 +40,43 @@ def new_document(
     return document
 
 
+def adopted_document(message: Message, state: QueueState, position: int) -> Document:
+    """Make the document of a message that was in another store, as it was there."""
+    document: Document = {
+        "_id": message.id,
+        "q": state.key,
+        "k": Int64(position),
+        "s": READY,
+        "n": message.claim_count,
+        "b": message.body,
+        "u": message.client_id or "",
+        "t": Int64(message.ttl_ms),
+        "c": DatetimeMS(message.created_at),
+        "e": DatetimeMS(message.expires_at),
+    }
+    if message.delay_expires_at:
+        document["d"] = DatetimeMS(message.delay_expires_at)
+        if message.delay_expires_at > state.now:
+            document["s"], document["w"] = DELAYED, document["d"]
+    if message.headers is not None:
+        document["h"] = [[name, text] for name, text in message.headers.items()]
+    if message.failure_count:
+        document["f"] = message.failure_count
+    if message.attempts:
+        document["a"] = [stored_attempt(one) for one in message.attempts]
+    if (origin := message.origin) is not None:
+        document["o"] = {
+            "source": origin.source,
+            "at": DatetimeMS(origin.moved_at),
+            "n": origin.claim_count,
+            "cid": origin.last_claim_id,
+            "cu": origin.last_client_id,
+            "r": origin.reason,
+            "rd": origin.redriven,
+        }
+    return document
+
+
 def to_message(document: Document, now: int) -> Message:
     """Show a document to a reader at `now`, but for what it was read without."""
     state = document["s"]

@@ -19,6 +19,7 @@ from zaqar_lite.storage.mongodb.indexes import BY_ID, Document
 from zaqar_lite.storage.mongodb.queues import QueueState
 
 BATCH, MESSAGE = "b", "m"
+_DAY_MS = 86_400_000
 
 
 def key_id(kind: str, text: str, queue: str) -> str:
@@ -89,6 +90,18 @@ class Keys:
             ],
             session=session,
         )
+
+    async def is_next(
+        self, session: AsyncClientSession, state: QueueState, source: str, number: int
+    ) -> bool:
+        """Remember the number of a source's call for a day; False where it came before."""
+        name = {"_id": f"a{len(source)}:{source}{state.key}"}
+        known = await self._connection.keys.find_one(name, session=session)
+        if known is not None and known["l"][0] >= number and known["e"] > state.date:
+            return False
+        noted = {"l": [number], "e": DatetimeMS(state.now + _DAY_MS)}
+        await self._connection.keys.update_one(name, {"$set": noted}, upsert=True, session=session)
+        return True
 
     async def forget(
         self, session: AsyncClientSession, state: QueueState, names: Collection[str]

@@ -167,6 +167,12 @@ class MongoMessageStore(MessageStore):
         """Move messages to another queue; see the seam."""
         return await self._settling.move(queue, ids, move)
 
+    async def adopt(
+        self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
+    ) -> None:
+        """Take in messages of another store; see the seam."""
+        await self._posting.adopt(queue, messages, source=source, number=number)
+
     async def next_due(self, queue: QueueRef) -> int | None:
         """How long until a message becomes ready by time; see the seam."""
         return await self._listing.next_due(queue)

@@ -22,11 +22,11 @@ from zaqar_lite.domain.errors import (
     ZaqarLiteError,
 )
 from zaqar_lite.domain.ids import new_message_id
-from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.domain.models import Message, QueueRef, StoreOptions
 from zaqar_lite.domain.posts import Companion, IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb.connection import Connection
-from zaqar_lite.storage.mongodb.documents import new_document
+from zaqar_lite.storage.mongodb.documents import adopted_document, new_document
 from zaqar_lite.storage.mongodb.errors import is_duplicate
 from zaqar_lite.storage.mongodb.gathering import Gathering, Post
 from zaqar_lite.storage.mongodb.indexes import BY_ID
@@ -98,6 +98,32 @@ class Posting:
             raise Invalid("The message is larger than a MongoDB document may be (16 MiB).")
         post = Post(messages, client_id=client_id, batch_key=batch_key, version=version)
         return await self._gathering.add(ref, post)
+
+    async def adopt(
+        self, ref: QueueRef, messages: Sequence[Message], *, source: str, number: int
+    ) -> None:
+        """Take in messages of another store, in one transaction; see the seam."""
+        key, tries = key_of(ref), Tries()
+        while True:
+            try:
+                async with transaction(self._connection) as session:
+                    state = await self._queues.advance(session, key, messages=len(messages))
+                    if state is not None:
+                        new = await self._keys.is_next(session, state, source, number)
+                        first = state.counter - len(messages) + 1
+                        documents = [
+                            adopted_document(message, state, position)
+                            for position, message in enumerate(messages, first)
+                            if new and message.expires_at > state.now
+                        ]
+                        if documents:
+                            await self._connection.messages.insert_many(documents, session=session)
+                if state is not None:
+                    break
+                await self._queues.seed(ref)
+            except PyMongoError as exc:
+                await tries.pause(exc)
+        self._readiness.announce(ref, len(documents))
 
     async def close(self) -> None:
         """Wait for the posts that are under way."""

@@ -57,7 +57,6 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
             Capability.HISTORY,
             Capability.SETTLE,
             Capability.RECORDS,
-            Capability.ADOPT,
         }
     )
     poll_interval_ms = 60_000  # one process: no announcement is lost

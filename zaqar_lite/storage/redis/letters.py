@@ -182,7 +182,7 @@ class Sweeper:
                 if following is None:
                     following = now + _LATER_MS
                 await self._router.run(load("reschedule"), EVERYWHERE, tag, score, following)
-                total = _sum(total, swept)
+                total = total.plus(swept)
             if not visits:
                 break
         return total
@@ -242,7 +242,7 @@ class Sweeper:
                 *policy_words(queue, retries, armed_until),
                 repeatable=False,
             )
-            total = _sum(total, Swept(expired, promoted, lapsed, 0, forgotten))
+            total = total.plus(Swept(expired, promoted, lapsed, 0, forgotten))
             if status != b"arm":
                 break
             await self.register(keys, now)
@@ -274,17 +274,6 @@ def policy_words(
         Unsupported: dead letters of the queue would go to a list of its own.
     """
     return armed_until or "", *_policy(queue, retries)
-
-
-def _sum(one: Swept, other: Swept) -> Swept:
-    return Swept(
-        one.expired + other.expired,
-        one.promoted + other.promoted,
-        one.lapsed + other.lapsed,
-        one.moved + other.moved,
-        one.deleted + other.deleted,
-        one.letters_in | other.letters_in,
-    )
 
 
 def _target_of(letter: bytes) -> bytes:

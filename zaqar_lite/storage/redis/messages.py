@@ -68,7 +68,6 @@ class RedisMessageStore(MessageStore):
             Capability.SHARED,
             Capability.SETTLE,
             Capability.RECORDS,
-            Capability.ADOPT,
         }
     )
 

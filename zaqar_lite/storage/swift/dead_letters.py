@@ -129,7 +129,7 @@ class DeadLetters:
             if there  # else it was deleted meanwhile
         ]
         await together(
-            *(self._index(target, copy.listed, lease) for _, copy in leaving),
+            *(self.index(target, copy.listed, lease) for _, copy in leaving),
             *(self._objects.put_message(target, copy, lease) for _, copy in leaving),
             *(
                 self.histories.copy(source, listed, target, copy.listed, lease)
@@ -177,7 +177,7 @@ class DeadLetters:
             )
         return Fetched(Listed(name, copied), content._replace(origin=origin, attempts=attempts))
 
-    async def _index(self, target: str, copy: Listed, lease: Lease) -> None:
+    async def index(self, target: str, copy: Listed, lease: Lease) -> None:
         """Let the message be found by its id, which does not tell its position any more."""
         kind = layout.content_type("index", at=f"{copy.position:x}")
         ends = copy.state.expires_at

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from zaqar_lite.domain.errors import KeyReused, LimitReached, ZaqarLiteError
 from zaqar_lite.domain.ids import new_message_ids
-from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.models import Message, QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.swift import layout
+from zaqar_lite.storage.swift.ending import told_attempts
 from zaqar_lite.storage.swift.layout import Content, Fetched, Listed, State
 from zaqar_lite.storage.swift.locks import Lease
 from zaqar_lite.storage.swift.objects import Entry, together
@@ -21,6 +22,7 @@ _MOST_PAGES = 100
 _FULL_MS = 1_000
 """How long a full queue is known to be full, unless this process deletes of it."""
 _END = 1 << 62
+_ADOPTED_FOR_MS = 86_400_000
 
 
 class Plan(NamedTuple):
@@ -171,6 +173,42 @@ class Posting(Reading):
             self._hints.waits(container, min(waiting))
         return answers
 
+    async def adopt(
+        self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
+    ) -> None:
+        """Take in messages of another store, all or none as a post with keys; see the seam."""
+        container, name = self._container(queue), layout.key_name("a", source)
+
+        async def work(lease: Lease) -> None:
+            tail, now = await self._tails.load(container, lease), self._now()
+            known = await self._objects.get(container, name)
+            is_known = known.found and layout.key_expires_at(known.headers["Content-Type"]) > now
+            if is_known and int(known.body) >= number:
+                return
+            live = [message for message in messages if message.expires_at > now]
+            places = self._tails.places(tail, len(live))
+            made = [_adopted(*each) for each in zip(live, places, strict=True)]
+            names = tuple(message.listed.name for message in made)
+            intent = Intent(names, (Key(name, (str(number),)),), now + _ADOPTED_FOR_MS)
+            bound = tail.bound and tail.bound + len(made) + 1
+            tail = replace(tail, bound=bound, project=queue.project)
+            async with self._tails.growing(container, tail, places, lease, intent):
+                try:
+                    await together(
+                        *(self._dead_letters.index(container, one.listed, lease) for one in made),
+                        *(self._objects.put_message(container, one, lease) for one in made),
+                        self._tails.put_keys(container, intent, lease),
+                    )
+                except ZaqarLiteError:
+                    await self._tails.undo(container, intent, lease)
+                    raise
+            waiting = [one.state.delay_expires_at for one in made if one.state.is_delayed(now)]
+            self._hints.ready(container, len(made) - len(waiting))
+            if waiting:
+                self._hints.waits(container, min(waiting))
+
+        await self._backend.locked(queue, work)
+
     async def _bound(self, queue: QueueRef, tail: Tail, messages: int, keys: int) -> int:
         """The most messages and keys there can be after a post; counts where none is known.
 
@@ -242,6 +280,28 @@ def _new(message: NewMessage, message_id: str, client_id: str, now: int) -> Fetc
     return Fetched(
         Listed(layout.name_at_home(message_id), state), Content.of(message, client_id, now)
     )
+
+
+def _adopted(message: Message, position: int) -> Fetched:
+    """A message of another store as it was there; `d` and the counts are its state."""
+    client_id, headers = message.client_id or "", message.headers
+    state = State(
+        expires_at=message.expires_at,
+        ttl_ms=message.ttl_ms,
+        poster=layout.client_digest(client_id),
+        delay_expires_at=message.delay_expires_at or 0,
+        claim_count=message.claim_count,
+        failure_count=message.failure_count,
+    )
+    content = Content(
+        message.created_at,
+        client_id,
+        None if headers is None else dict(headers),
+        message.origin,
+        message.body,
+        told_attempts(message.attempts),
+    )
+    return Fetched(Listed(layout.message_name(position, message.id), state), content)
 
 
 def _plan(messages: Sequence[NewMessage], known: Mapping[str, Key]) -> Plan:

@@ -1,0 +1,108 @@
+"""On every store: events are streamed, and a pool is drained into it and out of it again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Api, MakeApi
+from tests.api.test_events import listening, told
+from tests.contract.conftest import case, store_uri  # noqa: F401 - fixtures
+from tests.contract.stores import DriverCase
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def on_store(
+    make_api: MakeApi,
+    case: DriverCase,  # noqa: F811
+    store_uri: str,  # noqa: F811
+    tmp_path: Path,
+) -> AsyncIterator[Api]:
+    options = dict(case.make_extra(tmp_path))
+    async with make_api(store=store_uri, store_options=options) as api:
+        yield api
+
+
+async def test_tells_what_is_there_what_comes_and_what_becomes_due(on_store: Api) -> None:
+    api = on_store
+    await api.call("PUT", "", {"_default_message_delay": 60})
+    await api.post({"body": "first", "delay": 0}, {"body": "late", "delay": 60})
+    async with listening(api) as listener:
+        assert await listener.bodies(1, 30) == ["first"]
+        await api.post({"body": "second", "delay": 0})
+        assert await listener.bodies(1, 30) == ["second"]
+        cut = listener.last_id
+    await api.post({"body": "third", "delay": 0})
+    assert await told(api, cut) == ["third"]
+    api.advance(61)
+    assert sorted(await told(api, cut)) == ["late", "third"]
+    assert len(await api.claim(10)) == 4
+
+
+async def drain(api: Api, pool: str) -> dict[str, Any]:
+    """Empty a pool, and delete it."""
+    await api.call("PATCH", f"/v2/pools/{pool}", {"weight": 0})
+    assert (await api.call("POST", f"/v2/pools/{pool}/drain")).status_code == 202
+    async with asyncio.timeout(90):
+        while True:
+            state: dict[str, Any] = (await api.call("GET", f"/v2/pools/{pool}/drain")).json()
+            if state["state"] == "completed":
+                assert (await api.call("DELETE", f"/v2/pools/{pool}")).status_code == 204
+                return state
+            await asyncio.sleep(0.05)
+
+
+async def everything(api: Api) -> dict[str, Any]:
+    path = "include_claimed=true&include_delayed=true&echo=true&details=true"
+    found = {one["id"]: one for one in await api.browse(path)}
+    for one in found.values():
+        del one["age"]
+    return found
+
+
+async def test_messages_move_into_a_pool_of_it_and_out_again(
+    make_api: MakeApi,
+    case: DriverCase,  # noqa: F811
+    store_uri: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    async with make_api(admin_mode=True, pooling=True, drain_wait=0.1) as api:
+        old = {"uri": f"embedded:{tmp_path}/old", "weight": 1}
+        assert (await api.call("PUT", "/v2/pools/old", old)).status_code == 201
+        metadata = {"_default_message_delay": 1, "_max_failures": 5}
+        await api.call("PUT", "", {**metadata, "_dead_letter_queue": f"{api.queue}-dead"})
+        await api.post(*({"body": n, "delay": 0, "headers": {"n": str(n)}} for n in range(5)))
+        await api.post({"body": "later", "delay": 600})
+        (held,) = await api.claim(1, ttl=60, grace=60)
+        claim_id = held["href"].rpartition("=")[2]
+        failed = {"release": [{"id": held["id"], "failed": True, "reason": "http_503"}]}
+        assert (await api.call("POST", f"claims/{claim_id}/settle", failed)).status_code == 200
+        before = await everything(api)
+        assert len(before) == 6
+        extra = dict(case.make_extra(tmp_path))
+        new = {"uri": store_uri, "weight": 1, **({"options": extra} if extra else {})}
+        answer = await api.call("PUT", "/v2/pools/new", new)
+        assert answer.status_code == 201, answer.text
+        assert (await drain(api, "old"))["messages_moved"] == 6
+        assert await everything(api) == before
+        claimed = await api.claim(10)
+        assert sorted(one["body"] for one in claimed) == [0, 1, 2, 3, 4]
+        for one in claimed[1:]:
+            assert (await api.call("DELETE", one["href"])).status_code == 204
+        href = claimed[0]["href"].partition("?")[0]
+        claim_id = claimed[0]["href"].rpartition("=")[2]
+        dead = {"dead": [{"id": claimed[0]["id"], "reason": "wrong"}]}
+        assert (await api.call("POST", f"claims/{claim_id}/settle", dead)).status_code == 200
+        assert (await api.call("GET", href)).status_code == 404
+        assert (await drain(api, "new"))["messages_moved"] == 2
+        (letter,) = (
+            await api.call("GET", f"/v2/queues/{api.queue}-dead/messages?echo=true")
+        ).json()["messages"]
+        assert letter["id"] == claimed[0]["id"]
+        api.advance(600)
+        (late,) = await api.claim(10)
+        assert (late["body"], before[late["id"]]["body"]) == ("later", "later")
