@@ -1,5 +1,6 @@
 """Queues: create, read, patch, delete, list, count, purge, share and history."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zaqar_lite.api import documents, query
@@ -9,6 +10,7 @@ from zaqar_lite.api.render import instant, to_json
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.histories import HistoryState
 from zaqar_lite.domain.metadata import idle_limit, unknown_keys
+from zaqar_lite.domain.metadata_patch import Operation
 from zaqar_lite.domain.metadata_patch import parse as parse_patch
 from zaqar_lite.domain.models import Message
 from zaqar_lite.domain.topics import name_of
@@ -41,38 +43,18 @@ class QueueHandlers:
     async def list_queues(self, request: Request) -> Response:
         """List the project's queues."""
         found = query.parameters(request)
-        detailed = query.boolean(found, "detailed")
         with_count = query.boolean(found, "with_count")
-        records = await self._queues.list_queues(
-            request.project,
-            marker=query.text(found, "marker"),
-            limit=query.whole(found, "limit", DEFAULT_LIMIT),
-            name_contains=query.text(found, "name"),
-            metadata=metadata_filters(found),
+        records = await self._queues.list_queues(request.project, **wanted_page(found))
+        document = named_page(
+            "queues", found, [(record.ref.name, self._queues.shown(record)) for record in records]
         )
-        shown: list[dict[str, Any]] = []
-        for record in records:
-            entry: dict[str, Any] = {
-                "name": record.ref.name,
-                "href": f"/v2/queues/{record.ref.name}",
-            }
-            if detailed:
-                entry["metadata"] = self._queues.shown(record)
-            shown.append(entry)
-        document: dict[str, Any] = {"queues": shown, "links": []}
-        if shown:
-            href = query.link("/v2/queues", link_parameters(found, records[-1].ref.name))
-            document["links"] = [{"rel": "next", "href": href}]
         if with_count and (count := await self._queues.count(request.project)):
             document["count"] = count
         return Response(200, to_json(document))
 
     async def create(self, request: Request) -> Response:
         """Create a queue; one that exists stays as it is."""
-        metadata: dict[str, Any] = {}
-        if request.content_length:
-            metadata = documents.parse_object(await documents.read(request))
-        self._authority.check_metadata(request.principal, metadata)
+        metadata = await sent_metadata(request, self._authority)
         created = await self._queues.create(queue_of(request), metadata)
         location = (b"location", request.path.encode())
         idle = idle_limit(metadata, metadata) if created else None
@@ -85,10 +67,7 @@ class QueueHandlers:
 
     async def patch(self, request: Request) -> Response:
         """Change a queue's metadata by a JSON patch."""
-        check_patch_type(request)
-        operations = parse_patch(documents.parse(await documents.read(request)))
-        values = {operation.key: operation.value for operation in operations}
-        self._authority.check_metadata(request.principal, values)
+        operations = await sent_patch(request, self._authority)
         metadata = await self._queues.patch(queue_of(request), operations)
         idle = idle_limit(metadata, {operation.key for operation in operations})
         return Response(200, to_json(metadata), warning(unknown_keys(metadata), idle))
@@ -187,11 +166,47 @@ class QueueHandlers:
         return Response(200, to_json({"messages": shown, "links": links}))
 
 
-def check_patch_type(request: Request) -> None:
-    """Refuse a patch that does not say that it is one.
+def wanted_page(found: dict[str, list[str]]) -> dict[str, Any]:
+    """What a listing of queues or topics asks for, as the services take it."""
+    return {
+        "marker": query.text(found, "marker"),
+        "limit": query.whole(found, "limit", DEFAULT_LIMIT),
+        "name_contains": query.text(found, "name"),
+        "metadata": _metadata_filters(found),
+    }
+
+
+def named_page(
+    kind: str, found: dict[str, list[str]], named: Sequence[tuple[str, Mapping[str, Any]]]
+) -> dict[str, Any]:
+    """A page of queues or topics, given as names with metadata, and the link to the next one."""
+    detailed = query.boolean(found, "detailed")
+    shown: list[dict[str, Any]] = []
+    for name, metadata in named:
+        shown.append({"name": name, "href": f"/v2/{kind}/{name}"})
+        if detailed:
+            shown[-1]["metadata"] = metadata
+    document: dict[str, Any] = {kind: shown, "links": []}
+    if shown:
+        href = query.link(f"/v2/{kind}", _link_parameters(found, named[-1][0]))
+        document["links"] = [{"rel": "next", "href": href}]
+    return document
+
+
+async def sent_metadata(request: Request, authority: Authority) -> dict[str, Any]:
+    """Read the metadata of a queue or topic that is to be created, and check the right to it."""
+    metadata: dict[str, Any] = {}
+    if request.content_length:
+        metadata = documents.parse_object(await documents.read(request))
+    authority.check_metadata(request.principal, metadata)
+    return metadata
+
+
+async def sent_patch(request: Request, authority: Authority) -> Sequence[Operation]:
+    """Read a patch of metadata, and check the right to it.
 
     Raises:
-        HttpError: 415.
+        HttpError: 415, it does not say that it is one.
     """
     if request.headers.get(b"content-type") != PATCH_TYPE:
         raise HttpError(
@@ -200,6 +215,10 @@ def check_patch_type(request: Request) -> None:
             f"A patch of metadata has the Content-Type {PATCH_TYPE.decode()}.",
             headers=((b"accept-patch", PATCH_TYPE),),
         )
+    operations = parse_patch(documents.parse(await documents.read(request)))
+    values = {operation.key: operation.value for operation in operations}
+    authority.check_metadata(request.principal, values)
+    return operations
 
 
 async def purged_types(request: Request) -> list[str]:
@@ -234,7 +253,7 @@ def _texts(document: dict[str, Any], name: str) -> list[str]:
     return values
 
 
-def metadata_filters(found: dict[str, list[str]]) -> dict[str, Any]:
+def _metadata_filters(found: dict[str, list[str]]) -> dict[str, Any]:
     """Filters by top-level metadata: a value that reads as an integer is one.
 
     Raises:
@@ -253,7 +272,7 @@ def metadata_filters(found: dict[str, list[str]]) -> dict[str, Any]:
     return filters
 
 
-def link_parameters(found: dict[str, list[str]], marker: str) -> list[tuple[str, str]]:
+def _link_parameters(found: dict[str, list[str]], marker: str) -> list[tuple[str, str]]:
     """The parameters of the link to the next page."""
     pairs: list[tuple[str, str]] = []
     for name in _LIST_PARAMETERS:

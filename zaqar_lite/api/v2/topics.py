@@ -1,22 +1,19 @@
 """Topics: create, read, patch, delete, list, post to, count and purge."""
 
-from typing import Any
-
 from zaqar_lite.api import documents, query
 from zaqar_lite.api.checks import queue_of
 from zaqar_lite.api.http import NO_CONTENT, Request, Response, warning
 from zaqar_lite.api.render import to_json
 from zaqar_lite.api.v2.messages import LARGE, idempotency_key, stored
 from zaqar_lite.api.v2.queues import (
-    DEFAULT_LIMIT,
-    check_patch_type,
-    link_parameters,
-    metadata_filters,
+    named_page,
     purged_types,
+    sent_metadata,
+    sent_patch,
+    wanted_page,
 )
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.metadata import unknown_keys
-from zaqar_lite.domain.metadata_patch import parse as parse_patch
 from zaqar_lite.domain.topics import path_of
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.subscriptions import Subscriptions
@@ -36,32 +33,13 @@ class TopicHandlers:
     async def list_topics(self, request: Request) -> Response:
         """List the project's topics."""
         found = query.parameters(request)
-        detailed = query.boolean(found, "detailed")
-        topics = await self._topics.list_topics(
-            request.project,
-            marker=query.text(found, "marker"),
-            limit=query.whole(found, "limit", DEFAULT_LIMIT),
-            name_contains=query.text(found, "name"),
-            metadata=metadata_filters(found),
-        )
-        shown: list[dict[str, Any]] = []
-        for topic in topics:
-            entry: dict[str, Any] = {"name": topic.name, "href": f"/v2/topics/{topic.name}"}
-            if detailed:
-                entry["metadata"] = self._topics.shown(topic.metadata)
-            shown.append(entry)
-        document: dict[str, Any] = {"topics": shown, "links": []}
-        if topics:
-            href = query.link("/v2/topics", link_parameters(found, topics[-1].name))
-            document["links"] = [{"rel": "next", "href": href}]
-        return Response(200, to_json(document))
+        topics = await self._topics.list_topics(request.project, **wanted_page(found))
+        named = [(topic.name, self._topics.shown(topic.metadata)) for topic in topics]
+        return Response(200, to_json(named_page("topics", found, named)))
 
     async def create(self, request: Request) -> Response:
         """Create a topic; one that exists stays as it is."""
-        metadata: dict[str, Any] = {}
-        if request.content_length:
-            metadata = documents.parse_object(await documents.read(request))
-        self._authority.check_metadata(request.principal, metadata)
+        metadata = await sent_metadata(request, self._authority)
         created = await self._topics.create(queue_of(request), metadata)
         headers = ((b"location", request.path.encode()), *warning(unknown_keys(metadata)))
         return Response(201 if created else 204, b"", headers)
@@ -72,10 +50,7 @@ class TopicHandlers:
 
     async def patch(self, request: Request) -> Response:
         """Change a topic's metadata by a JSON patch."""
-        check_patch_type(request)
-        operations = parse_patch(documents.parse(await documents.read(request)))
-        values = {operation.key: operation.value for operation in operations}
-        self._authority.check_metadata(request.principal, values)
+        operations = await sent_patch(request, self._authority)
         metadata = await self._topics.patch(queue_of(request), operations)
         return Response(200, to_json(metadata), warning(unknown_keys(metadata)))
 
