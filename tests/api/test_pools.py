@@ -1,5 +1,6 @@
 """Pools and flavors to the status code, and where queues lie."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -377,6 +378,29 @@ async def test_what_needs_all_queues_in_one_store_is_refused(
         f"{key} can't be set on a server with pools (--pooling): it needs all queues of a "
         "project, or their records, in one store."
     )
+
+
+async def test_a_redrive_to_another_pool_fails_and_says_why(pools: Pools) -> None:
+    api = pools.api
+    for name in ("one", "two"):
+        await pools.make(name)
+        await api.call("PUT", f"/v2/flavors/{name}", {"pool_list": [name]})
+        made = await api.call("PUT", f"/v2/queues/{api.queue}-{name}", {"_flavor": name})
+        assert made.status_code == 201
+    source = f"/v2/queues/{api.queue}-one"
+    await api.call("POST", f"{source}/messages", {"messages": [{"body": 1}]})
+    order = {"to": f"{api.queue}-two", "filter": {}}
+    begun = await api.call("POST", f"{source}/redrives", order)
+    async with asyncio.timeout(30):
+        while True:
+            job = (await api.call("GET", begun.headers["Location"])).json()
+            if job["state"] != "running":
+                break
+            await asyncio.sleep(0.05)
+    assert (job["state"], job["done"]) == ("failed", 0)
+    assert job["error"].endswith("lie in different pools, and messages are moved within one.")
+    listed = await api.call("GET", f"{source}/messages?echo=true")
+    assert [one["body"] for one in listed.json()["messages"]] == [1]
 
 
 async def test_queues_in_pools_outlive_the_server(make_api: MakeApi, tmp_path: Path) -> None:

@@ -50,6 +50,20 @@ class _Look(NamedTuple):
     size: int
 
 
+def _fail(queue: QueueRef, job: Job, exc: Exception) -> None:
+    """End a job by an error: what can't be done would be tried for ever.
+
+    Raises:
+        RecordChanged, Unavailable: as they came; another process has it, or it goes on later.
+    """
+    if isinstance(exc, RecordChanged | Unavailable):
+        raise exc
+    job.state, job.error = "failed", str(exc)
+    if not isinstance(exc, ZaqarLiteError):
+        logger.error("a job of %s failed", running_name(queue, job.act), exc_info=exc)
+        job.error = "The server failed; its log tells why."
+
+
 class _Ahead:
     """What a job looks at next, while it still acts on what it has found."""
 
@@ -163,14 +177,8 @@ class JobRunner:
                 if not look.is_end and _looks_ahead(job.order):
                     ahead.begin(self._look(queue, job, look.cursor, min(size, most)))
                 version = await self._hold_and_act(queue, job, version, look)
-            except (RecordChanged, Unavailable):
-                raise
-            except ZaqarLiteError as exc:
-                job.state, job.error = "failed", str(exc)
-            except Exception:
-                # What can't be done would be tried for ever.
-                logger.exception("a job of %s failed", running_name(queue, job.act))
-                job.state, job.error = "failed", "The server failed; its log tells why."
+            except Exception as exc:  # noqa: BLE001 - it ends the job, or goes on
+                _fail(queue, job, exc)
             if job.is_over():
                 break
             took = time() - began
@@ -240,6 +248,8 @@ class JobRunner:
             await (saving if job.plan else asyncio.sleep(0))
             if not job.is_over():
                 await self._act(queue, job, look)
+        except Exception as exc:  # noqa: BLE001 - it ends the job, or goes on
+            _fail(queue, job, exc)
         finally:
             version = await saving
         return version
