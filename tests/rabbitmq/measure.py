@@ -1,18 +1,23 @@
 """Print the guide's tables: accuracy by number of hops, publish rate, entities per maximum.
 
-    python -m tests.rabbitmq.measure [--messages N] [--url amqp://... ]
+    python -m tests.rabbitmq.measure [--messages N] [--lateness] [--waiting N] [--url amqp://... ]
 
-Without a URL it starts a broker of its own.
+Without a URL it starts a broker of its own. Lateness is measured beside kombu's own delays.
 """
 
 import argparse
 import asyncio
+import json
 import statistics
+import subprocess
 import time
 from collections import defaultdict
+from pathlib import Path
 
 from tests.rabbitmq.traffic import collecting, publish_units
 from tests.services import start_rabbit
+from tests.services.environments import KOMBU
+from tests.services.rabbitmq import RabbitServer
 from zaqar_lite.rabbitmq import amqp
 from zaqar_lite.rabbitmq.topology import Anchor, QueueType, Topology, bits_for
 
@@ -95,16 +100,56 @@ async def lateness(url: str, messages: int = 1000) -> None:
         await amqp.declare(connection, topology)
         async with collecting(connection, "minute.zaqar") as collector:
             delays = [1 + number % 60 for number in range(messages)]
-            sent = await publish_units(connection, topology, delays, together=64)
+            sent = await publish_units(connection, topology, delays, together=1)
             await collector.wait_for(sent, seconds=120)
         await amqp.remove(connection, topology)
     late = [each.late_ms for (each,) in collector.arrivals.values()]
-    early = sum(value < 0 for value in late)
-    print(
-        f"\n{'1..60 s':<10}{'messages':>10}{'p50 ms':>10}{'p99 ms':>10}{'max ms':>10}{'early':>7}"
+    columns = ("messages", "p50 ms", "p99 ms", "max ms")
+    print(f"\n{'1..60 s':<10}{''.join(f'{name:>10}' for name in columns)}{'early':>7}")
+    show_lateness("quorum", late)
+    show_lateness("kombu", await asyncio.to_thread(kombus_lateness, url, messages))
+
+
+def kombus_lateness(url: str, messages: int) -> list[float]:
+    """How many milliseconds late messages are that kombu delays."""
+    done = subprocess.run(
+        [KOMBU.program("python"), Path(__file__).with_name("kombu_side.py"), url, str(messages)],
+        capture_output=True,
+        check=True,
     )
+    late: list[float] = json.loads(done.stdout)
+    return late
+
+
+def show_lateness(name: str, late: list[float]) -> None:
+    """Print a line of that table."""
     p50, p99 = percentile(late, 0.5), percentile(late, 0.99)
-    print(f"{'quorum':<10}{len(late):>10}{p50:>10.1f}{p99:>10.1f}{max(late):>10.1f}{early:>7}")
+    early = sum(value < 0 for value in late)
+    print(f"{name:<10}{len(late):>10}{p50:>10.1f}{p99:>10.1f}{max(late):>10.1f}{early:>7}")
+
+
+async def memory(broker: RabbitServer, messages: int) -> None:
+    """Print what messages that wait an hour cost the broker, by the kind of their queues."""
+    print(f"\n{'waiting':<10}{'messages':>10}{'MiB before':>12}{'MiB with':>10}{'bytes each':>12}")
+    for queue_type in QueueType:
+        topology = Topology(12, queue_type=queue_type, prefix=f"w{queue_type}")
+        async with amqp.connected(broker.url) as connection:
+            await amqp.declare(connection, topology)
+            before = resident(broker)
+            delays = [3600 + number % 60 for number in range(messages)]
+            await publish_units(connection, topology, delays, together=256)
+            await asyncio.sleep(5)
+            with_them = resident(broker)
+            await amqp.remove(connection, topology, force=True)
+        each = (with_them - before) / messages
+        mib = before / 2**20, with_them / 2**20
+        print(f"{queue_type:<10}{messages:>10}{mib[0]:>12.0f}{mib[1]:>10.0f}{each:>12.0f}")
+
+
+def resident(broker: RabbitServer) -> int:
+    """The bytes of the broker's process."""
+    status = json.loads(broker.control("status", "--formatter", "json"))
+    return int(status["memory"]["total"]["rss"])
 
 
 def main() -> None:
@@ -113,7 +158,12 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=2000)
     parser.add_argument("--url")
     parser.add_argument("--lateness", action="store_true", help="that of 1 to 60 s alone")
+    parser.add_argument("--waiting", type=int, help="the memory of so many that wait alone")
     arguments = parser.parse_args()
+    if arguments.waiting:
+        with start_rabbit(management=False) as broker:
+            asyncio.run(memory(broker, arguments.waiting))
+        return
     if not arguments.lateness:
         entities()
     if arguments.url:
