@@ -117,6 +117,15 @@ def _printable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print which files took longest, for `scheduling.LONGEST`."""
+    found = [entry for kind in terminalreporter.stats.values() for entry in kind]
+    reports = [entry for entry in found if isinstance(entry, pytest.TestReport)]
+    terminalreporter.section("longest files")
+    for file, seconds in scheduling.longest(reports):
+        terminalreporter.line(f"{seconds:8.1f}s {file}")
+
+
 def pytest_report_header() -> str:
     """Say which of the servers that may be one or another the tests use."""
     return f"MongoDB's protocol: {services.describe_mongo()}"

@@ -5,8 +5,8 @@ Files with few but long tests would then come last, and one worker would still b
 when the others have nothing left.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,10 +23,17 @@ LONGEST = (
     "tests/drivers/swift/",
     "tests/contract/",
     "tests/compat/",
+    "tests/api/test_openapi.py",
+    "tests/api/test_events.py",
+    "tests/test_operating.py",
     "tests/service/test_killed.py",
+    "tests/push/",
     "tests/drivers/",
+    "tests/commands/",
+    "tests/client/test_documentation.py",
+    "tests/client/test_waiting.py",
 )
-"""Files and folders that take minutes, the longest first."""
+"""Files and folders that take long, the longest first; a run prints its ten longest files."""
 
 TOGETHER = ("tests/spark/",)
 """Folders whose tests share what each worker would start for itself: a Spark session's JVM."""
@@ -46,6 +53,14 @@ def longest_first(files: Sequence[str]) -> list[str]:
         return next(places, len(LONGEST)), -tests[file]
 
     return sorted(tests, key=rank)
+
+
+def longest(reports: Iterable[pytest.TestReport], most: int = 10) -> list[tuple[str, float]]:
+    """Sum the seconds of tests by file; return the `most` longest files, the longest first."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for report in reports:
+        seconds[file_of(report.nodeid)] += report.duration
+    return sorted(seconds.items(), key=lambda entry: -entry[1])[:most]
 
 
 def unit_of(node_id: str) -> str:

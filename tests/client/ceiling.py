@@ -1,10 +1,10 @@
 """Measure the clients beside the server's own ceiling: `python -m tests.client.ceiling`.
 
 A server is started unless `--url` names one. Rounds are interleaved (`zaqar-lite bench` without and
-with idempotency keys, then the async client, then threads of the sync client), each figure is the
-median over the rounds, and the ratio is that of the medians. The async client must reach 60 % of
-the ceiling with 16 requests in flight; it sends a key with every post, so the ceiling with keys is
-the like for like.
+with idempotency keys, then the async client, then threads of the sync client and of urllib3, the
+library below it), each figure is the median over the rounds, and the ratio is that of the medians.
+The async client must reach 60 % of the ceiling with 16 requests in flight; it sends a key with
+every post, so the ceiling with keys is the like for like.
 """
 
 import argparse
@@ -18,8 +18,11 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
+
+import urllib3
 
 from tests.server import ServerProcess
 from zaqar_lite.client import AsyncClient, Client
@@ -64,25 +67,39 @@ def with_tasks(url: str, seconds: float) -> float:
     return asyncio.run(measure())
 
 
+def in_threads(post: Callable[[], object], seconds: float) -> float:
+    """Call `post` in 8 threads; return calls per second."""
+    begin, counts = time.perf_counter(), [0] * 8
+
+    def go_on(index: int) -> None:
+        while time.perf_counter() < begin + seconds:
+            post()
+            counts[index] += 1
+
+    threads = [threading.Thread(target=go_on, args=(index,)) for index in range(len(counts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts) / (time.perf_counter() - begin)
+
+
 def with_threads(url: str, seconds: float) -> float:
     """Post with 8 threads of the sync client; return messages per second."""
     with Client(url) as client:
         client.ping()
-        begin, counts = time.perf_counter(), [0] * 8
-
-        def post(index: int) -> None:
-            while time.perf_counter() < begin + seconds:
-                client.post("ceiling", BODY)
-                counts[index] += 1
-
-        threads = [threading.Thread(target=post, args=(index,)) for index in range(len(counts))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        rate = sum(counts) / (time.perf_counter() - begin)
+        rate = in_threads(lambda: client.post("ceiling", BODY), seconds)
         client.delete_queue("ceiling")
         return rate
+
+
+def with_urllib3(url: str, seconds: float) -> float:
+    """Post what the sync client posts with 8 threads of the library below it."""
+    headers = {"Client-ID": str(uuid.uuid4()), "X-Project-ID": "ceiling"}
+    body = json.dumps({"messages": [{"body": BODY}]})
+    path = f"{url}/v2/queues/ceiling/messages"
+    with urllib3.PoolManager(maxsize=8, headers=headers) as pool:
+        return in_threads(lambda: pool.request("POST", path, body=body).data, seconds)
 
 
 def measure(url: str, seconds: float, rounds: int) -> float:
@@ -92,6 +109,7 @@ def measure(url: str, seconds: float, rounds: int) -> float:
         "bench post1 --keys": lambda: ceiling(url, seconds, "--keys"),
         "AsyncClient, 16 tasks": lambda: with_tasks(url, seconds),
         "Client, 8 threads": lambda: with_threads(url, seconds),
+        "urllib3 alone, 8 threads": lambda: with_urllib3(url, seconds),
     }
     rates: dict[str, list[float]] = {name: [] for name in parts}
     cpu = dict.fromkeys(parts, 0.0)
@@ -103,7 +121,7 @@ def measure(url: str, seconds: float, rounds: int) -> float:
     medians = {name: statistics.median(found) for name, found in rates.items()}
     print(f"load average {os.getloadavg()[0]:.1f}, {rounds} rounds of {seconds:g} s, medians:")
     for name, median in medians.items():
-        line = f"{name:22} {median:8,.0f} messages/s"
+        line = f"{name:25} {median:8,.0f} messages/s"
         if not name.startswith("bench"):  # whose CPU is another process's
             line += f"  {1e6 * cpu[name]:4.0f} us of CPU each"
             line += f"  {median / medians['bench post1']:.0%} of the ceiling"

@@ -57,26 +57,19 @@ def test_it_is_short() -> None:
 
 def test_a_message_is_posted_claimed_and_deleted(fresh_server: ServerProcess) -> None:
     (block,) = blocks(README, "bash")
-    lines = [line for line in block.text.splitlines() if line and not line.startswith("#")]
-    alias, queue, post, claim, delete = lines
-
-    def run(line: str) -> str:
-        script = "\n".join(["shopt -s expand_aliases", alias, queue, line])
-        finished = subprocess.run(
-            ["bash", "-c", script.replace(URL, fresh_server.url)],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
-        return finished.stdout
-
-    assert "resources" in json.loads(run(post))
-    held = json.loads(run(claim))["messages"][0]
+    finished = subprocess.run(
+        ["bash", "-c", "shopt -s expand_aliases\n" + block.text.replace(URL, fresh_server.url)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    posted, claimed = re.findall(r"\{.*?\]\}", finished.stdout)
+    assert "resources" in json.loads(posted)
+    (held,) = json.loads(claimed)["messages"]
     assert held["body"] == {"order": 7}
-    href = re.escape("/v2/queues/orders/messages/") + r"[^']*"
-    assert run(re.sub(href, held["href"], delete)) == ""
-    assert json.loads(run("zq $Q/stats"))["messages"]["total"] == 0
+    with Client(fresh_server.url, project="default") as client:
+        assert client.stats("orders").total == 0
 
 
 def test_the_worker_retries_and_its_letter_says_why_and_is_redriven(
