@@ -309,19 +309,12 @@ class Worker:
         return self.options.pause(failures)
 
     def _no_dead_letters(self, message: Message) -> None:
-        LOG.warning(
-            "%s was rejected, but %s has no place for dead letters: it comes again",
-            message.id,
-            self.queue,
-        )
+        text = "%s was rejected, but %s has no place for dead letters: it comes again"
+        LOG.warning(text, message.id, self.queue)
 
     def _not_settled(self, message: Message, refusal: ZaqarError) -> None:
-        LOG.warning(
-            "%s of %s is given back at the end of its claim, without delay or reason: %s",
-            message.id,
-            self.queue,
-            refusal,
-        )
+        text = "%s of %s is given back at the end of its claim, without delay or reason: %s"
+        LOG.warning(text, message.id, self.queue, refusal)
 
     def _failed(self, message: Message, error: Exception) -> None:
         self._count(failed=1)

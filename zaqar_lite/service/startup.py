@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Protocol
 
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.storage.base import Store
+from zaqar_lite.storage.store import Store
 
 logger = logging.getLogger("zaqar_lite")
 _PATIENCE = 3.0

@@ -3,8 +3,7 @@
 A driver is one package with a `MessageStore` and a `ManagementStore`; `storage/registry.py` finds
 it by the scheme of a URI. Operations are intentions: each is one thing that a backend can do in one
 atomic step (a script, a transaction, a guarded update). The rules - defaults, limits, statuses,
-who may do what - live in `service`; a driver only keeps these promises. `tests/contract` holds
-every driver to them.
+who may do what - live in `service`; a driver keeps these promises, checked by `tests/contract`.
 
 Time: durations go in, the store turns them into absolute deadlines by its own clock, and those
 deadlines alone decide what is visible. An expired message, a lapsed claim and a due delay are so
@@ -18,8 +17,7 @@ anything is changed, when the record is another one by now.
 
 States of a message: delayed (`d` > now), ready, claimed (its lease's end > now), parked (given
 back with a delay that is not over); and beside them expired (its deadline <= now: gone for every
-reader). Each state has its own index, so that a claim costs O(limit * log n) whatever else is in
-the queue.
+reader). Each has its own index: a claim costs O(limit * log n) whatever else is in the queue.
 
 Leases: each message of a claim has a lease of its own, and the claim lives until the last of them
 ends. A parked message's lease goes on and belongs to nobody, so what brings lapsed messages back
@@ -45,10 +43,8 @@ for claims, counts, listings and edits alike, whatever its `d` said, even when a
 on again.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from types import TracebackType
-from typing import Self
 
 from zaqar_lite.domain.errors import Unsupported
 from zaqar_lite.domain.histories import HistoryPage, HistoryState
@@ -71,6 +67,7 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
+from zaqar_lite.storage.store import Store
 
 Listener = Callable[[QueueRef, int], None]
 RetriesOf = Callable[[QueueRef], Awaitable[Retries]]
@@ -85,49 +82,11 @@ MAX_EXAMINED = 1_000
 """The most entries that one step of a driver may examine (one script, one page of a scan)."""
 
 
-class Store(ABC):
-    """What both kinds of store have in common: an async context manager that can be pinged."""
-
-    @abstractmethod
-    async def open(self) -> None:
-        """Connect, check and prepare; idempotent.
-
-        Raises:
-            ConfigurationError: the store can never work as configured; says why and what to do.
-            Unavailable: the backend does not answer.
-        """
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Finish what is under way and release everything; idempotent."""
-
-    @abstractmethod
-    async def ping(self) -> None:
-        """Return when the backend answers.
-
-        Raises:
-            Unavailable: it does not.
-        """
-
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-
 class MessageStore(Store):
     """Messages and claims together, because they change together in one atomic step.
 
     Every operation on a queue that holds nothing succeeds and finds nothing; a queue need not
-    have a record for its messages to be read. All methods raise Unavailable when the backend
-    cannot serve.
+    have a record for its messages to be read. All methods raise Unavailable if the backend fails.
     """
 
     capabilities: frozenset[Capability] = frozenset()
@@ -249,8 +208,7 @@ class MessageStore(Store):
           ready at once in the target, with its `Origin`. The move has happened before the answer
           leaves: atomically where the backend can, else crash-safe (repeatable; in between it is
           visible in neither queue, claimable in neither, never lost). Moved messages do not use
-          up `limit`, and `max_messages` of the target does not stop them. A delay that is over
-          does not delay them anew.
+          up `limit`, and `max_messages` of the target does not stop them. No delay begins anew.
         * `retries` also decides what becomes of the lapsed leases it meets.
         * It examines at most about MAX_EXAMINED entries; `more` says that this ended it early.
 
@@ -412,8 +370,7 @@ class MessageStore(Store):
         """Cut the live messages into at most `count` ranges of about equal size.
 
         Answers ascending positions p1 < p2 < ... < pn, n <= count: the ranges are
-        (.., p1], (p1, p2], ..., and pn is the position of the last message. Empty when there is
-        none.
+        (.., p1], (p1, p2], ..., and pn is the position of the last message. No message, no range.
         """
 
     @abstractmethod
@@ -429,8 +386,7 @@ class MessageStore(Store):
 
         `retries_of` answers what becomes of a queue's failed messages: their records may lie in
         another store. Removes what has expired, promotes what is due whatever its queue is by
-        now, re-admits what has lapsed, finishes moves to dead-letter queues that a crash cut
-        short.
+        now, re-admits what has lapsed, finishes moves that a crash cut short.
         """
 
     async def history(

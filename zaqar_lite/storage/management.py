@@ -14,7 +14,7 @@ from zaqar_lite.domain.models import (
     Record,
     Spent,
 )
-from zaqar_lite.storage.base import Store
+from zaqar_lite.storage.store import Store
 
 
 class ManagementStore(Store):

@@ -96,6 +96,8 @@ async def test_a_message_that_never_failed_takes_no_room_for_it(store: Store) ->
     assert queue is not None
     entries = [entry for page in queue.pages for entry in page.entries.values()]
     assert [entry.past for entry in entries] == [None] * 3
+    assert not await store.records(RecordType.ATTEMPTS)
+    await store.sweep()
     assert len(await store.records(RecordType.ATTEMPTS)) == 1  # who holds it, as the RFC has it
     await store.messages.release(QUEUE, claimed.claim_id or "")
     assert [isinstance(entry.past, Past) for entry in entries] == [True, False, False]

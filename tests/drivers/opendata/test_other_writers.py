@@ -200,6 +200,7 @@ async def test_who_holds_a_message_now_is_in_the_rfc_s_attempts(store: Store) ->
     await store.claim(1, client="before")
     store.clock.advance(HOUR // 10)
     claimed = await store.claim(client="now")
+    await store.sweep()
     values = (await store.records(RecordType.ATTEMPTS)).values()
     assert [consumers_of_the_rfc(value) for value in values] == [["before", "now"], ["now"]]
     assert [decode_attempts(value).consumers for value in values] == [["before"], []]
@@ -210,5 +211,8 @@ async def test_who_holds_a_message_now_is_in_the_rfc_s_attempts(store: Store) ->
     values = (await store.records(RecordType.ATTEMPTS)).values()
     assert [consumers_of_the_rfc(value) for value in values] == [["before", "now"], ["now"]]
     await store.claim(client="last")
+    await store.restart()
+    values = (await store.records(RecordType.ATTEMPTS)).values()
+    assert [consumers_of_the_rfc(value)[-1] for value in values] == ["last", "last"]
     await store.messages.delete(QUEUE, ids, claim_ids=None)
     assert not await store.records(RecordType.ATTEMPTS)

@@ -82,7 +82,7 @@ def _encode_claims(db: State, queue: Queue) -> None:
 
 
 def _encode_attempts(db: State, queue: Queue) -> None:
-    """Put who has held the entries, and who holds them; a cost of every claim, so written out."""
+    """Put who has held the entries, and who holds them."""
     puts, deletes, find, key = db.puts, db.deletes, queue.find, keys.attempts_keys(queue.raw)
     plain: dict[Claim, bytes] = {}  # of those that are held for the first time
     for entry in queue.ended:
@@ -109,9 +109,12 @@ def _encode_attempts(db: State, queue: Queue) -> None:
 def _encode_removed(db: State, queue: Queue) -> None:
     gone: list[int] = []
     attempts_key = keys.attempts_keys(queue.raw)
+    begun = queue.begun
     for entry in queue.removed:
         past = entry.past
-        if entry.attempts or (past is not None and past.consumers):
+        was_written = entry.attempts and entry.position not in begun
+        begun.discard(entry.position)
+        if was_written or (past is not None and past.consumers):
             key = attempts_key(entry.name)
             if key not in db.puts:  # a history that began in this batch needs it
                 db.deletes[key] = None

@@ -225,6 +225,10 @@ class Database(State):
 
     async def _finish(self) -> None:
         try:
+            for queue in self.queues:
+                if queue.begun:
+                    queue.write_holders(len(queue.begun))
+                    self.touched.add(queue)
             if self.touched or self.puts:
                 await self.committer.durable()
         except Unavailable as exc:

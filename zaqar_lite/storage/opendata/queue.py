@@ -39,11 +39,11 @@ class Queue:
     """The messages, claims, keys and history of one queue, and the moves between states."""
 
     __slots__ = (
-        "arrivals", "changed_claims", "changed_pages", "claims", "cold_pages", "damaged_pages",
-        "delayed_count", "done", "due", "ended", "epoch", "examined", "expired_pages", "expiries",
-        "failed", "firsts", "half_due", "is_noted", "keys", "lapse_count", "lapses", "last_page",
-        "names", "numbered", "pages", "parked_count", "raw", "ready", "ready_count", "record",
-        "ref", "removed", "total", "visit_at", "waiting",
+        "arrivals", "begun", "changed_claims", "changed_pages", "claims", "cold_pages",
+        "damaged_pages", "delayed_count", "done", "due", "ended", "epoch", "examined",
+        "expired_pages", "expiries", "failed", "firsts", "half_due", "is_noted", "keys",
+        "lapse_count", "lapses", "last_page", "names", "numbered", "pages", "parked_count", "raw",
+        "ready", "ready_count", "record", "ref", "removed", "total", "visit_at", "waiting",
     )  # fmt: skip
 
     def __init__(self, ref: QueueRef) -> None:
@@ -74,7 +74,8 @@ class Queue:
         self.is_noted = False  # whether it comes at once
         self.changed_pages: set[int | None] = set()  # by number
         self.changed_claims: dict[str, Claim | None] = {}
-        self.ended: list[Entry] = []  # or begun: whose attempts record is out of date
+        self.begun: set[int] = set()  # positions of those held by whom the sweep is to write down
+        self.ended: list[Entry] = []  # whose attempts record is to be written with the batch
         self.removed: list[Entry] = []
         self.damaged_pages: set[int | None] = set()
         self.last_page = 0
@@ -327,8 +328,19 @@ class Queue:
         if entry.attempts < 0xFFFF:
             entry.attempts += 1
         claim.held[entry.position] = entry.name
-        self.ended.append(entry)
+        self.begun.add(entry.position)
         self.change(entry.page)
+
+    def write_holders(self, limit: int) -> None:
+        """Write down with the batch who holds up to `limit` entries, where nobody has yet.
+
+        Only readers of the RFC's format want to know, so a claim does not wait for it: most
+        messages are gone by the time the sweep comes.
+        """
+        for _ in range(min(limit, len(self.begun))):
+            entry = self.find(self.begun.pop())
+            if entry is not None and entry.claim is not None:
+                self.ended.append(entry)
 
     def make_ready(self, entry: Entry) -> None:
         """Count an entry as ready, and let it be found, unless it is set aside."""

@@ -7,7 +7,7 @@ from typing import TypeVar
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
 from zaqar_lite.domain.models import QueueRef, StoreOptions
-from zaqar_lite.storage.base import Store
+from zaqar_lite.storage.store import Store
 from zaqar_lite.storage.swift.connection import Swift
 from zaqar_lite.storage.swift.hints import Hints
 from zaqar_lite.storage.swift.layout import Containers

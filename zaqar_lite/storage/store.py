@@ -1,0 +1,42 @@
+"""What every store is, whatever it keeps: it is opened, pinged and closed."""
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+
+class Store(ABC):
+    """What both kinds of store have in common: an async context manager that can be pinged."""
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Connect, check and prepare; idempotent.
+
+        Raises:
+            ConfigurationError: the store can never work as configured; says why and what to do.
+            Unavailable: the backend does not answer.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what is under way and release everything; idempotent."""
+
+    @abstractmethod
+    async def ping(self) -> None:
+        """Return when the backend answers.
+
+        Raises:
+            Unavailable: it does not.
+        """
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
