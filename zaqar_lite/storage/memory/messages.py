@@ -295,10 +295,12 @@ class MemoryMessageStore(Reading):
         """Bring the queues that have something due up to now; see the seam."""
         now = self._clock.now_ms()
         swept = Swept(deleted=self._state.give_back(limit))
-        while swept.total < limit:
+        visited = 0
+        while swept.total < limit and visited < MAX_EXAMINED:
             ref = self._state.next_to_sweep(now)
             if ref is None:
                 break
+            visited += 1
             try:
                 retries = await retries_of(ref)
             except Exception:
@@ -332,7 +334,8 @@ class MemoryMessageStore(Reading):
         due = there.due_at()
         if due is not None:
             self._state.note(ref, there, due)
-        self._state.close(ref, there)
+        elif there.is_empty:
+            del self._state.queues[ref]
         letter = retries.dead_letter
         target = {letter.target} if moved and letter and letter.target else set()
         return Swept(

@@ -61,9 +61,9 @@ class State:
             heappush(self._due, (instant, ref))
 
     def close(self, ref: QueueRef, queue: Queue) -> None:
-        """Forget a queue that nothing is left of."""
+        """Let the sweep forget a queue that nothing is left of, unless somebody posts before."""
         if queue.is_empty and self.queues.get(ref) is queue:
-            del self.queues[ref]
+            self.note(ref, queue, 0)
 
     def next_to_sweep(self, now: int) -> QueueRef | None:
         """Take the next queue with something to sweep, which is to be noted again afterwards."""
