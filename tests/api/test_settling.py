@@ -55,6 +55,17 @@ async def test_repeating_an_act_is_no_error_and_another_one_is(api: Api) -> None
     assert (await details(api, message))["failure_count"] == 0
 
 
+async def test_a_message_of_another_claim_is_not_settled(api: Api) -> None:
+    await api.post({"body": 1}, {"body": 2})
+    mine = (await api.claim(1))[0]
+    theirs = (await api.claim(1))[0]
+    href = f"messages/{theirs['id']}?claim_id={claim_id_of(mine)}"
+    for act in ({"ttl": 100}, {"release_in": 0}, {"dead": True}):
+        answer = await api.call("PATCH", href, {"claim": act})
+        assert (answer.status_code, answer.json()["title"]) == (403, "Unable to settle")
+    assert (await details(api, theirs))["claim_count"] == 1
+
+
 async def test_one_message_of_a_claim_is_held_for_longer(api: Api) -> None:
     await api.post({"body": 1}, {"body": 2})
     first, second = await api.claim(2, ttl=100, grace=60)

@@ -2,9 +2,10 @@
 
 from zaqar_lite.api import documents, query
 from zaqar_lite.api.checks import queue_of
-from zaqar_lite.api.http import NO_CONTENT, Request, Response
+from zaqar_lite.api.http import NO_CONTENT, HttpError, Request, Response
 from zaqar_lite.api.render import to_json
 from zaqar_lite.api.settlements import parse_many, parse_one
+from zaqar_lite.domain.errors import Forbidden
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.service.settling import Settling, explain
 
@@ -31,7 +32,10 @@ class SettlingHandlers:
         """Release, extend or give up one message of a claim."""
         claim_id = query.text(query.parameters(request), "claim_id") or ""
         settlement = parse_one(request.path_values[1], await documents.read(request))
-        await self._settling.settle_one(queue_of(request), claim_id, settlement)
+        try:
+            await self._settling.settle_one(queue_of(request), claim_id, settlement)
+        except Forbidden as exc:
+            raise HttpError(403, "Unable to settle", str(exc)) from exc
         return NO_CONTENT
 
     async def settle_many(self, request: Request) -> Response:
