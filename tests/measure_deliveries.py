@@ -228,13 +228,13 @@ async def _make(server: ServerProcess, numbers: range, each: int) -> None:
 
 async def _report(kind: str, server: ServerProcess, store: str) -> None:
     if kind == "dead":
-        alone = await beside_dead(server, good=50, dead=0, posts=150, pause=0.15)
+        alone = await beside_dead(server, good=50, dead=0, posts=120, pause=0.15)
         print(f"{store}: 50 good endpoints alone:       {alone}")
-        beside = await beside_dead(server, good=50, dead=50, posts=150, pause=0.15)
+        beside = await beside_dead(server, good=50, dead=50, posts=120, pause=0.15)
         print(f"{store}: 50 good endpoints of 100:      {beside}")
         print(f"{store}: p99 {beside.p99 / alone.p99:.2f}x")
     elif kind == "post":
-        plain, listening = await posting(server, subscriptions=100, rounds=150)
+        plain, listening = await posting(server, subscriptions=100, rounds=80)
         print(f"{store}: a post without subscriptions:  {plain}")
         print(f"{store}: with 100 subscriptions:        {listening}")
         print(f"{store}: median {listening.p50 / plain.p50:.2f}x")

@@ -299,7 +299,7 @@ def _services(
     listeners = Listeners(messages, waiting, vault)
     transports = {
         **webhooks_and_mail(settings, trusts),
-        "queue": QueuePosts(service),
+        "queue": QueuePosts(service, clock),
         SCHEME: listeners,
     }
     courier = Courier(transports, clock, has_ended=subscribers.has_ended)

@@ -34,6 +34,22 @@ def play(guide: str) -> str:
     return finished.stdout
 
 
+def test_the_first_command_about_webhooks_works() -> None:
+    text = (SOURCE / "guide-webhooks.rst").read_text()
+    (command,) = re.findall(r"^   curl (?:.*\\\n)*.*$", text, re.MULTILINE)
+    with ServerProcess("memory://") as server:
+        command = command.replace("http://127.0.0.1:8888", server.url)
+        finished = subprocess.run(
+            ["bash", "-euc", command.replace("uuidgen", "cat /proc/sys/kernel/random/uuid")],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    assert '"subscription_id"' in finished.stdout
+    assert '"secret"' in finished.stdout
+
+
 def test_the_commands_about_delayed_queues_work() -> None:
     play("guide-delayed-queues")
 

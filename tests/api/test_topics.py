@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -153,7 +154,9 @@ async def test_keeps_no_message(api: Api) -> None:
         {"body": 1, "ttl": 1},
         {"ttl": 60},
         {"body": 1, "delay": 901},
-        {"body": 1, "deliver_at": "2030-01-01T00:00:00Z"},
+        {"body": 1, "deliver_at": "2930-01-01T00:00:00Z"},
+        {"body": 1, "deliver_at": "soon"},
+        {"body": 1, "deliver_at": "2030-01-01T00:00:00Z", "delay": 1},
     ],
 )
 async def test_refuses_messages_as_queues_do(api: Api, message: dict[str, Any]) -> None:
@@ -198,6 +201,18 @@ async def test_a_delay_is_honoured_by_the_queues_that_delay(api: Api) -> None:
     await in_queue(api, "plain", 1)
     assert await messages(api, "slow") == []
     api.advance(6)
+    await in_queue(api, "slow", 1)
+
+
+async def test_an_instant_is_a_delay(api: Api) -> None:
+    await api.call("PUT", "/v2/queues/slow", {"_default_message_delay": 600})
+    await subscribe(api, "queue:slow")
+    due = datetime.now(UTC) + timedelta(seconds=300)
+    await post(api, {"body": 1, "deliver_at": due.isoformat(timespec="milliseconds")})
+    api.advance(298)
+    await asyncio.sleep(0.2)
+    assert await messages(api, "slow") == []
+    api.advance(4)
     await in_queue(api, "slow", 1)
 
 

@@ -10,10 +10,15 @@ from zaqar_lite.domain.errors import Conflict, NotFound
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.models import Capability, QueueRef
 from zaqar_lite.domain.subscriptions import SubscriptionDraft
+from zaqar_lite.domain.topics import topic_ref
+from zaqar_lite.service.drafts import Draft
+from zaqar_lite.service.notes import decode_note, notes_of
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.subscribers import Subscribers
 from zaqar_lite.service.subscriptions import Subscriptions
+from zaqar_lite.service.topics import Topics
+from zaqar_lite.service.turns import Turns
 
 pytestmark = pytest.mark.anyio
 LIMITS = Limits()
@@ -100,6 +105,34 @@ async def test_other_servers_learn_of_its_end_from_the_queues_record(
         assert record is not None
         assert len(await other.subscribers.of(queue.ref, record.version)) == count
         await rules.subscriptions.delete(queue.ref, made.id)
+
+
+async def test_other_servers_learn_of_a_topics_subscriptions_from_its_messages(
+    rules: Rules, queue: QueueUnderTest, stores: Stores
+) -> None:
+    topic = topic_ref(queue.ref.project, queue.ref.name)
+    other = Rules((await stores.peers(2))[1])
+    topics = Topics(
+        stores.management, stores.messages, limits=LIMITS, clock=stores.clock, turns=Turns()
+    )
+    lane = notes_of(topic.project)
+    seen: list[int] = []
+    made = None
+    for _ in range(3):
+        admitted = await topics.admit(topic, 1)
+        posted = await topics.post(
+            topic, [Draft(b"1")], client_id="c", batch_key=None, topic=admitted
+        )
+        (message,) = await stores.messages.get_messages(lane, [posted[0].id])
+        note = decode_note(message.body)
+        found = await other.subscribers.of(topic, note.version)
+        seen.append(len(found))
+        await stores.messages.delete(lane, [message.id], claim_ids=None)
+        if made is None:
+            made = await rules.subscriptions.create(topic, draft())
+        else:
+            await rules.subscriptions.delete(topic, made.id)
+    assert seen == [0, 1, 0]
 
 
 async def test_marks_its_queue_for_other_servers(

@@ -16,6 +16,7 @@ import pytest
 
 from tests.docs.pages import README, ROOT, URL, blocks, commands
 from tests.server import ServerProcess
+from tests.services.process import free_port, listens, wait_until
 from zaqar_lite.client import Client
 from zaqar_lite.storage.registry import DRIVERS, Driver
 
@@ -103,6 +104,24 @@ def test_a_message_is_delayed_edited_and_cancelled(fresh_server: ServerProcess) 
         (late,) = client.list_messages("reminders", include_delayed=True, details=True)
         assert late.body == "call Grace"
         assert client.stats("reminders").delayed == 1
+
+
+def test_a_message_goes_to_a_webhook() -> None:
+    create, listen = (line for line in commands(README) if "9999" in line)
+    port = str(free_port())
+    with ServerProcess("memory://", env={"ZAQAR_LITE_DELIVERY_ALLOWED": "127.0.0.0/8"}) as server:
+        made = json.loads(run_command(create.replace("9999", port), server))
+        words = listen.replace("9999", port).replace("whsec_...", made["secret"]).split()[1:]
+        command = [sys.executable, "-m", "zaqar_lite", *words, "--count", "1"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as receiver:
+            try:
+                wait_until(lambda: listens(int(port)), [], timeout=60)
+                run_command("zaqar-lite message post orders 7", server)
+                shown, _ = receiver.communicate(timeout=60)
+            finally:
+                receiver.kill()
+    came = json.loads(shown)
+    assert (came["verified"], came["body"]["body"]) == (True, 7)
 
 
 @pytest.mark.parametrize("driver", DRIVERS, ids=[driver.name for driver in DRIVERS])

@@ -218,6 +218,29 @@ async def test_a_client_error_is_final_and_goes_to_the_dead_letters(api: Api) ->
     assert len(receiver.received) == 1
 
 
+async def test_a_full_dead_letter_queue_repeats_nothing(make_api: MakeApi) -> None:  # noqa: F811
+    async with (
+        make_api(delivery_allowed=LOOPBACK, max_messages_per_queue=1) as api,
+        Receiver() as good,
+        Receiver(404) as bad,
+    ):
+        full = f"{api.queue}-full"
+        await api.call("POST", f"/v2/queues/{full}/messages", {"messages": [{"body": 1}]})
+        await subscribe(api, good.url)
+        made, _ = await subscribe(api, bad.url, options={"dead_letter_queue": full})
+        await api.post({"body": 2})
+        for _ in range(100):
+            path = f"subscriptions/{made}/deliveries?state=failed"
+            failed = (await api.call("GET", path)).json()["deliveries"]
+            if failed:
+                break
+            await asyncio.sleep(0.05)
+        assert f"404; the queue '{full}' did not take it" in failed[0]["reason"]
+        api.advance(61)
+        await asyncio.sleep(0.5)
+        assert (len(good.received), len(bad.received)) == (1, 1)
+
+
 async def test_410_disables_and_a_patch_enables(api: Api) -> None:
     async with Receiver(410, 204) as receiver:
         events = f"{api.queue}-events"

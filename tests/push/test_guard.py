@@ -1,8 +1,11 @@
 """The guard: every network of its list, and the ways around it that are known."""
 
+import asyncio
 import ipaddress
 import socket
+import threading
 from importlib.resources import files
+from typing import Any
 
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -152,6 +155,35 @@ async def test_a_name_that_changes_its_meaning_is_refused_at_the_next_connection
         assert (answer.refused, receiver.received) == (True, [])
         assert answer.error == "refused: the target is in a network that may not be called"
         assert names.asked[-1] == "rebinding.example."
+
+
+async def test_silent_names_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    ask = socket.getaddrinfo
+
+    def answer(host: str, *hints: Any) -> Any:
+        if host.startswith("silent"):
+            released.wait(20)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return ask("127.0.0.1", *hints)
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    async with Receiver() as receiver:
+        port = receiver.url.rpartition(":")[2]
+        webhooks = Webhooks(Guard(["127.0.0.0/8"]))
+        silent = [
+            asyncio.create_task(webhooks.send(letter(f"http://silent-{n}.example/")))
+            for n in range(50)
+        ]
+        try:
+            await asyncio.sleep(0.1)
+            async with asyncio.timeout(10):
+                answered = await webhooks.send(letter(f"http://good.example:{port}/"))
+            assert answered.status == 204
+        finally:
+            released.set()
+            await asyncio.gather(*silent)
+            await webhooks.close()
 
 
 async def test_an_answer_with_one_bad_address_is_refused_as_a_whole() -> None:

@@ -16,7 +16,7 @@ from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.routing import Router
-from zaqar_lite.service.topics import Topics
+from zaqar_lite.service.topics import Admitted, Topics
 from zaqar_lite.service.turns import STEP, Turns
 from zaqar_lite.storage.memory import create
 
@@ -58,7 +58,9 @@ async def test_a_post_to_a_topic_is_made_in_turns(count: int) -> None:
     clock = Clock()
     messages, management = create("memory://", clock=clock, options=StoreOptions())
     topics = Topics(management, messages, limits=Limits(), clock=clock, turns=Turns())
-    posted = topics.post(QUEUE, _drafts(count), client_id="c", batch_key=None, metadata={})
+    posted = topics.post(
+        QUEUE, _drafts(count), client_id="c", batch_key=None, topic=Admitted({}, 1)
+    )
     rounds = await _rounds_of(posted)
     parts = -(-count // STEP)
     # To check and to prepare a part is a turn each, in which the loop goes round twice.

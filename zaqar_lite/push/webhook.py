@@ -14,7 +14,7 @@ import aiohttp
 from aiohappyeyeballs import AddrInfoType
 from aiohttp.abc import AbstractResolver
 
-from zaqar_lite.push.guard import Guard, GuardedResolver, Refused
+from zaqar_lite.push.guard import Guard, GuardedResolver, Refused, SystemResolver
 from zaqar_lite.service.courier import Answer, Letter
 
 _CONNECT = 5.0
@@ -38,7 +38,7 @@ class Webhooks:
         connect: float = _CONNECT,
     ) -> None:
         self._guard = guard
-        self._resolver = resolver
+        self._resolver = resolver or SystemResolver()
         self._timeout = aiohttp.ClientTimeout(total=total, sock_connect=connect)
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._closed = False
@@ -74,6 +74,7 @@ class Webhooks:
         for session in self._sessions.values():
             await session.close()
         self._sessions.clear()
+        await self._resolver.close()
 
     def _session(self, subscriber: str) -> aiohttp.ClientSession:
         """The session for a subscriber: hosts that are allowed by their name have their own."""

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import DelayMode, Message, QueueRef
+from zaqar_lite.domain.errors import Unavailable, ZaqarLiteError
+from zaqar_lite.domain.models import DelayMode, Message, QueueRecord, QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.subscriptions import Subscription
@@ -42,7 +42,7 @@ from zaqar_lite.service.notes import (
 )
 from zaqar_lite.service.ordering import Ordering
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.subscribers import Subscribers
+from zaqar_lite.service.subscribers import Subscribers, record_of
 from zaqar_lite.service.subscriptions import Subscriptions
 from zaqar_lite.service.undeliverable import FAILED_MS, Undeliverable
 from zaqar_lite.service.waiting import Waiting
@@ -138,20 +138,20 @@ class Deliveries:
         due = await self._look_at_due(note) if note.due_at else note
         if due is None:
             return
-        record = await self._management.get_queue(queue)
+        record = await record_of(self._management, queue)
         version = note.version if record is None else max(note.version, record.version)
         all_of_queue = await self._subscribers.of(queue, version)
         if not all_of_queue:
             await self._subscriptions.marks.clear(queue)
             return
-        policy = None if record is None else record.metadata.get(RETRY_POLICY)
+        policy = record.metadata.get(RETRY_POLICY) if isinstance(record, QueueRecord) else None
         payload = msgspec.Raw(payload_of(due))
         if note.sent is not None:
             await self._deliver_topic(message.id, note, note.sent, all_of_queue, payload)
             return
         again = await asyncio.gather(
             *(
-                self._deliver(
+                self._deliver_fresh(
                     Delivery(
                         note.project,
                         note.queue,
@@ -163,7 +163,6 @@ class Deliveries:
                     ),
                     subscription,
                     policy,
-                    is_fresh=True,
                 )
                 for subscription in all_of_queue
                 if subscription.created_at <= note.posted_at + _SKEW_MS
@@ -187,7 +186,11 @@ class Deliveries:
         now = self._clock.now_ms()
         wait = ((sent.delay or 0) * 1000 - (now - note.posted_at)) / 1000
         forwarded = msgspec.Raw(
-            encode(Forwarded(note.body, sent.ttl, sent.delay, sent.headers, sent.client_id))
+            encode(
+                Forwarded(
+                    note.body, sent.ttl, sent.delay, sent.headers, sent.client_id, note.posted_at
+                )
+            )
         )
         first: list[Awaitable[tuple[Delivery, float] | None]] = []
         later: list[tuple[Delivery, float]] = []
@@ -205,7 +208,7 @@ class Deliveries:
                 trace=note.trace,
             )
             if is_queue or wait <= 0:
-                first.append(self._deliver(delivery, one, None, is_fresh=True))
+                first.append(self._deliver_fresh(delivery, one, None))
             else:
                 later.append((delivery, wait))
         again = await asyncio.gather(*first)
@@ -296,6 +299,18 @@ class Deliveries:
             return delivery
         payload = await self._vault.open_in(delivery.project, bytes(delivery.payload))
         return msgspec.structs.replace(delivery, payload=msgspec.Raw(payload))
+
+    async def _deliver_fresh(
+        self, delivery: Delivery, subscription: Subscription, policy: object
+    ) -> tuple[Delivery, float] | None:
+        """Attempt one of a note's deliveries; what goes wrong with it repeats no other."""
+        try:
+            return await self._deliver(delivery, subscription, policy, is_fresh=True)
+        except ZaqarLiteError as exc:
+            logger.warning("a delivery is tried again: %s", exc)
+        except Exception:
+            logger.exception("a delivery failed, and is tried again")
+        return delivery, LEASE_MS / 1000
 
     async def _deliver(
         self, delivery: Delivery, subscription: Subscription, policy: object, *, is_fresh: bool

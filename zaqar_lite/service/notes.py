@@ -96,13 +96,23 @@ class Delivery(msgspec.Struct, omit_defaults=True):
 
 
 class Forwarded(msgspec.Struct, omit_defaults=True):
-    """A message on its way to a queue: seconds; None where who posted it gave nothing."""
+    """A message on its way to a queue: seconds; None where who posted it gave nothing.
+
+    Its delay counts from `posted_at` (ms).
+    """
 
     body: msgspec.Raw
     ttl: int | None = None
     delay: int | None = None
     headers: dict[str, str] | None = None
     client_id: str = ""
+    posted_at: int = 0
+
+    def delay_left(self, now: int) -> int | None:
+        """The seconds that the queue is to delay it: never fewer than are left."""
+        if self.delay is None or not self.posted_at:
+            return self.delay
+        return max(self.delay - max(now - self.posted_at, 0) // 1000, 0)
 
 
 encode = msgspec.json.encode

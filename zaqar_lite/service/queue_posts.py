@@ -1,5 +1,6 @@
 """What delivers to subscribers that are queues: it posts to them, as any client does."""
 
+from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, KeyReused, TooMany, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.topics import queue_in
@@ -12,15 +13,15 @@ from zaqar_lite.service.notes import decode_forwarded
 class QueuePosts:
     """Post letters to queues of their project, each once: a letter's id is its key there."""
 
-    def __init__(self, messages: Messages) -> None:
+    def __init__(self, messages: Messages, clock: Clock) -> None:
         self._messages = messages
+        self._clock = clock
 
     async def send(self, letter: Letter) -> Answer:
         """Post a letter; what the queue refuses is in the answer."""
         found = decode_forwarded(letter.body)
-        draft = Draft(
-            bytes(found.body), found.ttl, found.delay, f"topic.{letter.id}", found.headers
-        )
+        delay = found.delay_left(self._clock.now_ms())
+        draft = Draft(bytes(found.body), found.ttl, delay, f"topic.{letter.id}", found.headers)
         queue = QueueRef(letter.project, queue_in(letter.subscriber) or "")
         try:
             await self._messages.post(

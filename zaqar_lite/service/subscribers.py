@@ -5,8 +5,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from zaqar_lite.domain.models import QueueRef, Record
+from zaqar_lite.domain.models import QueueRecord, QueueRef, Record
 from zaqar_lite.domain.subscriptions import KIND, Subscription
+from zaqar_lite.domain.topics import KIND as TOPIC
+from zaqar_lite.domain.topics import is_topic, name_of
 from zaqar_lite.storage.management import ManagementStore
 
 _MAX_CACHED = 1_000
@@ -48,6 +50,13 @@ async def _records(
     return found
 
 
+async def record_of(management: ManagementStore, queue: QueueRef) -> QueueRecord | Record | None:
+    """The record of a queue or of a topic: subscriptions that come and go change its version."""
+    if is_topic(queue):
+        return await management.get_record(TOPIC, queue.project, name_of(queue))
+    return await management.get_queue(queue)
+
+
 class _Known(NamedTuple):
     at: float
     version: int
@@ -82,15 +91,16 @@ class Subscribers:
     async def of(self, queue: QueueRef, version: int = 0) -> Sequence[Subscription]:
         """The subscriptions of a queue, at most a second old.
 
-        And not older than `version` of the queue's record, which each new subscription changes: so
-        a message reaches all that were there when it was posted, whichever process made them.
+        And not older than `version` of the record (`record_of`), which each subscription that comes
+        or goes changes: so a message reaches all that were there when it was posted, whichever
+        process made them.
         """
         known = self._cache.get(queue)
         is_fresh = known is not None and time.monotonic() - known.at < _FRESH
         if known is not None and is_fresh and known.version >= version:
             return known.subscriptions
         changes, at = self._changes, time.monotonic()
-        record = await self._management.get_queue(queue)
+        record = await record_of(self._management, queue)
         subscriptions = await list_subscriptions(self._management, queue)
         if changes == self._changes:  # else they may be from before the change
             read_at = version if record is None else record.version

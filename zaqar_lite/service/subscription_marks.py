@@ -5,11 +5,12 @@ So a post learns without a call of its own whether, and to which lines, it leave
 
 from dataclasses import replace
 
-from zaqar_lite.domain.errors import Invalid, QueueChanged, Unavailable
+from zaqar_lite.domain.errors import Invalid, QueueChanged, RecordChanged, Unavailable
 from zaqar_lite.domain.metadata import ORDERED, SUBSCRIBED
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.domain.subscriptions import Subscription
-from zaqar_lite.domain.topics import is_topic
+from zaqar_lite.domain.topics import KIND as TOPIC
+from zaqar_lite.domain.topics import is_topic, name_of
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.subscribers import count_subscriptions
@@ -21,7 +22,11 @@ _MAX_ROUNDS = 20
 
 
 class Marks:
-    """Set and clear the marks of queues; a topic has none, its posts always leave a note."""
+    """Set and clear the marks of queues.
+
+    A topic has none, as its posts always leave a note; its record is written anew, so that its
+    version tells how old a list of its subscriptions is.
+    """
 
     def __init__(self, management: ManagementStore, queues: Queues, policies: Policies) -> None:
         self._management = management
@@ -40,7 +45,9 @@ class Marks:
 
     async def add(self, made: Subscription) -> None:
         """Mark the queue's record, which is made unless it is there, by another number."""
-        if not is_topic(made.queue):
+        if is_topic(made.queue):
+            await self._renew(made.queue)
+        else:
             await self._change(made.queue, made.id, ordered=made.is_ordered, count=1)
 
     async def order(self, queue: QueueRef, subscription_id: str, *, ordered: bool) -> None:
@@ -51,7 +58,9 @@ class Marks:
     async def end(self, ended: Subscription) -> None:
         """Let all processes learn at their next delivery that a subscription has ended."""
         queue = ended.queue
-        if not is_topic(queue) and await self._management.get_queue(queue) is not None:
+        if is_topic(queue):
+            await self._renew(queue)
+        elif await self._management.get_queue(queue) is not None:
             await self._change(queue, ended.id, ordered=False, count=1)
 
     async def clear(self, queue: QueueRef) -> None:
@@ -74,6 +83,21 @@ class Marks:
         except QueueChanged:
             return
         self._policies.forget(queue)
+
+    async def _renew(self, topic: QueueRef) -> None:
+        """Write a topic's record anew; one that is made later is newer than all before."""
+        for _ in range(_MAX_ROUNDS):
+            record = await self._management.get_record(TOPIC, topic.project, name_of(topic))
+            if record is None:
+                return
+            try:
+                await self._management.put_record(
+                    TOPIC, topic.project, record.name, record.value, expected=record.version
+                )
+            except RecordChanged:
+                continue
+            return
+        raise Unavailable(f"The topic {name_of(topic)!r} is being changed too often.")
 
     async def _change(
         self, queue: QueueRef, subscription_id: str, *, ordered: bool, count: int

@@ -16,6 +16,7 @@ from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid, LimitReached, NotFound, RecordChanged, Unavailable
 from zaqar_lite.domain.idempotency import identify
+from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata_patch import Operation
 from zaqar_lite.domain.metadata_patch import apply as apply_patch
@@ -38,6 +39,13 @@ _MAX_ROUNDS = 20
 _PAGE = 100
 _GRACE_MS = 60_000
 """How much longer than its message a note lives: one that is due at the end is still delivered."""
+
+
+class Admitted(NamedTuple):
+    """What a post is decided by: the topic's metadata, and the version of its record."""
+
+    metadata: Mapping[str, Any]
+    version: int
 
 
 class Topic(NamedTuple):
@@ -162,18 +170,19 @@ class Topics:
                 return found
             after = page[-1].name
 
-    async def admit(self, ref: QueueRef, size: int) -> Mapping[str, Any] | None:
-        """Refuse a body of `size` bytes; answer the metadata of the topic, None without one.
+    async def admit(self, ref: QueueRef, size: int) -> Admitted | None:
+        """Refuse a body of `size` bytes; answer what the post is decided by, None without a topic.
 
         Raises:
             Invalid: larger than the topic or the server allows.
         """
-        metadata = await self._stored(ref)
+        record = await self._get(ref)
+        metadata = json.loads(record.value) if record else {}
         most = self._limits.max_messages_post_size
-        most = min((metadata or {}).get("_max_messages_post_size") or most, most)
+        most = min(metadata.get("_max_messages_post_size") or most, most)
         if size > most:
             raise Invalid(f"The body has {size} bytes; {most} are allowed.")
-        return metadata
+        return Admitted(metadata, int(record.version)) if record else None
 
     async def post(
         self,
@@ -182,7 +191,7 @@ class Topics:
         *,
         client_id: str,
         batch_key: str | None,
-        metadata: Mapping[str, Any] | None,
+        topic: Admitted | None,
     ) -> Sequence[Posted]:
         """Note messages for the topic's subscriptions; make the topic unless it is there.
 
@@ -195,18 +204,18 @@ class Topics:
         for first, part in cut(drafts):
             if large:
                 await self.turns.wait()
-            if self._drafts.check(first, part):
-                raise Invalid("A topic takes no 'deliver_at': give a delay.")
+            self._drafts.check(first, part)
             for index, draft in enumerate(part, first):
-                self._drafts.check_times(f"Message {index}", None, draft.delay)
-        if metadata is None:
+                self._drafts.check_times(f"Message {index}", None, self._delay_of(draft))
+        if topic is None:
             await self.create(ref, {})
+            topic = await self.admit(ref, 0) or Admitted({}, 0)
         whole = batch_key and identify(ref, batch_key, (draft.body for draft in drafts))
         new: list[NewMessage] = []
         for _, part in cut(drafts):
             if large:
                 await self.turns.wait()
-            new += [self._note(ref, draft, metadata or {}, client_id) for draft in part]
+            new += [self._note(ref, draft, topic, client_id) for draft in part]
         return await self._messages.post(
             notes_of(ref.project),
             new,
@@ -215,11 +224,10 @@ class Topics:
             version=None,
         )
 
-    def _note(
-        self, ref: QueueRef, draft: Draft, metadata: Mapping[str, Any], client_id: str
-    ) -> NewMessage:
+    def _note(self, ref: QueueRef, draft: Draft, topic: Admitted, client_id: str) -> NewMessage:
+        metadata = topic.metadata
         ttl = draft.ttl or metadata.get("_default_message_ttl")
-        delay = draft.delay
+        delay = self._delay_of(draft)
         if delay is None:
             delay = metadata.get("_default_message_delay")
         seconds = (ttl or self._limits.default_message_ttl) + (delay or 0)
@@ -233,12 +241,19 @@ class Topics:
             ttl or self._limits.default_message_ttl,
             msgspec.Raw(draft.body),
             delay or None,
+            version=topic.version,
             trace=trace_of(draft.headers),
             sent=Sent(client_id, ttl, delay, dict(draft.headers) if draft.headers else None),
         )
         key = draft.idempotency_key
         own = None if key is None else _own(ref, identify(ref, key, (draft.body,)))
         return NewMessage(encode(note), seconds * 1000 + _GRACE_MS, 0, own)
+
+    def _delay_of(self, draft: Draft) -> int | None:
+        """The whole seconds that a message waits, never less than until its `deliver_at`."""
+        if draft.deliver_at is None:
+            return draft.delay
+        return max(0, -(-(read_instant(draft.deliver_at) - self._clock.now_ms()) // 1000))
 
     async def _get(self, ref: QueueRef) -> Record | None:
         return await self._management.get_record(KIND, ref.project, name_of(ref))

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 
 from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import LimitReached, ZaqarLiteError
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
@@ -55,8 +56,12 @@ class Undeliverable:
                 "attempts": delivery.attempts,
                 "message": delivery.payload,
             }
-            await self._tell(QueueRef(delivery.project, target), letter)
-            return
+            try:
+                await self._tell(QueueRef(delivery.project, target), letter)
+            except LimitReached as exc:  # it is full, or the project may have no more queues
+                reason = f"{reason}; the queue {target!r} did not take it: {exc}"
+            else:
+                return
         delivery.reason = reason
         await self._messages.post(
             failed_queue(delivery.project, subscription.id),
@@ -92,7 +97,10 @@ class Undeliverable:
                 "queue_name": name_of(subscription.queue),
                 "reason": reason,
             }
-            await self._tell(QueueRef(subscription.queue.project, target), event)
+            try:
+                await self._tell(QueueRef(subscription.queue.project, target), event)
+            except ZaqarLiteError as exc:
+                logger.warning("the queue %r was not told of that: %s", target, exc)
 
     async def _tell(self, queue: QueueRef, document: object) -> None:
         """Post to a user's queue, which is made unless it is there; nobody is notified of that."""

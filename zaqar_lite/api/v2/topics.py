@@ -75,7 +75,7 @@ class TopicHandlers:
     async def post(self, request: Request) -> Response:
         """Post messages to the topic's subscriptions."""
         topic = queue_of(request)
-        metadata = await self._topics.admit(topic, request.content_length)
+        admitted = await self._topics.admit(topic, request.content_length)
         document = await documents.read(request)
         is_large = request.content_length > LARGE
         if is_large:
@@ -86,7 +86,7 @@ class TopicHandlers:
             drafts,
             client_id=request.client_id,
             batch_key=idempotency_key(request),
-            metadata=metadata,
+            topic=admitted,
         )
         if is_large:
             await self._topics.turns.wait()
