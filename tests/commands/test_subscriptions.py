@@ -2,8 +2,11 @@
 
 import json
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
 
 import pytest
 
@@ -61,6 +64,55 @@ def test_a_message_is_received_signed_and_its_delivery_is_shown(
     _, listed = run("subscription", "list", "hooks", "--json", url=delivering.url)
     assert [row["id"] for row in listed] == [made["id"]]
     assert run("subscription", "delete", "hooks", made["id"], url=delivering.url)[0] == 0
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Answers 404 the first time, then 204."""
+
+    answers: ClassVar[list[int]] = []
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(self.answers.pop(0) if self.answers else 204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Stay silent."""
+
+
+def test_what_failed_is_listed_and_delivered_again(run: Run, delivering: ServerProcess) -> None:
+    Refusing.answers = [404]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/"
+
+        def ask(verb: str, *words: str) -> list[Any]:
+            code, rows = run("subscription", verb, "again", *words, "--json", url=delivering.url)
+            assert code == 0
+            return rows
+
+        (made,) = ask("create", url)
+        (shown,) = ask("show", made["id"])
+        assert (shown["subscriber"], shown["confirmed"]) == (url, False)
+        (rotated,) = ask("rotate", made["id"])
+        assert rotated["secret"] != made["secret"]
+        assert ask("enable", made["id"]) == []
+        with Client(delivering.url, project="tests") as client:
+            posted = client.post("again", 1)
+            failed: list[Any] = []
+
+            def has_failed() -> bool:
+                failed[:] = ask("log", made["id"], "--failed")
+                return bool(failed)
+
+            wait_until(has_failed, [], timeout=30)
+            assert (failed[0]["message_id"], failed[0]["attempts"]) == (posted, 1)
+            ask("retry", made["id"], failed[0]["id"])
+            wait_until(lambda: len(client.deliveries("again", made["id"])) == 2, [], timeout=30)
+        assert ask("log", made["id"], "--failed") == []
+        assert [row["outcome"] for row in ask("log", made["id"])] == ["delivered", "undeliverable"]
+        ask("delete", made["id"])
+        server.shutdown()
 
 
 async def test_both_clients_have_the_same(delivering: ServerProcess) -> None:

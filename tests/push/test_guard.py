@@ -24,6 +24,15 @@ LISTED = [
 ]
 
 
+NEVER = """
+0.0.0.1 10.0.0.1 100.64.0.1 127.0.0.1 169.254.169.254 172.16.0.1 192.0.0.1 192.0.0.9 192.0.2.1
+192.88.99.1 192.168.0.1 198.18.0.1 198.51.100.1 203.0.113.1 224.0.0.1 240.0.0.1 168.63.129.16
+:: ::1 ::127.0.0.1 ::8.8.8.8 ::ffff:10.0.0.1 64:ff9b::8.8.8.8 64:ff9b:1::1 100::1 2001::1 2001:20::1
+2001:db8::1 2002:7f00:1:: 3fff::1 5f00::1 fc00::1 fd00:ec2::254 fe80::1 fec0::1 ff00::1 ff02::1
+"""
+"""An address of each row that must be refused, so that no line of the list gets lost."""
+
+
 class Names(AbstractResolver):
     """A name service of ours: each answer in turn, the last one for good."""
 
@@ -63,6 +72,12 @@ def test_refuses_both_ends_of_every_listed_network(listed: str) -> None:
     for address in (network[0], network[-1]):
         with pytest.raises(Refused, match="may not be called"):
             Guard().check(str(address), 443)
+
+
+@pytest.mark.parametrize("address", NEVER.split())
+def test_refuses_every_kind_of_address_that_is_known_to_slip_through(address: str) -> None:
+    with pytest.raises(Refused, match="may not be called"):
+        Guard().check(address, 443)
 
 
 @pytest.mark.parametrize(
