@@ -88,6 +88,32 @@ async def test_messages_are_refused_where_they_do_not_fit(make_api: MakeApi) -> 
         assert other.status_code == 201
 
 
+async def test_a_repeated_post_is_answered_as_the_first_was_where_nothing_fits(
+    make_api: MakeApi,
+) -> None:
+    whole = {"messages": [{"body": 1}, {"body": 2}]}
+    keyed = {"messages": [{"body": 3, "idempotency_key": "k"}]}
+
+    async with make_api(quotas={"messages": 3}) as api:
+        first = await api.call("POST", "messages", whole, Idempotency_Key="whole")
+        second = await api.call("POST", "messages", keyed)
+        assert first.status_code == second.status_code == 201
+        for _ in range(2):
+            again = await api.call("POST", "messages", whole, Idempotency_Key="whole")
+            assert again.status_code == 201
+            assert again.json()["resources"] == first.json()["resources"]
+        again = await api.call("POST", "messages", keyed)
+        assert (again.status_code, again.json()["resources"]) == (201, second.json()["resources"])
+        other = await api.call("POST", "messages", keyed, Idempotency_Key="whole")
+        assert other.status_code == 409
+        for document, key in ((whole, "another"), ({"messages": [{"body": 3}]}, None)):
+            named = {} if key is None else {"Idempotency_Key": key}
+            assert is_full(await api.call("POST", "messages", document, **named))
+        mixed = {"messages": [*keyed["messages"], {"body": 4, "idempotency_key": "new"}]}
+        assert is_full(await api.call("POST", "messages", mixed))
+        assert (await usage(api))["messages"] == 3
+
+
 async def test_bytes_are_those_of_the_bodies(make_api: MakeApi) -> None:
     async with make_api(quotas={"bytes": 1_000}) as api:
         await api.post({"body": "x" * 898})  # and its quotes

@@ -6,6 +6,8 @@ from tests.contract.conftest import OpenStores
 from tests.contract.subject import MINUTE, QueueUnderTest, new
 from zaqar_lite.domain.errors import KeyReused, LimitReached
 from zaqar_lite.domain.posts import Posted
+from zaqar_lite.service.drafts import Draft
+from zaqar_lite.service.repeats import is_repeated
 
 pytestmark = pytest.mark.anyio
 
@@ -37,6 +39,26 @@ async def test_one_key_for_two_messages_of_a_post_is_refused(queue: QueueUnderTe
         await queue.post(new("a", key="k"), new("b", key="k"))
     assert raised.value.index == 1
     assert await queue.bodies() == []
+
+
+async def test_a_repetition_is_known_without_storing_anything(queue: QueueUnderTest) -> None:
+    """A project whose quota is full gets the first answer again, and stores nothing new."""
+    keyed = [Draft(f'"{n}"'.encode(), 60, idempotency_key=f"k{n}") for n in range(3)]
+
+    async def known(*drafts: Draft, batch_key: str | None = None) -> bool:
+        return await is_repeated(
+            queue.stores.messages, queue.ref, drafts, client_id="producer", batch_key=batch_key
+        )
+
+    assert not await known(*keyed)
+    assert not await known(*keyed, batch_key="whole")
+    await queue.post(new("0", key="k0"), new("1", key="k1"), batch_key="whole")
+    assert await known(*keyed[:2])
+    assert not await known(*keyed)
+    assert not await known(keyed[0], Draft(b"0", 60))
+    assert await known(*keyed, batch_key="whole")
+    assert not await known(*keyed, batch_key="k0")
+    assert await queue.bodies() == ["0", "1"]
 
 
 async def test_a_known_batch_key_with_other_messages_is_refused(queue: QueueUnderTest) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
+from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound, QuotaReached
 from zaqar_lite.domain.idempotency import identify
 from zaqar_lite.domain.ids import Marker, is_claim_id, is_message_id, parse_marker
 from zaqar_lite.domain.limits import Limits
@@ -24,6 +24,7 @@ from zaqar_lite.service.drafts import Draft, Drafts
 from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.queues import Queues
+from zaqar_lite.service.repeats import is_repeated
 from zaqar_lite.service.routing import Router
 from zaqar_lite.service.stock import Stock
 from zaqar_lite.service.turns import STEP, cut
@@ -100,8 +101,8 @@ class Messages:
             Invalid: a message breaks a rule; names it by its index. Nothing was stored.
             KeyReused: a key stands for another message. Nothing was stored.
             LimitReached: the queue holds too many messages or keys. Nothing was stored.
-            QuotaReached: the project has as much as its quota allows, before any key is looked
-                at. Nothing was stored.
+            QuotaReached: the project has as much as its quota allows, and this is no repetition.
+                Nothing was stored.
         """
         self._drafts.check_post(drafts, batch_key)
         large, timed = len(drafts) > STEP, False
@@ -113,7 +114,14 @@ class Messages:
             timed = self._drafts.check(0, drafts)
         if self._stock is not None and self._stock.bounds(queue.project):
             size_of_bodies = sum(len(draft.body) for draft in drafts)
-            await self._stock.admit(queue.project, len(drafts), size_of_bodies)
+            try:
+                await self._stock.admit(queue.project, len(drafts), size_of_bodies)
+            except QuotaReached:
+                asked = is_repeated(
+                    self._messages, queue, drafts, client_id=client_id, batch_key=batch_key
+                )
+                if not await asked:
+                    raise
         whole = batch_key and identify(queue, batch_key, (draft.body for draft in drafts))
 
         async def act(policy: Policy) -> Receipt:
