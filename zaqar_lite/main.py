@@ -133,7 +133,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
             *(quotas, stock),
             *_trails(services.trail),
             *_shared(services.rates, management, settings.workers),
-            JobRunner(services.jobs, messages, clock),
+            JobRunner(services.jobs, clock),
             *drainers(settings, pools, management, clock, services.policies.turns),
             Scheduler(
                 services.schedules, messages, clock, window_ms=settings.idempotency_window * 1000
@@ -340,7 +340,7 @@ def _services(
         ),
         listeners=listeners,
         authority=Authority(Defaults(settings.role_defaults)),
-        jobs=Jobs(messages, management, bulk, limits=limits, clock=clock),
+        jobs=Jobs(opened, management, bulk, limits=limits, clock=clock),
         schedules=Schedules(management, service, clock),
         topics=Topics(management, messages, limits=limits, clock=clock, turns=policies.turns),
         events=Events(opened, policies, waiting, limits),

@@ -1,5 +1,6 @@
 """Encrypted queues over HTTP: what is stored, what comes out, and what keys do."""
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -84,6 +85,20 @@ async def test_a_dead_letter_keeps_its_body(api: Api) -> None:
     await api.claim()
     api.queue = "letters"
     assert await bodies(api) == [{"n": 7}]
+
+
+async def test_a_job_chooses_by_the_body_that_was_posted(api: Api) -> None:
+    await api.post({"body": {"n": 7}}, {"body": {"n": 8}})
+    order = {"filter": {"body": {"path": "n", "equals": 7}}, "to": "elsewhere"}
+    begun = await api.call("POST", "redrives", order)
+    assert begun.status_code == 202
+    for _ in range(500):
+        job = (await api.call("GET", begun.headers["location"])).json()
+        if job["ended"]:
+            break
+        await asyncio.sleep(0.01)
+    assert (job["state"], job["done"], job["targets"]) == ("completed", 1, {"elsewhere": 1})
+    assert await bodies(api) == [{"n": 8}]
 
 
 async def test_a_replay_is_known_by_what_was_posted(api: Api) -> None:

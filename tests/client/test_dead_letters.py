@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from tests.client.conftest import MovableServer
+from tests.client.old_server import OldServer
 from tests.server import ServerProcess
-from zaqar_lite.client import AsyncClient, Client, Message, RawBody
+from zaqar_lite.client import AsyncClient, Client, Message, NotFound, RawBody
 from zaqar_lite.client.dead_letters import Redrive, RedriveOptions
 from zaqar_lite.client.models import DeadLetter, Held, Stats
 from zaqar_lite.client.transports import Transport
@@ -72,7 +73,7 @@ def test_a_redriven_letter_is_routed_by_filters_again(client: Client, queue: str
     client.create_queue(audit, {"_filter": f"queue = '{queue}'"})
     fail(client, queue, dead, [1])
     assert client.stats(audit).total == 1
-    assert client.redrive(dead).moved == {queue: 1}
+    assert client.redrive(dead, server=False).moved == {queue: 1}
     assert [message.body for message in client.list_messages(audit)] == [1, 1]
 
 
@@ -105,13 +106,43 @@ def test_large_letters_go_in_several_posts_and_one_that_is_refused_stays(
     bodies = [f"{number}".ljust(100_000) for number in range(6)]
     fail(client, queue, dead, [*bodies[:3], "x" * 200_000, *bodies[3:]])
     client.update_queue(queue, {"_max_messages_post_size": 150_000})
-    result = client.redrive(dead)
+    result = client.redrive(dead, server=False)
     assert result.moved == {queue: 6}
     ((refused, reason),) = result.refused.items()
     assert "Invalid API request" in reason
     assert [m.id for m in client.list_messages(dead)] == [refused]
     assert sorted(m.body for m in client.list_messages(queue)) == bodies
     assert client.redrive(dead, to=f"{queue}-roomy").moved == {f"{queue}-roomy": 1}
+
+
+def test_the_server_moves_letters_and_they_stay_the_same_messages(
+    client: Client, queue: str
+) -> None:
+    dead = f"{queue}-dead"
+    fail(client, queue, dead, list(range(5)))
+    ids = [letter.id for letter in client.list_dead_letters(dead)]
+    dry = client.redrive(dead, where="claim_count = '1'", limit=2, dry_run=True)
+    assert (dry.moved, dry.dry_run) == ({queue: 2}, True)
+    result = client.redrive(dead, where="claim_count = '1'")
+    assert (result.moved, result.passed_over, result.stayed) == ({queue: 5}, 0, {})
+    back = list(client.list_messages(queue, details=True))
+    assert [message.id for message in back] == ids
+    client.redrive(queue, to=dead)
+    client.update_queue(dead, {"_max_redrives": 1})
+    result = client.redrive(dead)
+    assert (result.moved, result.stayed) == ({}, {"max_redrives": 5})
+
+
+def test_an_older_server_needs_the_client_to_move_them(
+    server: ServerProcess, client: Client, queue: str
+) -> None:
+    dead = f"{queue}-dead"
+    fail(client, queue, dead, list(range(5)))
+    with OldServer(server.port) as older, Client(older.url, project="tests") as outdated:
+        with pytest.raises(NotFound):
+            outdated.redrive(dead, where="claim_count = '1'")
+        assert outdated.redrive(dead).moved == {queue: 5}
+    assert client.stats(dead).total == 0
 
 
 async def test_the_async_client_moves_them_too(
@@ -144,7 +175,7 @@ REDRIVE = """
             self.transport.close()
     client = Client(url, project=project)
     client.transport = Watched(client.transport)
-    print(json.dumps(dataclasses.asdict(client.redrive(queue))))
+    print(json.dumps(dataclasses.asdict(client.redrive(queue, server=False))))
 """
 NEVER = 1_000_000
 
@@ -176,7 +207,7 @@ def test_killed_after_any_call_and_run_again_each_letter_is_there_once(
             assert killed.wait(30) == -signal.SIGKILL
         assert set(bodies_in(client, queue) + bodies_in(client, dead)) == set(bodies)
         movable.advance(61)  # the claim of the killed one lapses
-        assert client.redrive(dead).held == 0
+        assert client.redrive(dead, server=False).held == 0
         assert bodies_in(client, queue) == bodies
         assert client.stats(dead).total == 0
 
@@ -219,7 +250,7 @@ def test_one_of_two_redrives_is_killed_and_the_other_moves_what_is_left(
         assert result["lost"] == 0
         assert set(bodies_in(client, queue) + bodies_in(client, dead)) == set(bodies)
         movable.advance(61)
-        assert client.redrive(dead).lost == 0
+        assert client.redrive(dead, server=False).lost == 0
         assert bodies_in(client, queue) == bodies
         assert client.stats(dead).total == 0
 
@@ -337,10 +368,10 @@ def test_a_claim_that_lapses_between_post_and_delete_doubles_nothing(
         fail(client, queue, dead, list(range(5)))
         steady = client.transport
         client.transport = Forgetful(steady, movable)
-        result = client.redrive(dead)
+        result = client.redrive(dead, server=False)
         assert (result.moved, result.lost) == ({}, 5)
         client.transport = steady
-        assert client.redrive(dead).moved == {queue: 5}
+        assert client.redrive(dead, server=False).moved == {queue: 5}
         assert bodies_in(client, queue) == list(range(5))
 
 

@@ -88,7 +88,7 @@ def test_a_redrive_with_a_delay_that_is_ignored_goes_on_to_its_end(
 ) -> None:
     client.post_all(f"{queue}-dead", range(50))
     with pytest.warns(ServerWarning, match="The delay was ignored"):
-        moved = client.redrive(f"{queue}-dead", to=queue, delay=60)
+        moved = client.redrive(f"{queue}-dead", to=queue, delay=60, server=False)
     assert moved.moved == {queue: 50}
     assert client.stats(f"{queue}-dead").total == 0
 
@@ -99,7 +99,7 @@ async def test_the_async_client_raises_warnings_too(async_client: AsyncClient, q
         await async_client.post(queue, 1, delay=60)
     await async_client.post_all(f"{queue}-dead", range(50))
     with pytest.warns(ServerWarning, match="The delay was ignored"):
-        moved = await async_client.redrive(f"{queue}-dead", to=queue, delay=60)
+        moved = await async_client.redrive(f"{queue}-dead", to=queue, delay=60, server=False)
     assert moved.moved == {queue: 50}
 
 

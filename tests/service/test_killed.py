@@ -3,6 +3,7 @@
 Behind `tests/run --all` there are more letters, kills and hours.
 """
 
+import asyncio
 import os
 import random
 import time
@@ -15,6 +16,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from tests import measure_redrive
 from tests.server import ServerProcess
 from tests.services import start_redis
 
@@ -118,6 +120,15 @@ def test_each_letter_is_moved_once_whoever_dies(servers: Servers) -> None:
     assert job()["state"] == "completed"
     assert servers.listed(f"{letters}-back") == Counter(ids)
     assert servers.listed(letters) == Counter()
+
+
+@pytest.mark.skipif(not IS_LONG, reason="takes minutes: tests/run --all")
+@pytest.mark.parametrize("driver", ["embedded", "redis"])
+def test_letters_with_attempts_go_back_once_and_are_counted(driver: str) -> None:
+    with measure_redrive.stores(driver) as (uri, count):
+        ids = asyncio.run(measure_redrive.prepare(uri, 100_000))
+        done = measure_redrive.run(uri, ids, servers=count, kills=5, alone=1)
+    assert done.kills == 5
 
 
 def test_each_hour_has_one_message_whoever_dies(servers: Servers) -> None:

@@ -19,6 +19,7 @@ def job_schemas() -> dict[str, Schema]:
         selected=COUNT,
         done=COUNT,
         refused={"type": "object", "additionalProperties": COUNT},
+        targets={"type": "object", "additionalProperties": COUNT},
         rate={"type": "number"},
         remaining={"type": ["integer", "null"]},
         sample=list_of({"type": "object"}),

@@ -1,4 +1,4 @@
-"""Dead letters: count them by source, and move them back.
+"""Dead letters: count them by source, and move them back, where the server does not do it.
 
 A letter is claimed, posted to its target with its own id as the idempotency key, and only then
 deleted, with its claim. So two redrives at once do not take the same letter, and a kill at any
@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from zaqar_lite.client import bodies, encoding
 from zaqar_lite.client.endpoints import claims, messages, queues
 from zaqar_lite.client.errors import BadRequest, ClaimLost, ZaqarError
+from zaqar_lite.client.job import Job
 from zaqar_lite.client.models import Held, Message, MessagePage, NewMessage, RawBody, Stats
 from zaqar_lite.client.wire import Call
 
@@ -35,6 +36,10 @@ ROOM_FOR_ATTRIBUTES = 256
 # Seconds, the shortest that a server takes: how long the letters of a killed redrive wait. It must
 # be well below the time that the target's server remembers keys (600 s by default).
 CLAIM_TTL = 60
+LOOK_EVERY = 0.2
+"""Seconds after which it is asked again how far a job of the server's is."""
+NO_SUCH_ROUTE = frozenset({404, 405, 501})
+"""How servers answer that have no such jobs."""
 RENEW_AFTER = CLAIM_TTL / 2
 
 
@@ -68,7 +73,8 @@ class Redriven:
     """What a redrive did, or, of a dry run, would have done.
 
     `moved` counts by target; `passed_over` are letters that the filter left, `homeless` those
-    that name no source and had no `to`, `refused` tells by id why the target did not take one.
+    that name no source and had no `to`, `refused` tells by id why the target did not take one,
+    `stayed` counts by the reason what a job of the server's left (`max_redrives`, for example).
     `held` are letters that somebody else has claimed (another redrive, or one that was killed less
     than a minute ago): run again for those. `lost` were posted, but their claim lapsed before they
     were deleted: run again within the time that the server remembers keys (600 s by default), and
@@ -79,6 +85,7 @@ class Redriven:
     passed_over: int = 0
     homeless: int = 0
     refused: dict[str, str] = dataclasses.field(default_factory=dict)
+    stayed: dict[str, int] = dataclasses.field(default_factory=dict)
     held: int = 0
     lost: int = 0
     dry_run: bool = False
@@ -91,7 +98,8 @@ class RedriveOptions:
     Attributes:
         to: the target; None sends each letter to the queue that it came from.
         source: only letters of this source.
-        where: only letters for which this is true; it sees the message with its body decoded.
+        where: only letters for which this is true; it sees the message with its body decoded. Or
+            a text in the server's filter language, such as `reason = 'http_503'`.
         limit: letters at most.
         dry_run: only count.
         ttl: seconds that the message lives in the target; None for the target's default.
@@ -101,12 +109,58 @@ class RedriveOptions:
 
     to: str | None = None
     source: str | None = None
-    where: Callable[[Message], bool] | None = None
+    where: Callable[[Message], bool] | str | None = None
     limit: int | None = None
     dry_run: bool = False
     ttl: int | None = None
     delay: int | None = None
     on_moved: Callable[[Message, str], None] | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the server can do it, because no function of the caller's decides or is told."""
+        return not callable(self.where) and self.on_moved is None and self.limit != 0
+
+    def check(self, queue: str) -> None:
+        """Check what can be checked here. Raises ValueError: says what is wrong."""
+        if self.to == queue:
+            message = f"{queue} cannot be moved into itself"
+            raise ValueError(message)
+        if self.limit is not None and self.limit < 0:
+            message = f"limit is how many letters to move at most, not {self.limit}"
+            raise ValueError(message)
+
+    def order(self) -> dict[str, Any]:
+        """What a job of the server's is asked to do."""
+        wanted = {"source": self.source, "where": self.where}
+        return {
+            "filter": {name: value for name, value in wanted.items() if value is not None},
+            "to": self.to,
+            "limit": self.limit,
+            "dry_run": self.dry_run,
+            "ttl": self.ttl,
+            "delay": self.delay,
+        }
+
+
+def told(job: Job, *, dry_run: bool) -> Redriven:
+    """What a job of the server's did.
+
+    Raises:
+        ZaqarError: it failed.
+    """
+    if job.state == "failed":
+        message = f"the server's job {job.id} failed: {job.error}"
+        raise ZaqarError(message)
+    stayed = dict(job.refused)
+    return Redriven(
+        dict(job.targets),
+        job.examined - job.selected,
+        stayed.pop("no_source", 0),
+        held=stayed.pop("claimed", 0),
+        stayed=stayed,
+        dry_run=dry_run,
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -144,12 +198,7 @@ class Redrive:
         stopping: Callable[[], bool] = lambda: False,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        if options.to == queue:
-            message = f"{queue} cannot be moved into itself"
-            raise ValueError(message)
-        if options.limit is not None and options.limit < 0:
-            message = f"limit is how many letters to move at most, not {options.limit}"
-            raise ValueError(message)
+        options.check(queue)
         self.queue = queue
         self._options = options
         self._stopping = stopping
@@ -320,7 +369,7 @@ class Redrive:
         return target
 
     def _wanted(self, letter: Message) -> bool:
-        if self._options.where is None:
+        if not callable(self._options.where):
             return True
         body = letter.body
         if isinstance(body, RawBody):

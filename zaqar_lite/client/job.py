@@ -15,6 +15,7 @@ class Job:
         total: messages that were there at the start; `examined` were looked at.
         selected: messages that were meant; to `done` it was done.
         refused: messages that were left alone, by the reason.
+        targets: how many letters went to which queue; of a dry run, would go.
         rate: messages a second; `remaining` are seconds, None where nobody knows.
         sample: of a dry run, up to ten of what is meant.
     """
@@ -31,6 +32,7 @@ class Job:
     remaining: int | None
     sample: Sequence[Mapping[str, Any]] = ()
     error: str | None = None
+    targets: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:

@@ -96,7 +96,10 @@ def redrive(client: "Client", arguments: argparse.Namespace, output: Output) -> 
         output.say(f"{result.held} letters are claimed by somebody: run again for them")
     if result.lost:
         output.say(f"{result.lost} letters are in both queues: run again within ten minutes")
-    return FAILED if result.homeless or result.refused or result.lost else None
+    for reason, count in result.stayed.items():
+        output.say(f"{count} letters stayed: {reason}")
+    stays = result.homeless or result.refused or result.lost or result.stayed
+    return FAILED if stays else None
 
 
 def _redrive_there(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:

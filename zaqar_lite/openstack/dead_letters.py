@@ -91,6 +91,7 @@ class RedriveDeadLetters(command.Lister):
             for count, why in (
                 (result.homeless, "name no source (give --to)"),
                 (len(result.refused), "are refused by their target and stay"),
+                (sum(result.stayed.values()), f"stay: {', '.join(result.stayed)}"),
                 (result.held, "are claimed by somebody (run again for them)"),
                 (result.lost, "are in both queues (run again within ten minutes)"),
             ):

@@ -32,10 +32,11 @@ _REASONS = {Outcome.HELD: "claimed", Outcome.NOT_FOUND: "gone"}
 
 
 class Tally(NamedTuple):
-    """How many messages it was done to, and how many were left alone, by the reason."""
+    """How many messages it was done to, how many were left alone, by the reason, and where to."""
 
     done: int
     refused: Mapping[str, int] = {}
+    targets: Mapping[str, int] = {}
 
 
 class Bulk:
@@ -66,9 +67,11 @@ class Bulk:
         order: Order,
         plan: Mapping[str, int],
     ) -> Tally:
-        """Do it; `plan` is what `plan_moves` answered before."""
+        """Do it, unless it is a dry run; `plan` is what `plan_moves` answered before."""
         if act is JobAct.REDRIVE:
             return await self._redrive(queue, found, order)
+        if order.dry_run:
+            return Tally(0)
         now = self._clock.now_ms()
         waiting = [one for one in found if is_waiting(one, now)]
         refused = Counter({"not_delayed": len(found) - len(waiting)})
@@ -91,6 +94,7 @@ class Bulk:
         }
 
     async def _redrive(self, queue: QueueRef, found: Sequence[Message], order: Order) -> Tally:
+        """Put letters back; a dry run only tells where to, and which would stay."""
         record = await self._management.get_queue(queue)
         most = max_redrives(record.metadata if record else {})
         refused: Counter[str] = Counter()
@@ -104,12 +108,13 @@ class Bulk:
                 refused[MAX_REDRIVES.removeprefix("_")] += 1
             else:
                 targets.setdefault(target, []).append(letter.id)
-        done = 0
+        if order.dry_run:
+            return Tally(0, refused, {name: len(ids) for name, ids in targets.items()})
+        done: Counter[str] = Counter()
         for name, ids in targets.items():
-            moved, others = await self._move(queue, QueueRef(queue.project, name), ids, order)
-            done += moved
+            done[name], others = await self._move(queue, QueueRef(queue.project, name), ids, order)
             refused += others
-        return Tally(done, refused)
+        return Tally(done.total(), refused, +done)
 
     async def _move(
         self, queue: QueueRef, target: QueueRef, ids: Sequence[str], order: Order

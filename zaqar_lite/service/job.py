@@ -21,6 +21,8 @@ MAX_AT_ONCE = 100
 MAX_IDS = 1_000
 MAX_RATE = 1_000_000
 SAMPLE = 10
+MAX_TARGETS = 100
+"""Queues that a job tells apart when it counts where letters went; "" stands for the others."""
 
 
 class JobAct(Enum):
@@ -81,6 +83,7 @@ class Job(Struct):
 
     cursor    the position, or the place among the ids, up to which everything was looked at
     until     the highest position that is meant; `total` messages were there at the start
+    targets   how many letters went to which queue, or would go
     plan      of a move `by` seconds: when each message of the step under way is to be due, so that
               a step that is done again after a crash moves none of them twice
     holder    the process that works on it, until `held_until`
@@ -99,6 +102,7 @@ class Job(Struct):
     selected: int = 0
     done: int = 0
     refused: dict[str, int] = {}
+    targets: dict[str, int] = {}
     sample: list[dict[str, Any]] = []
     plan: dict[str, int] = {}
     ended_at: int = 0
@@ -124,6 +128,14 @@ class Job(Struct):
         """Whether it has all that its limit allows."""
         return self.order.limit is not None and self.selected >= self.order.limit
 
+    def count(self, done: int, refused: Mapping[str, int], targets: Mapping[str, int]) -> None:
+        """Count what was done, what was left alone, and where letters went."""
+        self.done += done
+        self.refuse(refused)
+        for name, count in targets.items():
+            known = name in self.targets or len(self.targets) < MAX_TARGETS
+            self.targets[name if known else ""] = self.targets.get(name if known else "", 0) + count
+
     def refuse(self, reasons: Mapping[str, int]) -> None:
         """Count what was left alone, by the reason."""
         for reason, count in reasons.items():
@@ -143,6 +155,7 @@ class Chooser:
 
     def __init__(self, choice: Choice | None, at: int) -> None:
         self._choice = choice = choice or Choice()
+        self._means_all = choice == Choice()
         self._before = None if choice.due_before is None else read_instant(choice.due_before)
         self._after = None if choice.due_after is None else read_instant(choice.due_after)
         self._posted_before = None if choice.older_than is None else at - choice.older_than * 1000
@@ -164,6 +177,8 @@ class Chooser:
     def means(self, message: Message) -> bool:
         """Whether a message is meant."""
         choice, origin = self._choice, message.origin
+        if self._means_all:
+            return True
         due = message.delay_expires_at or 0
         headers = message.headers or {}
         return (

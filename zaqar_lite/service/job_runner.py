@@ -16,12 +16,11 @@ from typing import NamedTuple
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import RecordChanged, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.ids import Marker, is_message_id
-from zaqar_lite.domain.models import Message, QueueRef, Record, Selection
+from zaqar_lite.domain.models import Capability, Message, QueueRef, Record, Selection
 from zaqar_lite.service.background import Background
 from zaqar_lite.service.bulk import is_waiting
 from zaqar_lite.service.job import SAMPLE, Chooser, Job, JobAct, Order
 from zaqar_lite.service.jobs import Jobs, running_name
-from zaqar_lite.storage.base import MessageStore
 
 logger = logging.getLogger(__name__)
 _HELD_MS = 10_000
@@ -89,9 +88,9 @@ class _Ahead:
 class JobRunner:
     """Run the jobs of a store in the background, on every server process."""
 
-    def __init__(self, jobs: Jobs, messages: MessageStore, clock: Clock) -> None:
+    def __init__(self, jobs: Jobs, clock: Clock) -> None:
         self._jobs = jobs
-        self._messages = messages
+        self._messages = jobs.messages
         self._bulk = jobs.bulk
         self._clock = clock
         self._name = secrets.token_hex(8)
@@ -129,8 +128,12 @@ class JobRunner:
             after = last.project, last.name
 
     def _may_begin(self, project: str, job: Job) -> bool:
-        """Whether there is a place for a job, and no other process works on it."""
-        if job.holder not in ("", self._name) and job.held_until > self._clock.now_ms():
+        """Whether there is a place for a job, and no other process works on it.
+
+        Where only one process uses the store, whoever held the job before has ended.
+        """
+        is_free = job.holder in ("", self._name) or job.held_until <= self._clock.now_ms()
+        if not is_free and Capability.SHARED in self._messages.capabilities:
             return False
         ours = sum(ref.project == project for ref, _ in self._running)
         return ours < _MOST_OF_PROJECT and len(self._running) < _MOST_JOBS
@@ -260,11 +263,9 @@ class JobRunner:
         if len(job.sample) < SAMPLE and order.dry_run:
             job.sample += [_shown(one) for one in chosen[: SAMPLE - len(job.sample)]]
         job.selected += len(chosen)
-        if chosen and not order.dry_run:
+        if chosen:
             plan = job.plan or self._bulk.plan_moves(job.act, chosen, order)
-            tally = await self._bulk.act(job.act, queue, chosen, order, plan)
-            job.done += tally.done
-            job.refuse(tally.refused)
+            job.count(*await self._bulk.act(job.act, queue, chosen, order, plan))
         job.cursor = look.cursor
         job.refuse({"gone": look.gone})
         for one in look.found:

@@ -47,7 +47,7 @@ class Jobs:
         limits: Limits,
         clock: Clock,
     ) -> None:
-        self._messages = messages
+        self.messages = messages
         self._management = management
         self.bulk = bulk
         self._limits = limits
@@ -70,7 +70,7 @@ class Jobs:
         if order.ids is not None:
             job.total = len(order.ids)
         else:
-            stats = await self._messages.stats(queue)
+            stats = await self.messages.stats(queue)
             job.total = stats.total
             job.until = 0 if stats.newest is None else stats.newest.position
         for _ in range(_TRIES):
@@ -198,17 +198,13 @@ class Jobs:
     async def _do(self, queue: QueueRef, job: Job) -> Job:
         """Act on a few messages at once."""
         order, ids = job.order, job.order.ids or []
-        found = await self._messages.get_messages(queue, [one for one in ids if is_message_id(one)])
+        found = await self.messages.get_messages(queue, [one for one in ids if is_message_id(one)])
         job.total = job.examined = len(ids)
         job.refuse({"gone": len(ids) - len(found)})
         found = found[: order.limit]
         job.selected = len(found)
-        if not order.dry_run:
-            tally = await self.bulk.act(
-                job.act, queue, found, order, self.bulk.plan_moves(job.act, found, order)
-            )
-            job.done = tally.done
-            job.refuse(tally.refused)
+        plan = self.bulk.plan_moves(job.act, found, order)
+        job.count(*await self.bulk.act(job.act, queue, found, order, plan))
         job.state, job.ended_at = "completed", self._clock.now_ms()
         return job
 

@@ -74,6 +74,8 @@ class JobHandlers:
             if job.is_over() or not job.examined
             else round(left * seconds / job.examined),
         }
+        if job.act is JobAct.REDRIVE:
+            shown["targets"] = job.targets
         if job.order.dry_run:
             shown["sample"] = job.sample
         if job.error:

@@ -111,4 +111,5 @@ def _job(response: Response, path: str) -> Job:
         entry["remaining"],
         tuple(entry.get("sample", ())),
         entry.get("error"),
+        entry.get("targets", {}),
     )

@@ -1,12 +1,23 @@
 # Generated from asynchronous/dead_letters.py by tests/generate_sync.py; change it there.
 """Dead letters: the sync client's methods."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 
-from zaqar_lite.client.dead_letters import Redrive, Redriven, RedriveOptions, Source
+from zaqar_lite.client.dead_letters import (
+    LOOK_EVERY,
+    NO_SUCH_ROUTE,
+    Redrive,
+    Redriven,
+    RedriveOptions,
+    Source,
+    told,
+)
+from zaqar_lite.client.endpoints import jobs
+from zaqar_lite.client.errors import Refused, ZaqarError
 from zaqar_lite.client.models import Message
 from zaqar_lite.client.sync.messages import SyncMessages
-from zaqar_lite.client.sync.runtime import to_the_end
+from zaqar_lite.client.sync.runtime import sleep, to_the_end
 
 
 class SyncDeadLetters(SyncMessages):
@@ -34,21 +45,25 @@ class SyncDeadLetters(SyncMessages):
         *,
         to: str | None = None,
         source: str | None = None,
-        where: Callable[[Message], bool] | None = None,
+        where: Callable[[Message], bool] | str | None = None,
         limit: int | None = None,
         dry_run: bool = False,
         ttl: int | None = None,
         delay: int | None = None,
         on_moved: Callable[[Message, str], None] | None = None,
+        server: bool = True,
     ) -> Redriven:
         """Move dead letters back; the arguments are `RedriveOptions`'.
 
-        Each letter is claimed, posted under its id as the key, and deleted. So several redrives
-        may run at once, and one that was killed may be run again: its letters can be claimed again
-        after a minute. Each letter is moved once, or left. A letter that is looked at and stays
-        counts a claim more.
+        The server does it by a job, in which letters keep their ids, and this waits for its end;
+        what ends the wait cancels the job. Where the server has no such jobs, or `where` or
+        `on_moved` is a function, or without `server`, each letter is claimed, posted under its id
+        as the key, and deleted. Several of those may run at once, and one that was killed may be
+        run again: its letters can be claimed again after a minute. A letter that is looked at and
+        stays counts a claim more. Either way each letter is moved once, or left.
 
         Raises:
+            Conflict: a job of the server's redrives this queue already.
             ZaqarError: the server refuses or is away; what was not moved is released.
         """
         options = RedriveOptions(
@@ -61,8 +76,31 @@ class SyncDeadLetters(SyncMessages):
             delay=delay,
             on_moved=on_moved,
         )
+        options.check(queue)
+        if server and options.is_plain:
+            done = self._redrive_there(queue, options)
+            if done is not None:
+                return done
         return to_the_end(
             self.call,
             lambda stopping: Redrive(queue, options, stopping=stopping).steps(self.page_size),
             on_sigterm=self.release_on_sigterm,
         )
+
+    def _redrive_there(self, queue: str, options: RedriveOptions) -> Redriven | None:
+        """Have the server do it; None where it has no such jobs."""
+        try:
+            job = self.call(jobs.begin(queue, "redrive", options.order()))
+        except Refused as error:
+            if error.status in NO_SUCH_ROUTE and not isinstance(options.where, str):
+                return None
+            raise
+        try:
+            while not job.is_over:
+                sleep(LOOK_EVERY, None)
+                job = self.call(jobs.show(job.path))
+        except BaseException:
+            with contextlib.suppress(ZaqarError):  # this error must not hide the other
+                self.call(jobs.cancel(job.path))
+            raise
+        return told(job, dry_run=options.dry_run)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ from zaqar_lite.storage.opendata.shares import Shares
 logger = logging.getLogger(__name__)
 _CACHED_BODIES = 16 * 1024 * 1024
 _MAX_SUFFIXES = 10_000
+_RECENT_NAMES = 2_048
 _PAGE_CACHE = 32 * 1024 * 1024
 _DISPENSABLE = (keys.LOG, keys.prefix(RecordType.UNROUTED), keys.prefix(RecordType.ADOPTED))
 T = TypeVar("T")
@@ -341,7 +343,16 @@ class Names:
     """
 
     def __init__(self, secret: bytes) -> None:
-        self._hash = blake2b(key=secret, digest_size=8)
+        keyed_hash = blake2b(key=secret, digest_size=8)
+
+        @lru_cache(_RECENT_NAMES)
+        def hashed(number: int) -> str:
+            digits = number.to_bytes(8, "big")
+            keyed = keyed_hash.copy()
+            keyed.update(digits)
+            return digits.hex() + keyed.hexdigest()
+
+        self._hashed = hashed  # what was shown is often asked for soon
         self._adopted: dict[int, str] = {}
         self._numbers: dict[str, tuple[int, ...]] = {}
 
@@ -369,10 +380,7 @@ class Names:
         """The text of a number."""
         if self._adopted and (adopted := self._adopted.get(number)) is not None:
             return adopted
-        digits = number.to_bytes(8, "big")
-        keyed = self._hash.copy()
-        keyed.update(digits)
-        return digits.hex() + keyed.hexdigest()
+        return self._hashed(number)
 
     def read(self, text: str) -> tuple[int, ...]:
         """The numbers of a text; several, in several queues, where it came from other stores."""
