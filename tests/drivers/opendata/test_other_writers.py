@@ -7,9 +7,10 @@ import pytest
 
 from tests.drivers.opendata.profiles import encode_metadata, encode_uri, read_config
 from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, Store, listed, texts
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.checking import check
-from zaqar_lite.storage.opendata.engine import Batch
+from zaqar_lite.storage.opendata.engine import Batch, Engine
 from zaqar_lite.storage.opendata.format import bookkeeping, configuration, keys, records
 from zaqar_lite.storage.opendata.format.encoding import read_array
 from zaqar_lite.storage.opendata.format.keys import RecordType
@@ -106,6 +107,43 @@ async def test_many_end_in_steps(store: Store) -> None:
     await store.sweep()
     assert not await store.records(RecordType.PAYLOAD)
     assert not await store.records(RecordType.UNROUTED)
+
+
+async def test_what_a_start_has_not_routed_the_next_one_does(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many messages go in steps, and a start may end between them."""
+    engine, commits = type(store.db.engine), 0
+    commit = engine.commit
+
+    async def fail_once(engine: Engine, batch: Batch) -> None:
+        nonlocal commits
+        commits += 1
+        if commits == 3:
+            raise Unavailable("planted")
+        await commit(engine, batch)
+
+    monkeypatch.setattr(engine, "commit", fail_once)
+    with pytest.raises(Unavailable, match="planted"):
+        await publish(store, *[[("queue", "project/queue")]] * 2_500)
+    store._make()
+    await store.messages.open()
+    assert await listed(store) == [f"message {number}" for number in range(2_500)]
+
+
+@pytest.mark.parametrize("metadata", ["[]", "1", "[" * 100_000, "{"])
+async def test_metadata_that_is_no_object_is_named(store: Store, metadata: str) -> None:
+    await store.management.create_queue(QUEUE, {}, max_queues=9)
+    ((key, value),) = (await store.records(RecordType.CONFIG)).items()
+    pieces = [metadata[at : at + 16_000] for at in range(0, len(metadata), 16_000)]
+    config = read_config(value)._replace(extensions=[("x-metadata", piece) for piece in pieces])
+    store.db.put(key, configuration.encode_config(*config))
+    await store.db.committer.durable()
+    await store.restart()
+    (damage,) = store.db.damages
+    assert "configuration of" in damage.why
+    store.db.delete(key)
+    await store.db.committer.durable()
 
 
 async def test_each_segment_of_the_log_is_routed(store: Store) -> None:

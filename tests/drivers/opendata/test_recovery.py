@@ -12,7 +12,7 @@ import pytest
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, Store, listed, texts
 from tests.drivers.opendata.test_writer import writer_of
 from zaqar_lite.domain.errors import NotFound, Unavailable
-from zaqar_lite.domain.models import Claimed, DelayMode, Edit, Take
+from zaqar_lite.domain.models import NO_RETRIES, Claimed, DelayMode, Edit, QueueRef, Retries, Take
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata import claiming
 from zaqar_lite.storage.opendata.engine import Batch, Stored
@@ -77,6 +77,26 @@ async def test_what_is_handed_out_after_a_recovery_is_so_on_disk(store: Store, b
     assert (await store.messages.stats(QUEUE)).total == (0 if by == "pop" else 3)
     if by == "claim":
         await store.messages.release(QUEUE, handed_out.claim_id or "")
+
+
+async def test_a_sweep_ends_no_lease_of_a_queue_that_was_replaced(store: Store) -> None:
+    await store.post("a")
+    await store.claim()
+    store.clock.advance(2 * MINUTE)
+
+    failed: list[QueueRef] = []
+
+    async def retries_of(ref: QueueRef) -> Retries:
+        if not failed:
+            failed.append(ref)
+            await fail_a_batch(store)
+        return NO_RETRIES
+
+    assert (await store.messages.sweep(100, retries_of)).lapsed == 1
+    assert failed
+    await store.restart()
+    (message,) = (await store.claim()).messages
+    assert message.claim_count == 2
 
 
 @pytest.mark.parametrize("by", ["pop", "claim"])

@@ -243,7 +243,8 @@ class Database(State):
                 encode_changes(self, queue)
                 self.queues.agenda.changed(queue)
         puts, deletes, touched = self.puts, self.deletes, self.touched
-        puts[keys.STATE] = bookkeeping.encode_state(self.ids.next, self.clock.now_ms(), self.secret)
+        routed = self.ids.next if self.routed is None else self.routed
+        puts[keys.STATE] = bookkeeping.encode_state(routed, self.clock.now_ms(), self.secret)
         self.puts, self.deletes, self.touched = {}, {}, set()
         self.written, self._written_touched = Batch(puts, list(deletes)), touched
         self._written_news, self.news = self.news, {}

@@ -48,21 +48,29 @@ from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.state import State
 
 logger = logging.getLogger(__name__)
+_CHUNK = 1_000
 _LONGEST_S = 0xFFFF_FFFF
 """How long a queue holds what is to be kept for ever: 136 years, as long as a retention can be."""
 
 
 async def replay(db: State) -> None:
-    """Replay the log above the "routed up to" mark, in all of its segments."""
-    router = Router(db)
+    """Replay the log above the "routed up to" mark, in all of its segments.
+
+    The mark follows in steps, so that no batch becomes as large as what others published.
+    """
+    router, begin = Router(db), db.routed or 0
     routed = seen = 0
     for first, segment in db.segments:
-        start = keys.log_entry_key(segment, max(0, db.routed - first))
+        start = keys.log_entry_key(segment, max(0, begin - first))
         async for key, value in db.rows(start, after_prefix(keys.log_prefix(segment))):
             metadata = _published(db, key, value, first)
             if metadata is not None:
                 seen += 1
                 routed += await _route(db, router, metadata)
+                if seen % _CHUNK == 0:
+                    db.routed = metadata.message_id + 1
+                    await db.committer.durable()
+    db.routed = None
     if seen:
         count_shared(db)
         logger.info("routed %d of %d messages of the metadata log to queues", routed, seen)
@@ -222,7 +230,6 @@ def _read_receiver(ref: QueueRef, record: QueueRecord | None) -> _Receiver:
     )
 
 
-_CHUNK = 1_000
 T = TypeVar("T")
 
 
@@ -339,7 +346,8 @@ async def _logged(db: State) -> AsyncIterator[records.Metadata]:
         first, last = keys.log_entry_key(segment, 0), after_prefix(keys.log_prefix(segment))
         async for key, value in db.rows(first, last):
             with suppress(CodecError):  # nothing tells whose it is
-                if isinstance(value, bytes) and start + keys.read_log_entry_key(key)[2] < db.routed:
+                place = start + keys.read_log_entry_key(key)[2]
+                if isinstance(value, bytes) and place < (db.routed or 0):
                     yield records.decode_metadata(value)
 
 

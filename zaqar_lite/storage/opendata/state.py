@@ -61,7 +61,7 @@ class State:
         self.ids = Ids(0)
         self.names = Names(b"unopened")
         self.secret = bytes(16)
-        self.routed = 0
+        self.routed: int | None = 0  # the log below is in its queues; None: all of it
         self.segments: list[tuple[int, int]] = []  # (first sequence, segment), ascending
         self.log_prefix = b""
         self.log_start = 0

@@ -191,8 +191,10 @@ def decode_record(ref: QueueRef, data: bytes) -> QueueRecord:
     try:
         metadata: dict[str, Any] = json.loads(text) if text else {}
         version = int(extensions.get(_VERSION, "1"))
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise CodecError(f"configuration of {ref}: {exc}") from exc
+    if not isinstance(metadata, dict):
+        raise CodecError(f"configuration of {ref}: its metadata is no object")
     if not text and attempts:
         metadata["_max_claim_count"] = attempts
     if not text and retention_s != _NO_HISTORY_S:
