@@ -1,7 +1,7 @@
 """A Redis of these tests' own, and stores over it."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from typing import Any, Protocol
 from uuid import uuid4
 
 import pytest
@@ -13,7 +13,12 @@ from tests.drivers.redis.inspection import raw
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import QueueRef, StoreOptions
 
-Open = Callable[[str], Awaitable[QueueUnderTest]]
+
+class Open(Protocol):
+    """A function that opens stores on a URI, and answers a new queue of theirs."""
+
+    def __call__(self, uri: str, **options: int) -> Awaitable[QueueUnderTest]:
+        """`options` are those of the stores."""
 
 
 @pytest.fixture(scope="package")
@@ -46,8 +51,8 @@ async def open_queue() -> AsyncIterator[Open]:
     opened: list[Stores] = []
     case = next(case for case in CASES if case.name == "redis")
 
-    async def start(uri: str) -> QueueUnderTest:
-        stores = await Stores.open(case, uri, Clock(), StoreOptions(), opened)
+    async def start(uri: str, **options: Any) -> QueueUnderTest:
+        stores = await Stores.open(case, uri, Clock(), StoreOptions(**options), opened)
         return QueueUnderTest(stores, QueueRef("project", f"queue-{uuid4().hex}"))
 
     yield start

@@ -16,7 +16,7 @@ from tests.drivers.redis.inspection import check_queue, keys_by_tag
 from tests.drivers.redis.test_cluster import queues_on_every_node
 from tests.drivers.redis.test_letters import crash_before, swept
 from tests.services import RedisCluster, RedisServer
-from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.errors import KeyReused, LimitReached, Unavailable
 from zaqar_lite.domain.models import DelayMode
 from zaqar_lite.storage.redis.in_flight import PART
 from zaqar_lite.storage.redis.keys import keys_of
@@ -260,6 +260,21 @@ async def test_a_post_whose_note_has_ended_reads_its_keys_again(
     assert (posted[3].id, posted[3].duplicate) == (first[1], True)
     assert calls["stage"] == 2
     assert await queue.counts() == (LONG, 0, 0)
+
+
+@pytest.mark.parametrize("why", ["known", "conflict", "full"])
+async def test_a_refused_post_holds_up_no_other(
+    queue: QueueUnderTest, open_queue: Open, own_redis: RedisServer, client: Any, why: str
+) -> None:
+    queue = queue.at((await open_queue(f"{own_redis.url}?timeout=2", max_messages=LONG)).stores)
+    messages = [new("x", key=str(number)) for number in range(LONG)]
+    await queue.post(new("y", key=str(LONG - 1) if why == "known" else "another"))
+    if why == "conflict":
+        messages[-1] = new("y", key="0")
+    with pytest.raises(LimitReached if why == "full" else KeyReused):
+        await queue.post(*messages)
+    assert not client.hexists(keys_of(queue.ref).key("state"), "checking")
+    assert await queue.bodies() == ["y"]
 
 
 async def test_parts_stay_in_the_slot_of_their_queue(

@@ -184,8 +184,8 @@ class Posting:
     ) -> Sequence[Any]:
         """Commit a long post, or refuse it; answer as the script of a short one does."""
         while True:
-            ticket = os.urandom(8) if batch.keyed else b""
-            if ticket and (refused := await self._recall(queue, batch, words, ticket)):
+            ticket = os.urandom(8) if batch.keyed and batch.conflict is None else b""
+            if batch.keyed and (refused := await self._recall(queue, batch, words, ticket)):
                 return refused
             new = batch.new()
             reply = await self._send(

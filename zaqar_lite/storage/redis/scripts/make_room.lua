@@ -2,4 +2,4 @@
 -- ARGV: 1 offset
 -- Answers: 'ok' and how many.
 -- include: whole expire
-return {'ok', expire(900)}
+return {'ok', expire(250)}

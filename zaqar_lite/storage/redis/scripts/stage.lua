@@ -19,6 +19,9 @@ if ticket ~= '' then
 end
 local refused = refusal(count, tonumber(ARGV[8]) + (batch_key and 1 or 0), ARGV[11] == '1')
 if refused then
+  if refused[1] == 'full' or refused[1] == 'many_keys' then
+    redis.call('HDEL', state, 'checking')
+  end
   return refused
 end
 local first, until_when = take_positions(count), now + tonumber(ARGV[3])
