@@ -57,6 +57,7 @@ from zaqar_lite.service.readiness import Readiness
 from zaqar_lite.service.routing import Router
 from zaqar_lite.service.scheduler import Scheduler
 from zaqar_lite.service.schedules import Schedules
+from zaqar_lite.service.seats import Leases, Seats
 from zaqar_lite.service.settling import Settling
 from zaqar_lite.service.shared_rates import SharedRates
 from zaqar_lite.service.sharing import Sharing
@@ -94,6 +95,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     limits = settings.limits()
     quotas = Quotas(management, settings.default_quota, shared=shared)
     stock = Stock(messages, management, quotas.of)
+    leases = Leases(management, workers=settings.workers) if shared else None
     families, board = Families(), Board(place)
     services = _services(
         settings,
@@ -105,6 +107,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
         trusts=trusts,
         quotas=quotas,
         stock=stock,
+        seats=Seats if leases is None else leases.of,
         one_store=one_store,
         limits=limits,
         counted=metered(messages, families, board.row),
@@ -131,6 +134,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
         (
             *(janitor, services.deliveries, services.listeners, services.queues.recent),
             *(quotas, stock),
+            *((leases,) if leases is not None else ()),
             *_trails(services.trail),
             *_shared(services.rates, management, settings.workers),
             JobRunner(services.jobs, clock),
@@ -233,6 +237,7 @@ def _services(
     trusts: Trusts | None,
     quotas: Quotas,
     stock: Stock,
+    seats: Callable[[str], Seats],
     one_store: bool,
     limits: Limits,
     counted: MessageStore,
@@ -271,7 +276,7 @@ def _services(
         most=limits.max_waiters,
         most_per_project=limits.max_waiters_per_project,
         quota_of=quotas.of,
-        workers=settings.workers,
+        seats=seats("waiters"),
     )
     sharing = Sharing(
         Keyring(*signing_keys(settings)),
@@ -293,7 +298,7 @@ def _services(
         quota_of=quotas.of,
         left=None if trusts is None else trusts.left,
     )
-    connected = Connected(quotas, workers=settings.workers)
+    connected = Connected(quotas, seats("connections"))
     rates = Rates(quotas, share=1.0 if management.shares_rates else 1 / settings.workers)
     quotas.changed = rates.refresh
     listeners = Listeners(messages, waiting, vault)

@@ -279,7 +279,7 @@ class Dispatcher:
             if self._rates.is_on and request.project:
                 self._meter.admit(request, found)
         if link is not None and self._connected.is_on and request.project:
-            self._connected.serve(link, request.project)
+            await self._connected.serve(link, request.project)
         return found
 
     def _find(self, request: Request, scope: Scope) -> Node:

@@ -1,11 +1,11 @@
 """Which project each connection is of: the one that it served last."""
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
 from zaqar_lite.domain.errors import QuotaReached
 from zaqar_lite.service.quotas import Quotas
+from zaqar_lite.service.seats import Seats
 
 
 class Link(Protocol):
@@ -20,15 +20,11 @@ class Link(Protocol):
 
 
 class Connected:
-    """Count the connections of projects, and refuse those beyond a quota.
+    """Count the connections of projects, and refuse those beyond a quota of all processes."""
 
-    A quota is for all `workers` together: this process has its share.
-    """
-
-    def __init__(self, quotas: Quotas, *, workers: int = 1) -> None:
+    def __init__(self, quotas: Quotas, seats: Seats) -> None:
         self._quotas = quotas
-        self._workers = workers
-        self._count: Counter[str] = Counter()
+        self._seats = seats
 
     @property
     def is_on(self) -> bool:
@@ -37,30 +33,30 @@ class Connected:
 
     def count_of(self, project: str) -> int:
         """How many connections are of a project."""
-        return self._count.get(project, 0)
+        return self._seats.count_of(project)
 
-    def serve(self, link: Link, project: str) -> None:
+    async def serve(self, link: Link, project: str) -> None:
         """Serve a request of a project on a connection.
 
         Raises:
             QuotaReached: as many others as its quota allows are of the project.
         """
-        if link.project == project or link.lost:  # or it would be counted for ever
+        if link.project == project:
             return
         quota = self._quotas.of(project).connections
-        if quota is not None and self._count[project] >= -(-quota // self._workers):
+        if not await self._seats.take(project, quota):
             raise QuotaReached(
                 f"The project's quota is {quota} connections: close some, or ask who runs this "
                 "server for more."
             )
         self._leave(link)
+        if link.lost:  # it would be counted for ever
+            self._seats.leave(project)
+            return
         link.project = project
         link.on_lost = lambda: self._leave(link)
-        self._count[project] += 1
 
     def _leave(self, link: Link) -> None:
         if link.project:
-            self._count[link.project] -= 1
-            if not self._count[link.project]:
-                del self._count[link.project]
+            self._seats.leave(link.project)
         link.project = ""

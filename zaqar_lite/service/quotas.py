@@ -12,6 +12,7 @@ from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
 from zaqar_lite.service.background import Background
+from zaqar_lite.service.notes import OWN_PROJECT
 from zaqar_lite.storage.management import ManagementStore
 
 KIND, CHANGES = "quota", "quota-changes"
@@ -66,7 +67,7 @@ class Quotas:
         """
         _check(project)
         self._defaults.changed(document)
-        if project not in self._set and len(self._set) >= MAX_PROJECTS:
+        if project not in self._own and len(self._own) >= MAX_PROJECTS:
             raise Invalid(f"{MAX_PROJECTS} projects may have quotas of their own: reset some.")
         value = json.dumps(dict(document)).encode()
         await self._management.put_record(KIND, project, _NAME, value, expected=None)
@@ -128,6 +129,7 @@ class Quotas:
         self._own = found
         self._set = {name: self._defaults.changed(own) for name, own in found.items()}
         quotas = (self._defaults, *self._set.values())
+        self._set[OWN_PROJECT] = UNLIMITED  # our own workers wait there
         self.has_rates = any(quota.rates != UNLIMITED.rates for quota in quotas)
         self.has_connections = any(quota.connections is not None for quota in quotas)
         self.changed()

@@ -9,7 +9,6 @@ holds no connection of the store, no thread and no claim.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import uniform
@@ -18,6 +17,7 @@ from typing import TypeVar
 from zaqar_lite.domain.errors import QuotaReached, TooMany, Unavailable
 from zaqar_lite.domain.models import Capability, QueueRef
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
+from zaqar_lite.service.seats import Seats
 from zaqar_lite.storage.base import MessageStore
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class Place:
 class Waiting:
     """Let requests wait for messages, up to `most` a process and `most_per_project` a project.
 
-    A project's quota of waiters is for all `workers` together: this process has its share.
+    `seats` bound a project's waiters in all processes together, by its quota.
     """
 
     def __init__(
@@ -125,15 +125,14 @@ class Waiting:
         most: int,
         most_per_project: int,
         quota_of: QuotaOf = unlimited,
-        workers: int = 1,
+        seats: Seats | None = None,
     ) -> None:
         self._messages = messages
         self._quota_of = quota_of
-        self._workers = workers
         self._most = most
         self._most_per_project = most_per_project
         self._lines: dict[QueueRef, _Line] = {}
-        self._per_project: Counter[str] = Counter()
+        self._seats = seats or Seats("waiters")
         self._closed = False
         self._listens = Capability.SETTLE in messages.capabilities
         if self._listens:
@@ -142,11 +141,11 @@ class Waiting:
     @property
     def count(self) -> int:
         """How many wait, the server's own workers among them."""
-        return self._per_project.total()
+        return self._seats.count
 
     def count_of(self, project: str) -> int:
         """How many requests of a project wait in this process."""
-        return self._per_project.get(project, 0)
+        return self._seats.count_of(project)
 
     @property
     def is_closed(self) -> bool:
@@ -181,7 +180,7 @@ class Waiting:
             if found is not None or seconds <= 0 or self._closed:
                 return found
         deadline = asyncio.get_running_loop().time() + seconds
-        line, waiter = self._enter(queue, gone, reads=reads)
+        line, waiter = await self._enter(queue, gone, reads=reads)
         try:
             await self._begin(queue, line)
             found = await self.wait(line, waiter, ask, deadline, gone)
@@ -198,7 +197,7 @@ class Waiting:
             TooMany: too many wait already, of this project or in this process.
             QuotaReached: as many wait as the project's quota allows.
         """
-        line, waiter = self._enter(queue, gone, reads=True)
+        line, waiter = await self._enter(queue, gone, reads=True)
         try:
             await self._begin(queue, line)
         except BaseException:
@@ -230,29 +229,28 @@ class Waiting:
             asks = True
         return None
 
-    def _check(self, project: str) -> None:
-        quota = self._quota_of(project).waiters
-        if quota is not None and self.count_of(project) >= -(-quota // self._workers):
-            raise QuotaReached(
-                f"The project's quota is {quota} requests that wait: do not wait, or ask who runs "
-                "this server for more."
-            )
-        if self._per_project[project] >= self._most_per_project:
+    async def _sit(self, project: str) -> None:
+        if self.count_of(project) >= self._most_per_project:
             raise TooMany(
                 f"{self._most_per_project} requests of this project wait already: let one request "
                 "claim more messages, or wait less long."
             )
         if self.count >= self._most:
             raise TooMany("Too many requests wait on this server already.")
+        quota = self._quota_of(project).waiters
+        if not await self._seats.take(project, quota):
+            raise QuotaReached(
+                f"The project's quota is {quota} requests that wait: do not wait, or ask who runs "
+                "this server for more."
+            )
 
-    def _enter(
+    async def _enter(
         self, queue: QueueRef, gone: asyncio.Future[None], *, reads: bool
     ) -> tuple[_Line, _Waiter]:
         """Stand in line."""
-        self._check(queue.project)
+        await self._sit(queue.project)
         waiter = _Waiter(reads=reads)
         gone.add_done_callback(lambda _: waiter.wake())
-        self._per_project[queue.project] += 1
         line = self._lines.setdefault(queue, _Line())
         line.waiters[waiter] = None
         return line, waiter
@@ -270,9 +268,7 @@ class Waiting:
     async def leave(self, queue: QueueRef, line: _Line, waiter: _Waiter) -> None:
         """Leave the line."""
         del line.waiters[waiter]
-        self._per_project[queue.project] -= 1
-        if not self._per_project[queue.project]:
-            del self._per_project[queue.project]
+        self._seats.leave(queue.project)
         if not line.waiters and self._lines.get(queue) is line:
             del self._lines[queue]
             if line.alarm is not None:

@@ -100,7 +100,7 @@ class SocketHost:
             principal = await self._gate.identify(proof, client[0] if client else "")
             own = _project_of(principal, project)
             if own is not None and self._connected.is_on:
-                self._connected.serve(socket, own)
+                await self._connected.serve(socket, own)
         except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
             response = to_response(exc, invalid_title=INVALID_REQUEST, request_id="authenticate")
             return response.status, None

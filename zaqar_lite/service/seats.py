@@ -1,0 +1,212 @@
+"""What projects have in use at once, such as connections, bounded for all processes together.
+
+Where processes share a store, each of them leases parts of a quota: a record per project says how
+many seats each has, and one per process that it lives. A seat within the lease costs no call. For
+one beyond it the process leases more, never more than all together may have; what it has not needed
+for a while it gives back. A process that was killed has its seats for LIVES more, then its record
+ends. While the store is away a process has its part of the quota, as if all had the same.
+"""
+
+import asyncio
+import json
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+from zaqar_lite.domain.errors import RecordChanged, Unavailable
+from zaqar_lite.service.background import Background
+from zaqar_lite.storage.management import ManagementStore
+
+KIND, PROCESS = "seats", "process"
+LIVES = 20.0
+"""Seconds for which a process has what it leased, once nothing is heard of it any more."""
+BEAT = 4.0
+"""Seconds between two signs of life; what was not needed meanwhile is given back then."""
+_SPARE = 8
+_MAX_PROCESSES = 1_000
+_MAX_ROUNDS = 20
+
+
+class Shared(Protocol):
+    """The leases that a process has, of all kinds of seats."""
+
+    async def lease(self, kind: str, project: str, quota: int, used: int) -> int:
+        """Lease as many seats as are `used`, or as there are; answer how many this process has."""
+
+    def leased(self, kind: str, project: str) -> int:
+        """How many seats this process has."""
+
+
+class Seats:
+    """The seats of one kind in this process; `leases` where other processes use the store too."""
+
+    def __init__(self, kind: str, leases: Shared | None = None) -> None:
+        self.kind = kind
+        self._leases = leases
+        self._used: Counter[str] = Counter()
+
+    @property
+    def count(self) -> int:
+        """How many are in use here."""
+        return self._used.total()
+
+    def count_of(self, project: str) -> int:
+        """How many a project uses here."""
+        return self._used.get(project, 0)
+
+    async def take(self, project: str, quota: int | None) -> bool:
+        """Take a seat, which `leave` gives back; tell whether there was one."""
+        self._used[project] += 1
+        if quota is None:
+            return True
+        used, leases = self._used[project], self._leases
+        if leases is None:
+            there = quota
+        else:
+            there = leases.leased(self.kind, project)
+            if used > there and used <= quota:
+                try:
+                    there = await leases.lease(self.kind, project, quota, used)
+                except BaseException:
+                    self.leave(project)
+                    raise
+        if used <= min(there, quota):
+            return True
+        self.leave(project)
+        return False
+
+    def leave(self, project: str) -> None:
+        """Give a seat back."""
+        self._used[project] -= 1
+        if not self._used[project]:
+            del self._used[project]
+
+
+class Leases:
+    """Lease seats for this process, by records that all processes change in turn.
+
+    `workers` is among how many a quota is divided while the store is away.
+    """
+
+    def __init__(
+        self,
+        management: ManagementStore,
+        *,
+        workers: int,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._management = management
+        self._workers = workers
+        self._monotonic = monotonic
+        self._me = secrets.token_hex(8)
+        self._has: dict[tuple[str, str], int] = {}
+        self._needed: dict[tuple[str, str], int] = {}
+        self._asking: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._heard_at = float("-inf")
+        self._seats: list[Seats] = []
+        self._work = Background("leasing seats", self._beat, rest=BEAT)
+
+    def of(self, kind: str) -> Seats:
+        """Seats of a kind that are leased here."""
+        made = Seats(kind, self)
+        self._seats.append(made)
+        return made
+
+    def start(self) -> None:
+        """Begin to give signs of life."""
+        self._work.start()
+
+    async def stop(self) -> None:
+        """End that, and give all back: nothing is used any more."""
+        await self._work.stop()
+        try:
+            await self._management.delete_record(PROCESS, "", self._me)
+        except Unavailable:
+            return
+
+    def leased(self, kind: str, project: str) -> int:
+        """How many seats this process has."""
+        return self._has.get((kind, project), 0)
+
+    async def lease(self, kind: str, project: str, quota: int, used: int) -> int:
+        """Lease as many seats as are `used`, or as there are; answer how many this process has."""
+        place = kind, project
+        lock = self._asking.setdefault(place, asyncio.Lock())
+        async with lock:
+            has = self._has.get(place, 0)
+            if used <= has:
+                return has
+
+            def wanted(others: int) -> int:
+                free = max(quota - others, 0)
+                return min(free, used + max(free - used, 0) // _SPARE)
+
+            try:
+                if self._monotonic() - self._heard_at > BEAT:
+                    await self._live()
+                return await self._write(place, wanted)
+            except Unavailable:
+                return max(has, -(-quota // self._workers))
+
+    async def _live(self) -> None:
+        begun = self._monotonic()
+        await self._management.put_record(
+            PROCESS, "", self._me, b"{}", expected=None, ttl_ms=round(LIVES * 1000)
+        )
+        self._heard_at = begun
+
+    async def _write(self, place: tuple[str, str], wanted: Callable[[int], int]) -> int:
+        """Write how many seats this process has: `wanted` tells, from how many others have."""
+        kind, project = place
+        for _ in range(_MAX_ROUNDS):
+            record = await self._management.get_record(KIND, project, kind)
+            held: dict[str, int] = {} if record is None else json.loads(record.value)
+            # Read behind the leases: who has one has given a sign of life before.
+            alive = await self._management.list_records(PROCESS, "", limit=_MAX_PROCESSES)
+            live = {one.name for one in alive} - {self._me}
+            others = {name: count for name, count in held.items() if name in live}
+            mine = wanted(sum(others.values()))
+            new = {**others, **({self._me: mine} if mine else {})}
+            version = 0 if record is None else record.version
+            delete, put = self._management.delete_record, self._management.put_record
+            try:
+                if new:
+                    await put(KIND, project, kind, json.dumps(new).encode(), expected=version)
+                elif record is not None:
+                    await delete(KIND, project, kind, expected=version)
+            except RecordChanged:
+                continue
+            self._keep(place, mine)
+            return mine
+        raise Unavailable("The seats of this project are being changed too often.")
+
+    def _keep(self, place: tuple[str, str], mine: int) -> None:
+        if mine:
+            self._has[place] = mine
+        else:
+            self._has.pop(place, None)
+            self._needed.pop(place, None)
+
+    async def _beat(self) -> float:
+        """Give a sign of life while anything is leased, and give back what was not needed."""
+        if self._has:
+            if self._monotonic() - self._heard_at > LIVES - BEAT:
+                self._has.clear()  # others may have taken it: what is used is leased anew
+            await self._live()
+        for seats in self._seats:
+            for place in [place for place in self._has if place[0] == seats.kind]:
+                await self._give_back(place, seats)
+        return BEAT
+
+    async def _give_back(self, place: tuple[str, str], seats: Seats) -> None:
+        async with self._asking.setdefault(place, asyncio.Lock()):
+            used = seats.count_of(place[1])
+            needed = max(self._needed.get(place, self._has[place]), used)
+            self._needed[place] = used
+            if needed + needed // _SPARE >= self._has[place]:
+                return
+            self._keep(place, needed)  # first, so that nobody takes what is given back
+            await self._write(place, lambda _: needed)
