@@ -246,6 +246,8 @@ def _services(
     """The services; those that serve requests work on the store that counts, `counted`."""
     policies = Policies(management, limits, checked=one_store)
     vault = _vault(settings, management, clock)
+    if pools is not None:
+        pools.registry.sealer = vault
     # Deliveries keep what they send sealed, so they see the store as it is.
     opened = counted if vault is None else _opened(counted, vault)
     queues = Queues(

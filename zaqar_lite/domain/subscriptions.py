@@ -9,7 +9,7 @@ import json
 import re
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -58,6 +58,10 @@ class Secret(NamedTuple):
     text: str
     until: int | None = None
 
+    def __repr__(self) -> str:
+        """Show no key."""
+        return f"Secret(until={self.until!r})"
+
 
 class Disabled(NamedTuple):
     """Why and when the server stopped to deliver to a subscription."""
@@ -79,16 +83,16 @@ class Subscription:
     queue: QueueRef
     subscriber: str
     ttl: int
-    options: Mapping[str, Any]
+    options: Mapping[str, Any] = field(repr=False)
     created_at: int
     renewed_at: int
     expires_at: int = 0
     confirmed: bool = False
     secrets: tuple[Secret, ...] = ()
     disabled: Disabled | None = None
-    token: str = ""
+    token: str = field(default="", repr=False)
     version: int = 0
-    trust: str = ""
+    trust: str = field(default="", repr=False)
 
     @property
     def name(self) -> str:

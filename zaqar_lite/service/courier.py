@@ -36,6 +36,10 @@ class Letter(NamedTuple):
     id: str = ""
     trust: str = ""
 
+    def __repr__(self) -> str:
+        """Show neither headers nor a body, which may hold secrets."""
+        return f"Letter({self.id!r}, {self.project!r})"
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

@@ -21,6 +21,10 @@ class Pool(msgspec.Struct, frozen=True, omit_defaults=True):
     flavor: str | None = None
     options: Mapping[str, Any] = {}
 
+    def __repr__(self) -> str:
+        """Show no credentials."""
+        return f"Pool({self.name!r}, {self.shown_uri!r}, {self.weight!r}, {self.flavor!r})"
+
     def encode(self) -> bytes:
         """The pool as a record keeps it."""
         return msgspec.json.encode(self)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -17,6 +17,7 @@ from zaqar_lite.domain.errors import (
     Unavailable,
 )
 from zaqar_lite.domain.models import QueueRef, Record
+from zaqar_lite.domain.sealed import is_sealed
 from zaqar_lite.service.pooling.pool import Flavor, Pool, decode_flavor, decode_pool
 from zaqar_lite.storage.management import ManagementStore
 
@@ -25,6 +26,8 @@ FRESH = 2.0
 """Seconds for which a process goes by what it has read of pools and of the catalogue."""
 MAX_POOLS = 100
 _PAGE = 1_000
+_SEALED = QueueRef("~pools", "~pools")
+"""In whose name pools are sealed."""
 _TRIES = 20
 _CAPABILITIES = {
     "mongodb": ("FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT"),
@@ -41,8 +44,21 @@ Check = Callable[[Pool], str]
 """Answers the name of a pool's driver, or raises ConfigurationError; connects to nothing."""
 
 
+class Sealer(Protocol):
+    """Seals what is kept, and opens it again."""
+
+    async def seal_body(self, queue: QueueRef, body: bytes) -> bytes:
+        """Seal a document in the name of a queue."""
+
+    async def open_body(self, project: str, body: bytes) -> bytes:
+        """Return the document that was sealed."""
+
+
 class Registry:
     """Keep pools, which are the server's, and flavors, which are a project's."""
+
+    sealer: Sealer | None = None
+    """Seals pools, whose URIs and options hold passwords; None where the server has no key."""
 
     def __init__(self, management: ManagementStore, check: Check) -> None:
         self._management = management
@@ -60,14 +76,14 @@ class Registry:
         """The pools by name, as they are now."""
         begun = time.monotonic()
         page = await self._management.list_records(POOL, "", limit=MAX_POOLS)
-        self._known = {record.name: decode_pool(record.value) for record in page}
+        self._known = {record.name: await self._read(record) for record in page}
         self._read_at = begun
         return self._known
 
     async def list_pools(self, after: str | None, limit: int) -> Sequence[Pool]:
         """Some pools by name."""
         return [
-            decode_pool(record.value) for record in await self._page(POOL, "", after or "", limit)
+            await self._read(record) for record in await self._page(POOL, "", after or "", limit)
         ]
 
     async def pool(self, name: str) -> Pool:
@@ -79,7 +95,7 @@ class Registry:
         record = await self._management.get_record(POOL, "", name)
         if record is None:
             raise NotFound(f"Pool {name} does not exist.")
-        return decode_pool(record.value)
+        return await self._read(record)
 
     async def put_pool(self, pool: Pool) -> None:
         """Make a pool, or put it in place of the one of its name; nothing is connected to.
@@ -94,7 +110,7 @@ class Registry:
             raise Conflict("Another pool has this URI already.")
         if len(others) >= MAX_POOLS:
             raise Invalid(f"There are {MAX_POOLS} pools, as many as there may be.")
-        await self._put(POOL, "", pool.name, pool.encode(), None)
+        await self._put(POOL, "", pool.name, await self._sealed(pool), None)
         self._read_at = float("-inf")
 
     async def change_pool(self, name: str, changes: Mapping[str, Any]) -> Pool:
@@ -137,7 +153,7 @@ class Registry:
         try:
             await self._check_empty(name, holds)
         except Forbidden:  # a queue was placed in it meanwhile
-            await self._put(POOL, "", name, pool.encode(), None)
+            await self._put(POOL, "", name, await self._sealed(pool), None)
             raise
 
     async def list_flavors(self, project: str, after: str | None, limit: int) -> Sequence[Flavor]:
@@ -211,12 +227,13 @@ class Registry:
             record = await self._management.get_record(POOL, "", name)
             if record is None:
                 return
-            pool = decode_pool(record.value)
+            pool = await self._read(record)
             if wanted is None and pool.flavor != flavor:
                 return
             changed = msgspec.structs.replace(pool, flavor=wanted)
             try:
-                await self._put(POOL, "", name, changed.encode(), record.version)
+                sealed = await self._sealed(changed)
+                await self._put(POOL, "", name, sealed, record.version)
             except RecordChanged:
                 continue
             return
@@ -238,6 +255,26 @@ class Registry:
         except ConfigurationError as exc:
             why = without_secrets(str(exc), pool.uri)
             raise Invalid(f"cannot connect to {masked(pool.uri)}: {why}") from exc
+
+    async def _read(self, record: Record) -> Pool:
+        """Read a pool, sealed or as it was kept before there was a key.
+
+        Raises:
+            Unavailable: it is sealed, and can't be opened.
+        """
+        value = record.value
+        if is_sealed(value):
+            if self.sealer is None:
+                raise Unavailable(f"The pool {record.name} is sealed: set encryption_key_file.")
+            value = await self.sealer.open_body(_SEALED.project, value)
+        try:
+            return decode_pool(value)
+        except msgspec.ValidationError:
+            raise Unavailable(f"The pool {record.name} is sealed, and was damaged.") from None
+
+    async def _sealed(self, pool: Pool) -> bytes:
+        value = pool.encode()
+        return value if self.sealer is None else await self.sealer.seal_body(_SEALED, value)
 
     @staticmethod
     async def _check_empty(name: str, holds: Holds) -> None:

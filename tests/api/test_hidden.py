@@ -1,0 +1,134 @@
+"""Secrets that are given to a server come out nowhere: no answer, log, error or `repr`."""
+
+import base64
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import MakeApi
+from tests.keystone import Keystone, User
+from tests.push.receiver import Receiver
+from zaqar_lite.domain.subscriptions import Secret
+from zaqar_lite.loading import load
+from zaqar_lite.service.courier import Letter
+from zaqar_lite.service.pooling.pool import Pool
+
+pytestmark = pytest.mark.anyio
+SECRET = "sesame"
+POOL = {"uri": f"redis://u:{SECRET}-in-pool@127.0.0.1:1/0", "options": {"key": f"{SECRET}-option"}}
+ADMIN: dict[str, Any] = {"admin_mode": True, "pooling": True}
+
+
+@pytest.fixture
+def keystone() -> Iterator[Keystone]:
+    with Keystone() as running:
+        running.state.users["zaqar"] = User(f"{SECRET}-account", "service", ("service",))
+        yield running
+
+
+async def test_no_secret_is_told_by_a_server_that_has_many(
+    make_api: MakeApi, keystone: Keystone, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    settings: dict[str, Any] = {
+        "auth": "keystone",
+        "keystone_url": keystone.url,
+        "keystone_username": "zaqar",
+        "keystone_password": f"{SECRET}-account",
+        "keystone_project": "service",
+        "smtp_host": "127.0.0.1",
+        "smtp_port": 1,
+        "smtp_sender": "zaqar@example.org",
+        "smtp_username": "zaqar",
+        "smtp_password": f"{SECRET}-mail",
+        "signed_url_secret_key": f"{SECRET}-signs-urls-and-has-32-bytes",
+        "delivery_allowed": "127.0.0.0/8",
+        "audit": str(tmp_path / "audit"),
+        "access_log": True,
+        **ADMIN,
+    }
+    shown: list[str] = [repr(load(environment={}, overrides={"store": "memory://", **settings}))]
+    async with Receiver(500, 410) as receiver, make_api(**settings) as api:
+        token = keystone.issue("admin")
+        api.http.headers["X-Auth-Token"] = token
+
+        async def call(method: str, path: str, document: Any = None) -> Any:
+            answer = await api.call(method, path, document)
+            shown.append(f"{answer.headers} {answer.text}")
+            return answer
+
+        made = await call("PUT", "/v2/pools/one", {**POOL, "weight": 1})
+        assert made.status_code == 201
+        for path in ("/v2/pools/one?detailed=true", "/v2/pools?detailed=true"):
+            assert (await call("GET", path)).status_code == 200
+        assert (await call("PUT", f"/v2/queues/{api.queue}")).status_code in (201, 503)
+        assert (await call("POST", "messages", {"messages": [{"body": 1}]})).status_code == 503
+        await call("GET", "/v2/health")
+        assert (await call("PATCH", "/v2/pools/one", {"weight": 0})).status_code == 200
+        assert (await call("PUT", "/v2/pools/one", {**POOL, "uri": "x"})).status_code == 400
+        other = "/v2/queues/other"
+        options = {"post_headers": {"Authorization": f"Bearer {SECRET}-header"}}
+        trusted = {"subscriber": f"trust+{receiver.url}/hook", "ttl": 300, "options": options}
+        plain = {**trusted, "subscriber": f"{receiver.url}/plain"}
+        mail = {"subscriber": "mailto:a@example.org", "ttl": 300}
+        secrets = []
+        for document in (trusted, plain, mail):
+            answer = await api.call("POST", f"{other}/subscriptions", document)
+            assert answer.status_code == 201
+            secrets.append(answer.json()["secret"])  # told once, to who makes it
+        (trust,) = keystone.state.trusts
+        await call("POST", f"{other}/messages", {"messages": [{"body": 1}]})
+        await receiver.wait(1)
+        listed = (await call("GET", f"{other}/subscriptions?details=true")).json()["subscriptions"]
+        for one in listed:
+            path = f"{other}/subscriptions/{one['id']}"
+            await call("GET", f"{path}/deliveries")
+            await call("POST", f"{path}/ping")
+            await call("PATCH", path, {"ttl": 1})
+            await call("DELETE", path)
+    told = "\n".join([*shown, caplog.text, *(str(vars(one)) for one in caplog.records)])
+    told += (tmp_path / "audit").read_text()
+    for secret in (SECRET, trust, token, *secrets, *(one[6:] for one in secrets)):
+        assert secret not in told
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+async def test_pools_are_sealed_where_the_server_has_a_key(
+    make_api: MakeApi, tmp_path: Path, sealed: bool
+) -> None:
+    data, keys = tmp_path / "data", tmp_path / "keys"
+    keys.write_text("one:" + base64.b64encode(b"1" * 32).decode())
+    settings = {**ADMIN, "store": f"embedded:{data}"}
+    key = {"encryption_key_file": keys} if sealed else {}
+    flavor = {"pool_list": ["one"]}
+
+    def is_in_clear() -> bool:
+        return any(
+            SECRET.encode() in file.read_bytes() for file in data.rglob("*") if file.is_file()
+        )
+
+    async with make_api(**settings, **key) as api:
+        made = await api.call("PUT", "/v2/pools/one", {**POOL, "weight": 1})
+        assert made.status_code == 201
+        assert (await api.call("PUT", "/v2/flavors/fast", flavor)).status_code == 201
+        again = await api.call("PUT", "/v2/pools/two", {**POOL, "weight": 1})
+        assert again.status_code == 409
+    assert is_in_clear() is not sealed
+    async with make_api(**settings, encryption_key_file=keys) as api:
+        shown = (await api.call("GET", "/v2/pools/one?detailed=true")).json()
+        assert shown["uri"].startswith("redis://***")
+        assert (await api.call("GET", "/v2/flavors/fast")).json()["pool_list"] == ["one"]
+        assert (await api.call("PATCH", "/v2/pools/one", {"weight": 0})).status_code == 200
+    async with make_api(**settings) as api:  # the key is lost
+        answer = await api.call("GET", "/v2/pools/one")
+        assert answer.status_code == 503
+        assert (await api.call("GET", "/v2/pools")).status_code == 503
+
+
+def test_what_holds_secrets_does_not_show_them() -> None:
+    letter = Letter("http://h/", {"x-auth-token": SECRET}, SECRET.encode(), {}, trust=SECRET)
+    pool = Pool("one", f"redis://u:{SECRET}@h", 1, None, {"key": SECRET})
+    assert SECRET not in f"{letter!r} {pool!r} {Secret(SECRET)!r}"
