@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import Iterator
 from email.message import Message
 from email.parser import BytesParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from aiosmtpd.controller import Controller
 
 from tests.api.conftest import MakeApi, make_api  # noqa: F401 - a fixture
 from tests.services.process import free_port
+from tests.test_tls import make_certificate
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.loading import load
 
@@ -74,6 +77,40 @@ async def test_sends_a_mail_from_the_servers_own_sender(
     content = mail.get_payload(decode=True)
     assert isinstance(content, bytes)
     assert json.loads(content)["body"] == {"order": "ü"}
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+async def test_speaks_tls_with_a_mail_server_that_proves_who_it_is(
+    make_api: MakeApi,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_trusted: bool,
+) -> None:
+    cert, key = make_certificate(tmp_path, "mail")
+    if is_trusted:
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    box, port = Mailbox(), free_port()
+    controller = Controller(
+        box, hostname="127.0.0.1", port=port, tls_context=context, require_starttls=True
+    )
+    controller.start()
+    try:
+        smtp = {"smtp_host": "127.0.0.1", "smtp_port": port, "smtp_sender": "queue@example.org"}
+        async with make_api(**smtp) as api:
+            subscription = {"subscriber": "mailto:a@b.org"}
+            made = await api.call("POST", "subscriptions", subscription)
+            log = f"subscriptions/{made.json()['subscription_id']}/deliveries"
+            await api.post({"body": 1})
+            for _ in range(400):
+                if tried := (await api.call("GET", log)).json()["deliveries"]:
+                    break
+                await asyncio.sleep(0.05)
+        outcome = "delivered" if is_trusted else "failed"
+        assert (tried[0]["outcome"], len(box.mails)) == (outcome, int(is_trusted)), tried
+    finally:
+        controller.stop()
 
 
 def test_needs_a_sender() -> None:

@@ -11,6 +11,7 @@ from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import is_queue_name, overlay
 from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.subscriptions import check_subscriber
 
 KIND = "topic"
 MAX_TOPICS = 1_000
@@ -74,3 +75,30 @@ def check_queue_subscriber(subscriber: str) -> None:
             "A subscriber that is a queue is written queue:NAME: 1 to 64 letters, digits, '_', '-' "
             "and '.'."
         )
+
+
+def check_subscription(
+    queue: QueueRef,
+    subscriber: str | None,
+    options: Mapping[str, object] | None,
+    refused: Mapping[str, str],
+) -> None:
+    """Refuse a subscriber or options that a queue or topic cannot have; None is not checked.
+
+    `refused` says of schemes why this server does not deliver to them.
+
+    Raises:
+        Invalid: names what is wrong.
+    """
+    if is_topic(queue) and (options or {}).get("ordered"):
+        raise Invalid(
+            "options.ordered must be false for a topic: let a queue subscribe (queue:NAME), "
+            "and an ordered subscription to that queue."
+        )
+    if is_topic(queue) and queue_in(subscriber) is not None:
+        check_queue_subscriber(subscriber or "")
+    elif subscriber is not None:
+        check_subscriber(subscriber, refused)
+    for name in ("dead_letter_queue", "events_queue"):
+        if options is not None and options.get(name) == queue.name:
+            raise Invalid(f"options.{name} must be another queue than the queue itself.")

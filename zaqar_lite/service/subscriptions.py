@@ -30,12 +30,11 @@ from zaqar_lite.domain.subscriptions import (
     Secret,
     Subscription,
     SubscriptionDraft,
-    check_subscriber,
     merged_options,
     new_secret,
     new_token,
 )
-from zaqar_lite.domain.topics import check_queue_subscriber, is_topic, queue_in
+from zaqar_lite.domain.topics import check_subscription, queue_in
 from zaqar_lite.service.identity.trusts import MakeTrust, trusted
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
@@ -124,7 +123,7 @@ class Subscriptions:
             QuotaReached: the project has as many as its quota allows.
         """
         subscriber = draft.subscriber or ""
-        self._check(queue, None if listens else subscriber, draft.options)
+        check_subscription(queue, None if listens else subscriber, draft.options, self._refused)
         for _ in range(_MAX_ROUNDS):
             named = await self._names.find(queue, subscriber)
             there = None if named is None else await self._get(queue, named.id)
@@ -229,7 +228,7 @@ class Subscriptions:
 
         if draft.disabled:
             raise Invalid("A subscription is disabled by the server; delete it to end it.")
-        self._check(queue, draft.subscriber, draft.options)
+        check_subscription(queue, draft.subscriber, draft.options, self._refused)
         if (draft.options or {}).get("ordered"):
             await self.marks.check_lines(queue, subscription_id)
         old, new = await self._change(queue, subscription_id, change)
@@ -388,19 +387,3 @@ class Subscriptions:
     async def count(self, project: str, *, most: int) -> int:
         """Count the live subscriptions of a project, up to `most`."""
         return await count_in_project(self._management, project, most=most)
-
-    def _check(
-        self, queue: QueueRef, subscriber: str | None, options: Mapping[str, object] | None
-    ) -> None:
-        if is_topic(queue) and (options or {}).get("ordered"):
-            raise Invalid(
-                "options.ordered must be false for a topic: let a queue subscribe (queue:NAME), "
-                "and an ordered subscription to that queue."
-            )
-        if is_topic(queue) and queue_in(subscriber) is not None:
-            check_queue_subscriber(subscriber or "")
-        elif subscriber is not None:
-            check_subscriber(subscriber, self._refused)
-        for name in ("dead_letter_queue", "events_queue"):
-            if options is not None and options.get(name) == queue.name:
-                raise Invalid(f"options.{name} must be another queue than the queue itself.")
