@@ -29,30 +29,39 @@ class Part(NamedTuple):
 PARTS = (
     Part("zaqar_lite.serve", {"serve": "run the server"}, "server"),
     Part("zaqar_lite.bench.commands", {"bench": "measure a server"}, None),
-    Part(
-        "zaqar_lite.commands",
-        {
-            "queue": "make, change, list, count and empty queues",
-            "message": "post, list, edit, cancel and delete messages",
-            "claim": "take messages for a while",
-            "dlq": "look at dead letters and move them back",
-            "key": "make, list, disable and rotate keys",
-            "quota": "show, set and reset quotas of projects",
-            "pool": "make, list, change and delete pools of queues",
-            "flavor": "make, list, change and delete flavors of queues",
-            "data-key": "list and rotate the keys of encrypted queues",
-            "schedule": "post messages by the clock",
-            "subscription": "send a queue's messages to a URL",
-            "topic": "post to many queues and receivers at once",
-            "listen": "receive webhooks, to try things",
-            "share": "print a pre-signed permission for a queue",
-            "unshare": "revoke all permissions that were made for a queue",
-            "health": "ask whether the server is up",
-            "watch": "show queues' counts live, the worst first",
-            "context": "give servers names, and choose between them",
-            "completion": "print completion for a shell",
-        },
-        None,
+    *(
+        Part(f"zaqar_lite.commands.{module}", commands, None)
+        for module, commands in (
+            ("queue", {"queue": "make, change, list, count and empty queues"}),
+            ("message", {"message": "post, list, edit, cancel and delete messages"}),
+            ("claim", {"claim": "take messages for a while"}),
+            ("dlq", {"dlq": "look at dead letters and move them back"}),
+            ("key", {"key": "make, list, disable and rotate keys"}),
+            ("quota", {"quota": "show, set and reset quotas of projects"}),
+            (
+                "pool",
+                {
+                    "pool": "make, list, change and delete pools of queues",
+                    "flavor": "make, list, change and delete flavors of queues",
+                },
+            ),
+            ("data_key", {"data-key": "list and rotate the keys of encrypted queues"}),
+            ("schedule", {"schedule": "post messages by the clock"}),
+            ("subscription", {"subscription": "send a queue's messages to a URL"}),
+            ("topic", {"topic": "post to many queues and receivers at once"}),
+            ("listen", {"listen": "receive webhooks, to try things"}),
+            (
+                "share",
+                {
+                    "share": "print a pre-signed permission for a queue",
+                    "unshare": "revoke all permissions that were made for a queue",
+                },
+            ),
+            ("health", {"health": "ask whether the server is up"}),
+            ("watch", {"watch": "show queues' counts live, the worst first"}),
+            ("context", {"context": "give servers names, and choose between them"}),
+            ("completion", {"completion": "print completion for a shell"}),
+        )
     ),
     Part("zaqar_lite.rabbitmq.commands", {"delay": "delays for RabbitMQ"}, "rabbitmq"),
     Part("zaqar_lite.store", {"store": "look after the store"}, "server"),

@@ -1,51 +1,6 @@
-"""The command line over the SDK, one module per noun.
+"""The command line over the SDK, one module per noun; `add_commands` of each declares its commands.
 
-Nothing here imports the SDK, an HTTP library or rich before a command runs, so that
-`zaqar-lite --help` is quick.
+A leaf sets `run`, which answers its exit code. Nothing here imports the SDK, an HTTP library or
+rich before a command runs, and only the module of the noun that is asked for is imported, so that
+`zaqar-lite --help` and the names that a shell completes are quick.
 """
-
-import argparse
-
-from zaqar_lite.commands import (
-    claim,
-    completion,
-    context,
-    data_key,
-    dlq,
-    health,
-    key,
-    listen,
-    message,
-    pool,
-    queue,
-    quota,
-    schedule,
-    share,
-    subscription,
-    topic,
-    watch,
-)
-
-
-def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Declare the commands; each leaf sets `run`, which answers its exit code."""
-    for noun in (
-        queue,
-        message,
-        claim,
-        dlq,
-        key,
-        quota,
-        pool,
-        data_key,
-        schedule,
-        subscription,
-        topic,
-        listen,
-        share,
-        health,
-        watch,
-        context,
-        completion,
-    ):
-        noun.add_command(subparsers)

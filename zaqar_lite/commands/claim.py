@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from zaqar_lite.client import Client
 
 
-def add_command(subparsers: Leaves) -> None:
+def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
     verbs = add_noun(subparsers, "claim", "claims: messages held for a while")
     parser = add_leaf(verbs, "create", create, "claim messages")

@@ -32,7 +32,7 @@ _QUEUES: dict[str, str | dict[str, str]] = {
 }
 
 
-def add_command(subparsers: Leaves) -> None:
+def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
     parser = subparsers.add_parser(
         "completion",

@@ -16,7 +16,7 @@ _HELP = {
 Handler = Callable[[contexts.Contexts, argparse.Namespace, Output], None]
 
 
-def add_command(subparsers: Leaves) -> None:
+def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
     verbs = add_noun(subparsers, "context", "give servers names, and choose between them")
     parser = _verb(verbs, "add", add, "name a server, or change what a name means")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("id", "created_at", "server_key", "current")
 
 
-def add_command(subparsers: Leaves) -> None:
+def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
     verbs = add_noun(subparsers, "data-key", "list and rotate the keys of encrypted queues")
     add_leaf(verbs, "list", list_keys, "list the project's keys; they themselves are not shown")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from zaqar_lite.client import Client, Message
 
 
-def add_command(subparsers: Leaves) -> None:
+def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
     verbs = add_noun(subparsers, "dlq", "dead-letter queues")
     parser = add_leaf(verbs, "list", list_, "list dead letters with the queue they came from")

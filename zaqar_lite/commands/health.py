@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from zaqar_lite.client import Client
 
 
-def add_command(subparsers: Leaves) -> None:
+def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
     parser = add_leaf(
         subparsers,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("id", "project", "grants", "expires_at", "disabled", "description")
 
 
-def add_command(subparsers: Leaves) -> None:
+def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
     verbs = add_noun(subparsers, "key", "make, list, disable and rotate keys")
     create = add_leaf(

@@ -16,7 +16,7 @@ _LARGEST = 1_048_576
 _COLUMNS = ("id", "verified", "path", "body")
 
 
-def add_command(subparsers: Leaves) -> None:
+def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
     text = "receive webhooks on this machine and print them; the server must allow 127.0.0.0/8"
     parser = add_leaf(subparsers, "listen", listen, text)

@@ -26,7 +26,7 @@ COLUMNS = ("id", "age", "ttl", "body")
 ABSENT = "no such message"
 
 
-def add_command(subparsers: Leaves) -> None:
+def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
     verbs = add_noun(subparsers, "message", "messages")
     _declare_post(add_leaf(verbs, "post", post, "post messages: the words given, or a file"))

@@ -14,7 +14,7 @@ _POOLS = ("name", "uri", "weight", "flavor")
 _FLAVORS = ("name", "pools", "capabilities")
 
 
-def add_command(subparsers: Leaves) -> None:
+def add_commands(subparsers: Leaves) -> None:
     """Declare the commands."""
     verbs = add_noun(subparsers, "pool", "make, list, change and delete pools of queues")
     create = add_leaf(verbs, "create", create_pool, "make a pool, or put it in place of another")

@@ -41,7 +41,7 @@ RESERVED: tuple[tuple[str, str, Callable[[str], int], str, str], ...] = (
 )
 
 
-def add_command(subparsers: Leaves) -> None:
+def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
     verbs = add_noun(subparsers, "queue", "queues")
     parser = add_leaf(verbs, "list", list_, "list the project's queues")

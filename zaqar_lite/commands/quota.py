@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("quota", "limit", "used")
 
 
-def add_command(subparsers: Leaves) -> None:
+def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
     verbs = add_noun(subparsers, "quota", "show, set and reset quotas of projects")
     show = add_leaf(verbs, "show", show_quota, "show the project's quotas and what it has")

@@ -23,7 +23,7 @@ _TEXTS = (
 )
 
 
-def add_command(subparsers: Leaves) -> None:
+def add_commands(subparsers: Leaves) -> None:
     """Declare the noun and its verbs."""
     verbs = add_noun(subparsers, "schedule", "post messages by the clock")
     parser = add_leaf(verbs, "create", create, "make or replace a schedule")

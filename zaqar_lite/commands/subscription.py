@@ -20,7 +20,7 @@ _ATTEMPTS = ("at", "id", "attempt", "outcome", "status", "milliseconds", "error"
 _FAILED = ("id", "message_id", "at", "attempts", "reason")
 
 
-def add_command(subparsers: Leaves) -> None:
+def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
     verbs = add_noun(subparsers, "subscription", "send a queue's messages to a URL")
     create = add_leaf(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _SUBSCRIPTIONS = ("id", "subscriber", "ttl", "age", "confirmed", "disabled")
 
 
-def add_command(subparsers: Leaves) -> None:
+def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
     verbs = add_noun(subparsers, "topic", "post to many queues and receivers at once")
     create = add_leaf(verbs, "create", create_topic, "make a topic")

@@ -33,7 +33,7 @@ class Look:
     note: str = ""
 
 
-def add_command(subparsers: Leaves) -> None:
+def add_commands(subparsers: Leaves) -> None:
     """Declare the command."""
     parser = add_leaf(
         subparsers, "watch", watch, "show ready, delayed, claimed and dead counts live"
