@@ -140,7 +140,7 @@ async def test_every_message_is_served_as_it_was_or_named(
             assert "damaged: " in caplog.text
         for text in set(whole) - set(served):
             is_named = re.search(rf"message {ids[text]} .*set aside", caplog.text)
-            assert is_named or "everything after" in caplog.text or "are lost" in caplog.text, text
+            assert is_named or "Everything after" in caplog.text or "are lost" in caplog.text, text
     await store.messages.close()
 
 
