@@ -13,10 +13,12 @@ from contextlib import asynccontextmanager
 
 SHORT = 20
 """Messages up to which a post is sent at once: it takes as long as a claim of twenty."""
-PART = 250
-"""Messages that one script stores at most: 1 to 2 ms."""
-ROOM = 250
-"""Messages that longer posts on their way have in all, but for the last of them: 1 to 2 ms."""
+WHOLE = 250
+"""Messages up to which a post is one script: 1 to 2 ms."""
+PART = 100
+"""Messages of a longer post that one script stores: under 1 ms, because many such follow."""
+ROOM = 100
+"""Messages that longer posts on their way have in all, but for the last of them."""
 
 
 class InFlight:

@@ -1,7 +1,7 @@
 """Posting to Redis: one script for a short post; a long one is committed whole and stored in parts.
 
-A script holds up everybody, so none may store more than `PART` messages. The parts of a longer post
-are put aside in one step, which decides all there is to decide and takes the positions
+A script holds up everybody, so none may store more than `WHOLE` messages. The parts of a longer
+post are put aside in one step, which decides all there is to decide and takes the positions
 (`stage.lua`). From then on it is committed, and every script that reads or stores messages of that
 queue answers 'busy' until `publish.lua` has stored the last part: whoever meets that, the poster,
 another call, another process or the sweep, goes on with it, a part at a time. So the post
@@ -30,7 +30,7 @@ from zaqar_lite.storage.redis.codec import (
     pack_new,
     read_ids,
 )
-from zaqar_lite.storage.redis.in_flight import PART, SHORT
+from zaqar_lite.storage.redis.in_flight import PART, SHORT, WHOLE
 from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.runner import Runner
 
@@ -149,7 +149,7 @@ class Posting:
         batch = _arrange(messages, pack_client(client_id))
         words = "" if version is None else version, *self._bounds, pack_key(batch_key)
         cost = len(batch.messages) + batch.companions
-        if is_long := cost > PART or batch.conflict is not None:
+        if is_long := cost > WHOLE or batch.conflict is not None:
             reply = await self._commit(queue, batch, words, batch_key is not None)
         else:
             all_of_it = slice(None)
