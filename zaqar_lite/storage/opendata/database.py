@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 async def open_store(db: State) -> None:
-    """Read the records that open a store; those told from others go into the next batch.
+    """Read the records that open a store; missing ones are put into the next batch.
 
     Raises ConfigurationError: the store is of another format.
     """
