@@ -1,12 +1,14 @@
 """Seats that processes lease of one quota: never too many, and none lost with a killed process."""
 
 import asyncio
+import json
 
 import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import Record, StoreOptions
+from zaqar_lite.domain.models import MAX_RECORD, Record, StoreOptions
+from zaqar_lite.service.notes import OWN_PROJECT
 from zaqar_lite.service.seats import BEAT, LIVES, Leases, Seats
 from zaqar_lite.storage.memory import create
 
@@ -137,3 +139,59 @@ async def test_a_server_of_one_process_counts_by_itself() -> None:
     seats.leave("p")
     assert await seats.take("p", 2)
     assert (seats.count, seats.count_of("p"), seats.count_of("q")) == (2, 2, 0)
+
+
+async def test_what_a_project_uses_is_told_of_all_processes() -> None:
+    house = House()
+    waiters = [leases.of("waiters") for leases in house.leases]
+    for number, seats in enumerate((*house.seats, *waiters)):
+        for _ in range(number + 1):
+            await seats.take("p", None)
+    await waiters[0].take(OWN_PROJECT, None)
+    await house.beat()
+    assert [await seats.total_of("p") for seats in house.seats] == [6, 6, 6]
+    assert [await seats.total_of("p") for seats in waiters] == [15, 15, 15]
+    assert await house.seats[0].total_of("q") == 0
+    assert await waiters[1].total_of(OWN_PROJECT) == 0
+    house.seats[2].leave("p")
+    assert await house.seats[2].total_of("p") == 5
+    await house.beat()
+    assert await house.seats[0].total_of("p") == 5
+    await house.leases[1].stop()
+    assert await house.seats[0].total_of("p") == 3
+
+
+async def test_a_refused_seat_is_not_told_for_long() -> None:
+    """A process whose first seat is refused has told it already, with its sign of life."""
+    house = House()
+    assert await house.seats[0].take("p", 1)
+    assert not await house.seats[1].take("p", 1)
+    await house.beat()
+    assert [await seats.total_of("p") for seats in house.seats] == [1, 1, 1]
+
+
+async def test_a_process_that_uses_nothing_writes_nothing() -> None:
+    house = House(1)
+    await house.seats[0].take(OWN_PROJECT, None)
+    await house.beat()
+    assert await house.management.list_records("process", "", limit=10) == []
+    await house.seats[0].take("p", None)
+    await house.beat()
+    house.seats[0].leave("p")
+    await house.beat()
+    (told,) = await house.management.list_records("process", "", limit=10)
+    assert json.loads(told.value) == {"connections": {}}
+    for _ in range(6):
+        await house.beat()
+    assert await house.management.list_records("process", "", limit=10) == []
+
+
+async def test_what_many_projects_use_fits_into_a_record() -> None:
+    house = House(2)
+    for number in range(2_000):
+        await house.seats[0].take(f"{number:0256}", None)
+    await house.seats[0].take(f"{7:0256}", None)
+    await house.beat()
+    (told,) = await house.management.list_records("process", "", limit=10)
+    assert len(told.value) < MAX_RECORD
+    assert await house.seats[1].total_of(f"{7:0256}") == 2

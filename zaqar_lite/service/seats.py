@@ -5,6 +5,8 @@ many seats each has, and one per process that it lives. A seat within the lease 
 one beyond it the process leases more, never more than all together may have; what it has not needed
 for a while it gives back. A process that was killed has its seats for LIVES more, then its record
 ends. While the store is away a process has its part of the quota, as if all had the same.
+
+The record that a process lives also tells what it uses, so that a project's use can be shown whole.
 """
 
 import asyncio
@@ -18,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from zaqar_lite.domain.errors import RecordChanged, Unavailable
 from zaqar_lite.service.background import Background
+from zaqar_lite.service.notes import OWN_PROJECT
 from zaqar_lite.storage.management import ManagementStore
 
 KIND, PROCESS = "seats", "process"
@@ -27,6 +30,8 @@ BEAT = 4.0
 """Seconds between two signs of life; what was not needed meanwhile is given back then."""
 _SPARE = 8
 _MAX_PROCESSES = 1_000
+_MOST_PROJECTS, _MOST_TOLD = 1_000, 40_000
+"""Of how many projects a process tells what they use, and in how many characters."""
 _MAX_ROUNDS = 20
 
 
@@ -38,6 +43,9 @@ class Shared(Protocol):
 
     def leased(self, kind: str, project: str) -> int:
         """How many seats this process has."""
+
+    async def used_elsewhere(self, kind: str, project: str) -> int:
+        """How many seats other processes use."""
 
 
 class Seats:
@@ -56,6 +64,20 @@ class Seats:
     def count_of(self, project: str) -> int:
         """How many a project uses here."""
         return self._used.get(project, 0)
+
+    def counts(self) -> list[tuple[str, int]]:
+        """The projects that use most, with how many; not what the server itself uses."""
+        most = self._used.most_common(_MOST_PROJECTS)
+        return [(name, count) for name, count in most if name != OWN_PROJECT]
+
+    async def total_of(self, project: str) -> int:
+        """How many a project uses in all processes, as others told it BEAT seconds ago at most.
+
+        Raises:
+            Unavailable: what others use can't be read.
+        """
+        own, leases = self.count_of(project), self._leases
+        return own if leases is None else own + await leases.used_elsewhere(self.kind, project)
 
     async def take(self, project: str, quota: int | None) -> bool:
         """Take a seat, which `leave` gives back; tell whether there was one."""
@@ -107,6 +129,7 @@ class Leases:
         self._asking: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._heard_at = float("-inf")
         self._seats: list[Seats] = []
+        self._tells = False  # whether what was told last is that anything is used
         self._work = Background("leasing seats", self._beat, rest=BEAT)
 
     def of(self, kind: str) -> Seats:
@@ -131,6 +154,12 @@ class Leases:
         """How many seats this process has."""
         return self._has.get((kind, project), 0)
 
+    async def used_elsewhere(self, kind: str, project: str) -> int:
+        """How many seats other processes use, as each told it last."""
+        alive = await self._management.list_records(PROCESS, "", limit=_MAX_PROCESSES)
+        told = [json.loads(one.value) for one in alive if one.name != self._me]
+        return sum(used.get(kind, {}).get(project, 0) for used in told)
+
     async def lease(self, kind: str, project: str, quota: int, used: int) -> int:
         """Lease as many seats as are `used`, or as there are; answer how many this process has."""
         place = kind, project
@@ -152,11 +181,27 @@ class Leases:
                 return max(has, -(-quota // self._workers))
 
     async def _live(self) -> None:
-        begun = self._monotonic()
+        begun, told = self._monotonic(), self._told()
+        # A seat that is still being asked for is told too: if it is refused, the beat unsays it.
+        self._tells = any(told.values())
+        value = json.dumps(told).encode()
         await self._management.put_record(
-            PROCESS, "", self._me, b"{}", expected=None, ttl_ms=round(LIVES * 1000)
+            PROCESS, "", self._me, value, expected=None, ttl_ms=round(LIVES * 1000)
         )
         self._heard_at = begun
+
+    def _told(self) -> dict[str, dict[str, int]]:
+        """What this process uses, by kind and project."""
+        told: dict[str, dict[str, int]] = {}
+        left = _MOST_TOLD
+        for seats in self._seats:
+            used = told[seats.kind] = {}
+            for project, count in seats.counts():
+                left -= len(json.dumps(project)) + len(str(count)) + 4
+                if left < 0:
+                    break
+                used[project] = count
+        return told
 
     async def _write(self, place: tuple[str, str], wanted: Callable[[int], int]) -> int:
         """Write how many seats this process has: `wanted` tells, from how many others have."""
@@ -191,10 +236,10 @@ class Leases:
             self._needed.pop(place, None)
 
     async def _beat(self) -> float:
-        """Give a sign of life while anything is leased, and give back what was not needed."""
-        if self._has:
-            if self._monotonic() - self._heard_at > LIVES - BEAT:
-                self._has.clear()  # others may have taken it: what is used is leased anew
+        """Give a sign of life while anything is used, and give back what was not needed."""
+        if self._has and self._monotonic() - self._heard_at > LIVES - BEAT:
+            self._has.clear()  # others may have taken it: what is used is leased anew
+        if self._has or self._tells or any(self._told().values()):
             await self._live()
         for seats in self._seats:
             for place in [place for place in self._has if place[0] == seats.kind]:
