@@ -4,7 +4,6 @@ The base install holds the SDK and the commands over it; a command whose extra i
 which one to install.
 """
 
-import argparse
 import contextlib
 import os
 import sys
@@ -67,12 +66,21 @@ PARTS = (
     Part("zaqar_lite.store", {"store": "look after the store"}, "server"),
 )
 USAGE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+COMPLETES = ["queue", "names", "--line"]
+"""What the command begins with that a shell runs while a word is being typed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and answer its exit code."""
     _open_standard_streams()
-    words = options_last(sys.argv[1:] if argv is None else argv)
+    typed = sys.argv[1:] if argv is None else list(argv)
+    if typed[:3] == COMPLETES:
+        from zaqar_lite.commands.completing import complete  # noqa: PLC0415 - the shell waits
+
+        return complete(typed[3:], WITH_A_VALUE)
+    import argparse  # noqa: PLC0415 - completion does without
+
+    words = options_last(typed)
     wanted = next((word for word in words if not word.startswith("-")), None)
     parser = argparse.ArgumentParser(
         prog="zaqar-lite", description="A message queue service that speaks Zaqar's v2 API."

@@ -12,14 +12,16 @@ from zaqar_lite.api.checks import ClientIds
 from zaqar_lite.api.dispatch import Dispatcher, Framework
 from zaqar_lite.api.http import Receive, Scope, Send
 from zaqar_lite.api.routes import Route
-from zaqar_lite.authentication import authentication, gateways
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.subscriptions import refused_schemes
-from zaqar_lite.exporting import request_traces
-from zaqar_lite.loading import load, signing_keys
-from zaqar_lite.policy_file import PolicyFile
+from zaqar_lite.server.authentication import authentication, gateways
+from zaqar_lite.server.exporting import request_traces
+from zaqar_lite.server.loading import load, signing_keys
+from zaqar_lite.server.policy_file import PolicyFile
+from zaqar_lite.server.stores import Pooling, drainers, make_stores
+from zaqar_lite.server.transports import webhooks_and_mail
 from zaqar_lite.service.audit import Trail, make_trail
 from zaqar_lite.service.bulk import Bulk
 from zaqar_lite.service.claims import Claims
@@ -72,8 +74,6 @@ from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.settings import Settings
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
-from zaqar_lite.stores import Pooling, drainers, make_stores
-from zaqar_lite.transports import webhooks_and_mail
 
 if TYPE_CHECKING:
     from zaqar_lite.service.encryption.vault import Vault
@@ -90,6 +90,11 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     settings = settings or load(environment=os.environ)
     clock = Clock(offset_file=settings.clock_offset_file)
     messages, management, one_store, shared, pools = make_stores(settings, clock)
+    stores, vault = (messages, management), _vault(settings, management, clock)
+    if vault is not None:
+        from zaqar_lite.service.encryption.opening import sealing  # noqa: PLC0415 - its library
+
+        management = sealing(management, vault)
     keys = Keys(management, clock) if "keys" in settings.providers else None
     identity, connections, trusts = authentication(settings, keys, management, clock)
     limits = settings.limits()
@@ -112,8 +117,9 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
         limits=limits,
         counted=metered(messages, families, board.row),
         pools=pools,
+        vault=vault,
     )
-    census = Census(messages, management, board, interval=settings.count_interval)
+    census = Census(*stores, board, interval=settings.count_interval)
     store = settings.store.partition(":")[0]
     metrics = Metrics(families, board, census, clock, version=__version__, store=store)
     waiting = services.waiting
@@ -130,14 +136,14 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     )
     traces = request_traces(settings)
     startup = Startup(
-        (messages, management),
+        stores,
         (
             *(janitor, services.deliveries, services.listeners, services.queues.recent),
             *(quotas, stock),
             *((leases,) if leases is not None else ()),
             *_trails(services.trail),
             *_shared(services.rates, management, settings.workers),
-            JobRunner(services.jobs, clock),
+            JobRunner(services.jobs, clock, lambda: metrics.asked),
             *drainers(settings, pools, management, clock, services.policies.turns),
             Scheduler(
                 services.schedules, messages, clock, window_ms=settings.idempotency_window * 1000
@@ -242,10 +248,10 @@ def _services(
     limits: Limits,
     counted: MessageStore,
     pools: Pooling | None,
+    vault: "Vault | None",
 ) -> Services:
     """The services; those that serve requests work on the store that counts, `counted`."""
     policies = Policies(management, limits, checked=one_store)
-    vault = _vault(settings, management, clock)
     if pools is not None:
         pools.registry.sealer = vault
     # Deliveries keep what they send sealed, so they see the store as it is.
@@ -259,7 +265,7 @@ def _services(
         encrypts=vault is not None,
         catalogue=None if pools is None else pools.catalogue,
     )
-    router = Router(messages, management, limits)
+    router = Router(management, limits)
     notes = Notes(policies, clock)
     service = Messages(
         opened,

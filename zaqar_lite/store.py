@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.http import HttpError
+from zaqar_lite.api.call import Refused
 from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.models import QueueRecord, QueueRef, StoreOptions
-from zaqar_lite.loading import load
+from zaqar_lite.server.loading import load
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import MessageStore
@@ -58,5 +58,5 @@ def _check_document(metadata: Mapping[str, Any]) -> None:
     """Check what the server asks of every document: its depth, and numbers of 64 bits."""
     try:
         documents.parse_object(json.dumps(metadata, ensure_ascii=False).encode())
-    except HttpError as exc:
+    except Refused as exc:
         raise Invalid(exc.description or exc.title) from exc

@@ -12,11 +12,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from zaqar_lite.client import AsyncClient, Client
+if TYPE_CHECKING:  # pytest imports a plugin in every run, also in those that do not use it
+    from zaqar_lite.client import AsyncClient, Client
 
 _LISTENING = re.compile(r"listening on (http://[\w.:]+)")
 _LONGEST_START = 60.0
@@ -51,12 +52,16 @@ class ZaqarServer(NamedTuple):
     url: str
     project: str
 
-    def client(self) -> Client:
+    def client(self) -> "Client":
         """Make a client of the test's project."""
+        from zaqar_lite.client import Client  # noqa: PLC0415
+
         return Client(self.url, project=self.project)
 
-    def async_client(self) -> AsyncClient:
+    def async_client(self) -> "AsyncClient":
         """Make an async client of the test's project."""
+        from zaqar_lite.client import AsyncClient  # noqa: PLC0415
+
         return AsyncClient(self.url, project=self.project)
 
 

@@ -17,9 +17,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from zaqar_lite.api.gateways import names_of
 from zaqar_lite.api.http import EXCHANGE, PEER_NAMES, Receive, Scope, Send
-from zaqar_lite.exchanges import HttpExchange
+from zaqar_lite.server.exchanges import HttpExchange, Signal
+from zaqar_lite.server.sockets import SocketProtocol
 from zaqar_lite.settings import Settings
-from zaqar_lite.sockets import SocketProtocol
 
 logger = logging.getLogger("zaqar_lite")
 _DISCARDED_BYTES = 8 * 1024 * 1024
@@ -130,6 +130,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         self.project, self.lost = "", False
         self.on_lost: Callable[[], None] = _do_nothing
+        del self.pipeline  # an empty deque has 760 bytes
+        self._behind: list[tuple[RequestResponseCycle, Any]] = []
         self._head_bytes = 0
         self._heard_at = self._begun_at = self._read_at = 0.0
         self._answered_at = self._looks_at = 0.0
@@ -143,6 +145,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to watch the connection, or turn it away where there are too many."""
         super().connection_made(transport)
+        self.flow._is_writable_event = Signal()
+        self.flow._is_writable_event.set()
         secured = transport.get_extra_info("ssl_object")
         if secured is not None:
             self._peer_names = names_of(secured.getpeercert())
@@ -216,7 +220,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.access_logger,
             False,
             self.server_state.default_headers,
-            asyncio.Event(),
+            Signal(),
             self.expect_100_continue,
             version != "1.0" and parser.should_keep_alive(),
             self.on_response_complete,
@@ -226,7 +230,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._start_asgi_task(self.cycle, app)
         else:
             self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, app))
+            self._behind.append((self.cycle, app))
 
     def handle_websocket_upgrade(self) -> None:
         """Leave the connection to the protocol of WebSockets."""
@@ -253,8 +257,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
-        if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+        if self._behind:
+            self._start_asgi_task(*self._behind.pop(0))
             return
         self._answered_at = now = self.loop.time()
         if self._looks_at > now + 2 * self.timeout_keep_alive:

@@ -2,13 +2,11 @@
 
 import ipaddress
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.keystone import KeystoneServer
-from zaqar_lite.published import KeySet
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keys import Keys
 from zaqar_lite.service.identity.keystone import Account, Keystone
@@ -17,6 +15,9 @@ from zaqar_lite.service.identity.trusts import Trusts
 from zaqar_lite.service.startup import Worker
 from zaqar_lite.settings import Settings, comma_list
 from zaqar_lite.storage.management import ManagementStore
+
+if TYPE_CHECKING:
+    from zaqar_lite.server.keystone import KeystoneServer
 
 
 class Authentication(NamedTuple):
@@ -42,11 +43,7 @@ def authentication(
         if name == "jwt":
             providers.append(_tokens(settings))
         elif name == "keystone":
-            server = KeystoneServer(
-                settings.keystone_url or "",
-                ca_file=settings.keystone_ca_file,
-                timeout=settings.keystone_timeout,
-            )
+            server = _keystone_server(settings)
             connections.append(server)
             keystone = _keystone(settings, server)
             providers.append(keystone)
@@ -83,7 +80,17 @@ def gateways(settings: Settings) -> Gateways | None:
     )
 
 
-def _keystone(settings: Settings, server: KeystoneServer) -> Keystone:
+def _keystone_server(settings: Settings) -> "KeystoneServer":
+    from zaqar_lite.server.keystone import KeystoneServer  # noqa: PLC0415 - its library takes long
+
+    return KeystoneServer(
+        settings.keystone_url or "",
+        ca_file=settings.keystone_ca_file,
+        timeout=settings.keystone_timeout,
+    )
+
+
+def _keystone(settings: Settings, server: "KeystoneServer") -> Keystone:
     """The provider of Keystone's tokens, with an account of ours where one is set."""
     account = None
     if settings.keystone_username is not None:
@@ -111,6 +118,8 @@ def _tokens(settings: Settings) -> Provider:
     Raises:
         ConfigurationError: it is not installed.
     """
+    from zaqar_lite.server.published import KeySet  # noqa: PLC0415 - its library takes long
+
     try:
         from zaqar_lite.service.identity.tokens import Issuer, Tokens  # noqa: PLC0415
     except ModuleNotFoundError as exc:

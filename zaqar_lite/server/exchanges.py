@@ -13,6 +13,25 @@ _JOINED = 65_536
 """Bytes: a larger body is not copied behind its head."""
 
 
+class Signal(asyncio.Event):
+    """An event for what is there by the thousand: the waiters' deque alone has 760 bytes.
+
+    `gone` is done when it is set, so that nobody needs a task to wait for that.
+    """
+
+    gone: asyncio.Future[None] | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiters: Any = []
+
+    def set(self) -> None:
+        """Wake all who wait."""
+        super().set()
+        if self.gone is not None and not self.gone.done():
+            self.gone.set_result(None)
+
+
 class Connection(Link, Protocol):
     """What an exchange asks of its connection."""
 
@@ -91,6 +110,16 @@ class HttpExchange(RequestResponseCycle):
         self.on_response()
         if self._closes:
             self._connection.discard()
+
+    def tell_gone(self, gone: asyncio.Future[None]) -> bool:
+        """Let `gone` be done once the client has gone; False where its request is not read yet."""
+        signal = self.message_event
+        if self.more_body or not isinstance(signal, Signal):
+            return False
+        signal.gone = gone
+        if self.disconnected:
+            signal.set()
+        return True
 
     async def abort(self) -> None:
         """End the connection now; whatever was not read of its answer is lost."""

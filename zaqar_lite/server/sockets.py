@@ -21,10 +21,10 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from zaqar_lite.api.call import Result
 from zaqar_lite.api.gateways import names_of
 from zaqar_lite.api.http import PEER_NAMES
-from zaqar_lite.api.http import Response as Refusal
-from zaqar_lite.api.websocket.conversation import Conversation, Sockets
+from zaqar_lite.api.websocket.conversation import Conversation, SocketHost
 
 _GOING_AWAY, _INTERNAL, _TRY_LATER, _POLICY = 1001, 1011, 1013, 1008
 _MOST_UNREAD = 1_048_576
@@ -51,7 +51,7 @@ class SocketProtocol(asyncio.Protocol):
     nothing for as long.
     """
 
-    sockets: Sockets | None = None
+    sockets: SocketHost | None = None
     largest = 1_048_576
     interval = 20.0
     silence = 60.0
@@ -164,16 +164,16 @@ class SocketProtocol(asyncio.Protocol):
         refused = self._open(request) if response.status_code == _SWITCHING else None
         if refused is not None:
             headers = Headers({"Content-Type": "application/json", "Connection": "close"})
-            headers["Content-Length"] = str(len(refused.body))
+            headers["Content-Length"] = str(len(refused.text()))
             phrase = HTTPStatus(refused.status).phrase
-            response = Response(refused.status, phrase, headers, refused.body)
+            response = Response(refused.status, phrase, headers, refused.text())
         self._wire.send_response(response)
         self._flush()
         if self._conversation is not None:
             self._opened_at = self._loop.time()
             self._after(self.interval, "ping", self._look)
 
-    def _open(self, request: Request) -> Refusal | None:
+    def _open(self, request: Request) -> Result | None:
         """Open a conversation, or answer why not."""
         assert self.sockets is not None  # noqa: S101 - nobody is upgraded without them
         secured = self._transport.get_extra_info("ssl_object")
@@ -187,7 +187,7 @@ class SocketProtocol(asyncio.Protocol):
             PEER_NAMES: frozenset() if secured is None else names_of(secured.getpeercert()),
         }
         opened = self.sockets.open(self, scope)
-        if isinstance(opened, Refusal):
+        if isinstance(opened, Result):
             return opened
         self._conversation = opened
         return None

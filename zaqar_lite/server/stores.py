@@ -4,14 +4,13 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import Capability, QueueRef, StoreOptions
 from zaqar_lite.service.pooling.branches import Branches
 from zaqar_lite.service.pooling.catalogue import Catalogue
 from zaqar_lite.service.pooling.drainer import Drainer
 from zaqar_lite.service.pooling.drains import Drains
 from zaqar_lite.service.pooling.pool import Pool
-from zaqar_lite.service.pooling.registry import Registry
+from zaqar_lite.service.pooling.registry import FRESH, Kind, Registry
 from zaqar_lite.service.pooling.stores import PooledMessages
 from zaqar_lite.service.pooling.targets import Targets
 from zaqar_lite.service.turns import Turns
@@ -86,13 +85,19 @@ def make_stores(settings: Settings, clock: Clock) -> Stores:
     shared = Capability.SHARED in messages.capabilities or not one_store
     if not settings.pooling:
         return Stores(messages, management, one_store, shared, None)
-    pools = _pooling(messages, management, clock, options)
+    # So long a process goes by what it has read of the catalogue, and a second more.
+    hold = min(settings.drain_wait, FRESH + 1)
+    pools = _pooling(messages, management, clock, options, hold)
     # The records of the queues in pools are not in the pools' stores.
     return Stores(pools.messages, management, one_store=False, shared=shared, pools=pools)
 
 
 def _pooling(
-    home: MessageStore, management: ManagementStore, clock: Clock, options: StoreOptions
+    home: MessageStore,
+    management: ManagementStore,
+    clock: Clock,
+    options: StoreOptions,
+    hold: float,
 ) -> Pooling:
     """Put pools in front of the server's own store; pools get its limits, and their own options."""
     pooled: PooledMessages
@@ -112,20 +117,22 @@ def _pooling(
         )
         return messages
 
-    def check(pool: Pool) -> str:
-        missing = {Capability.SETTLE} & pooled.capabilities - make(pool).capabilities
-        if missing:
-            raise ConfigurationError("the store settles no single messages, and the server's does")
-        return find_driver(pool.uri).name
+    def check(pool: Pool | None) -> Kind:
+        if pool is None:
+            return Kind("", home.capabilities)
+        return Kind(find_driver(pool.uri).name, make(pool).capabilities)
 
     registry = Registry(management, check)
     catalogue = Catalogue(management, registry, clock)
-    pooled = PooledMessages(home, registry, catalogue, Branches(make))
+    drains = Drains(management, registry, clock)
+    pooled = PooledMessages(
+        home, registry, catalogue, Branches(make), drains, clock=clock, hold=hold
+    )
     return Pooling(
         pooled,
         registry,
         catalogue,
-        Drains(management, registry, clock),
+        drains,
         Targets(pooled, management, registry, catalogue),
     )
 

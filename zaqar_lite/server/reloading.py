@@ -8,13 +8,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from zaqar_lite import logs
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.quotas import Quota
-from zaqar_lite.loading import load
+from zaqar_lite.server import logs
+from zaqar_lite.server.loading import load
+from zaqar_lite.server.tls import Certificate
 from zaqar_lite.settings import Settings
-from zaqar_lite.tls import Certificate
 
 logger = logging.getLogger("zaqar_lite")
 _AT_START = {

@@ -1,19 +1,25 @@
 """Put together what delivers to subscribers out of this server, from the settings."""
 
+import asyncio
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.push.guard import Guard, port_of
 from zaqar_lite.push.trusted import TrustedWebhooks
-from zaqar_lite.push.webhook import Webhooks
-from zaqar_lite.service.courier import Transport
+from zaqar_lite.service.courier import Answer, Letter, Transport
 from zaqar_lite.service.identity.trusts import Trusts
 from zaqar_lite.settings import Settings
+
+if TYPE_CHECKING:
+    from zaqar_lite.push.webhook import Webhooks
 
 
 def webhooks_and_mail(settings: Settings, trusts: Trusts | None) -> dict[str, Transport]:
     """What delivers to the subscribers of each scheme."""
     ports = [settings.port, *map(port_of, (settings.store, settings.management_store or ""))]
     guard = Guard(settings.delivery_allowed.split(","), own_ports=ports)
-    webhooks = Webhooks(guard)
+    webhooks = _Webhooks(guard)
     transports: dict[str, Transport] = {"http": webhooks, "https": webhooks}
     if trusts is not None:
         trusted = TrustedWebhooks(webhooks, trusts.token_of)
@@ -21,6 +27,39 @@ def webhooks_and_mail(settings: Settings, trusts: Trusts | None) -> dict[str, Tr
     if settings.smtp_host is not None:
         transports["mailto"] = _mail(settings, settings.smtp_host)
     return transports
+
+
+class _Webhooks:
+    """Webhooks whose HTTP library is imported, in a thread, with the first letter.
+
+    The import takes a fifth of a second, which every start of a server would wait for.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._webhooks: Webhooks | None = None
+        self._closed = False
+
+    async def send(self, letter: Letter) -> Answer:
+        """POST a letter; whatever goes wrong is in the answer."""
+        if self._webhooks is None:
+            await asyncio.to_thread(import_module, "zaqar_lite.push.webhook")
+        if self._closed:
+            return Answer(error="this server is stopping")  # nobody would close the connection
+        return await self._opened().send(letter)
+
+    async def close(self) -> None:
+        """Close all connections, and make no others."""
+        self._closed = True
+        if self._webhooks is not None:
+            await self._webhooks.close()
+
+    def _opened(self) -> "Webhooks":
+        if self._webhooks is None:
+            from zaqar_lite.push.webhook import Webhooks  # noqa: PLC0415 - as the class says
+
+            self._webhooks = Webhooks(self._guard)
+        return self._webhooks
 
 
 def _mail(settings: Settings, host: str) -> Transport:

@@ -12,11 +12,11 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
-from zaqar_lite import systemd
+from zaqar_lite.server import systemd
 
 logger = logging.getLogger("zaqar_lite")
 NEVER_WORKS = 1
-"""The exit code of a worker that no other could replace: its configuration can never work."""
+"""The exit code of a server, or a worker, whose configuration can never work."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _HELD_BACK = (*_SIGNALS, signal.SIGHUP)
 _LOOK = 1.0
