@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from zaqar_lite.api.http import Scope
-from zaqar_lite.loading import load
 from zaqar_lite.main import create_app
+from zaqar_lite.server.loading import load
 
 PROJECT = "demo"
 CLIENT_ID = "3381af92-2b9e-11e3-b191-71861300734c"

@@ -3,8 +3,8 @@
 import pytest
 
 from zaqar_lite.domain.identity import Verb
-from zaqar_lite.loading import load
 from zaqar_lite.main import create_app
+from zaqar_lite.server.loading import load
 
 UPSTREAM = {
     "ping:get": "GET HEAD /v2/ping",

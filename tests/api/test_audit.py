@@ -17,8 +17,8 @@ from tests.server import ServerProcess
 from zaqar_lite.api.auditing import is_managing
 from zaqar_lite.client import Client
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.loading import load
 from zaqar_lite.main import create_app
+from zaqar_lite.server.loading import load
 
 FULL = Path("/dev/full")
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.api.conftest import Api
 from zaqar_lite.api import documents
-from zaqar_lite.api.http import HttpError
+from zaqar_lite.api.call import Refused
 
 pytestmark = pytest.mark.anyio
 DEEP = 10_000
@@ -102,6 +102,18 @@ async def test_counts_the_depth_of_the_whole_document(api: Api, depth: int) -> N
     assert answer.status_code == (201 if depth == 509 else 400)
 
 
+@pytest.mark.parametrize("depth", [200, 201, 260])
+async def test_metadata_may_be_as_deep_as_can_be_written_again(api: Api, depth: int) -> None:
+    nested: object = 1
+    for _ in range(depth - 1):  # the document itself is the first level
+        nested = [nested]
+    answer = await api.call("PUT", "", {"nested": nested})
+    assert answer.status_code == (201 if depth <= 200 else 400)
+    shown = await api.call("GET", "")
+    assert shown.status_code == 200
+    assert ("nested" in shown.json()) is (depth <= 200)
+
+
 @pytest.mark.parametrize("missing", [-10, -1, 1, 10])
 async def test_refuses_a_body_that_is_not_as_long_as_announced(api: Api, missing: int) -> None:
     """Also one that is whole JSON: its client went away before it had sent everything."""
@@ -136,7 +148,7 @@ def test_any_bytes_are_parsed_or_refused(noise: bytes) -> None:
     for content in (noise, b'{"messages": [{"body": ' + noise + b"}]}"):
         try:
             drafts = documents.parse_messages(content)
-        except HttpError as exc:
+        except Refused as exc:
             answer = exc
             assert (answer.status, bool(answer.description)) == (400, True)
         else:
@@ -197,8 +209,8 @@ def test_depth_and_integers_are_told_from_what_is_in_strings(
     json.loads(content, parse_int=seen)
     accepted = True
     try:
-        documents.parse(content)
-    except HttpError:
+        documents.parse(content, deepest=512)
+    except Refused:
         accepted = False
     assert accepted is not (large or deep + depth_of(values) > 512)
 

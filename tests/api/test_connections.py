@@ -13,7 +13,7 @@ from uvicorn.server import ServerState
 from tests.api.sockets import Raw, established, request
 from tests.server import ServerProcess
 from zaqar_lite.api.http import EXCHANGE, Exchange, Receive, Scope, Send
-from zaqar_lite.connections import BoundedProtocol
+from zaqar_lite.server.connections import BoundedProtocol
 
 POST = "/v2/queues/q/messages"
 WAITS = {"Expect": "100-continue"}

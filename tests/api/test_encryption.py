@@ -9,12 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import Api, MakeApi
+from tests.api.conftest import PROJECT, Api, MakeApi
+from tests.push.receiver import Receiver
+from zaqar_lite import main
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.models import QueueRef, Record, StoreOptions
 from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
+from zaqar_lite.server.stores import make_stores
 from zaqar_lite.service.encryption.vault import KIND, Vault, read_key_file
+from zaqar_lite.service.schedule import KIND as SCHEDULE
 from zaqar_lite.storage.memory import create
 
 pytestmark = pytest.mark.anyio
@@ -234,6 +239,88 @@ async def test_nothing_clear_lies_on_the_disk(
     found = b"".join(path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file())
     assert b"sealed:1:" in found
     assert b"4111-1111-1111" not in found
+
+
+async def test_secrets_of_subscriptions_and_bodies_of_schedules_are_sealed(
+    make_api: MakeApi, file: Path, tmp_path: Path
+) -> None:
+    stored: dict[str, Any] = {"store": f"embedded://{tmp_path}/data"}
+    stored["delivery_allowed"] = "127.0.0.0/8"
+    async with Receiver() as receiver, make_api(encryption_key_file=file, **stored) as api:
+        headers = {"X-Token": "4111-header"}
+        hook = {"subscriber": receiver.url, "ttl": 900, "options": {"post_headers": headers}}
+        made = (await api.call("POST", "subscriptions", hook)).json()
+        own = f"subscriptions/{made['subscription_id']}"
+        plan = {"queue": api.queue, "every": "1h", "body": "4111-body"}
+        assert (await api.call("PUT", "/v2/schedules/nightly", plan)).status_code == 201
+        assert (await api.call("PATCH", own, {"ttl": 600})).status_code == 204
+        await api.post({"body": 1})
+        await receiver.wait(1)
+        assert receiver.received[0].headers["x-token"] == "4111-header"
+        assert (await api.call("GET", "/v2/schedules/nightly")).json()["body"] == "4111-body"
+        queue = api.queue
+    found = b"".join(path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file())
+    for secret in ("4111-header", "4111-body", made["secret"], receiver.url):
+        assert secret.encode() not in found
+    async with make_api(**stored) as api:  # without the keys
+        api.queue = queue
+        for path in (own, "subscriptions", "/v2/schedules/nightly"):
+            answer = await api.call("GET", path)
+            assert answer.status_code == 503
+            assert "encryption_key_file" in answer.text
+        assert (await api.call("PUT", "/v2/schedules/clear", plan)).status_code == 201
+    async with make_api(encryption_key_file=file, **stored) as api:
+        api.queue = queue
+        assert (await api.call("GET", own)).json()["subscriber"] == receiver.url
+        shown = (await api.call("GET", "/v2/schedules")).json()["schedules"]
+        assert [one["name"] for one in shown] == ["clear", "nightly"]
+
+
+async def test_a_damaged_or_moved_record_blocks_no_other_and_can_be_deleted(
+    make_api: MakeApi, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    management: Any = None
+
+    def make(*args: Any) -> Any:
+        nonlocal management
+        stores = make_stores(*args)
+        management = stores[1]
+        return stores
+
+    monkeypatch.setattr(main, "make_stores", make)
+    options: dict[str, Any] = {"encryption_key_file": file, "delivery_allowed": "127.0.0.0/8"}
+    plan = {"queue": "posted", "every": "1h", "body": 1}
+    async with Receiver() as receiver, make_api(**options) as api:
+        made = []
+        for number in range(4):
+            hook = {"subscriber": f"{receiver.url}/{number}", "ttl": 900}
+            made.append((await api.call("POST", "subscriptions", hook)).json()["subscription_id"])
+            assert (await api.call("PUT", f"/v2/schedules/n{number}", plan)).status_code == 201
+        for kind in (SUBSCRIPTION, SCHEDULE):
+            first, second, third, _ = await management.list_records(kind, PROJECT, limit=10)
+            text = first.value[:-9] + b"AAAAAAAA" + first.value[-1:]
+            await management.put_record(kind, PROJECT, first.name, text, expected=None)
+            # Sealed for this project, but under another name.
+            await management.put_record(kind, PROJECT, second.name, third.value, expected=None)
+        api.advance(2)
+        for path in (f"subscriptions/{made[0]}", f"subscriptions/{made[1]}", "/v2/schedules/n1"):
+            answer = await api.call("GET", path)
+            assert (answer.status_code, "damaged" in answer.text) == (503, True)
+        for path, shown in (("subscriptions", made[2:]), ("/v2/schedules", ["n2", "n3"])):
+            answer = await api.call("GET", f"{path}?limit=2")
+            [listed] = [one for one in answer.json().values() if "rel" not in one[0]]
+            assert [one.get("id", one.get("name")) for one in listed] == shown
+        assert made[0] in caplog.text
+        await api.post({"body": 1})
+        await receiver.wait(2)
+        assert {one.path for one in receiver.received} == {"/2", "/3"}
+        for path in (f"subscriptions/{made[0]}", "/v2/schedules/n0"):
+            assert (await api.call("DELETE", path)).status_code == 204
+            assert (await api.call("GET", path)).status_code == 404
+        assert (
+            await api.call("POST", "purge", {"resource_types": ["subscriptions"]})
+        ).status_code == 204
+        assert await management.list_records(SUBSCRIPTION, PROJECT, limit=10) == []
 
 
 @pytest.mark.parametrize(

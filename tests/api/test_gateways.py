@@ -11,8 +11,8 @@ from tests.api.conftest import CLIENT_ID, MakeApi, running
 from tests.server import PING_HEADERS
 from tests.test_tls import make_certificate, over_tls, started
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.loading import load
 from zaqar_lite.main import create_app
+from zaqar_lite.server.loading import load
 
 pytestmark = pytest.mark.anyio
 SECRET, NEXT = "the gateway's own of 32 bytes or more", "another one that has 32 bytes too"

@@ -12,7 +12,7 @@ from tests.api.conftest import MakeApi
 from tests.keystone import Keystone, User
 from tests.push.receiver import Receiver
 from zaqar_lite.domain.subscriptions import Secret
-from zaqar_lite.loading import load
+from zaqar_lite.server.loading import load
 from zaqar_lite.service.courier import Letter
 from zaqar_lite.service.pooling.pool import Pool
 

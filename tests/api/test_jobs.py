@@ -1,14 +1,26 @@
 """Jobs over HTTP: letters are put back, and delayed messages cancelled, moved and fired."""
 
 import asyncio
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.api.conftest import Api, claim_id_of
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.limits import Limits
+from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.service.job import BodyPart, Choice, Job, JobAct, Order
+from zaqar_lite.service.job_runner import JobRunner
+from zaqar_lite.service.jobs import RUNNING, Jobs, running_name
+from zaqar_lite.storage.memory import create
 
 pytestmark = pytest.mark.anyio
 LETTERS = "/v2/queues/letters"
+SAMPLES = Path(__file__).parents[2] / "api-ref" / "source" / "samples"
 
 
 async def let_die(api: Api, *bodies: Any, reason: str = "http_503", **fields: Any) -> list[str]:
@@ -201,6 +213,32 @@ async def test_a_job_that_can_never_go_on_fails(api: Api) -> None:
     assert len(await bodies(api, "letters")) == 1
 
 
+async def test_a_step_that_can_never_be_counted_fails_its_job() -> None:
+    """A process that ended had begun it; what it looked at now makes an error of ours."""
+    clock, queue = Clock(), QueueRef("p", "letters")
+    messages, management = create("memory://", clock=clock, options=StoreOptions())
+    bulk: Any = None  # nothing is acted on
+    jobs = Jobs(messages, management, bulk, limits=Limits(), clock=clock)
+    order = Order(filter=Choice(body=BodyPart("9" * 5_000, equals=1)))
+    await messages.post(queue, [NewMessage(b"[1]", 60_000)], client_id="c", version=None)
+    newest = (await messages.stats(queue)).newest
+    until = 0 if newest is None else newest.position
+    job = Job("j", "letters", JobAct.REDRIVE, order, 0, until=until, under_way=1, reached=until)
+    name = running_name(queue, JobAct.REDRIVE)
+    await management.put_record(RUNNING, "p", name, job.encode(), expected=0)
+    runner = JobRunner(jobs, clock, lambda: 0)
+    runner.start()
+    try:
+        for _ in range(500):
+            [found] = await jobs.list_jobs(queue, JobAct.REDRIVE)
+            if found.is_over() and await jobs.record(queue, JobAct.REDRIVE) is None:
+                break
+            await asyncio.sleep(0.01)
+    finally:
+        await runner.stop()
+    assert (found.state, found.done) == ("failed", 0)
+
+
 @pytest.mark.parametrize(
     "document",
     [
@@ -281,6 +319,45 @@ async def test_what_is_delayed_is_moved_to_an_instant(api: Api) -> None:
     assert (await api.call("POST", "delayed/move", far)).status_code == 400
 
 
+async def test_what_somebody_has_moved_is_not_moved_again(api: Api) -> None:
+    ids = await delayed(api, None, None)
+    path = f"messages/{ids[0]}"
+    seen = (await api.call("GET", path)).headers["etag"]
+    edited = await api.call("PATCH", path, {"delay": 700}, if_match=seen)
+    assert (edited.status_code, edited.headers["etag"] == seen) == (200, False)
+    assert (await api.call("PATCH", path, {"delay": 60}, if_match=seen)).status_code == 412
+    one = {"ids": ids[:1], "by": -300}
+    assert (await api.call("POST", "delayed/move", one, if_match=seen)).status_code == 412
+    seen = edited.headers["etag"]
+    moved = await api.call("POST", "delayed/move", one, if_match=seen)
+    assert (moved.status_code, moved.json()["done"]) == (200, 1)
+    due = (await api.call("GET", f"messages/{ids[1]}?details=true")).json()["delay_expires"]
+    both = await api.call("POST", "delayed/move", {"ids": ids, "by": 50, "if_due": due})
+    assert (both.json()["done"], both.json()["refused"]) == (1, {"due_changed": 1})
+    assert (await api.call("PATCH", path, {"delay": 60}, if_match='"soon"')).status_code == 400
+    assert (await api.call("PATCH", path, {"delay": 0}, if_match="*")).status_code == 200
+    assert "etag" not in (await api.call("GET", path)).headers
+    wrong = {"ids": ids, "if_due": due}
+    assert (await api.call("POST", "delayed/fire", wrong)).status_code == 400
+    for act in ("delayed/fire", "delayed/cancel", "redrives"):
+        refused = await api.call("POST", act, {"ids": ids}, if_match=seen)
+        assert (refused.status_code, "if_due" in refused.text) == (400, True)
+
+
+async def test_a_conditional_move_that_is_done_again_counts_what_it_has_done(api: Api) -> None:
+    """As after a crash, of which the queue knows more than the job."""
+    ids = await delayed(api, None)
+    seen = (await api.call("GET", f"messages/{ids[0]}")).headers["etag"]
+    due = datetime.fromisoformat(seen.strip('"')) + timedelta(minutes=3)
+    order = {"ids": ids, "to": due.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    for _ in range(2):
+        moved = await api.call("POST", "delayed/move", order, if_match=seen)
+        assert (moved.status_code, moved.json()["done"]) == (200, 1)
+    due += timedelta(minutes=1)
+    order["to"] = due.strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert (await api.call("POST", "delayed/move", order, if_match=seen)).status_code == 412
+
+
 async def test_what_is_claimed_is_not_cancelled(api: Api) -> None:
     ids = await delayed(api, None)
     api.advance(601)
@@ -307,3 +384,22 @@ async def test_a_reason_is_the_consumers_or_the_limits(api: Api, reason: str) ->
     for choice in ({"reason": reason}, {"where": "reason = 'http_503'"}):
         document = {"filter": choice, "dry_run": True}
         assert (await run(api, f"{LETTERS}/redrives", document))["selected"] == 1
+
+
+async def test_the_samples_of_the_reference_are_taken_and_answered(api: Api) -> None:
+    def sample(name: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((SAMPLES / f"{name}.json").read_text())
+        return document
+
+    await let_die(api, {"customer": {"id": 7}})
+    job = await run(api, f"{LETTERS}/redrives", sample("redrive-request"))
+    assert job["state"] == "completed"
+    assert set(sample("job-response")) <= {*job, "sample", "error"}
+    await delayed(api, "customer-7")
+    job = await run(api, "delayed/move", sample("delayed-request"))
+    assert job["state"] == "completed"
+    path = f"/v2/schedules/{api.queue}"
+    made = await api.call("PUT", path, sample("schedule-request"))
+    assert made.status_code == 201
+    shown = (await api.call("GET", path)).json()
+    assert set(sample("schedule-response")) == set(shown)

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.api.conftest import Api, MakeApi
+from zaqar_lite.service.identity import identity
 
 pytestmark = pytest.mark.anyio
 UNAUTHORIZED = {
@@ -367,8 +368,9 @@ async def test_nobody_signs_what_they_may_not_do(make_api: MakeApi, tmp_path: Pa
 
 
 async def test_an_address_that_fails_too_often_waits_and_good_keys_do_not(
-    make_api: MakeApi, tmp_path: Path
+    make_api: MakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(identity, "SLOWED", 0.0)
     file = tmp_path / "admin.key"
     async with make_api(auth="keys", admin_key_file=file, max_failed_logins=20) as api:
         doors = Doors(api, file)
@@ -385,6 +387,29 @@ async def test_an_address_that_fails_too_often_waits_and_good_keys_do_not(
         assert (await doors.call(good, "GET", "/v2/queues")).status_code == 200
         api.advance(60)  # what is believed of it is out of date; it is looked at all the same
         assert (await doors.call(good, "GET", "/v2/queues")).status_code == 200
+
+
+async def test_who_is_refused_too_often_is_told_so_late_and_good_keys_are_not(
+    make_api: MakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each connection would guess as fast as the server can refuse."""
+    monkeypatch.setattr(identity, "SLOWED", 600.0)
+    file = tmp_path / "admin.key"
+    async with make_api(auth="keys", admin_key_file=file, max_failed_logins=4) as api:
+        doors = Doors(api, file)
+        good, known = await doors.make("read:*"), f"zq_{7:016x}_{'0' * 48}"
+        for wrong in (known, None):
+            assert (await doors.call(wrong, "GET", "/v2/queues")).status_code == 401
+        late = [
+            asyncio.create_task(doors.call(wrong, "GET", "/v2/queues"))
+            for wrong in (known, None, f"zq_{8:016x}_{'0' * 48}")
+        ]
+        for _ in range(3):
+            assert (await doors.call(good, "GET", "/v2/queues")).status_code == 200
+        assert not any(task.done() for task in late)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
 
 async def test_requests_at_once_look_a_key_up_once(

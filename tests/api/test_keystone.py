@@ -14,8 +14,8 @@ from tests.keystone import Keystone, User
 from tests.services.process import free_port
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, TooMany, Unauthenticated, Unavailable
-from zaqar_lite.keystone import KeystoneServer
-from zaqar_lite.loading import load
+from zaqar_lite.server.keystone import KeystoneServer
+from zaqar_lite.server.loading import load
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.keystone import Keystone as KeystoneTokens
 from zaqar_lite.service.identity.provider import Credential, Place

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
+from tests.api import test_tokens as tokens
 from tests.api.conftest import Api, MakeApi
 from tests.keystone import Keystone
 from zaqar_lite.api.routes import Route
 from zaqar_lite.domain.identity import Verb
-from zaqar_lite.loading import load
 from zaqar_lite.main import create_app
+from zaqar_lite.server.loading import load
 
 pytestmark = pytest.mark.anyio
 SETTINGS: dict[str, Any] = {
@@ -159,7 +160,8 @@ class Matrix:
     ) -> httpx.Response:
         if key is not None:
             bearer = {"Authorization": f"Bearer {key}"}
-            headers = {**headers, **(bearer if key.startswith("zq_") else {"X-Auth-Token": key})}
+            is_bearer = key.startswith("zq_") or key.count(".") == 2
+            headers = {**headers, **(bearer if is_bearer else {"X-Auth-Token": key})}
         return await self._api.http.request(method, path, json=document, headers=headers)
 
 
@@ -279,14 +281,15 @@ async def test_a_signed_url_opens_its_own_queue_alone(matrix: Matrix) -> None:
         assert is_hidden(answer), (shot.route.name, answer.text)
 
 
-# The same with tokens of Keystone, and the roles reader, member, manager and admin.
+# The same with tokens of Keystone and of an issuer (JWT), and the roles reader, member, manager
+# and admin.
 
 RANKS = {"reader": 1, "member": 2, "manager": 3, "admin": 4}
 NEEDED = {Verb.READ: 1, Verb.SEND: 2, Verb.RECEIVE: 2, Verb.MANAGE: 3, Verb.ADMIN: 4}
 
 
 class Cloud(NamedTuple):
-    """A server that knows keys and Keystone's tokens."""
+    """A server that knows keys, Keystone's tokens and those of an issuer."""
 
     matrix: Matrix
     keystone: Keystone
@@ -296,6 +299,16 @@ class Cloud(NamedTuple):
         self.matrix.secrets.append(made)
         return made
 
+    def jwt(self, *roles: str, **claims: Any) -> str:
+        made = tokens.token(roles=list(roles), **claims)
+        self.matrix.secrets.append(made)
+        return made
+
+    def of(self, kind: str, *roles: str, project: str = "p") -> str:
+        if kind == "jwt":
+            return self.jwt(*roles, project_id=project)
+        return self.token(*roles, project=project)
+
 
 @pytest.fixture
 async def cloud(
@@ -304,7 +317,8 @@ async def cloud(
     file = tmp_path / "admin.key"
     caplog.set_level(logging.DEBUG)
     with Keystone() as keystone:
-        options = {**SETTINGS, "auth": "keys, keystone", "keystone_url": keystone.url}
+        known = tokens.settings(tokens.keys_file(tmp_path), keystone_url=keystone.url)
+        options = {**known, **SETTINGS, "auth": "keys, jwt, keystone"}
         async with make_api(**options, role_defaults="secure", admin_key_file=file) as api:
             made = Cloud(Matrix(api, file.read_text().strip()), keystone)
             yield made
@@ -335,9 +349,43 @@ async def test_a_token_that_is_none_is_told_nothing(cloud: Cloud, state: str) ->
         assert 'Keystone uri="' in answer.headers["www-authenticate"]
 
 
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"aud": "others"},
+        {"iss": "https://others.example.org"},
+        {"exp": 1_700_000_000, "iat": 1_699_999_000},
+        {"nbf": 4_000_000_000},
+        {"key": tokens.OTHER},
+        {"project_id": None},
+    ],
+    ids=" ".join,
+)
+async def test_a_jwt_that_is_none_is_told_nothing(cloud: Cloud, claims: dict[str, Any]) -> None:
+    token = cloud.jwt("admin", **claims)
+    for shot in GUARDED:
+        answer = await cloud.matrix.shoot(shot, token, X_Project_ID="p")
+        assert answer.status_code == 401, (shot.route.name, answer.text)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_grants_of_a_jwt_open_what_those_of_a_key_do(cloud: Cloud, verb: str) -> None:
+    token = cloud.jwt("admin", grants=[f"{verb}:*"])  # its roles do not count then
+    for shot in GUARDED:
+        answer = await cloud.matrix.shoot(shot, token)
+        may = shot.verb is None or shot.verb.value == verb
+        may = may and shot.route.name not in OPERATORS_ONLY
+        if not (may and shot.route.name in GIVE_AWAY):
+            assert is_denied(answer) != may, (shot.route.name, shot.path, answer.text)
+        assert answer.status_code != 401
+
+
+@pytest.mark.parametrize("kind", ["keystone", "jwt"])
 @pytest.mark.parametrize("role", [*RANKS, "auditor"])
-async def test_a_role_opens_what_it_and_those_below_it_are_for(cloud: Cloud, role: str) -> None:
-    token = cloud.token(role)
+async def test_a_role_opens_what_it_and_those_below_it_are_for(
+    cloud: Cloud, role: str, kind: str
+) -> None:
+    token = cloud.of(kind, role)
     for shot in GUARDED:
         answer = await cloud.matrix.shoot(shot, token)
         may = shot.verb is None or RANKS.get(role, 0) >= NEEDED[shot.verb]
@@ -346,8 +394,9 @@ async def test_a_role_opens_what_it_and_those_below_it_are_for(cloud: Cloud, rol
         assert answer.status_code != 401
 
 
-async def test_a_token_of_another_project_is_denied_here(cloud: Cloud) -> None:
-    token = cloud.token("admin", project="other")
+@pytest.mark.parametrize("kind", ["keystone", "jwt"])
+async def test_a_token_of_another_project_is_denied_here(cloud: Cloud, kind: str) -> None:
+    token = cloud.of(kind, "admin", project="other")
     for shot in GUARDED:
         assert is_denied(await cloud.matrix.shoot(shot, token, X_Project_ID="p")), shot.route.name
 

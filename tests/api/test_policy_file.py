@@ -13,8 +13,8 @@ from tests.api.conftest import CLIENT_ID, Api, MakeApi
 from tests.keystone import Keystone
 from tests.server import ServerProcess
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.loading import load
 from zaqar_lite.main import create_app
+from zaqar_lite.server.loading import load
 
 pytestmark = pytest.mark.anyio
 POLICY = """

@@ -360,47 +360,75 @@ async def test_health_looks_at_each_pool(pools: Pools) -> None:
     assert "durable" in health["one"]["capabilities"]
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("_filter", "a = 'b'"),
-        ("_priority", "5: a = 'b'"),
-        ("_done_retention", 60),
-        ("_failed_retention", 60),
-    ],
-)
-async def test_what_needs_all_queues_in_one_store_is_refused(
-    pools: Pools, key: str, value: object
-) -> None:
-    refused = await pools.api.call("PUT", "", {key: value})
+async def test_a_history_is_refused(pools: Pools) -> None:
+    refused = await pools.api.call("PUT", "", {"_done_retention": 60})
     assert refused.status_code == 400
-    assert refused.json()["description"] == (
-        f"{key} can't be set on a server with pools (--pooling): it needs all queues of a "
-        "project, or their records, in one store."
-    )
+    assert "needs the queue's record in the message store" in refused.json()["description"]
 
 
-async def test_a_redrive_to_another_pool_fails_and_says_why(pools: Pools) -> None:
+async def test_filters_and_priorities_work_within_a_pool(pools: Pools) -> None:
     api = pools.api
     for name in ("one", "two"):
         await pools.make(name)
-        await api.call("PUT", f"/v2/flavors/{name}", {"pool_list": [name]})
-        made = await api.call("PUT", f"/v2/queues/{api.queue}-{name}", {"_flavor": name})
-        assert made.status_code == 201
-    source = f"/v2/queues/{api.queue}-one"
-    await api.call("POST", f"{source}/messages", {"messages": [{"body": 1}]})
-    order = {"to": f"{api.queue}-two", "filter": {}}
-    begun = await api.call("POST", f"{source}/redrives", order)
-    async with asyncio.timeout(30):
-        while True:
-            job = (await api.call("GET", begun.headers["Location"])).json()
-            if job["state"] != "running":
-                break
-            await asyncio.sleep(0.05)
-    assert (job["state"], job["done"]) == ("failed", 0)
-    assert job["error"].endswith("lie in different pools, and messages are moved within one.")
-    listed = await api.call("GET", f"{source}/messages?echo=true")
-    assert [one["body"] for one in listed.json()["messages"]] == [1]
+    urgent = {"_filter": "kind = 'urgent'", "_priority": "RULES (n = '2' -> 5)"}
+    assert (await api.call("PUT", f"/v2/queues/{api.queue}-urgent", urgent)).status_code == 201
+    for number in range(8):  # all queues of the project lie in the pool of the first
+        path = f"/v2/queues/{api.queue}-{number}/messages"
+        headers = {"kind": "urgent", "n": str(number)}
+        posted = await api.call(
+            "POST", path, {"messages": [{"body": number, "headers": headers}, {"body": "plain"}]}
+        )
+        assert posted.status_code == 201
+    claimed = await api.call("POST", f"/v2/queues/{api.queue}-urgent/claims?limit=20", {})
+    bodies = [one["body"] for one in claimed.json()["messages"]]
+    assert bodies == [2, 0, 1, 3, 4, 5, 6, 7]
+
+
+async def test_what_a_pool_can_not_do_is_refused(pools: Pools) -> None:
+    api = pools.api
+    pool = {"uri": "redis://localhost:1/0", "weight": 1}
+    assert (await api.call("PUT", "/v2/pools/plain", pool)).status_code == 201
+    await api.call("PUT", "/v2/flavors/f", {"pool_list": ["plain"]})
+    refused = await api.call("PUT", "", {"_flavor": "f", "_priority": "RULES (a = 'b' -> 5)"})
+    assert refused.json()["description"] == "No pool of the flavor f can do what is asked for."
+    assert (await api.call("PUT", "", {"_flavor": "f"})).status_code == 201
+    for key, value in (("_filter", "a = 'b'"), ("_priority", "RULES (a = 'b' -> 5)")):
+        change = [{"op": "add", "path": f"/metadata/{key}", "value": value}]
+        refused = await api.call(
+            "PATCH", "", change, content_type="application/openstack-messaging-v2.0-json-patch"
+        )
+        assert refused.status_code == 400
+        assert f"{key} can't be set" in refused.json()["description"]
+    other = f"/v2/queues/{api.queue}-other"
+    assert (await api.call("PUT", other)).status_code == 201
+    refused = await api.call("PUT", f"{other}-filtered", {"_filter": "a = 'b'"})
+    assert "they lie in several" in refused.json()["description"]
+
+
+async def test_a_redrive_goes_to_a_queue_in_another_pool(make_api: MakeApi, tmp_path: Path) -> None:
+    async with make_api(**ADMIN, drain_wait=0.1) as api:
+        pools = Pools(api, tmp_path)
+        for name in ("one", "two"):
+            await pools.make(name)
+            await api.call("PUT", f"/v2/flavors/{name}", {"pool_list": [name]})
+            made = await api.call("PUT", f"/v2/queues/{api.queue}-{name}", {"_flavor": name})
+            assert made.status_code == 201
+        source, target = f"/v2/queues/{api.queue}-one", f"/v2/queues/{api.queue}-two"
+        await api.call("POST", f"{source}/messages", {"messages": [{"body": n} for n in range(3)]})
+        order = {"to": f"{api.queue}-two", "filter": {}}
+        begun = await api.call("POST", f"{source}/redrives", order)
+        found: list[Any] = []
+        async with asyncio.timeout(30):
+            while len(found) < 3:
+                claimed = await api.call("POST", f"{target}/claims", {})
+                found += (
+                    [one["body"] for one in claimed.json()["messages"]] if claimed.content else []
+                )
+                await asyncio.sleep(0.05)
+        assert sorted(found) == [0, 1, 2]
+        job = (await api.call("GET", begun.headers["Location"])).json()
+        assert (job["state"], job["done"]) == ("completed", 3)
+        assert (await api.call("GET", f"{source}/messages?echo=true")).json()["messages"] == []
 
 
 async def test_queues_in_pools_outlive_the_server(make_api: MakeApi, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import struct
+import time
 import uuid
 from contextlib import ExitStack
 from pathlib import Path
@@ -173,11 +174,21 @@ def test_workers_on_redis_have_a_quota_of_connections_together(redis_server: Red
     env = {"ZAQAR_LITE_QUOTAS__CONNECTIONS": "2"}
     headers = {"X-Project-ID": uuid.uuid4().hex}
     with ServerProcess(redis_server.url, "--workers", "2", env=env) as server, ExitStack() as open_:
-        statuses = []
+        statuses: list[int] = []
+        open_links: list[Raw] = []
         for _ in range(8):
             connection = open_.enter_context(Raw(server))
             connection.send(request("GET", "/v2/queues", headers=headers))
             statuses.append(connection.answer().status)
+            open_links = [*open_links, connection][:2]
+        for _ in range(150):  # each of them asked in the process that has it, before it is idle
+            for link in open_links:
+                link.send(request("GET", "/v2/quota", headers=headers))
+            told = [json.loads(link.answer().body)["usage"]["connections"] for link in open_links]
+            if told == [2, 2]:
+                break
+            time.sleep(0.1)
+        assert told == [2, 2]
     assert statuses == [200, 200, *[403] * 6]
 
 

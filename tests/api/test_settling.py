@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import Api, MakeApi, claim_id_of
-from tests.services import SwiftServer
+from tests.api.conftest import Api, claim_id_of
 
 pytestmark = pytest.mark.anyio
 
@@ -270,23 +269,3 @@ async def test_refuses_settlements_that_are_not_strict_json(api: Api, content: b
     path = f"/v2/queues/{api.queue}/claims/{'0' * 32}/settle"
     answer = await api.http.post(path, content=content)
     assert (answer.status_code, answer.json()["title"]) == (400, "Invalid request body")
-
-
-async def test_a_store_that_can_not_settle_says_so_and_loses_nothing(
-    make_api: MakeApi, swift_server: SwiftServer
-) -> None:
-    async with make_api(store=f"{swift_server.url}?prefix=settling") as api:
-        if "settle" in (await api.call("GET", "/v2/")).text:
-            pytest.skip("this store settles")
-        for metadata in ({"_max_failures": 2}, {"_retry_backoff": {"type": "list", "delays": [1]}}):
-            refused = await api.call("PUT", "", metadata)
-            assert refused.status_code == 400
-            assert "capability settle" in refused.json()["description"]
-        await api.post({"body": 1})
-        (message,) = await api.claim(1)
-        path = f"claims/{claim_id_of(message)}"
-        assert (await api.call("POST", f"{path}/settle", {"delete": []})).status_code == 404
-        act = {"claim": {"release_in": 0}}
-        assert (await api.call("PATCH", message["href"], act)).status_code == 400
-        assert (await api.call("DELETE", f"{path}?delay=5")).status_code == 400
-        assert (await api.call("DELETE", message["href"])).status_code == 204

@@ -12,7 +12,7 @@ import pytest
 
 from tests.api.conftest import CLIENT_ID, PROJECT, Api, MakeApi
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.loading import load
+from zaqar_lite.server.loading import load
 
 pytestmark = pytest.mark.anyio
 SECRET = "a secret key of at least 32 bytes"

@@ -10,7 +10,7 @@ import pytest
 from tests.api.conftest import PROJECT, MakeApi
 from tests.api.test_events import SIGNED, listening, make_key, signed
 from tests.keystone import Keystone
-from zaqar_lite.service.identity import standing
+from zaqar_lite.service.identity import identity, standing
 
 pytestmark = pytest.mark.anyio
 LOOK = 0.02
@@ -19,6 +19,7 @@ LOOK = 0.02
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standing, "LOOK_EVERY", LOOK)
+    monkeypatch.setattr(identity, "SLOWED", LOOK)
 
 
 @pytest.fixture
@@ -130,3 +131,49 @@ async def test_a_stream_ends_when_its_signature_is_revoked(
             revoked = await api.call("DELETE", "share", Authorization=f"Bearer {key}")
             assert revoked.status_code == 204
             assert await ends(listener)
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "claims?"), ("GET", "messages?echo=true&")])
+async def test_who_waits_is_refused_once_the_key_is_revoked(
+    make_api: MakeApi, tmp_path: Path, method: str, path: str
+) -> None:
+    async with make_api(auth="keys", admin_key_file=tmp_path / "admin.key") as api:
+        operator = {"Authorization": f"Bearer {(tmp_path / 'admin.key').read_text().strip()}"}
+        key, other = await make_key(api, tmp_path), await make_key(api, tmp_path)
+        await api.call("PUT", "", {}, Authorization=f"Bearer {other}")
+        waits = [
+            asyncio.create_task(api.call(method, f"{path}wait=20", Authorization=f"Bearer {one}"))
+            for one in (key, other)
+        ]
+        await asyncio.sleep(5 * LOOK)
+        assert not any(wait.done() for wait in waits)
+        await api.call("DELETE", f"/v2/keys/{key.split('_')[1]}", **operator)
+        refused = await asyncio.wait_for(waits[0], 10)
+        assert refused.status_code == 401
+        assert 'error="invalid_token"' in refused.headers["www-authenticate"]
+        await asyncio.sleep(5 * LOOK)
+        assert not waits[1].done()
+        await api.post({"body": 1}, Authorization=f"Bearer {other}")
+        assert (await asyncio.wait_for(waits[1], 10)).json()["messages"][0]["body"] == 1
+
+
+async def test_a_claim_that_waits_ends_with_its_signature(
+    make_api: MakeApi, tmp_path: Path
+) -> None:
+    async with make_api(**SIGNED, admin_key_file=tmp_path / "admin.key") as api:
+        key = await make_key(api, tmp_path)
+        document = {"paths": ["claims"], "methods": ["POST"]}
+        made = await api.call("POST", "share", document, Authorization=f"Bearer {key}")
+        given = made.json()
+        headers = {
+            "URL-Signature": given["signature"],
+            "URL-Expires": given["expires"],
+            "URL-Methods": ",".join(given["methods"]),
+            "URL-Paths": ",".join(given["paths"]),
+            "X-Project-ID": given["project"],
+        }
+        waits = asyncio.create_task(api.call("POST", "claims?wait=20", **headers))
+        await asyncio.sleep(5 * LOOK)
+        assert not waits.done()
+        await api.call("DELETE", "share", Authorization=f"Bearer {key}")
+        assert (await asyncio.wait_for(waits, 10)).status_code == 404

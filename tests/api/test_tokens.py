@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from tests.api.conftest import Api, MakeApi
 from zaqar_lite.domain.errors import ConfigurationError, Unauthenticated, Unavailable
-from zaqar_lite.loading import load
-from zaqar_lite.published import KeySet
+from zaqar_lite.server.loading import load
+from zaqar_lite.server.published import KeySet
 from zaqar_lite.service.identity.tokens import PublishedKeys
 
 pytestmark = pytest.mark.anyio
@@ -66,11 +66,16 @@ def token(
 
 @pytest.fixture
 async def guarded(make_api: MakeApi, tmp_path: Path) -> AsyncIterator[Api]:
-    keys = tmp_path / "jwks.json"
-    keys.write_text(json.dumps(published(ec=EC_KEY, rsa=RSA_KEY, short=SHORT)))
-    async with make_api(**settings(keys), signed_url_secret_key="k" * 32) as api:
+    async with make_api(**settings(keys_file(tmp_path)), signed_url_secret_key="k" * 32) as api:
         del api.http.headers["X-Project-ID"]
         yield api
+
+
+def keys_file(folder: Path) -> Path:
+    """The keys that our issuer publishes, in a file."""
+    file = folder / "jwks.json"
+    file.write_text(json.dumps(published(ec=EC_KEY, rsa=RSA_KEY, short=SHORT)))
+    return file
 
 
 def settings(keys: object, **more: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import logging
 import re
 
-from zaqar_lite.api.http import Request
+from zaqar_lite.api.call import Call
 from zaqar_lite.api.routes import RouteTree
 
 logger = logging.getLogger("zaqar_lite.access")
@@ -14,11 +14,9 @@ _CALLER = re.compile(rb"req-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
 
 
-def log_request(
-    tree: RouteTree, request: Request, status: int, seconds: float, *, every: bool
-) -> None:
+def log_request(tree: RouteTree, call: Call, status: int, seconds: float, *, every: bool) -> None:
     """Log a request if that is asked for, if it was slow, or, at debug level, if it failed."""
-    if seconds > SLOW and seconds > SLOW + request.waits:
+    if seconds > SLOW and seconds > SLOW + call.waits:
         level, text = logging.WARNING, "slow request"
     elif every:
         level, text = logging.INFO, "request"
@@ -26,24 +24,24 @@ def log_request(
         level, text = logging.DEBUG, "request"
     else:
         return
-    found = tree.find(request.path)
-    route = found[0].routes.get(request.method) if found else None
+    found = tree.find(call.path)
+    route = found[0].routes.get(call.method) if found else None
     values = found[1] if found and route and "{queue_name}" in route.template else ("",)
     fields = {
-        "request_id": request.request_id,
-        "method": request.method,
+        "request_id": call.request_id,
+        "method": call.method,
         "path": route.template if route else "unknown",
         "route": route.name if route else "unknown",
-        "project": request.project,
+        "project": call.project,
         "queue": values[0],
-        "client": request.client_id,
+        "client": call.client_id,
         "status": status,
         "milliseconds": round(seconds * 1000, 3),
     }
-    caller = request.headers.get(b"x-openstack-request-id", b"")
+    caller = call.headers.get(b"x-openstack-request-id", b"")
     if _CALLER.fullmatch(caller):
         fields["caller_request_id"] = caller.decode()
-    trace = _TRACE.fullmatch(request.headers.get(b"traceparent", b""))
+    trace = _TRACE.fullmatch(call.headers.get(b"traceparent", b""))
     if trace is not None:
         fields["trace_id"], fields["span_id"] = trace[1].decode(), trace[2].decode()
     logger.log(level, text, extra=fields)

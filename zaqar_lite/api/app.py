@@ -1,60 +1,39 @@
 """Put the HTTP layer together over the services."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import asyncio
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zaqar_lite.api.auditing import Auditor
 from zaqar_lite.api.checks import Checks, ClientIds
-from zaqar_lite.api.dispatch import Dispatcher
-from zaqar_lite.api.framework import OPENAPI_PATH, build_framework
-from zaqar_lite.api.gate import Gate
+from zaqar_lite.api.dispatch import Dispatcher, Framework
+from zaqar_lite.api.gate import Gate, Lasting
 from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.api.home import home_document
+from zaqar_lite.api.http import Receive, Scope, Send
 from zaqar_lite.api.lifespan import Lifespan
 from zaqar_lite.api.metering import Meter
-from zaqar_lite.api.operating import (
-    MetricHandlers,
-    ProbeHandlers,
-    metric_routes,
-    probe_routes,
-)
+from zaqar_lite.api.operating import MetricActions, ProbeActions
 from zaqar_lite.api.patience import Patience
 from zaqar_lite.api.render import Renderer
-from zaqar_lite.api.routes import Route, RouteTree
-from zaqar_lite.api.table import (
-    claim_routes,
-    encryption_routes,
-    event_routes,
-    flavor_routes,
-    job_routes,
-    key_routes,
-    message_routes,
-    pool_routes,
-    queue_routes,
-    quota_routes,
-    schedule_routes,
-    service_routes,
-    subscription_routes,
-    topic_routes,
-)
-from zaqar_lite.api.v2.claims import ClaimHandlers
-from zaqar_lite.api.v2.deliveries import DeliveryHandlers
-from zaqar_lite.api.v2.encryption import EncryptionHandlers
-from zaqar_lite.api.v2.events import EventHandlers
-from zaqar_lite.api.v2.jobs import JobHandlers
-from zaqar_lite.api.v2.keys import KeyHandlers
-from zaqar_lite.api.v2.messages import MessageHandlers
-from zaqar_lite.api.v2.pools import DrainHandlers, FlavorHandlers, PoolHandlers
-from zaqar_lite.api.v2.queues import QueueHandlers
-from zaqar_lite.api.v2.quotas import QuotaHandlers
-from zaqar_lite.api.v2.schedules import ScheduleHandlers
-from zaqar_lite.api.v2.service import ServiceHandlers
-from zaqar_lite.api.v2.settling import SettlingHandlers
-from zaqar_lite.api.v2.subscriptions import SubscriptionHandlers
-from zaqar_lite.api.v2.topics import TopicHandlers
-from zaqar_lite.api.websocket.handlers import ActionHandlers
-from zaqar_lite.api.websocket.hosting import SocketHost
+from zaqar_lite.api.routes import Route, RouteTree, on_topics, routes_of
+from zaqar_lite.api.v2.claims import ClaimActions
+from zaqar_lite.api.v2.encryption import EncryptionActions
+from zaqar_lite.api.v2.events import EventActions
+from zaqar_lite.api.v2.jobs import JobActions, delayed_twins
+from zaqar_lite.api.v2.keys import KeyActions
+from zaqar_lite.api.v2.messages import MessageActions
+from zaqar_lite.api.v2.pools import DrainActions, FlavorActions, PoolActions
+from zaqar_lite.api.v2.queues import QueueActions
+from zaqar_lite.api.v2.quotas import QuotaActions
+from zaqar_lite.api.v2.schedules import ScheduleActions
+from zaqar_lite.api.v2.service import ServiceActions
+from zaqar_lite.api.v2.settling import SettlingActions
+from zaqar_lite.api.v2.subscriptions import DeliveryActions, SubscriptionActions
+from zaqar_lite.api.v2.topics import TopicActions
+from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.audit import Trail
 from zaqar_lite.service.claims import Claims
@@ -90,6 +69,10 @@ from zaqar_lite.service.waiting import Waiting
 
 if TYPE_CHECKING:
     from zaqar_lite.service.encryption.vault import Vault
+
+
+_OPEN_METRICS = ("metrics", "queue_metrics")
+"""The routes that are open to everybody where nobody is asked who they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,79 +137,39 @@ def build_app(
 ) -> Dispatcher:
     """Make the ASGI application; `check_store` raises Unavailable until the stores are open."""
     renderer = Renderer(checksum=options.checksum)
-    home = home_document(
-        admin=options.admin_mode,
-        settles=services.settling.works,
-        pools=services.registry is not None,
-    )
-    settling = SettlingHandlers(services.settling)
-    events = EventHandlers(services.events, renderer)
-    queues = QueueHandlers(
-        services.queues, services.subscriptions, services.sharing, services.authority
-    )
-    subscriptions = SubscriptionHandlers(
-        services.subscriptions, services.authority, services.trusts
-    )
-    patience = Patience(services.waiting, longest=options.limits.max_wait)
-    tree = RouteTree(
-        (
-            *service_routes(
-                ServiceHandlers(services.health, home_document=home), admin=options.admin_mode
-            ),
-            *probe_routes(ProbeHandlers(readiness)),
-            *metric_routes(MetricHandlers(metrics), is_open=services.identity is None),
-            *queue_routes(queues, options.limits),
-            *message_routes(
-                MessageHandlers(services.messages, settling, patience, renderer), options.limits
-            ),
-            *event_routes(events),
-            *claim_routes(
-                ClaimHandlers(services.claims, patience, renderer), settling, options.limits
-            ),
-            *subscription_routes(
-                subscriptions,
-                DeliveryHandlers(services.reports),
-            ),
-            *topic_routes(
-                TopicHandlers(services.topics, services.subscriptions, services.authority),
-                queues,
-                subscriptions,
-                DeliveryHandlers(services.reports),
-                options.limits,
-            ),
-            *job_routes(JobHandlers(services.jobs, services.authority)),
-            *schedule_routes(ScheduleHandlers(services.schedules, services.authority)),
-            *(
-                encryption_routes(EncryptionHandlers(services.vault))
-                if services.vault is not None
-                else ()
-            ),
-            *(key_routes(KeyHandlers(services.keys)) if services.keys is not None else ()),
-            *_pool_routes(services, options),
-            *quota_routes(
-                QuotaHandlers(services.quotas, services.usage),
-                admin=options.admin_mode or services.identity is not None,
-            ),
-        )
-    )
+    events = EventActions(services.events, renderer)
+    checks = Checks(client_ids=options.client_ids, sharing=services.sharing, hosts=options.hosts)
+    gate = None
+    if services.identity is not None:
+        gate = Gate(services.identity, services.authority, check_store)
+    lasting = Lasting(gate, checks, services.standing)
+    patience = Patience(services.waiting, lasting, longest=options.limits.max_wait)
+    own = (ProbeActions(readiness), MetricActions(metrics), events)
+    tree = RouteTree(tuple(_routes(services, options, patience, renderer, own)))
+    lasting.know(tree.routes)
     metrics.lay_out({route.name: f"{route.method} {route.template}" for route in tree.routes})
-    framework = build_framework(
-        tree, options.limits, version=options.version, authenticates=services.identity is not None
-    )
+
+    @functools.cache
+    def described() -> Framework:
+        from zaqar_lite.api.framework import build_framework  # noqa: PLC0415 - it takes long
+
+        authenticates = services.identity is not None
+        return build_framework(
+            tree, options.limits, version=options.version, authenticates=authenticates
+        )
+
+    async def describe(scope: Scope, receive: Receive, send: Send) -> None:
+        await (await asyncio.to_thread(described))(scope, receive, send)
 
     def adopt(limits: Limits) -> None:
         options.limits.adopt(limits)
         services.policies.forget_all()
-        framework.openapi_schema = None
+        described.cache_clear()
 
     def stop() -> None:
         services.waiting.close()
         events.close()
 
-    checks = Checks(client_ids=options.client_ids, sharing=services.sharing, hosts=options.hosts)
-    gate = None
-    if services.identity is not None:
-        gate = Gate(services.identity, services.authority, check_store)
     dispatcher = Dispatcher(
         tree,
         checks,
@@ -234,9 +177,8 @@ def build_app(
         gateways=options.gateways,
         meter=Meter(services.rates, tree.routes),
         connected=services.connected,
-        standing=services.standing,
-        framework=framework,
-        framework_paths=frozenset((OPENAPI_PATH,)),
+        lasting=lasting,
+        describe=describe,
         lifespan=lifespan,
         check_store=check_store,
         stop=stop,
@@ -247,12 +189,9 @@ def build_app(
         access_log=options.access_log,
     )
     dispatcher.sockets = SocketHost(
-        dispatcher,
+        tree,
+        dispatcher.perform,
         checks,
-        ActionHandlers(
-            services.queues,
-            SubscriptionHandlers(services.subscriptions, services.authority, services.trusts),
-        ),
         gate=gate,
         gateways=options.gateways,
         connected=services.connected,
@@ -264,12 +203,58 @@ def build_app(
     return dispatcher
 
 
-def _pool_routes(services: Services, options: HttpOptions) -> tuple[Route, ...]:
-    """The routes of pools and flavors, in admin mode where the server has any."""
-    registry, catalogue, drains = services.registry, services.catalogue, services.drains
-    if registry is None or catalogue is None or drains is None or not options.admin_mode:
-        return ()
-    return (
-        *pool_routes(PoolHandlers(registry, catalogue, options.limits), DrainHandlers(drains)),
-        *flavor_routes(FlavorHandlers(registry, options.limits)),
+def _routes(
+    services: Services,
+    options: HttpOptions,
+    patience: Patience,
+    renderer: Renderer,
+    own: tuple[object, ...],
+) -> Iterator[Route]:
+    """Every route that is served: the table, without what this server can't or may not do.
+
+    `own` are more actions, those of the server itself.
+    """
+    admin, limits, authority = options.admin_mode, options.limits, services.authority
+    home = home_document(admin=admin, pools=services.registry is not None)
+    queues = QueueActions(services.queues, services.subscriptions, services.sharing, authority)
+    settling = SettlingActions(services.settling)
+    jobs = JobActions(services.jobs, authority)
+    subscribing = (
+        SubscriptionActions(services.subscriptions, authority, services.trusts),
+        DeliveryActions(services.reports),
     )
+    actions: list[object] = [
+        ServiceActions(services.health, home_document=home),
+        *own,
+        queues,
+        MessageActions(services.messages, settling, patience, renderer),
+        ClaimActions(services.claims, patience, renderer),
+        settling,
+        *subscribing,
+        TopicActions(services.topics, queues, services.subscriptions, authority),
+        jobs,
+        ScheduleActions(services.schedules, authority),
+        QuotaActions(services.quotas, services.usage),
+    ]
+    if services.vault is not None:
+        actions.append(EncryptionActions(services.vault))
+    if services.keys is not None:
+        actions.append(KeyActions(services.keys))
+    registry, catalogue, drains = services.registry, services.catalogue, services.drains
+    if admin and registry is not None and catalogue is not None and drains is not None:
+        actions.append(PoolActions(registry, catalogue, limits))
+        actions.append(DrainActions(drains))
+        actions.append(FlavorActions(registry, limits))
+    absent = {"topic_replay_messages"}  # a topic keeps nothing that could be sent again
+    if not admin:
+        absent.add("health")
+    if not admin and services.identity is None:
+        absent |= {"show_quotas", "set_quotas", "reset_quotas"}
+    found = [route for one in actions for route in routes_of(one, limits)]
+    found += on_topics(route for one in subscribing for route in routes_of(one, limits))
+    found += delayed_twins(routes_of(jobs, limits))
+    for route in found:
+        if route.name in absent:
+            continue
+        is_open = route.public or (services.identity is None and route.name in _OPEN_METRICS)
+        yield replace(route, public=is_open)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
-from zaqar_lite.api.http import Request, Response
+from zaqar_lite.api.call import Call, Result
 from zaqar_lite.api.routes import Route
 from zaqar_lite.domain.identity import How, Verb
 from zaqar_lite.service.audit import Act, Event, Trail
@@ -44,15 +44,15 @@ class Auditor:
         self._acts = {route.name: _act(route) for route in routes if is_managing(route)}
         self.reopen = trail.reopen
 
-    def teller(self, request: Request, route: Route) -> Callable[[Response], None] | None:
+    def teller(self, call: Call, route: Route) -> Callable[[Result], None] | None:
         """What is to be called with the answer of a managing route; None for another route."""
         act = self._acts.get(route.name)
-        return None if act is None else partial(self._tell, request, act)
+        return None if act is None else partial(self._tell, call, act)
 
-    def _tell(self, request: Request, act: Act, response: Response) -> None:
+    def _tell(self, call: Call, act: Act, result: Result) -> None:
         """Tell that an act was tried, and how it ended."""
-        request.tell = None  # it holds the request, which would be garbage that waits
-        self._trail.add(_event(request, act, response))
+        call.tell = None  # it holds the call, which would be garbage that waits
+        self._trail.add(_event(call, act, result))
 
 
 def is_managing(route: Route) -> bool:
@@ -68,14 +68,14 @@ def _act(route: Route) -> Act:
     return Act(_ACTIONS.get(word, f"update/{word}"), f"data/messaging/{noun}")
 
 
-def _event(request: Request, act: Act, response: Response) -> Event:
-    status, location = response.status, dict(response.headers).get(b"location", b"")
-    principal, headers = request.principal, request.headers
+def _event(call: Call, act: Act, result: Result) -> Event:
+    status, location = result.status, dict(result.headers).get(b"location", b"")
+    principal, headers = call.principal, call.headers
     named = headers.get(b"x-user-id", b"") if principal.how is How.HEADERS else b""
     user = principal.user or _text(named) or "unknown"
     made = location.decode().rpartition("/")[2]
-    names = [*request.path_values]
-    if made and made not in request.path:
+    names = [*call.path_values]
+    if made and made not in call.path:
         names.append(made)
     return {
         "typeURI": _TYPE,
@@ -88,11 +88,11 @@ def _event(request: Request, act: Act, response: Response) -> Event:
         "initiator": {
             "typeURI": "service/security/account/user",
             "id": user,
-            "project_id": request.project,
+            "project_id": call.project,
             "credential": {"type": principal.how.value},
             "host": {
-                "id": request.client_id,
-                "address": request.address,
+                "id": call.client_id,
+                "address": call.address,
                 "agent": _text(headers.get(b"user-agent", b"")),
             },
         },
@@ -102,8 +102,8 @@ def _event(request: Request, act: Act, response: Response) -> Event:
             "id": socket.gethostname(),
             "name": "zaqar-lite",
         },
-        "requestPath": request.path,
-        "tags": [f"correlation_id?value={request.request_id}"],
+        "requestPath": call.path,
+        "tags": [f"correlation_id?value={call.request_id}"],
     }
 
 

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn
 
-from zaqar_lite.api.http import HttpError, Request
+from zaqar_lite.api.call import TOPICS, Call, Refused
 from zaqar_lite.domain.identity import SIGNED, How
 from zaqar_lite.domain.limits import MAX_PROJECT_ID
 from zaqar_lite.domain.metadata import is_queue_name
-from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.domain.topics import topic_ref
 from zaqar_lite.service.sharing import Sharing
 
 _HEX_ID = re.compile(rb"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -41,7 +39,6 @@ _ACCEPT_LINK = {
 }
 _NOT_FOUND = "404 Not Found"
 _IN_A_PROJECT = ("/v2/queues", "/v2/topics", "/v2/schedules", "/v2/data-keys", "/v2/quota")
-TOPICS = "/v2/topics/"
 _NAMES_ITS_PROJECT = "/v2/quotas/"
 _KEY = How.KEY  # an attribute of an enumeration is found slowly
 
@@ -69,23 +66,23 @@ class Checks:
         self._sharing = sharing
         self._is_our_name = None if hosts is None else _our_names(hosts)
 
-    def check_headers(self, request: Request, sent: Sequence[tuple[bytes, bytes]]) -> None:
+    def check_headers(self, call: Call, sent: Sequence[tuple[bytes, bytes]]) -> None:
         """Refuse headers that are too large, or `sent` twice where the two could say two things.
 
         A gateway that looks at the first of two project ids while the last one counts would let
         everybody in everywhere. Nothing else was looked at, but whom the client believes to call.
 
         Raises:
-            HttpError: 431 or 400.
+            Refused: 431 or 400.
         """
-        headers = request.headers
+        headers = call.headers
         if len(sent) != len(headers):
             _check_repeated(sent)
         if headers and max(map(len, headers.values())) > _MAX_HEADER:
             _refuse_largest(headers)
         host = headers.get(b"host")
         if host is not None and self._is_our_name is not None and not self._is_our_name(host):
-            raise HttpError(
+            raise Refused(
                 400,
                 _INVALID_HEADER,
                 "The Host header is no name of this server, which is for this machine only: use "
@@ -93,23 +90,23 @@ class Checks:
             )
 
     def run(
-        self, request: Request, *, names_queue: bool, plain: bool = False, streams: bool = False
+        self, call: Call, *, names_queue: bool, plain: bool = False, streams: bool = False
     ) -> None:
         """Check a request to a known path; a `plain` one needs no Client-ID, and takes any Accept.
 
         One that `streams` may accept events alone.
 
         Raises:
-            HttpError: the first check that fails.
+            Refused: the first check that fails.
         """
-        headers = request.headers
+        headers = call.headers
         if b"url-signature" in headers:
-            self._check_signature(request)
-        _check_content(request)
+            self._check_signature(call)
+        _check_content(call)
         if plain:
             if names_queue:
-                request.project = _project(headers)
-                _check_queue(request)
+                call.project = _project(headers)
+                _check_queue(call)
             return
         accept = headers.get(b"accept")
         if (
@@ -118,52 +115,52 @@ class Checks:
             and not (streams and EVENT_STREAM in accept.lower())
         ):
             _check_accept(accept.decode("latin-1"))
-        request.client_id = self._known_client(headers.get(b"client-id"))
-        if request.principal.how is not _KEY or _is_in_a_project(request):
-            request.project = _project(headers)
+        call.client_id = self._known_client(headers.get(b"client-id"))
+        if call.principal.how is not _KEY or _is_in_a_project(call):
+            call.project = _project(headers)
         if names_queue:
-            _check_queue(request)
+            _check_queue(call)
 
-    async def check_revoked(self, request: Request) -> None:
+    async def check_revoked(self, call: Call) -> None:
         """Refuse a signature that fits and was revoked; it is behind `run`.
 
         Raises:
-            HttpError: 404, as for any signature that does not admit.
+            Refused: 404, as for any signature that does not admit.
         """
-        signature = request.headers[b"url-signature"].decode("latin-1")
-        if not await self._sharing.admits(queue_of(request), signature):
-            raise HttpError(404, _NOT_FOUND)
+        signature = call.headers[b"url-signature"].decode("latin-1")
+        if not await self._sharing.admits(call.queue, signature):
+            raise Refused(404, _NOT_FOUND)
 
-    def _check_signature(self, request: Request) -> None:
+    def _check_signature(self, call: Call) -> None:
         def header(name: bytes) -> str:
-            return request.headers.get(name, b"").decode("latin-1")
+            return call.headers.get(name, b"").decode("latin-1")
 
         if not self._sharing.verify(
-            path=request.path,
-            method=request.method,
-            project=_text(request.headers.get(b"x-project-id", b"")),
+            path=call.path,
+            method=call.method,
+            project=_text(call.headers.get(b"x-project-id", b"")),
             signature=header(b"url-signature"),
             paths=header(b"url-paths"),
             methods=header(b"url-methods"),
             expires=header(b"url-expires"),
         ):
-            raise HttpError(404, _NOT_FOUND)
-        request.principal = SIGNED  # whoever else its headers name
+            raise Refused(404, _NOT_FOUND)
+        call.principal = SIGNED  # whoever else its headers name
 
     def _client_id(self, value: bytes | None) -> str:
         if value is None:
-            raise HttpError(400, "Missing header value", 'The "Client-Id" header is required.')
+            raise Refused(400, "Missing header value", 'The "Client-Id" header is required.')
         if self._client_ids.strict:
             if _HEX_ID.fullmatch(value):
                 return value.decode().replace("-", "").lower()
             try:
                 return uuid.UUID(value.decode("ascii")).hex
             except (ValueError, UnicodeDecodeError):
-                raise HttpError(400, "Wrong UUID value", "Malformed hexadecimal UUID.") from None
+                raise Refused(400, "Wrong UUID value", "Malformed hexadecimal UUID.") from None
         text = _text(value)
         shortest, longest = self._client_ids.shortest, self._client_ids.longest
         if not shortest <= len(text) <= longest:
-            raise HttpError(
+            raise Refused(
                 400,
                 f"Length of client id must be at least {shortest} and no greater than {longest}.",
             )
@@ -172,7 +169,7 @@ class Checks:
 
 def _refuse_largest(headers: Mapping[bytes, bytes]) -> NoReturn:
     name = max(headers, key=lambda name: len(headers[name]))
-    raise HttpError(
+    raise Refused(
         431,
         "Request header too large",
         f"The header {name.decode('latin-1')!r} has {len(headers[name])} bytes; {_MAX_HEADER} are "
@@ -205,26 +202,26 @@ def _check_repeated(sent: Sequence[tuple[bytes, bytes]]) -> None:
     seen: set[bytes] = set()
     for name, _ in sent:
         if name in _SINGLE and name in seen:
-            raise HttpError(
+            raise Refused(
                 400, _INVALID_HEADER, f"The header {name.decode()!r} may be sent only once."
             )
         seen.add(name)
 
 
-def _check_content(request: Request) -> None:
-    headers = request.headers
+def _check_content(call: Call) -> None:
+    headers = call.headers
     length = headers.get(b"content-length")
     if length is not None:
         if not length.isdigit() or len(length) > 18:
-            raise HttpError(400, _INVALID_HEADER, "Content-Length must be a number.")
-        request.content_length = int(length)
+            raise Refused(400, _INVALID_HEADER, "Content-Length must be a number.")
+        call.size = int(length)
         content_type = headers.get(b"content-type", b"")
-        if request.content_length and content_type.lower() == b"application/x-www-form-urlencoded":
-            raise HttpError(
+        if call.size and content_type.lower() == b"application/x-www-form-urlencoded":
+            raise Refused(
                 400, "Invalid Content-Type", "Endpoint does not accept URL-encoded bodies."
             )
     elif b"transfer-encoding" in headers:
-        raise HttpError(
+        raise Refused(
             400,
             "Invalid request body",
             "A chunked body is not accepted: send it with a Content-Length.",
@@ -242,7 +239,7 @@ def _check_accept(accept: str) -> None:
         best, admitted = rank, not refused or (admitted and rank == best)
     if admitted:
         return
-    raise HttpError(
+    raise Refused(
         406,
         "406 Not Acceptable",
         "The server answers in application/json only, which the Accept header excludes.",
@@ -254,15 +251,15 @@ def _project(headers: dict[bytes, bytes]) -> str:
     """The project; X-Tenant-Id counts only where there is no X-Project-ID, as upstream has it."""
     value = headers.get(b"x-project-id", headers.get(b"x-tenant-id"))
     if value is None:
-        raise HttpError(
+        raise Refused(
             400, "Project-Id Missing", "The header X-PROJECT-ID was missing from the request."
         )
     try:
         project = value.decode()
     except UnicodeDecodeError:
-        raise HttpError(400, _INVALID_HEADER, "X-Project-ID must be UTF-8.") from None
+        raise Refused(400, _INVALID_HEADER, "X-Project-ID must be UTF-8.") from None
     if not project:
-        raise HttpError(
+        raise Refused(
             400,
             "Empty project header not allowed",
             "X-PROJECT-ID cannot be an empty string. Specify the right header X-PROJECT-ID.",
@@ -270,37 +267,30 @@ def _project(headers: dict[bytes, bytes]) -> str:
     return project
 
 
-def _is_in_a_project(request: Request) -> bool:
+def _is_in_a_project(call: Call) -> bool:
     """Tell whether a request says, or must say, which project it is for."""
-    if b"x-project-id" in request.headers:
+    if b"x-project-id" in call.headers:
         return True
-    path = request.path
+    path = call.path
     return path.startswith(_IN_A_PROJECT) and not path.startswith(_NAMES_ITS_PROJECT)
 
 
-def _check_queue(request: Request) -> None:
-    name = request.path_values[0]
-    kind = "topic" if request.path.startswith(TOPICS) else "queue"
+def _check_queue(call: Call) -> None:
+    name = call.path_values[0]
+    kind = "topic" if call.path.startswith(TOPICS) else "queue"
     if not is_queue_name(name):
-        raise HttpError(
+        raise Refused(
             400,
             f"Invalid {kind} identification",
             f"A {kind}'s name has 1 to 64 characters: letters, digits, '_', '-' and '.'; it is not "
             "'.' or '..'.",
         )
-    if len(request.project) > MAX_PROJECT_ID:
-        raise HttpError(
+    if len(call.project) > MAX_PROJECT_ID:
+        raise Refused(
             400,
             f"Invalid {kind} identification",
             f"A project id has at most {MAX_PROJECT_ID} characters.",
         )
-
-
-def queue_of(request: Request) -> QueueRef:
-    """The queue, or the topic, that a request's path names."""
-    if request.path.startswith(TOPICS):
-        return topic_ref(request.project, request.path_values[0])
-    return QueueRef(request.project, request.path_values[0])
 
 
 def _text(value: bytes) -> str:

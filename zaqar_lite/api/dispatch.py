@@ -1,8 +1,7 @@
 """The outermost ASGI application: match, check, answer.
 
-Hot routes are answered here; the others go through FastAPI, which calls the same handlers with the
-same request (`scope["zaqar.request"]`). So every request passes the same checks and every error
-gets the same form, whichever way it took.
+Every route is answered here, so every request passes the same checks and every error has the same
+form. FastAPI serves the OpenAPI document alone: passing through it doubles what a request costs.
 """
 
 import asyncio
@@ -14,19 +13,20 @@ from typing import TYPE_CHECKING
 
 from zaqar_lite.api.access import FAILED, SLOW, log_request
 from zaqar_lite.api.auditing import Auditor
+from zaqar_lite.api.call import Action, Call, Refused, Result
 from zaqar_lite.api.checks import Checks
-from zaqar_lite.api.errors import to_response
-from zaqar_lite.api.gate import Gate
+from zaqar_lite.api.errors import to_result
+from zaqar_lite.api.gate import Gate, Lasting
 from zaqar_lite.api.gateways import Gateways
 from zaqar_lite.api.http import (
     EXCHANGE,
     Exchange,
-    HttpError,
     Receive,
     Request,
-    Response,
     Scope,
     Send,
+    header_list,
+    write,
 )
 from zaqar_lite.api.lifespan import Lifespan, serve_lifespan
 from zaqar_lite.api.metering import Meter
@@ -34,31 +34,31 @@ from zaqar_lite.api.routes import (
     INVALID_REQUEST,
     NAMING,
     OPEN_PATHS,
-    Handler,
+    OPENAPI_PATH,
     Node,
     Route,
     RouteTree,
 )
 from zaqar_lite.api.signed_queries import EVENTS, take_signature
-from zaqar_lite.api.streaming import Streaming
-from zaqar_lite.api.websocket.conversation import Sockets
+from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.service.connected import Connected, Link
-from zaqar_lite.service.identity.standing import Standing
 from zaqar_lite.service.metrics.metrics import Metrics
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
     from zaqar_lite.api.tracing import RequestTraces
 
 Framework = Callable[[Scope, Receive, Send], Awaitable[None]]
-_NO_CONTENT_STATUSES = (204, 304)
 _PAGE = "/ui"
+_STOPS = Unavailable("The server is stopping; whether this was carried out is not known.")
 
 
 class Dispatcher:
-    """Serve v2 over ASGI: hot routes here, the others and the OpenAPI document by `framework`."""
+    """Serve v2 over ASGI; `describe` serves the OpenAPI document."""
 
     def __init__(
         self,
@@ -69,9 +69,8 @@ class Dispatcher:
         gateways: Gateways | None,
         meter: Meter,
         connected: Connected,
-        standing: Standing,
-        framework: Framework,
-        framework_paths: frozenset[str],
+        lasting: Lasting,
+        describe: Framework,
         lifespan: Lifespan,
         check_store: Callable[[], None],
         stop: Callable[[], None],
@@ -86,11 +85,9 @@ class Dispatcher:
         self._gate = gate
         self._gateways = gateways
         self._meter, self._rates = meter, meter.rates
-        self._streaming = Streaming(meter)
         self._connected = connected
-        self._standing = standing
-        self._framework = framework
-        self._framework_paths = framework_paths
+        self._lasting = lasting
+        self._describe = describe
         self._lifespan = lifespan
         self._check_store = check_store
         self.stop = stop
@@ -109,7 +106,7 @@ class Dispatcher:
         """The page for people, under /ui."""
         self.traces: RequestTraces | None = None
         """Makes spans of the requests that are sampled."""
-        self.sockets: Sockets | None = None
+        self.sockets: SocketHost | None = None
         """What WebSockets say to."""
         self._auditor = auditor
         self._access_log = access_log
@@ -139,8 +136,8 @@ class Dispatcher:
             return
         # Left in the scope, which it knows, it would be garbage that counting does not find.
         exchange: Exchange | None = scope.pop(EXCHANGE, None)
-        if scope["path"] in self._framework_paths:
-            await self._framework(scope, receive, send)
+        if scope["path"] == OPENAPI_PATH:
+            await self._describe(scope, receive, send)
             return
         if self.page is not None and scope["path"].startswith(_PAGE):
             await self._show_page(self.page, scope, receive, send)
@@ -148,16 +145,21 @@ class Dispatcher:
         request = Request(
             scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]), receive
         )
+        request.exchange = exchange
         request.request_id = _new_request_id()
         span = None if self.traces is None else self.traces.begin(request)
         started = time.perf_counter()
         status = await self._serve(request, scope, send, exchange)
-        seconds = (request.streams_since or time.perf_counter()) - started
-        self.metrics.request(request.route, status, seconds)
+        self._tell(request, status, started, span)
+
+    def _tell(self, call: Call, status: int, started: float, span: "Span | None") -> None:
+        """Tell the metrics, the log and the traces of a call that was answered."""
+        seconds = (call.streams_since or time.perf_counter()) - started
+        self.metrics.request(call.route, status, seconds)
         if self._access_log or seconds > SLOW or status >= FAILED:
-            log_request(self._tree, request, status, seconds, every=self._access_log)
+            log_request(self._tree, call, status, seconds, every=self._access_log)
         if self.traces is not None and span is not None:
-            self.traces.end(span, request, status)
+            self.traces.end(span, call, status)
 
     async def _show_page(self, page: Framework, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the page, to whoever calls this server by a name of its own."""
@@ -165,9 +167,10 @@ class Dispatcher:
         request = Request(scope["method"], scope["path"], b"", dict(sent), receive)
         try:
             self._checks.check_headers(request, sent)
-        except HttpError as exc:
-            response = to_response(exc, invalid_title=INVALID_REQUEST, request_id="")
-            await write(send, response.status, header_list(request, response), response.body)
+        except Refused as exc:
+            result = to_result(exc, invalid_title=INVALID_REQUEST, request_id="")
+            body = result.text()
+            await write(send, result.status, header_list(request, result, body), body)
         else:
             await page(scope, receive, send)
 
@@ -177,142 +180,145 @@ class Dispatcher:
         try:
             found = await self._admit(request, scope, None if exchange is None else exchange.link)
         except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
-            response = _refusal(request, exc)
+            result = _refusal(request, exc)
+            body = result.text()
         else:
-            if isinstance(found, Response):
-                response = found
-            elif found.hot:
-                response = await answer(request, found)
-                if self._rates.is_on:
-                    self._meter.answered(request, found, len(response.body))
+            if isinstance(found, Result):
+                result, body = found, b""
             else:
-                scope["zaqar.request"] = request
-                await self._framework(scope, request.receive, send)
+                self.metrics.asked += found.hot
+                result, body = await answer(request, found)
                 if self._rates.is_on:
-                    self._meter.answered(request, found, request.answered)
-                return request.status
-        headers = header_list(request, response)
-        if response.stream is not None:
+                    self._meter.answered(request, found, len(body))
+        headers = header_list(request, result, body)
+        if result.stream is not None:
             assert isinstance(found, Route)  # noqa: S101 - nothing else streams
-            release = self._hold(request, found)
+            end = request.end or _nothing
+            release = self._lasting.hold(request, lambda _: end())
             try:
-                await self._streaming.send(request, response, headers, send, exchange)
+                await self._stream(request, result, headers, send, exchange)
             finally:
                 release()
-            return response.status
-        body = b"" if request.method == "HEAD" else response.body
+            return result.status
+        if request.method == "HEAD":
+            body = b""
         if exchange is None:
-            await write(send, response.status, headers, body)
-            return response.status
-        await exchange.answer(response.status, headers, body)
-        if exchange.unsent and response.undo is not None:
+            await write(send, result.status, headers, body)
+            return result.status
+        await exchange.answer(result.status, headers, body)
+        if exchange.unsent and result.undo is not None:
             with suppress(Unavailable):  # then its lease lapses
-                await response.undo()
-        return response.status
+                await result.undo()
+        return result.status
 
-    def _hold(self, request: Request, route: Route) -> Callable[[], None]:
-        """End a stream soon after its request would not be let in any more; answer what lets go."""
-        gate, is_signed = self._gate, b"url-signature" in request.headers
+    async def _stream(
+        self,
+        request: Request,
+        result: Result,
+        headers: list[tuple[bytes, bytes]],
+        send: Send,
+        exchange: Exchange | None,
+    ) -> None:
+        """Send an answer part by part; what is read of it counts against the project's rates."""
 
-        async def may() -> bool:
-            if not is_signed:
-                return gate is None or await gate.still_admits(request, route)
-            try:
-                await self._checks.check_revoked(request)
-            except HttpError:
-                return False
-            return True
+        async def write(part: bytes) -> None:
+            if self._rates.is_on:
+                self._meter.streamed(request, len(part))
+            await send({"type": "http.response.body", "body": part, "more_body": True})
 
-        if request.end is None or (gate is None and not is_signed):
-            return _nothing
-        return self._standing.hold(may, request.end)
+        assert result.stream is not None  # noqa: S101 - the caller has looked
+        request.streams_since = time.perf_counter()
+        try:
+            await send({"type": "http.response.start", "status": result.status, "headers": headers})
+            await result.stream(write)
+            await send({"type": "http.response.body", "body": b""})
+        except asyncio.CancelledError:  # the server stops, and can't wait for a slow reader
+            if exchange is not None:
+                await exchange.abort()
 
     async def perform(
-        self, request: Request, scope: Scope, node: Node, handler: Handler, link: Link
-    ) -> Response:
+        self, call: Call, scope: Scope, node: Node, action: Action, link: Link
+    ) -> Result:
         """Answer what came over another transport, and so names a route's place and no path.
 
         It passes every check that a request does, but those of a gateway, which its connection
         passed. `scope` has its headers and where it came from.
         """
-        request.request_id = _new_request_id()
-        span = None if self.traces is None else self.traces.begin(request)
+        call.request_id = _new_request_id()
+        span = None if self.traces is None else self.traces.begin(call)
         started = time.perf_counter()
         try:
-            found = await self._admit(request, scope, link, node)
+            found = await self._admit(call, scope, link, node)
         except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
-            response = _refusal(request, exc)
+            result = _refusal(call, exc)
         else:
-            if isinstance(found, Response):
-                response = found
+            if isinstance(found, Result):
+                result = found
             else:
-                response = await answer(request, found, handler)
-                if self._rates.is_on:
-                    self._meter.answered(request, found, len(response.body))
-        seconds = time.perf_counter() - started
-        self.metrics.request(request.route, response.status, seconds)
-        if self._access_log or seconds > SLOW or response.status >= FAILED:
-            log_request(self._tree, request, response.status, seconds, every=self._access_log)
-        if self.traces is not None and span is not None:
-            self.traces.end(span, request, response.status)
-        return response
+                self.metrics.asked += found.hot
+                is_metered = self._rates.is_on
+                result, body = await answer(call, found, action, is_written=is_metered)
+                if is_metered:
+                    self._meter.answered(call, found, len(body))
+        self._tell(call, result.status, started, span)
+        return result
 
     async def _admit(
-        self, request: Request, scope: Scope, link: Link | None, node: Node | None = None
-    ) -> Route | Response:
+        self, call: Call, scope: Scope, link: Link | None, node: Node | None = None
+    ) -> Route | Result:
         """Find out who asks, for what, and whether it may now; `node` where that is known."""
-        self._checks.check_headers(request, scope["headers"])
-        if request.path.endswith(EVENTS) and request.query_string:
-            take_signature(request)
+        self._checks.check_headers(call, scope["headers"])
+        if call.path.endswith(EVENTS) and call.query_string:
+            take_signature(call)
         if self._gateways is not None and node is None:
-            self._gateways.check(request, scope)
+            self._gateways.check(call, scope)
         if self._gate is not None:
-            await self._gate.admit(request, _address(scope))
+            await self._gate.admit(call, _address(scope))
         if node is None:
-            node = self._find(request, scope)
+            node = self._find(call, scope)
         if self._auditor is not None:
-            request.address = _address(scope)
-        found = self._route(request, node)
+            call.address = _address(scope)
+        found = self._route(call, node)
         if isinstance(found, Route):
-            if b"url-signature" in request.headers and found.names_queue:
-                await self._checks.check_revoked(request)
-            if self._rates.is_on and request.project:
-                self._meter.admit(request, found)
-        if link is not None and self._connected.is_on and request.project:
-            await self._connected.serve(link, request.project)
+            if b"url-signature" in call.headers and found.names_queue:
+                await self._checks.check_revoked(call)
+            if self._rates.is_on and call.project:
+                self._meter.admit(call, found)
+        if link is not None and self._connected.is_on and call.project:
+            await self._connected.serve(link, call.project)
         return found
 
-    def _find(self, request: Request, scope: Scope) -> Node:
+    def _find(self, call: Call, scope: Scope) -> Node:
         """Find the place that a request's path names, and fill in the path's values."""
         raw_path: bytes = scope.get("raw_path") or b""
         if b"%" in raw_path and b"%2f" in raw_path.lower():
-            raise HttpError(400, INVALID_REQUEST, "A path may not hold an encoded slash (%2F).")
-        place = self._tree.find(request.path)
+            raise Refused(400, INVALID_REQUEST, "A path may not hold an encoded slash (%2F).")
+        place = self._tree.find(call.path)
         if place is None:
-            raise HttpError(404, "404 Not Found")
-        node, request.path_values = place
+            raise Refused(404, "404 Not Found")
+        node, call.path_values = place
         return node
 
-    def _route(self, request: Request, node: Node) -> Route | Response:
+    def _route(self, call: Call, node: Node) -> Route | Result:
         """Find the route and run its checks; OPTIONS is answered here."""
-        route = node.routes.get(request.method)
-        if request.method == "OPTIONS":
-            return Response(200, b"", ((b"allow", node.allow()),))
-        if request.path not in OPEN_PATHS:
+        route = node.routes.get(call.method)
+        if call.method == "OPTIONS":
+            return Result(200, b"", ((b"allow", node.allow()),))
+        if call.path not in OPEN_PATHS:
             self._checks.run(
-                request,
-                names_queue=request.path.startswith(NAMING),
+                call,
+                names_queue=call.path.startswith(NAMING),
                 plain=route is not None and route.plain,
                 streams=route is not None and route.streams,
             )
         if route is None:
-            raise HttpError(405, "405 Method Not Allowed", headers=((b"allow", node.allow()),))
-        request.route = route.name
+            raise Refused(405, "405 Method Not Allowed", headers=((b"allow", node.allow()),))
+        call.route = route.name
         if self._auditor is not None:
-            request.tell = self._auditor.teller(request, route)
+            call.tell = self._auditor.teller(call, route)
         if self._gate is not None:
-            self._gate.authorise(request, route)
-        route.check_size(request.content_length)
+            self._gate.authorise(call, route)
+        route.check_size(call.size)
         if route.needs_store:
             self._check_store()
         return route
@@ -334,51 +340,31 @@ def _new_request_id() -> str:
     return f"req-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
 
 
-def _refusal(request: Request, error: Exception) -> Response:
+def _refusal(call: Call, error: Exception) -> Result:
     """Answer what was not let in, and tell the audit trail if it would have managed something."""
-    response = to_response(error, invalid_title=INVALID_REQUEST, request_id=request.request_id)
-    if request.tell is not None:
-        request.tell(response)
-    return response
+    result = to_result(error, invalid_title=INVALID_REQUEST, request_id=call.request_id)
+    if call.tell is not None:
+        call.tell(result)
+    return result
 
 
-async def answer(request: Request, route: Route, handler: Handler | None = None) -> Response:
-    """Call a route's handler, or another one, and tell the audit trail how a managing act ended.
+async def answer(
+    call: Call, route: Route, action: Action | None = None, *, is_written: bool = True
+) -> tuple[Result, bytes]:
+    """Run a route's action, or another one, and tell the audit trail how a managing act ended.
 
-    Every error becomes an answer, and so does the server's stop.
+    The result is there twice: as it is, and its document as text where it is to be written. Every
+    error becomes a result, and so does the server's stop.
     """
     try:
-        response = await (handler or route.handler)(request)
-    except asyncio.CancelledError:
-        # At the end of `shutdown_timeout`, or by a second Ctrl-C. Were it raised, uvicorn would
-        # take it for a bug: a traceback in the log, and 500 for the client.
-        stops = Unavailable("The server is stopping; whether this was carried out is not known.")
-        response = to_response(
-            stops, invalid_title=route.invalid_title, request_id=request.request_id
-        )
-    except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
-        response = to_response(
-            exc, invalid_title=route.invalid_title, request_id=request.request_id
-        )
-    if request.tell is not None:
-        request.tell(response)
-    return response
-
-
-def header_list(request: Request, response: Response) -> list[tuple[bytes, bytes]]:
-    """All headers of a response; without a body there is no Content-Type, for 204 no length."""
-    headers = [(b"x-openstack-request-id", request.request_id.encode())]
-    if response.body or response.stream is not None:
-        headers.append((b"content-type", response.media_type))
-    if response.stream is not None:
-        return [*headers, *response.headers]
-    if response.status not in _NO_CONTENT_STATUSES:
-        headers.append((b"content-length", b"%d" % len(response.body)))
-    headers.extend(response.headers)
-    return headers
-
-
-async def write(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    """Send an answer to a server that is not ours, in two parts."""
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+        result = await (action or route.action)(call)
+        text = result.text() if is_written else b""
+    except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 - a bug is a 500, logged
+        # Cancelled at the end of `shutdown_timeout`, or by a second Ctrl-C. Were it raised, uvicorn
+        # would take it for a bug: a traceback in the log, and 500 for the client.
+        error = _STOPS if isinstance(exc, asyncio.CancelledError) else exc
+        result = to_result(error, invalid_title=route.invalid_title, request_id=call.request_id)
+        text = result.text()
+    if call.tell is not None:
+        call.tell(result)
+    return result, text

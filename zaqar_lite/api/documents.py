@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import msgspec
 import orjson
 
-from zaqar_lite.api.http import HttpError, Request, WrongLength
+from zaqar_lite.api.call import Call, Refused, bad_body
 from zaqar_lite.domain.groups import GROUP_HEADER, MAX_GROUP
-from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN, MAX_BODY_DEPTH
+from zaqar_lite.domain.limits import INT64_MAX, INT64_MIN, MAX_BODY_DEPTH, MAX_DOCUMENT_DEPTH
 from zaqar_lite.service.drafts import Draft
 
 T = TypeVar("T")
@@ -31,16 +31,20 @@ _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 
 
-class _MessageDocument(msgspec.Struct):
+_ABSENT: Any = None
+"""The default of a field in which a null is refused."""
+
+
+class _MessageDocument(msgspec.Struct, gc=False):
     """One message of a post; a wrong type anywhere falls back to `_explain`."""
 
     body: msgspec.Raw
-    ttl: int | msgspec.UnsetType = msgspec.UNSET
-    delay: int | msgspec.UnsetType = msgspec.UNSET
-    idempotency_key: str | msgspec.UnsetType = msgspec.UNSET
-    headers: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
-    group: str | msgspec.UnsetType = msgspec.UNSET
-    deliver_at: str | msgspec.UnsetType = msgspec.UNSET
+    ttl: int = _ABSENT
+    delay: int = _ABSENT
+    idempotency_key: str = _ABSENT
+    headers: dict[str, str] = _ABSENT
+    group: str = _ABSENT
+    deliver_at: str = _ABSENT
 
 
 class _PostDocument(msgspec.Struct):
@@ -51,45 +55,34 @@ _decode_post = msgspec.json.Decoder(_PostDocument).decode
 _decode_parts = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def bad_body(description: str) -> HttpError:
-    """The error of a body that is not what the route takes."""
-    return HttpError(400, "Invalid request body", description)
-
-
-async def read(request: Request) -> bytes:
-    """Read a request's body.
-
-    Raises:
-        HttpError: 400, there is none, or not as much as was announced.
-    """
-    try:
-        body = await request.body()
-    except WrongLength:
-        raise bad_body("The body is not as long as its Content-Length says.") from None
-    if not body:
-        raise bad_body("The request needs a body: a JSON document.")
-    return body
-
-
-def parse(body: bytes) -> Any:  # noqa: ANN401 - any JSON
+def parse(body: bytes, *, deepest: int = MAX_DOCUMENT_DEPTH) -> Any:  # noqa: ANN401 - any JSON
     """Parse a strict JSON document whose top level is an object or an array.
 
     Raises:
-        HttpError: 400, it is not, and why.
+        Refused: 400, it is not, and why.
     """
-    document = _parse(body)
+    document = _parse(body, deepest)
     if not isinstance(document, dict | list):
         raise bad_body(_MALFORMED.format("the document must be an object or an array"))
     return document
 
 
-def parse_object(body: bytes) -> dict[str, Any]:
+async def sent_object(call: Call) -> dict[str, Any]:
+    """Read the document of a call, a strict JSON document that is an object.
+
+    Raises:
+        Refused: 400, it is not, and why.
+    """
+    return parse_object(await call.read())
+
+
+def parse_object(body: bytes, *, deepest: int = MAX_DOCUMENT_DEPTH) -> dict[str, Any]:
     """Parse a strict JSON document that is an object.
 
     Raises:
-        HttpError: 400, it is not, and why.
+        Refused: 400, it is not, and why.
     """
-    document = parse(body)
+    document = parse(body, deepest=deepest)
     if not isinstance(document, dict):
         raise bad_body("Document type not supported: it must be an object.")
     return document
@@ -99,7 +92,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     """Read a document of a known form, in which no field holds any JSON.
 
     Raises:
-        HttpError: 400, names the field that is wrong.
+        Refused: 400, names the field that is wrong.
     """
     try:
         return decoder.decode(body)
@@ -111,54 +104,43 @@ def parse_messages(body: bytes) -> Sequence[Draft]:
     """Read the document of a post.
 
     Raises:
-        HttpError: 400, names the field and, by its index, the message that is wrong.
+        Refused: 400, names the field and, by its index, the message that is wrong.
     """
-    document = _parse(body)
+    document = _parse(body, MAX_BODY_DEPTH)
     try:
         messages = _decode_post(body).messages
     except (msgspec.ValidationError, msgspec.DecodeError) as exc:
         raise _explain(document) from exc
-    unset = msgspec.UNSET
     return [
         Draft(
             bytes(message.body),
-            None if message.ttl is unset else message.ttl,
-            None if message.delay is unset else message.delay,
-            None if message.idempotency_key is unset else message.idempotency_key,
-            None if message.headers is unset else message.headers,
-            None if message.deliver_at is unset else message.deliver_at,
+            message.ttl,
+            message.delay,
+            message.idempotency_key,
+            message.headers if message.group is _ABSENT else _in_group(message),
+            message.deliver_at,
         )
-        if message.group is unset
-        else _in_group(message, message.group)
         for message in messages
     ]
 
 
-def _in_group(message: _MessageDocument, group: str) -> Draft:
-    """A message of a group, which is kept as one of its headers."""
+def _in_group(message: _MessageDocument) -> dict[str, str]:
+    """The headers of a message of a group, which is kept as one of them."""
+    group, headers = message.group, message.headers or {}
     if not 1 <= len(group.encode()) <= MAX_GROUP:
         raise bad_body(f"A group has 1 to {MAX_GROUP} bytes.")
-    headers = {} if message.headers is msgspec.UNSET else message.headers
     if GROUP_HEADER in headers:
         raise bad_body(f"The header {GROUP_HEADER!r} is that of the group: give one of the two.")
-    unset = msgspec.UNSET
-    return Draft(
-        bytes(message.body),
-        None if message.ttl is unset else message.ttl,
-        None if message.delay is unset else message.delay,
-        None if message.idempotency_key is unset else message.idempotency_key,
-        {**headers, GROUP_HEADER: group},
-        None if message.deliver_at is unset else message.deliver_at,
-    )
+    return {**headers, GROUP_HEADER: group}
 
 
 def parse_edit(body: bytes) -> Mapping[str, Any]:
     """Read the document of an edit: `body` (raw bytes), `ttl`, `delay`; at least one.
 
     Raises:
-        HttpError: 400, an unknown field or a wrong type.
+        Refused: 400, an unknown field or a wrong type.
     """
-    document = parse_object(body)
+    document = parse_object(body, deepest=MAX_BODY_DEPTH)
     fields: dict[str, Any] = {}
     for name, value in document.items():
         if name == "body":
@@ -176,19 +158,19 @@ def integer(document: Mapping[str, Any], name: str) -> int | None:
     """An optional integer field; null means absent (python-zaqarclient sends it).
 
     Raises:
-        HttpError: 400, another type.
+        Refused: 400, another type.
     """
     value = document.get(name)
     return None if value is None else _integer(name, value, "")
 
 
-def _parse(body: bytes) -> Any:  # noqa: ANN401 - any JSON
+def _parse(body: bytes, deepest: int) -> Any:  # noqa: ANN401 - any JSON
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
         raise bad_body(_MALFORMED.format(exc)) from None
-    if body.count(b"[") + body.count(b"{") > MAX_BODY_DEPTH and _depth(body) > MAX_BODY_DEPTH:
-        raise bad_body(_MALFORMED.format(f"it is nested deeper than {MAX_BODY_DEPTH}"))
+    if body.count(b"[") + body.count(b"{") > deepest and _depth(body) > deepest:
+        raise bad_body(_MALFORMED.format(f"it is nested deeper than {deepest}"))
     if _may_hold_long_number(body) and _holds_large_integer(body):
         raise bad_body(_MALFORMED.format("an integer is outside 64 bits"))
     return document
@@ -231,7 +213,7 @@ def _holds_large_integer(body: bytes) -> bool:
     )
 
 
-def _explain(document: Any) -> HttpError:  # noqa: ANN401, PLR0911 - any JSON; a reason a line
+def _explain(document: Any) -> Refused:  # noqa: ANN401, PLR0911 - any JSON; a reason a line
     """Say which field of a post is wrong, in upstream's words where it has them."""
     if not isinstance(document, dict):
         return bad_body("Document type not supported: it must be an object.")
@@ -250,7 +232,7 @@ def _explain(document: Any) -> HttpError:  # noqa: ANN401, PLR0911 - any JSON; a
             for name in ("ttl", "delay"):
                 if name in message:
                     _integer(name, message[name], where)
-        except HttpError as exc:
+        except Refused as exc:
             return exc
         for name, problem in (
             ("idempotency_key", _not_text(message, "idempotency_key")),

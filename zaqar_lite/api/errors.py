@@ -1,12 +1,12 @@
-"""The one place where the domain's errors become HTTP answers."""
+"""The one place where the domain's errors become results."""
 
 import logging
 
-from zaqar_lite.api.http import HttpError, Response
-from zaqar_lite.api.render import to_json
+from zaqar_lite.api.call import Refused, Result
 from zaqar_lite.domain.errors import (
     Conflict,
     Denied,
+    DueChanged,
     Forbidden,
     Invalid,
     KeyReused,
@@ -22,52 +22,52 @@ _DENIED = "You are not authorized to complete this action."
 _TRY_AGAIN = " Please try again in a few seconds."
 
 
-def to_response(error: Exception, *, invalid_title: str, request_id: str) -> Response:
+def to_result(error: Exception, *, invalid_title: str, request_id: str) -> Result:
     """Answer an error in Zaqar's form; anything unknown is a bug: logged, 500, no details."""
-    http = _to_http(error, invalid_title)
-    if http is None:
+    refused = _refused(error, invalid_title)
+    if refused is None:
         logger.error("unexpected error in request %s", request_id, exc_info=error)
-        http = HttpError(
+        refused = Refused(
             500, "Internal server error", f"Unexpected error; see {request_id} in the log."
         )
-    if http.document is not None:
-        return Response(http.status, to_json(http.document), http.headers)
-    document: dict[str, object] = {"title": http.title}
-    if http.description:
-        document["description"] = http.description
-    if http.link:
-        document["link"] = http.link
-    if http.index is not None:
-        document["index"] = http.index
-    return Response(http.status, to_json(document), ((b"vary", b"Accept"), *http.headers))
+    if refused.document is not None:
+        return Result(refused.status, refused.document, refused.headers)
+    document: dict[str, object] = {"title": refused.title}
+    if refused.description:
+        document["description"] = refused.description
+    if refused.link:
+        document["link"] = refused.link
+    if refused.index is not None:
+        document["index"] = refused.index
+    return Result(refused.status, document, ((b"vary", b"Accept"), *refused.headers))
 
 
-def _to_http(error: Exception, invalid_title: str) -> HttpError | None:  # noqa: PLR0911
+def _refused(error: Exception, invalid_title: str) -> Refused | None:  # noqa: PLR0911
     match error:
-        case HttpError():
+        case Refused():
             return error
         case Invalid() | Unsupported():
-            return HttpError(400, invalid_title, str(error))
+            return Refused(400, invalid_title, str(error))
         case Forbidden():
-            return HttpError(403, "Unable to delete", str(error))
+            return Refused(403, "Unable to delete", str(error))
         case Denied():
-            return HttpError(403, "Not authorized", _DENIED)
+            return Refused(403, "Not authorized", _DENIED)
         case NotFound():
-            return HttpError(404, "Not found", str(error))
+            return Refused(404, "Not found", str(error))
         case KeyReused():
-            return HttpError(409, "Resource conflict", str(error), index=error.index)
+            return Refused(409, "Resource conflict", str(error), index=error.index)
+        case DueChanged():
+            return Refused(412, "Precondition failed", str(error))
         case Conflict():
-            return HttpError(409, "Resource conflict", str(error))
+            return Refused(409, "Resource conflict", str(error))
         case TooMany():
             retry = str(error.retry_after).encode()
-            return HttpError(
-                429, "Too many requests", str(error), headers=((b"retry-after", retry),)
-            )
+            return Refused(429, "Too many requests", str(error), headers=((b"retry-after", retry),))
         case QuotaReached():
-            return HttpError(403, "Quota reached", error.shown)
+            return Refused(403, "Quota reached", error.shown)
         case Unavailable():
             retry = str(error.retry_after).encode()
-            return HttpError(
+            return Refused(
                 503,
                 "Service temporarily unavailable",
                 f"{error.shown}{_TRY_AGAIN}",

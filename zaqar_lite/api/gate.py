@@ -5,16 +5,17 @@ there: X-Project-ID is compared, or belongs to a signed URL, and the others are 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
-from zaqar_lite.api import query
-from zaqar_lite.api.http import HttpError, Request
+from zaqar_lite.api.call import Call, Refused
+from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.routes import OPEN_PATHS, Route
 from zaqar_lite.domain.errors import Denied, Unauthenticated
 from zaqar_lite.domain.identity import SIGNED, Access, Principal, Verb
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.identity.identity import Identity
 from zaqar_lite.service.identity.provider import Credential, Place
+from zaqar_lite.service.identity.standing import Standing
 
 _PROJECT = b"x-project-id"
 _IDENTITY = re.compile(
@@ -41,33 +42,31 @@ class Gate:
         self._authority = authority
         self._check_store = check_store
 
-    async def admit(self, request: Request, address: str) -> None:
-        """Fill in the principal of a request, and its project as X-Project-ID.
+    async def admit(self, call: Call, address: str) -> None:
+        """Fill in the principal of a call, and its project as X-Project-ID.
 
         Raises:
-            HttpError: 401, nobody knows who it is.
+            Refused: 401, nobody knows who it is.
             Denied: it is of another project than it says.
             TooMany: too many logins from this address failed.
             Unavailable: that can't be found out now.
         """
-        if request.path in OPEN_PATHS:
+        if call.path in OPEN_PATHS:
             return
-        headers = request.headers
+        headers = call.headers
         project = headers.get(_PROJECT)
         for name in [name for name in headers if _IDENTITY.fullmatch(name)]:
             del headers[name]
         if b"url-signature" in headers:
             if project is not None:
                 headers[_PROJECT] = project  # it is signed too; `Checks` compares it
-            request.principal = SIGNED
+            call.principal = SIGNED
             return
         principal = await self.identify(headers, address)
         rules = principal.access_rules
-        if rules is not None and not any(
-            rule.admits(request.method, request.path) for rule in rules
-        ):
+        if rules is not None and not any(rule.admits(call.method, call.path) for rule in rules):
             raise self._unauthorized(wrong=True)
-        request.principal = principal
+        call.principal = principal
         if principal.project is not None:
             own = principal.project.encode()
             if project not in (None, own):
@@ -80,7 +79,7 @@ class Gate:
         """Find out who proves by headers who it is.
 
         Raises:
-            HttpError: 401, nobody knows who it is.
+            Refused: 401, nobody knows who it is.
             TooMany: too many logins from this address failed.
             Unavailable: that can't be found out now.
         """
@@ -102,41 +101,84 @@ class Gate:
         except Unauthenticated:
             return None
 
-    async def still_admits(self, request: Request, route: Route) -> bool:
-        """Tell whether a request that was let in would be so now.
+    async def readmit(self, call: Call, route: Route) -> None:
+        """Look again at a request that was let in.
 
         Raises:
+            Refused: 401, nobody knows any more who it is.
+            Denied: it may not do this any more.
             Unavailable: that can't be found out now.
         """
-        principal = await self.still_knows(request.headers)
-        if principal is None or principal.project != request.principal.project:
-            return False
-        request.principal = principal
-        try:
-            self.authorise(request, route)
-        except Denied:
-            return False
-        return True
+        principal = await self.still_knows(call.headers)
+        if principal is None:
+            raise self._unauthorized(wrong=True)
+        if principal.project != call.principal.project:
+            raise Denied("it is of another project by now")
+        call.principal = principal
+        self.authorise(call, route)
 
-    def authorise(self, request: Request, route: Route) -> None:
+    def authorise(self, call: Call, route: Route) -> None:
         """Refuse what the request's principal may not do.
 
         Raises:
             Denied: it may not.
         """
         access = route.access
-        if access.consuming and not access.consuming.isdisjoint(query.parameters(request)):
+        if access.consuming and not access.consuming.isdisjoint(call.parameters):
             access = Access(access.rule, Verb.RECEIVE)
-        queue = request.path_values[0] if route.names_queue else None
-        self._authority.check(request.principal, access, queue)
+        queue = call.path_values[0] if route.names_queue else None
+        self._authority.check(call.principal, access, queue)
 
-    def _unauthorized(self, *, wrong: bool) -> HttpError:
+    def _unauthorized(self, *, wrong: bool) -> Refused:
         error = ', error="invalid_token"' if wrong else ""
         headers = [
             (b"www-authenticate", (text + error if text.startswith("Bearer") else text).encode())
             for text in dict.fromkeys(self._identity.challenges)
         ]
-        return HttpError(401, "Unauthorized", headers=headers, document=_UNAUTHORIZED)
+        return Refused(401, "Unauthorized", headers=headers, document=_UNAUTHORIZED)
+
+
+class Lasting:
+    """End the requests that last, streams and those that wait, once they would be refused."""
+
+    def __init__(self, gate: Gate | None, checks: Checks, standing: Standing) -> None:
+        self._gate = gate
+        self._checks = checks
+        self._standing = standing
+        self._routes: Mapping[str, Route] = {}
+
+    def know(self, routes: Iterable[Route]) -> None:
+        """Take over the routes that requests name."""
+        self._routes = {route.name: route for route in routes}
+
+    def hold(self, call: Call, end: Callable[[Refused | Denied], None]) -> Callable[[], None]:
+        """Call `end` with why, soon after a request would not be let in any more.
+
+        What is answered must be called when the request has ended, however it did.
+        """
+        refused: list[Refused | Denied] = []
+
+        async def may() -> bool:
+            try:
+                await self._look(call)
+            except (Refused, Denied) as exc:
+                refused.append(exc)
+                return False
+            return True
+
+        if self._gate is None and b"url-signature" not in call.headers:
+            return _nothing
+        return self._standing.hold(may, lambda: end(refused[0]))
+
+    async def _look(self, call: Call) -> None:
+        if b"url-signature" in call.headers:
+            await self._checks.check_revoked(call)
+        elif self._gate is not None:
+            await self._gate.readmit(call, self._routes[call.route])
+
+
+def _nothing() -> None:
+    """Hold nothing."""
 
 
 def _credential(headers: dict[bytes, bytes]) -> Credential | None:

@@ -5,7 +5,8 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from zaqar_lite.api.http import PEER_NAMES, Request, Scope
+from zaqar_lite.api.call import Call
+from zaqar_lite.api.http import PEER_NAMES, Scope
 from zaqar_lite.api.routes import OPEN_PATHS
 from zaqar_lite.domain.errors import Denied
 
@@ -33,14 +34,14 @@ class Gateways:
         self._calls_from = lru_cache(maxsize=1_024)(lambda address: _is_in(address, networks))
         self._anywhere = not networks
 
-    def check(self, request: Request, scope: Scope) -> None:
-        """Take the secret off a request, and refuse one that came through no gateway.
+    def check(self, call: Call, scope: Scope) -> None:
+        """Take the secret off a call, and refuse one that came through no gateway.
 
         Raises:
             Denied: it did not.
         """
-        given = request.headers.pop(self._header, b"")
-        if request.path in OPEN_PATHS or b"url-signature" in request.headers:
+        given = call.headers.pop(self._header, b"")
+        if call.path in OPEN_PATHS or b"url-signature" in call.headers:
             return
         if not self._anywhere and not self._calls_from((scope.get("client") or ("",))[0]):
             raise Denied("it comes from no gateway's address")

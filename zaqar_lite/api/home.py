@@ -1,151 +1,96 @@
 """The home document: what there is, for clients that ask (zaqar-behaviour 11)."""
 
+import re
 from typing import Any
 
-_QUEUE = "/v2/queues/{queue_name}"
-_SUBSCRIPTION = _QUEUE + "/subscriptions/{subscription_id}"
-_SCHEDULE = "/v2/schedules/{schedule_name}"
-_NAME = {"queue_name": "param/queue_name"}
+_EVENTS = "rel/queue_events"
+_NAMES = {"Q": "/v2/queues/{queue_name}", "T": "/v2/topics/{topic_name}"}
+_HEALTH = "health /v2/health GET"
+_PARAMETERS = {
+    "queues": {"marker": "marker", "limit": "queue_limit", "detailed": "detailed"},
+    "topics": {"marker": "marker"},
+    "schedules": {"marker": "marker"},
+    "pools": {"marker": "marker", "limit": "limit", "detailed": "detailed"},
+    "flavors": {"marker": "marker", "limit": "limit", "detailed": "detailed"},
+}
+"""What lists are asked by, under its names."""
+_RESOURCES = """
+queues /v2/queues{?marker,limit,detailed,name,with_count} GET
+queue Q GET PUT DELETE PATCH
+queue_stats Q/stats GET
+queue_share Q/share POST DELETE
+queue_purge Q/purge POST
+queue_ranges Q/ranges{?count} GET
+queue_history Q/history{?state,marker,limit} GET
+queue_events Q/events{?marker,start,echo,include_delayed,details,seconds} GET
+messages Q/messages{?marker,limit,echo,include_claimed,include_delayed,wait} GET
+post_messages Q/messages POST
+messages_delete Q/messages{?ids,claim_ids,pop,wait} DELETE
+message_delete Q/messages/{message_id}{?claim_id} DELETE
+message_get Q/messages/{message_id} GET
+message_patch Q/messages/{message_id}{?claim_id} PATCH
+claim Q/claims/{claim_id} GET
+post_claim Q/claims{?limit,wait} POST
+patch_claim Q/claims/{claim_id} PATCH
+delete_claim Q/claims/{claim_id}{?delay} DELETE
+subscriptions_get Q/subscriptions{?marker,limit,details} GET
+subscriptions_post Q/subscriptions POST
+subscription Q/subscriptions/{subscription_id} GET DELETE
+subscription_patch Q/subscriptions/{subscription_id} PATCH
+subscription_confirm Q/subscriptions/{subscription_id}/confirm PUT
+subscription_secret Q/subscriptions/{subscription_id}/secret POST
+deliveries Q/subscriptions/{subscription_id}/deliveries{?state,marker,limit} GET
+delivery_retry Q/subscriptions/{subscription_id}/deliveries/{delivery_id}/retry POST
+subscription_replay Q/subscriptions/{subscription_id}/replay POST
+subscription_ping Q/subscriptions/{subscription_id}/ping POST
+topics /v2/topics{?marker,limit,detailed,name} GET
+topic T GET PUT DELETE PATCH
+topic_stats T/stats GET
+topic_purge T/purge POST
+topic_share T/share POST DELETE
+topic_messages T/messages GET POST
+topic_subscriptions T/subscriptions{?marker,limit,details} GET POST
+topic_subscription T/subscriptions/{subscription_id} GET PATCH DELETE
+schedules /v2/schedules{?marker,limit} GET
+schedule /v2/schedules/{schedule_name} GET PUT PATCH DELETE
+schedule_fire /v2/schedules/{schedule_name}/fire POST
+redrives Q/redrives GET POST
+redrive Q/redrives/{job_id} GET DELETE
+delayed_acts Q/delayed/{act} GET POST
+delayed_act Q/delayed/{act}/{job_id} GET DELETE
+settle_messages Q/claims/{claim_id}/settle POST
+ping /v2/ping GET HEAD
+"""
+"""Each resource: its name, its template with Q for a queue and T for a topic, and its methods."""
+_POOLS = """
+pools /v2/pools{?marker,limit,detailed} GET
+pool /v2/pools/{pool_name} GET PUT PATCH DELETE
+pool_drain /v2/pools/{pool_name}/drain GET POST
+flavors /v2/flavors{?marker,limit,detailed} GET
+flavor /v2/flavors/{flavor_name} GET PUT PATCH DELETE
+"""
 
 
-def home_document(*, admin: bool, settles: bool, pools: bool = False) -> dict[str, Any]:
+def home_document(*, admin: bool, pools: bool = False) -> dict[str, Any]:
     """Write the home document: what the store can't do and what admin mode adds is told apart."""
-    message = {**_NAME, "message_id": "param/message_id"}
-    subscription = {**_NAME, "subscription_id": "param/subscription_id"}
-    claim = {**_NAME, "claim_id": "param/claim_id"}
-    resources = {
-        "rel/queues": _resource(
-            "/v2/queues{?marker,limit,detailed,name,with_count}",
-            {"marker": "param/marker", "limit": "param/queue_limit", "detailed": "param/detailed"},
-            "GET",
-        ),
-        "rel/queue": _resource(_QUEUE, _NAME, "GET", "PUT", "DELETE", "PATCH"),
-        "rel/queue_stats": _resource(_QUEUE + "/stats", _NAME, "GET"),
-        "rel/queue_share": _resource(_QUEUE + "/share", _NAME, "POST", "DELETE"),
-        "rel/queue_purge": _resource(_QUEUE + "/purge", _NAME, "POST"),
-        "rel/queue_ranges": _resource(_QUEUE + "/ranges{?count}", _NAME, "GET"),
-        "rel/queue_history": _resource(_QUEUE + "/history{?state,marker,limit}", _NAME, "GET"),
-        "rel/queue_events": {
-            **_resource(
-                _QUEUE + "/events{?marker,start,echo,include_delayed,details,seconds}",
-                _NAME,
-                "GET",
-            ),
-            "hints": {"allow": ["GET"], "formats": {"text/event-stream": {}}},
-        },
-        "rel/messages": _resource(
-            _QUEUE + "/messages{?marker,limit,echo,include_claimed,include_delayed,wait}",
-            _NAME,
-            "GET",
-        ),
-        "rel/post_messages": _resource(_QUEUE + "/messages", _NAME, "POST"),
-        "rel/messages_delete": _resource(
-            _QUEUE + "/messages{?ids,claim_ids,pop,wait}", _NAME, "DELETE"
-        ),
-        "rel/message_delete": _resource(
-            _QUEUE + "/messages/{message_id}{?claim_id}", message, "DELETE"
-        ),
-        "rel/message_get": _resource(_QUEUE + "/messages/{message_id}", message, "GET"),
-        "rel/message_patch": _resource(
-            _QUEUE + "/messages/{message_id}{?claim_id}", message, "PATCH"
-        ),
-        "rel/claim": _resource(_QUEUE + "/claims/{claim_id}", claim, "GET"),
-        "rel/post_claim": _resource(_QUEUE + "/claims{?limit,wait}", _NAME, "POST"),
-        "rel/patch_claim": _resource(_QUEUE + "/claims/{claim_id}", claim, "PATCH"),
-        "rel/delete_claim": _resource(_QUEUE + "/claims/{claim_id}{?delay}", claim, "DELETE"),
-        "rel/subscriptions_get": _resource(
-            _QUEUE + "/subscriptions{?marker,limit,details}", _NAME, "GET"
-        ),
-        "rel/subscriptions_post": _resource(_QUEUE + "/subscriptions", _NAME, "POST"),
-        "rel/subscription": _resource(_SUBSCRIPTION, subscription, "GET", "DELETE"),
-        "rel/subscription_patch": _resource(_SUBSCRIPTION, subscription, "PATCH"),
-        "rel/subscription_confirm": _resource(_SUBSCRIPTION + "/confirm", subscription, "PUT"),
-        "rel/subscription_secret": _resource(_SUBSCRIPTION + "/secret", subscription, "POST"),
-        "rel/deliveries": _resource(
-            _SUBSCRIPTION + "/deliveries{?state,marker,limit}", subscription, "GET"
-        ),
-        "rel/delivery_retry": _resource(
-            _SUBSCRIPTION + "/deliveries/{delivery_id}/retry",
-            {**subscription, "delivery_id": "param/delivery_id"},
-            "POST",
-        ),
-        "rel/subscription_replay": _resource(_SUBSCRIPTION + "/replay", subscription, "POST"),
-        "rel/subscription_ping": _resource(_SUBSCRIPTION + "/ping", subscription, "POST"),
-        **_topics(),
-        **_jobs(),
-        "rel/ping": {"href": "/v2/ping", "hints": _hints("GET", "HEAD")},
-    }
-    if settles:
-        resources["rel/settle_messages"] = _resource(
-            _QUEUE + "/claims/{claim_id}/settle", claim, "POST"
-        )
+    lines = _RESOURCES.split("\n")
     if admin:
-        resources["rel/health"] = {"href": "/v2/health", "hints": _hints("GET")}
+        lines.append(_HEALTH)
     if admin and pools:
-        resources.update(_pools())
+        lines += _POOLS.split("\n")
+    resources = dict(_resource(*line.split(" ")) for line in lines if line)
+    resources[_EVENTS]["hints"]["formats"] = {"text/event-stream": {}}
     return {"resources": resources}
 
 
-def _pools() -> dict[str, Any]:
-    listed = {"marker": "param/marker", "limit": "param/limit", "detailed": "param/detailed"}
-    methods = ("GET", "PUT", "PATCH", "DELETE")
-    return {
-        "rel/pools": _resource("/v2/pools{?marker,limit,detailed}", listed, "GET"),
-        "rel/pool": _resource("/v2/pools/{pool_name}", {"pool_name": "param/pool_name"}, *methods),
-        "rel/pool_drain": _resource(
-            "/v2/pools/{pool_name}/drain", {"pool_name": "param/pool_name"}, "GET", "POST"
-        ),
-        "rel/flavors": _resource("/v2/flavors{?marker,limit,detailed}", listed, "GET"),
-        "rel/flavor": _resource(
-            "/v2/flavors/{flavor_name}", {"flavor_name": "param/flavor_name"}, *methods
-        ),
-    }
-
-
-def _topics() -> dict[str, Any]:
-    topic, name = "/v2/topics/{topic_name}", {"topic_name": "param/topic_name"}
-    one = {**name, "subscription_id": "param/subscription_id"}
-    subscription = topic + "/subscriptions/{subscription_id}"
-    return {
-        "rel/topics": _resource(
-            "/v2/topics{?marker,limit,detailed,name}", {"marker": "param/marker"}, "GET"
-        ),
-        "rel/topic": _resource(topic, name, "GET", "PUT", "DELETE", "PATCH"),
-        "rel/topic_stats": _resource(topic + "/stats", name, "GET"),
-        "rel/topic_purge": _resource(topic + "/purge", name, "POST"),
-        "rel/topic_share": _resource(topic + "/share", name, "POST", "DELETE"),
-        "rel/topic_messages": _resource(topic + "/messages", name, "GET", "POST"),
-        "rel/topic_subscriptions": _resource(
-            topic + "/subscriptions{?marker,limit,details}", name, "GET", "POST"
-        ),
-        "rel/topic_subscription": _resource(subscription, one, "GET", "PATCH", "DELETE"),
-    }
-
-
-def _jobs() -> dict[str, Any]:
-    job = {**_NAME, "job_id": "param/job_id"}
-    delayed = _QUEUE + "/delayed/{act}"
-    act = {"act": "param/act"}
-    schedule = {"schedule_name": "param/schedule_name"}
-    return {
-        "rel/schedules": _resource(
-            "/v2/schedules{?marker,limit}", {"marker": "param/marker"}, "GET"
-        ),
-        "rel/schedule": _resource(_SCHEDULE, schedule, "GET", "PUT", "PATCH", "DELETE"),
-        "rel/schedule_fire": _resource(_SCHEDULE + "/fire", schedule, "POST"),
-        "rel/redrives": _resource(_QUEUE + "/redrives", _NAME, "GET", "POST"),
-        "rel/redrive": _resource(_QUEUE + "/redrives/{job_id}", job, "GET", "DELETE"),
-        "rel/delayed_acts": _resource(delayed, {**_NAME, **act}, "GET", "POST"),
-        "rel/delayed_act": _resource(delayed + "/{job_id}", {**job, **act}, "GET", "DELETE"),
-    }
-
-
-def _resource(template: str, variables: dict[str, str], *methods: str) -> dict[str, Any]:
-    return {"href-template": template, "href-vars": variables, "hints": _hints(*methods)}
-
-
-def _hints(*methods: str) -> dict[str, Any]:
+def _resource(name: str, template: str, *methods: str) -> tuple[str, dict[str, Any]]:
+    template = _NAMES.get(template[0], template[0]) + template[1:]
+    names = re.findall(r"{(\w+)}", template)
+    variables = {one: one for one in names} or _PARAMETERS.get(name, {})
     hints: dict[str, Any] = {"allow": list(methods), "formats": {"application/json": {}}}
     if "POST" in methods:
         hints["accept-post"] = ["application/json"]
-    return hints
+    if not variables:
+        return f"rel/{name}", {"href": template, "hints": hints}
+    marked = {one: f"param/{called}" for one, called in variables.items()}
+    return f"rel/{name}", {"href-template": template, "href-vars": marked, "hints": hints}

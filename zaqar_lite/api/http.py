@@ -1,48 +1,24 @@
-"""The request and the response as the handlers see them, over bare ASGI."""
+"""HTTP's reader and writer: calls made of bare ASGI, and results as its headers and bodies."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+from urllib.parse import unquote_plus
 
-from zaqar_lite.domain.identity import TRUSTED, Principal
+from zaqar_lite.api.call import Call, Refused, Result, bad_body
 from zaqar_lite.service.connected import Link
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-
-class HttpError(Exception):
-    """An answer that is an error: status, title and description of Zaqar's error form.
-
-    `document` is the body of one that has another form.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        title: str,
-        description: str | None = None,
-        *,
-        headers: Iterable[tuple[bytes, bytes]] = (),
-        link: Mapping[str, str] | None = None,
-        index: int | None = None,
-        document: Mapping[str, object] | None = None,
-    ) -> None:
-        super().__init__(title)
-        self.status = status
-        self.title = title
-        self.description = description
-        self.headers = tuple(headers)
-        self.link = link
-        self.index = index
-        self.document = document
-
-
 PEER_NAMES = "zaqar.peer_names"
 """In the scope, where a client has shown a certificate: the names that it is for."""
 EXCHANGE = "zaqar.exchange"
 """In the scope, where our own connections serve: the request's `Exchange`."""
+_NO_CONTENT_STATUSES = (204, 304)
+_MAX_PARAMETERS = 256
 
 
 class Exchange(Protocol):
@@ -60,99 +36,110 @@ class Exchange(Protocol):
     ) -> None:
         """Send an answer; `headers` say how long its body is."""
 
+    def tell_gone(self, gone: asyncio.Future[None]) -> bool:
+        """Let `gone` be done once the client has gone; False where its request is not read yet."""
+
     async def abort(self) -> None:
         """End the connection now; whatever was not read of its answer is lost."""
 
 
-Write = Callable[[bytes], Awaitable[None]]
-"""Send a part of a body; it returns once the connection has room for more."""
-Stream = Callable[[Write], Awaitable[None]]
-"""Write a body part by part, and end with it."""
+class Request(Call):
+    """A call that came over HTTP: what the ASGI server gave, read where it is needed.
 
-
-class Response(NamedTuple):
-    """An answer: status, body (empty for none) and the headers that are not about the body.
-
-    `undo` takes back what was done for a client that has gone before it was answered. A `stream`
-    writes the body instead; it is always called, and cancelled where the server can't wait for it.
+    `exchange` is there where the server is our own.
     """
 
-    status: int
-    body: bytes = b""
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-    media_type: bytes = b"application/json"
-    undo: Callable[[], Awaitable[object]] | None = None
-    stream: Stream | None = None
+    exchange: Exchange | None = None
 
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        query_string: bytes,
+        headers: dict[bytes, bytes],
+        receive: Receive,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.query_string = query_string
+        self.receive = receive
 
-NO_CONTENT = Response(204)
+    @cached_property
+    def parameters(self) -> dict[str, list[str]]:
+        """The parameters of its query."""
+        return parse_query(self.query_string)
 
-
-def warning(*texts: str | None) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the header that tells a client what was done otherwise than it may think, if any."""
-    told = " ".join(text for text in texts if text is not None)
-    return ((b"zaqar-lite-warning", told.encode("ascii", "replace")),) if told else ()
-
-
-class WrongLength(Exception):
-    """The body ended before its Content-Length, or went on after it."""
-
-
-@dataclass
-class Request:
-    """A request: what the ASGI server gave, read where it is needed.
-
-    `headers` has lower-case names; of a repeated header the last value holds. `path_values` are
-    the variable segments of the path, in order; `status` is what was answered, `answered` how many
-    bytes its body had where the framework answered, and `route` the name of the route that did;
-    `streams_since` is when it began to stream, in seconds of `perf_counter`; `waits` how many
-    seconds it may wait for a message. `principal` is who sent it: whoever its headers name where
-    nobody authenticates; with `signed_query` its signature came in the query. `tell` is called
-    with the answer, before it leaves, where the audit trail is told; `address` is where it came
-    from, for that. `end` ends the stream that it is answered with. `listener` is who
-    subscribes where the document names no subscriber: the connection itself.
-
-    It has no slots: what nobody sets costs a request nothing.
-    """
-
-    method: str
-    path: str
-    query_string: bytes
-    headers: dict[bytes, bytes]
-    receive: Receive
-    path_values: tuple[str, ...] = field(init=False, default=())
-    request_id: str = field(init=False, default="")
-    content_length: int = field(init=False, default=0)
-    project: str = field(init=False, default="")
-    client_id: str = field(init=False, default="")
-    status: int = field(init=False, default=0)
-    answered: int = field(init=False, default=0)
-    route: str = field(init=False, default="")
-    streams_since: float = field(init=False, default=0.0)
-    waits: int = field(init=False, default=0)
-    signed_query: bool = field(init=False, default=False)
-    address: str = field(init=False, default="")
-    listener: str = field(init=False, default="")
-    tell: "Callable[[Response], None] | None" = field(init=False, default=None)
-    end: Callable[[], None] | None = field(init=False, default=None)
-    principal: Principal = field(init=False, default=TRUSTED)
-
-    async def body(self) -> bytes:
-        """Read the body: Content-Length bytes; without that header there is none.
-
-        Raises:
-            WrongLength: the client sent fewer, because it went away, or more.
-        """
-        if not self.content_length:
-            return b""
+    async def read(self) -> bytes:
+        """Read the body: Content-Length bytes; without that header there is none."""
+        if not self.size:
+            return await super().read()
         message = await self.receive()
         body: bytes = message.get("body", b"")
         parts, size = [body], len(body)
-        while message.get("more_body") and size <= self.content_length:
+        while message.get("more_body") and size <= self.size:
             message = await self.receive()
             part: bytes = message.get("body", b"")
             parts.append(part)
             size += len(part)
-        if size != self.content_length:
-            raise WrongLength
+        if size != self.size:
+            raise bad_body("The body is not as long as its Content-Length says.")
         return body if len(parts) == 1 else b"".join(parts)
+
+    def tells_gone(self, gone: asyncio.Future[None]) -> bool:
+        """Whether the connection itself lets `gone` be done."""
+        return self.exchange is not None and self.exchange.tell_gone(gone)
+
+    async def gone(self) -> None:
+        """Wait until the client has closed its connection."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+
+def header_list(call: Call, result: Result, body: bytes) -> list[tuple[bytes, bytes]]:
+    """All headers of a result; without a body there is no Content-Type, for 204 no length."""
+    headers = [(b"x-openstack-request-id", call.request_id.encode())]
+    if body or result.stream is not None:
+        headers.append((b"content-type", result.media_type))
+    if result.stream is not None:
+        return [*headers, *result.headers]
+    if result.status not in _NO_CONTENT_STATUSES:
+        headers.append((b"content-length", b"%d" % len(body)))
+    headers.extend(result.headers)
+    return headers
+
+
+async def write(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    """Send an answer to a server that is not ours, in two parts."""
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def parse_query(query_string: bytes) -> dict[str, list[str]]:
+    """All parameters of a query string, by upstream's rules (zaqar-behaviour 1.4).
+
+    Those with empty values are dropped; values split at commas.
+
+    Raises:
+        Refused: 400, there are more than 256; to leave some out would change what is asked for.
+    """
+    if not query_string:
+        return {}
+    found: dict[str, list[str]] = {}
+    pairs = query_string.decode("latin-1").split("&", _MAX_PARAMETERS)
+    if len(pairs) > _MAX_PARAMETERS:
+        raise Refused(
+            400, "Invalid parameter", f"A request may have at most {_MAX_PARAMETERS} parameters."
+        )
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        values = [_decode(part) for part in value.split(",") if part]
+        if values:
+            found.setdefault(_decode(name), []).extend(values)
+    return found
+
+
+def _decode(part: str) -> str:
+    if "%" not in part and "+" not in part:
+        return part
+    return unquote_plus(part)

@@ -1,6 +1,6 @@
 """Which of a project's rates a request counts against, and counting it."""
 
-from zaqar_lite.api.http import Request
+from zaqar_lite.api.call import Call
 from zaqar_lite.api.routes import Route
 from zaqar_lite.domain.identity import Verb
 from zaqar_lite.service.rates import MANAGE, READ, WRITE, Rates
@@ -14,7 +14,7 @@ class Meter:
         kinds = ((route.name, _kind(route)) for route in routes)
         self._kinds = {name: kind for name, kind in kinds if kind is not None}
 
-    def admit(self, request: Request, route: Route) -> None:
+    def admit(self, call: Call, route: Route) -> None:
         """Count a request by what it asks for: a body that is written, or managed by.
 
         Raises:
@@ -22,17 +22,17 @@ class Meter:
         """
         kind = self._kinds.get(route.name)
         if kind is not None:
-            size = 0 if kind == READ else request.content_length
-            self.rates.spend(request.project, kind, size)
+            size = 0 if kind == READ else call.size
+            self.rates.spend(call.project, kind, size)
 
-    def answered(self, request: Request, route: Route, size: int) -> None:
+    def answered(self, call: Call, route: Route, size: int) -> None:
         """Count the bytes that a reader was answered."""
         if size and self._kinds.get(route.name) == READ:
-            self.rates.charge(request.project, READ, size)
+            self.rates.charge(call.project, READ, size)
 
-    def streamed(self, request: Request, size: int) -> None:
+    def streamed(self, call: Call, size: int) -> None:
         """Count the bytes that a stream has written."""
-        self.rates.charge(request.project, READ, size)
+        self.rates.charge(call.project, READ, size)
 
 
 def _kind(route: Route) -> int | None:

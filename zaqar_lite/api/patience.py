@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from zaqar_lite.api import query
-from zaqar_lite.api.http import HttpError, Request
+from zaqar_lite.api.call import Call, Refused
+from zaqar_lite.api.gate import Lasting
+from zaqar_lite.domain.errors import Denied
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.service.waiting import Waiting
 
@@ -16,19 +17,20 @@ T = TypeVar("T")
 class Patience:
     """Ask again until there is an answer, the time is over, or the client has gone."""
 
-    def __init__(self, waiting: Waiting, *, longest: int) -> None:
+    def __init__(self, waiting: Waiting, lasting: Lasting, *, longest: int) -> None:
         self._waiting = waiting
+        self._lasting = lasting
         self._longest = longest
 
-    def seconds(self, found: dict[str, list[str]]) -> int:
+    def seconds(self, call: Call) -> int:
         """How long a request wants to wait; 0 when it does not.
 
         Raises:
-            HttpError: 400, out of range.
+            Refused: 400, out of range.
         """
-        seconds = query.whole(found, "wait", 0)
+        seconds = call.whole("wait", 0)
         if not 0 <= seconds <= self._longest:
-            raise HttpError(
+            raise Refused(
                 400,
                 "Invalid parameter",
                 f"'wait' must be between 0 and {self._longest} seconds; it is {seconds}.",
@@ -37,7 +39,7 @@ class Patience:
 
     async def ask(
         self,
-        request: Request,
+        call: Call,
         queue: QueueRef,
         seconds: int,
         ask: Callable[[], Awaitable[T | None]],
@@ -47,30 +49,47 @@ class Patience:
     ) -> T | None:
         """Ask once, or until there is an answer; None in the end.
 
-        `undo` takes back an answer whose client went while it was made.
+        `undo` takes back an answer whose client went, or was shut out, while it was made. What
+        `reads` takes nothing that could be lost; any other answer is given all the same.
 
         Raises:
             TooMany: too many requests wait already.
+            Refused, Denied: the request would not be let in any more.
         """
         if not seconds:
             return await ask()
-        request.waits = seconds
+        call.waits = seconds
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        async with watched(request, gone):
-            found = await self._waiting.until_found(queue, seconds, ask, gone=gone, reads=reads)
-            if found is not None and gone.done() and undo is not None:
-                await undo(found)
-                return None
-            return found
+        refused: list[Refused | Denied] = []
+
+        def refuse(why: Refused | Denied) -> None:
+            refused.append(why)
+            if not gone.done():
+                gone.set_result(None)
+
+        release = self._lasting.hold(call, refuse)
+        try:
+            async with watched(call, gone):
+                found = await self._waiting.until_found(queue, seconds, ask, gone=gone, reads=reads)
+                if found is not None and gone.done() and undo is not None:
+                    await undo(found)
+                    found = None
+        finally:
+            release()
+        if refused and (found is None or reads):
+            raise refused[0]
+        return found
 
 
 @asynccontextmanager
-async def watched(request: Request, gone: asyncio.Future[None]) -> AsyncIterator[None]:
+async def watched(call: Call, gone: asyncio.Future[None]) -> AsyncIterator[None]:
     """Let `gone` be done once the client has closed its connection."""
+    if call.tells_gone(gone):  # our own server: a task would cost 2 KiB a stream
+        yield
+        return
 
     async def watch() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
+        await call.gone()
         if not gone.done():
             gone.set_result(None)
 

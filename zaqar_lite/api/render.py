@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
@@ -23,6 +24,21 @@ def instant(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def link(path: str, pairs: list[tuple[str, str]]) -> str:
+    """Write a relative link with its parameters percent-encoded."""
+    return path + "?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in pairs)
+
+
+def next_page(path: str, page: Sequence[object], *pairs: tuple[str, str]) -> list[dict[str, str]]:
+    """The links of a page: to the next one, unless there is nothing on this one."""
+    return [{"rel": "next", "href": link(path, list(pairs))}] if page else []
+
+
+def yes_no(value: bool) -> str:
+    """Write a boolean as links do."""
+    return "true" if value else "false"
+
+
 class Renderer:
     """Render messages, with checksums where the server is set to."""
 
@@ -36,27 +52,34 @@ class Renderer:
 
         The href of a claimed message ends with its claim id: clients cut it off there.
         """
-        href = f"{queue_path}/messages/{message.id}"
-        if message.claim_id is not None:
-            href = f"{href}?claim_id={message.claim_id}"
-        shown: dict[str, Any] = {
-            "id": message.id,
-            "href": href,
-            "ttl": message.ttl_ms // 1000,
-            "age": message.age_ms // 1000,
-            "body": orjson.Fragment(message.body),
-        }
-        if self._checksum:
-            self._add_checksum(shown, message.body)
-        if details:
-            shown.update(_details(message))
+        (shown,) = self.messages(queue_path, (message,), details=details)
         return shown
 
     def messages(
         self, queue_path: str, messages: Sequence[Message], *, details: bool = False
     ) -> list[dict[str, Any]]:
-        """A list of messages."""
-        return [self.message(queue_path, message, details=details) for message in messages]
+        """A list of messages; see `message`."""
+        path = f"{queue_path}/messages/"
+        fragment = orjson.Fragment
+        shown: list[dict[str, Any]] = [
+            {
+                "id": one.id,
+                "href": f"{path}{one.id}"
+                if one.claim_id is None
+                else f"{path}{one.id}?claim_id={one.claim_id}",
+                "ttl": one.ttl_ms // 1000,
+                "age": (one.now - one.created_at) // 1000 if one.now > one.created_at else 0,
+                "body": fragment(one.body),
+            }
+            for one in messages
+        ]
+        if self._checksum or details:
+            for document, one in zip(shown, messages, strict=True):
+                if self._checksum:
+                    self._add_checksum(document, one.body)
+                if details:
+                    document.update(_details(one))
+        return shown
 
     def popped(self, message: Message, *, details: bool = False) -> dict[str, Any]:
         """A popped message: upstream's own shape, without an href; see `message` for `details`."""

@@ -1,27 +1,33 @@
-"""The one table of routes: what is served, by which handler, and how it is documented.
+"""The one table of routes: what is served, by which action, and how it is documented.
 
-The dispatcher matches requests by it, FastAPI declares its routes from it (the OpenAPI document),
-the home document and the tests read it. `hot` routes are answered before the framework's
-middleware; the others pass through FastAPI.
+A route stands above the method that is its action, in its noun's module of `api/v2`. The dispatcher
+matches requests by the table, frames name its routes, FastAPI declares them (the OpenAPI document),
+and the tests read it.
 """
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Any, TypeVar
 
-from zaqar_lite.api.http import HttpError, Request, Response
-from zaqar_lite.domain.identity import Access
+from zaqar_lite.api.call import Action, Call, Refused, Result
+from zaqar_lite.domain.identity import Access, Verb
+from zaqar_lite.domain.limits import Limits
 
-Handler = Callable[[Request], Awaitable[Response]]
+A = TypeVar("A", bound=Callable[..., Awaitable[Result]])
 
 INVALID_REQUEST = "Invalid API request"
 INVALID_BODY = "Invalid request body"
 UNABLE_TO_DELETE = "Unable to delete"
+OPENAPI_PATH = "/openapi.json"
 OPEN_PATHS = frozenset(("/", "/livez", "/readyz"))
 """The paths of the public routes: no header is asked for, nobody is asked who they are."""
 NAMING = ("/v2/queues/", "/v2/topics/")
 """What the paths begin with that name a queue or a topic."""
 SMALL_BODY = 4_096
 """Bytes: what a document that is neither messages nor metadata may have."""
+METADATA: Callable[[Limits], int] = attrgetter("max_queue_metadata")
+POST: Callable[[Limits], int] = attrgetter("max_messages_post_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,28 +40,43 @@ class Parameter:
     place: str = "query"
 
 
+DETAILS = Parameter("details", "Flag", "Add what Zaqar's own keys leave out.")
+MARKER = Parameter("marker", "Text", "Where the page before ended; opaque.")
+LIMIT = Parameter("limit", "PageLimit", "How many entries to answer at most.")
+QUEUE_LIMIT = Parameter("limit", "QueueLimit", "How many queues to answer at most.")
+WAIT = Parameter("wait", "Wait", "Seconds to wait while there is nothing.")
+KEY = Parameter("Idempotency-Key", "Key", "A replay of the post gets the first answer.", "header")
+
+
+async def _missing(call: Call) -> Result:
+    raise NotImplementedError(call.path)
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One method of one path.
+    """One method of one path; above a method, that is its action.
 
+    Its name is the method's, and its summary what the docstring says before the first semicolon.
     `access` is what the policy asks of who calls it. `invalid_title` is the title of the errors
     that the domain calls Invalid. `statuses` are the answers that the route itself gives; those of
-    the checks come on top. `body` names the schema of the request's document in `api/schemas.py`,
-    a parameter's `schema` one there too. A route that `needs_store` is 503 until the stores are
-    open. A `plain` one is for tools: it needs no Client-ID and takes any Accept. One that `streams`
-    answers with events, unless it answers an error.
-    `largest_body` is refused before it is read: with 413, or with 400 and `too_large_title` where
-    upstream has that.
+    the checks come on top, so do 503 of the store and 413 of a body. `body` names the schema of the
+    request's document in `api/schemas.py`, `answer` that of what is answered, a parameter's
+    `schema` one there too. A route that `needs_store` is 503 until the stores are open. A `plain`
+    one is for tools: it needs no Client-ID and takes any Accept. One that `streams` answers with
+    events, unless it answers an error. A `hot` one posts or reads messages: whatever it asks of the
+    policy, the audit trail does not take it for a managing act. `framed_by` is the method that
+    answers frames instead, where they are answered otherwise. More than `largest_body`, or what
+    `largest` says of the limits, is refused before it is read: with 413, or with 400 and
+    `too_large_title` where upstream has that.
     """
 
     method: str
     template: str
-    handler: Handler
-    name: str
-    summary: str
-    statuses: tuple[int, ...]
     access: Access
+    statuses: tuple[int, ...]
     parameters: tuple[Parameter, ...] = ()
+    name: str = ""
+    summary: str = ""
     body: str | None = None
     answer: str | None = None
     hot: bool = False
@@ -65,7 +86,18 @@ class Route:
     needs_store: bool = True
     invalid_title: str = INVALID_REQUEST
     largest_body: int = SMALL_BODY
+    largest: Callable[[Limits], int] | None = None
     too_large_title: str | None = None
+    action: Action = _missing
+    framed_by: str = ""
+    framed: Action | None = None
+
+    def __call__(self, method: A) -> A:
+        """Let a method be the action of this route."""
+        summary = self.summary or (method.__doc__ or "").partition("\n")[0].partition(";")[0]
+        named = replace(self, name=self.name or method.__name__, summary=summary.removesuffix("."))
+        vars(method)["routes"] = (named, *vars(method).get("routes", ()))
+        return method
 
     @property
     def names_queue(self) -> bool:
@@ -76,14 +108,76 @@ class Route:
         """Refuse a body of `size` bytes.
 
         Raises:
-            HttpError: it is larger than this route takes.
+            Refused: it is larger than this route takes.
         """
         if size <= self.largest_body:
             return
         description = f"The body has {size} bytes; {self.largest_body} are allowed."
         if self.too_large_title is None:
-            raise HttpError(413, "Request body too large", description)
-        raise HttpError(400, self.too_large_title, description)
+            raise Refused(413, "Request body too large", description)
+        raise Refused(400, self.too_large_title, description)
+
+
+def route(
+    place: str,
+    access: str,
+    statuses: tuple[int, ...],
+    parameters: tuple[Parameter, ...] = (),
+    *,
+    consuming: tuple[str, ...] = (),
+    **fields: Any,  # noqa: ANN401 - those of a route
+) -> Route:
+    """A route to put above its action; `place` is METHOD PATH BODY -> ANSWER, `access` RULE VERB.
+
+    The body and the answer are schemas; a route may have neither.
+    """
+    asked_at, _, answer = place.partition(" -> ")
+    method, template, body = [*asked_at.split(" "), ""][:3]
+    rule, _, verb = access.partition(" ")
+    asked = Access(rule or None, Verb(verb) if verb else None, frozenset(consuming))
+    shown = {"body": body or None, "answer": answer or None, **fields}
+    return Route(method, template, asked, statuses, parameters, **shown)
+
+
+def topic_twin(of: object, **changes: Any) -> Route:  # noqa: ANN401 - fields of a route
+    """A topic's route that is like that of a queue's action, but for `changes`."""
+    queues: Route = vars(of)["routes"][0]
+    changed = {"name": "", "summary": "", "framed_by": "", **changes}
+    return replace(queues, **_on_topic(queues), **changed)
+
+
+def on_topics(routes: Iterable[Route]) -> Iterator[Route]:
+    """The same actions of a topic, under names of their own."""
+    for one in routes:
+        name, summary = f"topic_{one.name}", one.summary.replace("queue", "topic")
+        yield replace(one, template=_on_topic(one)["template"], name=name, summary=summary)
+
+
+def _on_topic(route: Route) -> dict[str, Any]:
+    rule = (route.access.rule or "").replace("queues:", "topics:")
+    template = route.template.replace("/queues", "/topics").replace("{queue_name}", "{topic_name}")
+    return {"template": template, "access": route.access._replace(rule=rule)}
+
+
+def routes_of(actions: object, limits: Limits) -> tuple[Route, ...]:
+    """The routes of an object's methods, in their order."""
+    return tuple(
+        replace(
+            route,
+            action=getattr(actions, name),
+            framed=getattr(actions, route.framed_by) if route.framed_by else None,
+            statuses=(*route.statuses, *_common(route)),
+            largest_body=route.largest(limits) if route.largest else route.largest_body,
+        )
+        for name, method in vars(type(actions)).items()
+        for route in getattr(method, "routes", ())
+    )
+
+
+def _common(route: Route) -> tuple[int, ...]:
+    """The statuses that a route has because of what it is."""
+    takes = route.body is not None and route.too_large_title is None
+    return (*((413,) if takes else ()), *((503,) if route.needs_store else ()))
 
 
 @dataclass(slots=True)

@@ -1,13 +1,13 @@
 """The documents of the API as JSON schemas, for the OpenAPI document."""
 
-from zaqar_lite.api.job_schemas import job_schemas
-from zaqar_lite.api.pool_schemas import pool_schemas
-from zaqar_lite.api.schema import ANY, COUNT, LINKS, TEXT, Schema, list_of, object_of
-from zaqar_lite.api.subscription_schemas import subscription_schemas
+import re
+from typing import Any
+
 from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON, Ended
 from zaqar_lite.domain.groups import MAX_GROUP
 from zaqar_lite.domain.limits import MAX_PROJECT_ID, Limits
 from zaqar_lite.domain.quotas import LARGEST, NAMES, RATES
+from zaqar_lite.domain.subscriptions import MAX_SUBSCRIBER, MIN_TTL
 from zaqar_lite.service.events import LONGEST
 from zaqar_lite.service.identity.keys import (
     LONGEST_LIFE,
@@ -15,324 +15,335 @@ from zaqar_lite.service.identity.keys import (
     MAX_DESCRIPTION,
     MOST_LISTED,
 )
+from zaqar_lite.service.pooling.pool import MAX_TEXT, MAX_WEIGHT
 
-_DEAD_LETTER: Schema = {
-    "anyOf": [
-        {"type": "null"},
-        object_of(
-            ("source", "moved_at", "claim_count"),
-            source=TEXT,
-            moved_at=TEXT,
-            claim_count=COUNT,
-            last_claim_id={"type": ["string", "null"]},
-            last_client_id={"type": ["string", "null"]},
-            reason=TEXT,
-            redriven=COUNT,
-        ),
-    ]
+Schema = dict[str, Any]
+_PROPERTY = re.compile(r"(?P<name>\w+)(?P<needed>!?)(?::(?P<kind>\w+))?(?P<null>\??)")
+_CLOSED: Schema = {"additionalProperties": False}
+
+
+def _text(most: int, least: int = 0) -> Schema:
+    found: Schema = {"type": "string", "maxLength": most}
+    return {**found, "minLength": least} if least else found
+
+
+def _whole(most: int, least: int = 1) -> Schema:
+    return {"type": "integer", "minimum": least, "maximum": most}
+
+
+def _null(schema: Schema) -> Schema:
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+def _enum(*values: object) -> Schema:
+    return {"enum": list(values)}
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+_KINDS: dict[str, Schema] = {
+    "text": {"type": "string"},
+    "count": {"type": "integer", "minimum": 0},
+    "some": {"type": "integer", "minimum": 1},
+    "whole": {"type": "integer"},
+    "number": {"type": "number"},
+    "flag": {"type": "boolean"},
+    "object": {"type": "object"},
+    "any": {},
+    "texts": _list({"type": "string"}),
+    "strings": {"type": "object", "additionalProperties": {"type": "string"}},
+    "counts": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}},
 }
-_ATTEMPT = object_of(
-    ("number", "claimed_at", "ended_at", "outcome", "delay"),
-    number=COUNT,
-    claimed_at=TEXT,
-    ended_at=TEXT,
-    outcome={"enum": [outcome.value for outcome in Ended]},
-    delay=COUNT,
-    reason={"type": ["string", "null"]},
-    detail={"type": ["string", "null"]},
-    client_id={"type": ["string", "null"]},
+
+
+def _object(written: str = "", /, **more: Schema) -> Schema:
+    """An object; each property is written NAME, NAME! where it must be there, with :KIND and ?.
+
+    Without a kind it is a text; with `?` it may be null. `more` are other kinds, by name.
+    """
+    kinds = {**_KINDS, **more}
+    properties, needed = {}, []
+    for one in written.split():
+        found = _PROPERTY.fullmatch(one)
+        assert found is not None, one  # noqa: S101 - all of them are written here
+        name = found["name"]
+        kind = kinds[found["kind"] or "text"]
+        properties[name] = _null(kind) if found["null"] else kind
+        if found["needed"]:
+            needed.append(name)
+    shape: Schema = {"type": "object", "properties": properties}
+    return {**shape, "required": needed} if needed else shape
+
+
+_LINKS = _list(_object("rel! href!"))
+_DEAD_LETTER = _object(
+    "source! moved_at! claim_count!:count last_claim_id:text? last_client_id:text? reason "
+    "redriven:count"
 )
-_MESSAGE = object_of(
-    ("id", "href", "ttl", "age", "body"),
-    id=TEXT,
-    href=TEXT,
-    ttl=COUNT,
-    age=COUNT,
-    body=ANY,
-    checksum=TEXT,
-    claim_count=COUNT,
-    failure_count=COUNT,
-    parked_until={"type": ["string", "null"]},
-    attempts=list_of(_ATTEMPT),
-    created=TEXT,
-    delay_expires={"type": ["string", "null"]},
-    headers={"type": ["object", "null"]},
-    group={"type": ["string", "null"]},
-    dead_letter=_DEAD_LETTER,
+_ATTEMPT = _object(
+    "number!:count claimed_at! ended_at! outcome!:outcome delay!:count reason:text? detail:text? "
+    "client_id:text?",
+    outcome=_enum(*(outcome.value for outcome in Ended)),
 )
-_POPPED = object_of(
-    ("id", "ttl", "age", "body", "claim_id", "claim_count"),
-    id=TEXT,
-    ttl=COUNT,
-    age=COUNT,
-    body=ANY,
-    claim_id={"type": ["string", "null"]},
-    claim_count=COUNT,
-    checksum=TEXT,
+_MESSAGE = _object(
+    "id! href! ttl!:count age!:count body!:any checksum claim_count:count failure_count:count "
+    "parked_until:text? attempts:attempts created delay_expires:text? headers:object? group:text? "
+    "dead_letter:letter",
+    attempts=_list(_ATTEMPT),
+    letter={"anyOf": [{"type": "null"}, _DEAD_LETTER]},
 )
-_KEY_DOCUMENT = object_of(
-    ("id", "project", "grants", "created_at", "expires_at", "disabled"),
-    id=TEXT,
-    project={"type": ["string", "null"]},
-    grants=list_of(TEXT),
-    created_at=TEXT,
-    created_by={"type": ["string", "null"]},
-    expires_at={"type": ["string", "null"]},
-    disabled={"type": "boolean"},
-    description=TEXT,
-)
-_MADE_KEY: Schema = {**_KEY_DOCUMENT, "properties": {**_KEY_DOCUMENT["properties"], "key": TEXT}}
+_MESSAGES = _list(_MESSAGE)
+_POPPED = _object("id! ttl!:count age!:count body!:any claim_id!:text? claim_count!:count checksum")
+_KEY = "id! project!:text? grants!:texts created_at! created_by:text? expires_at!:text? "
+_KEY += "disabled!:flag description"
+_NAMED = _list(_object("name! href! metadata:object"))
 _QUOTAS: Schema = {
-    **object_of(
-        (),
-        **{
-            name: {
-                "type": ["integer", "null"],
-                "minimum": 1 if name in RATES else 0,
-                "maximum": LARGEST,
-            }
-            for name in NAMES
-        },
-    ),
-    "additionalProperties": False,
+    "type": "object",
+    "properties": {
+        name: _null({"type": "integer", "minimum": 1 if name in RATES else 0, "maximum": LARGEST})
+        for name in NAMES
+    },
+    **_CLOSED,
 }
-_USAGE: Schema = {"type": "object", "additionalProperties": {"type": ["integer", "null"]}}
-_END = object_of(("href", "age", "created"), href=TEXT, age=COUNT, created=TEXT)
+_SUBSCRIPTION = _object(
+    "id! source! subscriber! ttl!:count age!:count options!:object confirmed!:flag created "
+    "disabled:object?"
+)
+_JOB = _object(
+    "id! act! order:object state!:state created ended:text? total:count examined:count "
+    "selected!:count done!:count refused!:counts targets:counts rate:number remaining:whole? "
+    "sample:sample error",
+    state=_enum("running", "completed", "cancelled", "failed"),
+    sample=_list({"type": "object"}),
+)
+_SCHEDULE = _object(
+    "name queue body:any ttl:some delay:count headers:strings group cron every:either at time_zone "
+    "start end jitter:either missed:missed catch_up:either overlap:overlap paused:flag",
+    either={"type": ["integer", "string"]},
+    missed=_enum("skip", "one", "all"),
+    overlap=_enum("allow", "skip"),
+)
+_FLAVOR = _object("href! name! pool_list!:texts capabilities:texts")
 
 
 def schemas(limits: Limits) -> dict[str, Schema]:
     """All schemas by name, with the limits of this server."""
-    ttl: Schema = {"type": "integer", "minimum": 60, "maximum": limits.max_message_ttl}
-    delay: Schema = {"type": "integer", "minimum": 0, "maximum": limits.max_message_delay}
-    claim_ttl: Schema = {
-        "type": ["integer", "null"],
-        "minimum": 60,
-        "maximum": limits.max_claim_ttl,
-    }
-    claim_grace: Schema = {
-        "type": ["integer", "null"],
-        "minimum": 60,
-        "maximum": limits.max_claim_grace,
-    }
     return {
         **_parameters(limits),
-        **subscription_schemas(),
-        **job_schemas(),
-        **pool_schemas(),
-        "Error": object_of(("title",), title=TEXT, description=TEXT),
+        **_of_queues(),
+        **_of_messages(limits),
+        **_of_subscriptions(),
+        **_of_jobs(),
+        **_of_projects(),
+        **_of_pools(),
+    }
+
+
+def _of_queues() -> dict[str, Schema]:
+    end = _object("href! age!:count created!")
+    links: dict[str, Schema] = {"links": _LINKS}
+    kinds = _list(_enum("messages", "subscriptions"))
+    change = _object(
+        "op!:op path!:path value:any",
+        op=_enum("add", "remove", "replace"),
+        path={"type": "string", "pattern": "^/metadata/"},
+    )
+    return {
+        "Error": _object("title! description"),
         "Metadata": {"type": "object", "additionalProperties": True},
-        "MetadataPatch": list_of(
-            object_of(
-                ("op", "path"),
-                op={"enum": ["add", "remove", "replace"]},
-                path={"type": "string", "pattern": "^/metadata/"},
-                value=ANY,
+        "MetadataPatch": _list(change),
+        "Queues": _object("queues!:named links!:links count:count", named=_NAMED, **links),
+        "Topics": _object("topics!:named links!:links", named=_NAMED, **links),
+        "TopicStats": _object(
+            "messages!:counts", counts=_object("claimed:count free:count total!:count")
+        ),
+        "Depth": _object(
+            "depth!:count ready!:count delayed!:count claimed!:count oldest_ready_seconds!:seconds",
+            seconds={"type": "number", "minimum": 0},
+        ),
+        "Stats": _object(
+            "messages!:counts recent:recent",
+            counts=_object(
+                "claimed!:count free!:count total!:count ready:count delayed:count oldest:end "
+                "newest:end",
+                end=end,
+            ),
+            recent=_list(_list(_KINDS["count"])),
+        ),
+        "Purge": _object("resource_types!:kinds", kinds=kinds),
+        "Share": _object(
+            "paths:paths methods:methods expires:time?",
+            paths=_list(_enum("messages", "subscriptions", "claims")),
+            methods=_list(_enum("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")),
+            time={"type": "string", "format": "date-time"},
+        ),
+        "SignedUrl": _object("paths!:texts methods!:texts project! expires! signature!"),
+        "History": _object(
+            "messages!:ended links!:links",
+            ended=_list(_object("id! at! attempts!:count consumers:texts")),
+            **links,
+        ),
+    }
+
+
+def _of_messages(limits: Limits) -> dict[str, Schema]:
+    ttl, delay = _whole(limits.max_message_ttl, 60), _whole(limits.max_message_delay, 0)
+    lease: dict[str, Schema] = {
+        "ttl": _null(_whole(limits.max_claim_ttl, 60)),
+        "grace": _null(_whole(limits.max_claim_grace, 60)),
+    }
+    why: dict[str, Schema] = {"reason": _text(MAX_REASON), "detail": _text(MAX_DETAIL)}
+    draft = _object(
+        "body!:any ttl:ttl delay:delay idempotency_key:key headers:strings group:group deliver_at",
+        ttl=ttl,
+        delay=delay,
+        key=_text(128, 1),
+        group=_text(MAX_GROUP, 1),
+    )
+    edit = _object("body:any ttl:ttl delay:delay", ttl=ttl, delay=delay)
+    settling = _object("claim!:claim", claim=_object())
+    settlements = _object(
+        "delete:texts release:release extend:extend dead:dead",
+        release=_list(
+            _object(
+                "id! delay:delay failed:flag reason:reason detail:detail",
+                delay=_whole(limits.max_claim_ttl, 0),
+                **why,
             )
         ),
-        "Queues": object_of(
-            ("queues", "links"),
-            queues=list_of(
-                object_of(("name", "href"), name=TEXT, href=TEXT, metadata={"type": "object"})
-            ),
-            links=LINKS,
-            count=COUNT,
-        ),
-        "Topics": object_of(
-            ("topics", "links"),
-            topics=list_of(
-                object_of(("name", "href"), name=TEXT, href=TEXT, metadata={"type": "object"})
-            ),
-            links=LINKS,
-        ),
-        "TopicStats": object_of(
-            ("messages",),
-            messages=object_of(("total",), claimed=COUNT, free=COUNT, total=COUNT),
-        ),
-        "Depth": object_of(
-            ("depth", "ready", "delayed", "claimed", "oldest_ready_seconds"),
-            depth=COUNT,
-            ready=COUNT,
-            delayed=COUNT,
-            claimed=COUNT,
-            oldest_ready_seconds={"type": "number", "minimum": 0},
-        ),
-        "Stats": object_of(
-            ("messages",),
-            messages=object_of(
-                ("claimed", "free", "total"),
-                claimed=COUNT,
-                free=COUNT,
-                total=COUNT,
-                ready=COUNT,
-                delayed=COUNT,
-                oldest=_END,
-                newest=_END,
-            ),
-            recent=list_of(list_of(COUNT)),
-        ),
-        "Purge": object_of(
-            ("resource_types",), resource_types=list_of({"enum": ["messages", "subscriptions"]})
-        ),
-        "Share": object_of(
-            paths=list_of({"enum": ["messages", "subscriptions", "claims"]}),
-            methods=list_of({"enum": ["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]}),
-            expires={"type": ["string", "null"], "format": "date-time"},
-        ),
-        "SignedUrl": object_of(
-            ("paths", "methods", "project", "expires", "signature"),
-            paths=list_of(TEXT),
-            methods=list_of(TEXT),
-            project=TEXT,
-            expires=TEXT,
-            signature=TEXT,
-        ),
-        "History": object_of(
-            ("messages", "links"),
-            messages=list_of(
-                object_of(
-                    ("id", "at", "attempts"),
-                    id=TEXT,
-                    at=TEXT,
-                    attempts=COUNT,
-                    consumers=list_of(TEXT),
-                )
-            ),
-            links=LINKS,
-        ),
-        "Messages": object_of(
-            ("messages",),
-            messages={
-                **list_of(
-                    object_of(
-                        ("body",),
-                        body=ANY,
-                        ttl=ttl,
-                        delay=delay,
-                        idempotency_key={"type": "string", "minLength": 1, "maxLength": 128},
-                        headers={"type": "object", "additionalProperties": TEXT},
-                        group={"type": "string", "minLength": 1, "maxLength": MAX_GROUP},
-                        deliver_at=TEXT,
-                    )
-                ),
-                "minItems": 1,
-            },
-        ),
-        "Resources": object_of(("resources",), resources=list_of(TEXT), duplicates=list_of(TEXT)),
-        "Edit": {
-            "anyOf": [
-                {
-                    **object_of(body=ANY, ttl=ttl, delay=delay),
-                    "additionalProperties": False,
-                    "minProperties": 1,
-                },
-                {**object_of(("claim",), claim=object_of()), "additionalProperties": False},
-            ]
-        },
-        "Settlements": {
-            **object_of(
-                delete=list_of(TEXT),
-                release=list_of(
-                    object_of(
-                        ("id",),
-                        id=TEXT,
-                        delay={"type": "integer", "minimum": 0, "maximum": limits.max_claim_ttl},
-                        failed={"type": "boolean"},
-                        reason={"type": "string", "maxLength": MAX_REASON},
-                        detail={"type": "string", "maxLength": MAX_DETAIL},
-                    )
-                ),
-                extend=list_of(object_of(("id", "ttl"), id=TEXT, ttl=claim_ttl)),
-                dead=list_of(
-                    object_of(
-                        ("id",),
-                        id=TEXT,
-                        reason={"type": "string", "maxLength": MAX_REASON},
-                        detail={"type": "string", "maxLength": MAX_DETAIL},
-                    )
-                ),
-            ),
-            "additionalProperties": False,
-        },
-        "Settled": object_of(
-            ("results",),
-            results=list_of(
-                object_of(("id", "status"), id=TEXT, status=COUNT, outcome=TEXT, description=TEXT)
-            ),
-        ),
+        extend=_list(_object("id! ttl!:ttl", **lease)),
+        dead=_list(_object("id! reason:reason detail:detail", **why)),
+    )
+    result = _object("id! status!:count outcome description")
+    held: dict[str, Schema] = {"messages": _MESSAGES}
+    return {
+        "Messages": _object("messages!:drafts", drafts={**_list(draft), "minItems": 1}),
+        "Resources": _object("resources!:texts duplicates:texts"),
+        "Edit": {"anyOf": [{**edit, **_CLOSED, "minProperties": 1}, {**settling, **_CLOSED}]},
+        "Settlements": {**settlements, **_CLOSED},
+        "Settled": _object("results!:results", results=_list(result)),
         "Message": _MESSAGE,
-        "MessageList": object_of(("messages",), messages=list_of(_MESSAGE), links=LINKS),
-        "Popped": object_of(("messages",), messages=list_of(_POPPED)),
-        "Ranges": object_of(("ranges",), ranges=list_of(object_of(marker=TEXT, until=TEXT))),
-        "DataKeys": object_of(
-            ("data_keys",),
-            data_keys=list_of(
-                object_of(
-                    ("id", "created_at", "server_key", "current"),
-                    id=TEXT,
-                    created_at=TEXT,
-                    server_key=TEXT,
-                    current={"type": "boolean"},
-                )
-            ),
+        "MessageList": _object("messages!:messages links:links", links=_LINKS, **held),
+        "Popped": _object("messages!:messages", messages=_list(_POPPED)),
+        "Ranges": _object("ranges!:ranges", ranges=_list(_object("marker until"))),
+        "Claim": _object("ttl:ttl grace:grace", **lease),
+        "Claimed": _object("messages!:messages", **held),
+        "ClaimShown": _object("age!:count ttl!:count href! messages!:messages", **held),
+    }
+
+
+def _of_subscriptions() -> dict[str, Schema]:
+    given: dict[str, Schema] = {
+        "subscriber": _text(MAX_SUBSCRIBER, 1),
+        "ttl": {"type": "integer", "minimum": MIN_TTL},
+        "options": _object(
+            "post_data post_headers:strings _retry_policy:object dead_letter_queue events_queue "
+            "from subject"
         ),
-        "Key": _KEY_DOCUMENT,
-        "MadeKey": _MADE_KEY,
-        "Keys": object_of(("keys", "links"), keys=list_of(_KEY_DOCUMENT), links=LINKS),
-        "NewKey": object_of(
-            ("grants",),
-            grants=list_of({"type": "string", "pattern": "^!?[a-z*]+:[a-zA-Z0-9_.*?-]{1,64}$"}),
-            project={"type": ["string", "null"], "minLength": 1, "maxLength": MAX_PROJECT_ID},
-            expires={"type": ["integer", "null"], "minimum": 1, "maximum": LONGEST_LIFE},
-            description={"type": "string", "maxLength": MAX_DESCRIPTION},
+    }
+    return {
+        "Subscription": _object("subscriber!:subscriber ttl:ttl options:options", **given),
+        "SubscriptionChange": _object(
+            "subscriber:subscriber ttl:ttl options:options disabled:off", off=_enum(False), **given
         ),
-        "KeyChange": {
-            **object_of(("disabled",), disabled={"type": "boolean"}),
-            "additionalProperties": False,
-        },
-        "Quota": object_of(
-            ("project", "quotas", "usage"), project=TEXT, quotas=_QUOTAS, usage=_USAGE, own=_QUOTAS
+        "Subscribed": _object("subscription_id! secret"),
+        "SubscriptionShown": _SUBSCRIPTION,
+        "Subscriptions": _object(
+            "subscriptions!:page links!:links", page=_list(_SUBSCRIPTION), links=_LINKS
+        ),
+        "Deliveries": _object(
+            "deliveries!:page links!:links", page=_list({"type": "object"}), links=_LINKS
+        ),
+        "Pinged": _object("outcome! status:whole? milliseconds!:count answer error"),
+        "Replay": _object("from until marker"),
+        "Replayed": _object("replayed!:count marker!:text?"),
+        "SubscriptionSecret": _object("secret!"),
+        "Confirmation": _object("confirmed!:flag token"),
+    }
+
+
+def _of_jobs() -> dict[str, Schema]:
+    return {
+        "Schedule": _SCHEDULE,
+        "Schedules": _object("schedules!:page links!:links", page=_list(_SCHEDULE), links=_LINKS),
+        "Fired": _object("message_id!"),
+        "Job": _object(
+            "ids:texts filter:object dry_run:flag max_per_second:some limit:some to by:whole "
+            "if_due reset:reset delay:count ttl:count force:flag",
+            reset=_enum("counts", "none"),
+        ),
+        "JobShown": _JOB,
+        "Jobs": _object("jobs!:jobs", jobs=_list(_JOB)),
+    }
+
+
+def _of_projects() -> dict[str, Schema]:
+    key = _object("id! created_at! server_key! current!:flag")
+    grant = {"type": "string", "pattern": "^!?[a-z*]+:[a-zA-Z0-9_.*?-]{1,64}$"}
+    usage = {"type": "object", "additionalProperties": {"type": ["integer", "null"]}}
+    return {
+        "DataKeys": _object("data_keys!:keys", keys=_list(key)),
+        "Key": _object(_KEY),
+        "MadeKey": _object(_KEY + " key"),
+        "Keys": _object("keys!:keys links!:links", keys=_list(_object(_KEY)), links=_LINKS),
+        "NewKey": _object(
+            "grants!:grants project:project? expires:expires? description:description",
+            grants=_list(grant),
+            project=_text(MAX_PROJECT_ID, 1),
+            expires=_whole(LONGEST_LIFE),
+            description=_text(MAX_DESCRIPTION),
+        ),
+        "KeyChange": {**_object("disabled!:flag"), **_CLOSED},
+        "KeyOverlap": _object("overlap:overlap?", overlap=_whole(LONGEST_OVERLAP, 0)),
+        "Quota": _object(
+            "project! quotas!:quotas usage!:usage own:quotas", quotas=_QUOTAS, usage=usage
         ),
         "Quotas": _QUOTAS,
-        "KeyOverlap": object_of(
-            overlap={"type": ["integer", "null"], "minimum": 0, "maximum": LONGEST_OVERLAP}
+    }
+
+
+def _of_pools() -> dict[str, Schema]:
+    short, weight = _text(MAX_TEXT), _whole(MAX_WEIGHT, 0)
+    pool = _object("href! name! flavor!:text? uri! weight!:weight options:object", weight=weight)
+    fields = "weight{0}:weight flavor:short options:object"
+    new = _object("uri!:short " + fields.format("!"), short=short, weight=weight)
+    return {
+        "Pool": pool,
+        "Pools": _object("pools!:pools links!:links", pools=_list(pool), links=_LINKS),
+        "NewPool": {**new, **_CLOSED},
+        "PoolChange": _object("uri:short " + fields.format(""), short=short, weight=weight),
+        "Drain": _object(
+            "pool! state!:state started_at! ended_at:text? queues_left!:count "
+            "messages_moved!:count problem:text?",
+            state=_enum("running", "completed"),
         ),
-        "Claim": object_of(ttl=claim_ttl, grace=claim_grace),
-        "Claimed": object_of(("messages",), messages=list_of(_MESSAGE)),
-        "ClaimShown": object_of(
-            ("age", "ttl", "href", "messages"),
-            age=COUNT,
-            ttl=COUNT,
-            href=TEXT,
-            messages=list_of(_MESSAGE),
-        ),
+        "Flavor": _FLAVOR,
+        "Flavors": _object("flavors!:flavors links!:links", flavors=_list(_FLAVOR), links=_LINKS),
+        "NewFlavor": _object("pool_list!:texts capabilities:object"),
     }
 
 
 def _parameters(limits: Limits) -> dict[str, Schema]:
     """The schemas of parameters and headers."""
+    name: Schema = {"type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,64}$"}
     return {
-        "Text": TEXT,
-        "Flag": {"type": "boolean"},
+        "Text": _KINDS["text"],
+        "Flag": _KINDS["flag"],
+        "ListLimit": _KINDS["some"],
         "Key": {"type": "string", "pattern": "^[ -~]{1,128}$"},
-        "QueueName": {
-            "type": "string",
-            "pattern": "^[a-zA-Z0-9_.-]{1,64}$",
-            "not": {"enum": [".", ".."]},
-        },
-        "DeliveryState": {"enum": ["last", "failed"]},
-        "HistoryState": {"enum": ["done", "failed"]},
+        "QueueName": {**name, "not": _enum(".", "..")},
+        "DeliveryState": _enum("last", "failed"),
+        "HistoryState": _enum("done", "failed"),
         "PageLimit": _whole(limits.max_messages_per_page),
         "SubscriptionLimit": _whole(limits.max_subscriptions_per_page),
         "QueueLimit": _whole(limits.max_queues_per_page),
         "ClaimLimit": _whole(limits.max_messages_per_claim_or_pop),
-        "Delay": {"type": "integer", "minimum": 0, "maximum": limits.max_claim_ttl},
-        "StreamSeconds": {"type": "integer", "minimum": 0, "maximum": LONGEST},
-        "StreamStart": {"enum": ["first", "now"]},
-        "Wait": {"type": "integer", "minimum": 0, "maximum": limits.max_wait},
+        "Delay": _whole(limits.max_claim_ttl, 0),
+        "StreamSeconds": _whole(LONGEST, 0),
+        "StreamStart": _enum("first", "now"),
+        "Wait": _whole(limits.max_wait, 0),
         "KeyLimit": _whole(MOST_LISTED),
         "RangeCount": _whole(limits.max_ranges),
     }
-
-
-def _whole(most: int) -> Schema:
-    return {"type": "integer", "minimum": 1, "maximum": most}

@@ -13,7 +13,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from zaqar_lite.api.http import Request
+from zaqar_lite.api.call import Call
 from zaqar_lite.api.routes import Route
 
 if TYPE_CHECKING:
@@ -53,12 +53,12 @@ class RequestTraces:
         shutdown = asyncio.to_thread(self._provider.shutdown)
         await asyncio.wait({asyncio.ensure_future(shutdown)}, timeout=_LONGEST_STOP)
 
-    def begin(self, request: Request) -> Span | None:
-        """Start the span of a request, None where it is not sampled.
+    def begin(self, call: Call) -> Span | None:
+        """Start the span of a call, None where it is not sampled.
 
         The request's own `traceparent` is the span's from then on: the log names it.
         """
-        parent = request.headers.get(b"traceparent")
+        parent = call.headers.get(b"traceparent")
         if parent is None:
             if random() >= self._share:  # noqa: S311 - a sample, no secret
                 return None
@@ -67,32 +67,32 @@ class RequestTraces:
         carrier = {
             name.decode(): value.decode("latin-1")
             for name in _FIELDS
-            if (value := request.headers.get(name)) is not None
+            if (value := call.headers.get(name)) is not None
         }
         span = self._tracer.start_span(
-            request.method,
+            call.method,
             context=_PROPAGATOR.extract(carrier, _ROOT),
             kind=SpanKind.SERVER,
             attributes={
-                "http.request.method": request.method,
-                "url.path": request.path,
-                "zaqar.request_id": request.request_id,
+                "http.request.method": call.method,
+                "url.path": call.path,
+                "zaqar.request_id": call.request_id,
             },
         )
         own: dict[str, str] = {}
         _PROPAGATOR.inject(own, trace.set_span_in_context(span))
-        request.headers[b"traceparent"] = own["traceparent"].encode()
+        call.headers[b"traceparent"] = own["traceparent"].encode()
         return span
 
-    def end(self, span: Span, request: Request, status: int) -> None:
+    def end(self, span: Span, call: Call, status: int) -> None:
         """End the span of a request that was answered."""
-        template = self._templates.get(request.route)
+        template = self._templates.get(call.route)
         if template is not None:
-            span.update_name(f"{request.method} {template}")
+            span.update_name(f"{call.method} {template}")
             span.set_attribute("http.route", template)
         span.set_attribute("http.response.status_code", status)
-        if request.project:
-            span.set_attribute("zaqar.project", request.project)
+        if call.project:
+            span.set_attribute("zaqar.project", call.project)
         if status >= 500:
             span.set_attribute("error.type", str(status))
             span.set_status(Status(StatusCode.ERROR))

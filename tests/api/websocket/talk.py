@@ -40,7 +40,7 @@ class Talk:
         }
         scheme = "wss" if "ssl" in options else "ws"
         url = f"{scheme}://127.0.0.1:{port or server.port}{path}"
-        self._opening = connect(url, compression=None, **options)
+        self._opening = connect(url, compression=None, **{"open_timeout": 60, **options})
         self.socket: ClientConnection
 
     def __enter__(self) -> Self:

@@ -4,6 +4,7 @@ import contextlib
 import socket
 import struct
 import time
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -12,9 +13,15 @@ import pytest
 from websockets import Origin
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from tests.api.conftest import CLIENT_ID, running
 from tests.api.sockets import Raw
 from tests.api.websocket.talk import Talk
 from tests.server import ServerProcess
+from zaqar_lite.api.call import Result
+from zaqar_lite.api.http import Scope
+from zaqar_lite.api.websocket.conversation import Conversation
+from zaqar_lite.main import create_app
+from zaqar_lite.server.loading import load
 
 UNREAD: dict[str, Any] = {"action": None, "body": {}, "headers": {}, "api": "v2"}
 HANDSHAKE = (
@@ -99,6 +106,67 @@ def test_a_field_that_is_nested_deeply_is_answered(talk: Talk, field: str, deep:
         pytest.skip("this client can't write it")
     assert talk.answer().status in (200, 400)
     assert talk.ask("ping_node").status == 204
+
+
+def test_an_answer_that_is_nested_too_deeply_is_told_so(server: ServerProcess) -> None:
+    nested: Any = []
+    for _ in range(260):
+        nested = [nested]
+    with Talk(server) as talk:
+        made = talk.ask("queue_create", queue_name="deep", metadata={"n": nested})
+        assert made.status == 400
+        assert talk.ask("queue_get", queue_name="deep").status == 200
+        assert talk.ask("ping_node").status == 204
+
+
+class Kept:
+    """A connection that keeps what is sent on it."""
+
+    project, lost = "", False
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.on_lost: Callable[[], None] = self.sent.clear
+
+    def send(self, data: bytes, *, binary: bool) -> bool:
+        """Keep a frame."""
+        self.sent.append(data)
+        return binary or True
+
+    def close(self, code: int, reason: str) -> None:
+        """Nobody closes it."""
+        raise AssertionError(code, reason)
+
+    def close_at(self, seconds: float | None, code: int, reason: str) -> None:
+        """Nobody logs in."""
+        raise AssertionError(seconds, code, reason)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("binary", [False, True])
+async def test_a_result_is_not_written_beside_its_frame(
+    binary: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts: list[bytes] = []
+    text = Result.text
+
+    def count(result: Result) -> bytes:
+        texts.append(text(result))
+        return texts[-1]
+
+    monkeypatch.setattr(Result, "text", count)
+    app = create_app(load(environment={}, overrides={"store": "memory://"}))
+    async with running(app):
+        assert app.sockets is not None
+        kept = Kept()
+        scope: Scope = {"path": "/v2/ws", "headers": (), "client": None}
+        conversation = app.sockets.open(kept, scope)
+        assert isinstance(conversation, Conversation)
+        asked = {"action": "queue_list", "headers": {"Client-ID": CLIENT_ID, "X-Project-ID": "p"}}
+        frame = msgspec.msgpack.encode(asked) if binary else msgspec.json.encode(asked)
+        await conversation.hear(frame, binary=binary)
+    assert b"queues" in kept.sent[0]
+    assert texts == []
 
 
 def test_a_frame_that_is_too_large_ends_the_connection(server: ServerProcess) -> None:

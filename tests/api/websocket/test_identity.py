@@ -3,11 +3,9 @@
 An action that is new is in here by itself: who has not its verb must be denied.
 """
 
-import json
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
@@ -19,22 +17,21 @@ from tests.api.test_matrix import GIVE_AWAY, OPERATORS_ONLY, VERBS
 from tests.api.websocket.talk import Answer, Talk
 from tests.keystone import Keystone
 from tests.server import ServerProcess
-from zaqar_lite.api.websocket.actions import Action, Kind, Place
-from zaqar_lite.api.websocket.hosting import SocketHost
-from zaqar_lite.api.websocket.making import Served
+from zaqar_lite.api.websocket.actions import Asked, Served
+from zaqar_lite.api.websocket.conversation import SocketHost
 from zaqar_lite.domain.identity import Verb
-from zaqar_lite.loading import load
 from zaqar_lite.main import create_app
+from zaqar_lite.server.loading import load
 
 OPERATORS_ONLY = OPERATORS_ONLY | {"check_node_health"}
 NOT_AUTHENTIFIED = {"error": "Not authentified."}
-VALUES: dict[Kind, Any] = {
-    Kind.TEXT: "orders",
-    Kind.WHOLE: 1,
-    Kind.FLAG: True,
-    Kind.TEXTS: ["x"],
-    Kind.OBJECT: {},
-    Kind.LIST: [{"body": 1}],
+VALUES: dict[str, Any] = {
+    "text": "orders",
+    "whole": 1,
+    "flag": True,
+    "texts": ["x"],
+    "object": {},
+    "list": [{"body": 1}],
 }
 CLOSED_TO_ALL = 403
 
@@ -42,7 +39,7 @@ CLOSED_TO_ALL = 403
 class Shot(NamedTuple):
     """A frame of the matrix: its action, its body, and the verb that it needs."""
 
-    action: Action
+    action: Asked
     body: dict[str, Any]
     verb: Verb | None
     operators_only: bool
@@ -59,15 +56,15 @@ def shots() -> Iterator[Shot]:
 
 
 def _shots(served: Served) -> Iterator[Shot]:
-    action, access = served.action, served.route.access
-    body = {field.name: VALUES[field.kind] for field in action.fields if field.required}
+    action, access = served.asked, served.route.access
+    body = {field.name: VALUES[field.kind] for field in served.fields if field.required}
     special = served.route.name in OPERATORS_ONLY or action.name in OPERATORS_ONLY
     if action.listens:
         body["subscriber"] = "http://example.org/"
     if action.name != "message_delete_many":
         yield Shot(action, body, access.verb, special)
-    for field in action.fields:
-        if field.place is Place.QUERY and (field.target or field.name) in access.consuming:
+    for field in served.fields:
+        if field.target in served.parameters & access.consuming:
             more = {**body, field.name: VALUES[field.kind]}
             yield Shot(action, more, Verb.RECEIVE, special)
 
@@ -118,14 +115,18 @@ class Guarded:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """A server that asks for a key."""
-    file = tmp_path_factory.mktemp("keys") / "admin.key"
+    """A server that asks for a key, or for a token of an issuer."""
+    folder = tmp_path_factory.mktemp("keys")
+    file = folder / "admin.key"
     env = {
+        "ZAQAR_LITE_JWT_ISSUER": tokens.ISSUER,
+        "ZAQAR_LITE_JWT_AUDIENCE": "zaqar-lite",
+        "ZAQAR_LITE_JWT_KEYS": str(tokens.keys_file(folder)),
         "ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "secret" * 6,
         "ZAQAR_LITE_MAX_FAILED_LOGINS": "1000000",
         "ZAQAR_LITE_POOLING": "true",
     }
-    options = ("--auth", "keys", "--admin-mode", "--admin-key-file", str(file))
+    options = ("--auth", "keys,jwt", "--admin-mode", "--admin-key-file", str(file))
     with ServerProcess("memory://", *options, env=env).start(ready=401) as server:
         yield Guarded(server, file.read_text().strip())
 
@@ -176,10 +177,13 @@ def test_who_is_not_known_is_told_nothing(guarded: Guarded, state: str) -> None:
             assert (answer.status, answer.body) == (403, NOT_AUTHENTIFIED), shot
 
 
+@pytest.mark.parametrize("kind", ["key", "jwt"])
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_opens_its_actions_and_no_other(guarded: Guarded, verb: str) -> None:
+def test_a_verb_opens_its_actions_and_no_other(guarded: Guarded, verb: str, kind: str) -> None:
+    grants = [f"{verb}:*"]
     with guarded.talk() as talk:
-        assert login(talk, guarded.key(f"{verb}:*")).status == 200
+        own = guarded.key(*grants) if kind == "key" else tokens.token(grants=grants)
+        assert login(talk, own).status == 200
         for shot in SHOTS:
             answer = fire(talk, shot)
             may = shot.verb is None or shot.verb.value == verb
@@ -324,46 +328,33 @@ def test_a_token_of_keystone_opens_what_its_role_does() -> None:
                 assert closed.value.rcvd.code == 4003
 
 
-def test_a_jwt_opens_what_its_grants_do_until_it_ends(tmp_path: Path) -> None:
-    file = tmp_path / "jwks.json"
-    file.write_text(json.dumps(tokens.published(ec=tokens.EC_KEY)))
-    env = {
-        "ZAQAR_LITE_JWT_ISSUER": tokens.ISSUER,
-        "ZAQAR_LITE_JWT_AUDIENCE": "zaqar-lite",
-        "ZAQAR_LITE_JWT_KEYS": str(file),
-        "ZAQAR_LITE_JWT_GRANTS_CLAIM": "zaqar",
-    }
-    with ServerProcess("memory://", "--auth", "jwt", env=env).start(ready=401) as server:
-        with Talk(server, project="p") as talk:
-            for wrong in (
-                tokens.token(tokens.OTHER),
-                tokens.token(iss="https://other.example.org"),
-                tokens.token(exp=tokens.in_seconds(-120), iat=tokens.in_seconds(-600)),
-                tokens.token(None, None, "none"),
-            ):
-                assert login(talk, wrong).status == 401
-                assert talk.ask("queue_list").body == NOT_AUTHENTIFIED
-            mine = tokens.token(zaqar=["send:orders*", "read:orders*"])
-            assert login(talk, mine, **{"X-Project-ID": "other"}).status == 403
-            answer = login(talk, mine)
-            assert (answer.status, answer.body) == (200, {"message": "Authentified."})
-            assert mine not in str(answer.request)
-            assert (
-                talk.ask("message_post", queue_name="orders", messages=[{"body": 1}]).status < 300
-            )
-            assert (
-                len(talk.ask("message_list", queue_name="orders", echo=True).body["messages"]) == 1
-            )
-            assert is_denied(talk.ask("claim_create", queue_name="orders"))
-            assert is_denied(talk.ask("message_list", queue_name="others"))
-            assert is_denied(talk.ask("queue_list", {"X-Project-ID": "other"}))
-            short = tokens.token(zaqar=["*:*"], exp=tokens.in_seconds(2))
-            assert login(talk, short).status == 200
-            assert talk.ask("queue_list").status == 200
-            with pytest.raises(ConnectionClosed) as closed:
-                talk.read(90)
-            assert closed.value.rcvd is not None
-            assert closed.value.rcvd.code == 4003
+def test_a_jwt_opens_what_its_grants_do_until_it_ends(guarded: Guarded) -> None:
+    with guarded.talk() as talk:
+        for wrong in (
+            tokens.token(tokens.OTHER),
+            tokens.token(iss="https://other.example.org"),
+            tokens.token(exp=tokens.in_seconds(-120), iat=tokens.in_seconds(-600)),
+            tokens.token(None, None, "none"),
+        ):
+            assert login(talk, wrong).status == 401
+            assert talk.ask("queue_list").body == NOT_AUTHENTIFIED
+        mine = tokens.token(grants=["send:orders*", "read:orders*"])
+        assert login(talk, mine, **{"X-Project-ID": "other"}).status == 403
+        answer = login(talk, mine)
+        assert (answer.status, answer.body) == (200, {"message": "Authentified."})
+        assert mine not in str(answer.request)
+        assert talk.ask("message_post", queue_name="orders-7", messages=[{"body": 1}]).status < 300
+        assert len(talk.ask("message_list", queue_name="orders-7", echo=True).body["messages"]) == 1
+        assert is_denied(talk.ask("claim_create", queue_name="orders-7"))
+        assert is_denied(talk.ask("message_list", queue_name="others"))
+        assert is_denied(talk.ask("queue_list", {"X-Project-ID": "other"}))
+        short = tokens.token(grants=["*:*"], exp=tokens.in_seconds(2))
+        assert login(talk, short).status == 200
+        assert talk.ask("queue_list").status == 200
+        with pytest.raises(ConnectionClosed) as closed:
+            talk.read(90)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 4003
 
 
 def test_who_never_says_who_it_is_is_sent_away() -> None:

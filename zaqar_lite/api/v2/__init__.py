@@ -1,1 +1,1 @@
-"""The handlers of the v2 API, one module a resource."""
+"""The actions of the v2 API, one module a resource."""

@@ -2,27 +2,30 @@
 
 from typing import TYPE_CHECKING, Any
 
-from zaqar_lite.api.http import Request, Response
-from zaqar_lite.api.render import instant, to_json
+from zaqar_lite.api.call import Call, Result
+from zaqar_lite.api.render import instant
+from zaqar_lite.api.routes import route
 
 if TYPE_CHECKING:
     from zaqar_lite.service.encryption.vault import Vault
 
 
-class EncryptionHandlers:
-    """The handlers of `/v2/data-keys`."""
+class EncryptionActions:
+    """The actions of `/v2/data-keys`."""
 
     def __init__(self, vault: "Vault") -> None:
         self._vault = vault
 
-    async def list_keys(self, request: Request) -> Response:
-        """List the project's data keys by age; none is shown itself."""
-        return Response(200, to_json(await self._shown(request.project)))
+    @route("GET /v2/data-keys -> DataKeys", "data_keys:get_all admin", (200,))
+    async def list_data_keys(self, call: Call) -> Result:
+        """List the keys that seal a project's messages; none is shown itself."""
+        return Result(200, await self._shown(call.project))
 
-    async def rotate(self, request: Request) -> Response:
-        """Make a data key, which seals what is posted from now on."""
-        await self._vault.rotate(request.project)
-        return Response(201, to_json(await self._shown(request.project)))
+    @route("POST /v2/data-keys -> DataKeys", "data_keys:rotate admin", (201, 409, 413))
+    async def rotate_data_key(self, call: Call) -> Result:
+        """Seal a project's messages with a new key."""
+        await self._vault.rotate(call.project)
+        return Result(201, await self._shown(call.project))
 
     async def _shown(self, project: str) -> dict[str, Any]:
         keys = await self._vault.list_keys(project)

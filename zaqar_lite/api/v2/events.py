@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 
-from zaqar_lite.api import query
-from zaqar_lite.api.checks import EVENT_STREAM, queue_of
-from zaqar_lite.api.http import HttpError, Request, Response, Write
+from zaqar_lite.api.call import Call, Refused, Result, Write
+from zaqar_lite.api.checks import EVENT_STREAM
 from zaqar_lite.api.patience import watched
 from zaqar_lite.api.render import Renderer, to_json
+from zaqar_lite.api.routes import DETAILS, Parameter, route
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.service.events import LONGEST, Event, Events, Stream
 
@@ -25,8 +25,8 @@ _ANY_ORIGIN = (b"access-control-allow-origin", b"*")
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
-class EventHandlers:
-    """The handler of `/v2/queues/{queue_name}/events`."""
+class EventActions:
+    """The action of `/v2/queues/{queue_name}/events`."""
 
     def __init__(self, events: Events, renderer: Renderer) -> None:
         self._events = events
@@ -38,26 +38,41 @@ class EventHandlers:
         for task in self._blocked:
             task.cancel()
 
-    async def follow(self, request: Request) -> Response:
-        """Stream the messages of a queue."""
-        found = query.parameters(request)
-        echo = query.boolean(found, "echo")
-        details = query.boolean(found, "details")
-        include_delayed = query.boolean(found, "include_delayed")
-        seconds = _seconds(request, query.whole(found, "seconds", LONGEST))
-        start = query.text(found, "start")
+    @route(
+        "GET /v2/queues/{queue_name}/events",
+        "messages:events read",
+        (200, 404, 429),
+        (
+            Parameter("marker", "Text", "The event, or the message, to begin behind."),
+            Parameter("start", "StreamStart", "'first' or 'now'; without a marker."),
+            Parameter("seconds", "StreamSeconds", "How long the stream lasts at most."),
+            Parameter("echo", "Flag", "Show your own messages too."),
+            Parameter("include_delayed", "Flag", "Show delayed messages at once."),
+            DETAILS,
+            Parameter("Last-Event-ID", "Text", "As the marker, before it.", "header"),
+        ),
+        hot=True,
+        streams=True,
+    )
+    async def stream_events(self, call: Call) -> Result:
+        """Stream a queue's messages."""
+        echo = call.flag("echo")
+        details = call.flag("details")
+        include_delayed = call.flag("include_delayed")
+        seconds = _seconds(call, call.whole("seconds", LONGEST))
+        start = call.text("start")
         if start not in (None, "first", "now"):
-            raise HttpError(400, "Invalid parameter", "'start' must be 'first' or 'now'.")
-        last = request.headers.get(b"last-event-id", b"").decode("latin-1")
-        queue = queue_of(request)
-        request.waits = seconds
+            raise Refused(400, "Invalid parameter", "'start' must be 'first' or 'now'.")
+        last = call.headers.get(b"last-event-id", b"").decode("latin-1")
+        queue = call.queue
+        call.waits = seconds
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        request.end = partial(_end, gone)
+        call.end = partial(_end, gone)
         stream = await self._events.open(
             queue,
-            marker=last or query.text(found, "marker"),
+            marker=last or call.text("marker"),
             from_now=start == "now",
-            exclude_client_id=None if echo else request.client_id,
+            exclude_client_id=None if echo else call.client_id,
             include_delayed=include_delayed,
             gone=gone,
         )
@@ -66,13 +81,13 @@ class EventHandlers:
         async def run(write: Write) -> None:
             writer = _Writer(write, self._blocked, self._renderer, path, details=details)
             try:
-                async with watched(request, gone):
+                async with watched(call, gone):
                     await self._run(stream, writer, seconds, gone)
             finally:
                 await stream.leave()
 
-        headers = (*_HEADERS, _ANY_ORIGIN) if request.signed_query else _HEADERS
-        return Response(200, b"", headers, EVENT_STREAM, stream=run)
+        headers = (*_HEADERS, _ANY_ORIGIN) if call.signed_query else _HEADERS
+        return Result(200, b"", headers, EVENT_STREAM, stream=run)
 
     async def _run(
         self, stream: Stream, writer: "_Writer", seconds: int, gone: asyncio.Future[None]
@@ -161,25 +176,23 @@ def _end(gone: asyncio.Future[None]) -> None:
         gone.set_result(None)
 
 
-def _seconds(request: Request, wanted: int) -> int:
-    """How long a stream lasts: as asked, but no longer than the credential of its request.
+def _seconds(call: Call, wanted: int) -> int:
+    """How long a stream lasts: as asked, but no longer than the credential of its call.
 
     Raises:
-        HttpError: 400, out of range.
+        Refused: 400, out of range.
     """
     if not 0 <= wanted <= LONGEST:
-        raise HttpError(
-            400,
-            "Invalid parameter",
-            f"'seconds' must be between 0 and {LONGEST}; it is {wanted}.",
+        raise Refused(
+            400, "Invalid parameter", f"'seconds' must be between 0 and {LONGEST}; it is {wanted}."
         )
     now = datetime.now(UTC)
-    expires = request.headers.get(b"url-expires")
-    if expires is not None and b"url-signature" in request.headers:
+    expires = call.headers.get(b"url-expires")
+    if expires is not None and b"url-signature" in call.headers:
         until = datetime.fromisoformat(expires.decode("latin-1"))
         until = until.replace(tzinfo=UTC) if until.tzinfo is None else until
         wanted = min(wanted, max(int((until - now).total_seconds()), 0))
-    expires_at = request.principal.expires_at
+    expires_at = call.principal.expires_at
     if expires_at is not None:
         wanted = min(wanted, max(expires_at // 1_000 - int(now.timestamp()), 0))
     return wanted

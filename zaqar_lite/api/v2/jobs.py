@@ -1,14 +1,18 @@
 """Jobs: put many dead letters back; cancel, move or fire many delayed messages."""
 
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.checks import queue_of
-from zaqar_lite.api.http import NO_CONTENT, Request, Response
-from zaqar_lite.api.render import instant, to_json
-from zaqar_lite.domain.errors import NotFound
+from zaqar_lite.api.call import NO_CONTENT, Call, Result
+from zaqar_lite.api.render import instant
+from zaqar_lite.api.routes import Route, route
+from zaqar_lite.api.v2.messages import if_due
+from zaqar_lite.domain.errors import DueChanged, NotFound
+from zaqar_lite.service.bulk import DUE_CHANGED
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.job import Job, JobAct, Order
 from zaqar_lite.service.jobs import Jobs
@@ -16,38 +20,60 @@ from zaqar_lite.service.jobs import Jobs
 _decoder = msgspec.json.Decoder(Order)
 
 
-class JobHandlers:
-    """The handlers under `/v2/queues/{queue_name}/redrives` and `.../delayed/{act}`."""
+class JobActions:
+    """The actions under `/v2/queues/{queue_name}/redrives` and `.../delayed/{act}`."""
 
     def __init__(self, jobs: Jobs, authority: Authority) -> None:
         self._jobs = jobs
         self._authority = authority
 
-    async def begin(self, request: Request) -> Response:
-        """Begin a job; few ids are acted on at once."""
-        act = _act(request)
-        order = documents.decode(_decoder, await documents.read(request))
+    @route(
+        "POST /v2/queues/{queue_name}/redrives Job -> JobShown",
+        "jobs:redrive manage",
+        (200, 202, 404, 409, 412),
+        largest_body=65_536,
+    )
+    async def begin_redrive(self, call: Call) -> Result:
+        """Begin to redrive; few ids are acted on at once."""
+        act = _act(call)
+        order = documents.decode(_decoder, await call.read())
         if act is JobAct.REDRIVE:
-            self._authority.check_target(request.principal, order.to)
-        job = await self._jobs.begin(queue_of(request), act, order)
+            self._authority.check_target(call.principal, order.to)
+        due = if_due(call)  # where it is no move, that is refused as in the document
+        if due is not None:
+            order.if_due = instant(due)
+        job = await self._jobs.begin(call.queue, act, order)
         if job.is_over():
-            return Response(200, to_json(self._shown(job)))
-        location = (b"location", f"{request.path}/{job.id}".encode())
-        return Response(202, to_json(self._shown(job)), (location,))
+            if due is not None and not job.done and set(job.refused) == {DUE_CHANGED}:
+                raise DueChanged(*order.ids or ())
+            return Result(200, self._shown(job))
+        location = (b"location", f"{call.path}/{job.id}".encode())
+        return Result(202, self._shown(job), (location,))
 
-    async def list_jobs(self, request: Request) -> Response:
-        """List the jobs of a kind."""
-        jobs = await self._jobs.list_jobs(queue_of(request), _act(request))
-        return Response(200, to_json({"jobs": [self._shown(job) for job in jobs]}))
+    @route("GET /v2/queues/{queue_name}/redrives -> Jobs", "jobs:list_redrives read", (200, 404))
+    async def list_redrives(self, call: Call) -> Result:
+        """List the jobs that redrive."""
+        jobs = await self._jobs.list_jobs(call.queue, _act(call))
+        return Result(200, {"jobs": [self._shown(job) for job in jobs]})
 
-    async def get(self, request: Request) -> Response:
-        """Show a job."""
-        job = await self._jobs.get(queue_of(request), _act(request), request.path_values[-1])
-        return Response(200, to_json(self._shown(job)))
+    @route(
+        "GET /v2/queues/{queue_name}/redrives/{job_id} -> JobShown",
+        "jobs:show_redrive read",
+        (200, 404),
+    )
+    async def show_redrive(self, call: Call) -> Result:
+        """Show a job to redrive."""
+        job = await self._jobs.get(call.queue, _act(call), call.path_values[-1])
+        return Result(200, self._shown(job))
 
-    async def cancel(self, request: Request) -> Response:
-        """Let a job do nothing more."""
-        await self._jobs.cancel(queue_of(request), _act(request), request.path_values[-1])
+    @route(
+        "DELETE /v2/queues/{queue_name}/redrives/{job_id}",
+        "jobs:cancel_redrive manage",
+        (204, 404, 409),
+    )
+    async def cancel_redrive(self, call: Call) -> Result:
+        """Cancel a job to redrive."""
+        await self._jobs.cancel(call.queue, _act(call), call.path_values[-1])
         return NO_CONTENT
 
     def _shown(self, job: Job) -> dict[str, Any]:
@@ -68,7 +94,7 @@ class JobHandlers:
             "examined": job.examined,
             "selected": job.selected,
             "done": job.done,
-            "refused": job.refused,
+            "refused": {reason: count for reason, count in job.refused.items() if count > 0},
             "rate": round(job.done / seconds, 1),
             "remaining": None
             if job.is_over() or not job.examined
@@ -83,9 +109,23 @@ class JobHandlers:
         return shown
 
 
-def _act(request: Request) -> JobAct:
+def delayed_twins(routes: Iterable[Route]) -> Iterator[Route]:
+    """The same acts on what is delayed, under names of their own."""
+    for one in routes:
+        yield replace(
+            one,
+            template=one.template.replace("redrives", "delayed/{act}"),
+            name=one.name.replace("redrive", "delayed_act"),
+            summary=one.summary.replace("redrive", "act on delayed messages"),
+            access=one.access._replace(
+                rule=(one.access.rule or "").replace("redrive", "delayed_act")
+            ),
+        )
+
+
+def _act(call: Call) -> JobAct:
     """What the path asks for."""
-    parts = request.path.split("/")
+    parts = call.path.split("/")
     if parts[4] == "redrives":
         return JobAct.REDRIVE
     if parts[5] in ("cancel", "move", "fire"):

@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from zaqar_lite.api import documents, query
-from zaqar_lite.api.http import NO_CONTENT, Request, Response
-from zaqar_lite.api.render import instant, to_json
+from zaqar_lite.api import documents
+from zaqar_lite.api.call import NO_CONTENT, Call, Result
+from zaqar_lite.api.render import instant, next_page
+from zaqar_lite.api.routes import MARKER, Parameter, route
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.service.identity.keys import MOST_LISTED, Key, Keys
@@ -13,15 +14,16 @@ DEFAULT_LIMIT = 20
 DEFAULT_OVERLAP = 86_400
 
 
-class KeyHandlers:
-    """The handlers under `/v2/keys`."""
+class KeyActions:
+    """The actions under `/v2/keys`."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
 
-    async def create(self, request: Request) -> Response:
-        """Make a key, whose text is in this answer and nowhere else."""
-        document = documents.parse_object(await documents.read(request))
+    @route("POST /v2/keys NewKey -> MadeKey", "keys:create admin", (201, 403), largest_body=16_384)
+    async def create_key(self, call: Call) -> Result:
+        """Create a key."""
+        document = await documents.sent_object(call)
         grants = document.get("grants")
         if not isinstance(grants, list) or not all(isinstance(text, str) for text in grants):
             raise Invalid("'grants' must be a list of grants, such as [\"send:orders*\"].")
@@ -29,83 +31,87 @@ class KeyHandlers:
         if not isinstance(description, str):
             raise Invalid("'description' must be a text.")
         key, text = await self._keys.create(
-            request.principal,
-            _project(request, document),
+            call.principal,
+            _project(call, document),
             grants,
             expires_in=documents.integer(document, "expires"),
             description=description,
         )
         return _made(key, text)
 
-    async def list_keys(self, request: Request) -> Response:
-        """List the keys of a project, or those that are bound to none."""
-        found = query.parameters(request)
-        limit = query.whole(found, "limit", DEFAULT_LIMIT)
-        if not 1 <= limit <= MOST_LISTED:
-            raise Invalid(f"Limit must be at least 1 and no greater than {MOST_LISTED}.")
+    @route(
+        "GET /v2/keys -> Keys",
+        "keys:get_all admin",
+        (200, 403),
+        (MARKER, Parameter("limit", "KeyLimit", "How many keys to answer at most.")),
+    )
+    async def list_keys(self, call: Call) -> Result:
+        """List keys."""
+        limit = call.limit(DEFAULT_LIMIT, MOST_LISTED)
         keys = await self._keys.list_keys(
-            request.principal,
-            request.project or None,
-            marker=query.text(found, "marker"),
-            limit=limit,
+            call.principal, call.project or None, marker=call.text("marker"), limit=limit
         )
-        links = []
-        if keys:
-            pairs = [("limit", str(limit)), ("marker", keys[-1].id)]
-            links = [{"rel": "next", "href": query.link("/v2/keys", pairs)}]
-        return Response(200, to_json({"keys": [_shown(key) for key in keys], "links": links}))
+        marker = keys[-1].id if keys else ""
+        links = next_page("/v2/keys", keys, ("limit", str(limit)), ("marker", marker))
+        return Result(200, {"keys": [_shown(key) for key in keys], "links": links})
 
-    async def get(self, request: Request) -> Response:
-        """Show a key without its secret."""
-        return Response(200, to_json(_shown(await self._keys.get(*_named(request)))))
+    @route("GET /v2/keys/{key_id} -> Key", "keys:get admin", (200, 403, 404))
+    async def show_key(self, call: Call) -> Result:
+        """Show a key."""
+        return Result(200, _shown(await self._keys.get(*_named(call))))
 
-    async def change(self, request: Request) -> Response:
+    @route("PATCH /v2/keys/{key_id} KeyChange -> Key", "keys:update admin", (200, 403, 404))
+    async def change_key(self, call: Call) -> Result:
         """Disable a key, or let it work again."""
-        document = documents.parse_object(await documents.read(request))
+        document = await documents.sent_object(call)
         disabled = document.get("disabled")
         if not isinstance(disabled, bool) or len(document) != 1:
             raise Invalid('The document is {"disabled": true} or {"disabled": false}.')
-        maker, key_id = _named(request)
+        maker, key_id = _named(call)
         key = await self._keys.set_disabled(maker, key_id, disabled)
-        return Response(200, to_json(_shown(key)))
+        return Result(200, _shown(key))
 
-    async def rotate(self, request: Request) -> Response:
-        """Make a key like this one, which ends after an overlap."""
+    @route(
+        "POST /v2/keys/{key_id}/rotate KeyOverlap -> MadeKey", "keys:rotate admin", (201, 403, 404)
+    )
+    async def rotate_key(self, call: Call) -> Result:
+        """Make a key like this one, which then ends."""
         overlap: int | None = None
-        if request.content_length:
-            document = documents.parse_object(await documents.read(request))
+        if call.size:
+            document = await documents.sent_object(call)
             overlap = documents.integer(document, "overlap")
         key, text = await self._keys.rotate(
-            *_named(request), overlap=DEFAULT_OVERLAP if overlap is None else overlap
+            *_named(call), overlap=DEFAULT_OVERLAP if overlap is None else overlap
         )
         return _made(key, text)
 
-    async def delete(self, request: Request) -> Response:
+    @route("DELETE /v2/keys/{key_id}", "keys:delete admin", (204, 403))
+    async def delete_key(self, call: Call) -> Result:
         """Delete a key."""
-        await self._keys.delete(*_named(request))
+        await self._keys.delete(*_named(call))
         return NO_CONTENT
 
 
-def _named(request: Request) -> tuple[Principal, str]:
+def _named(call: Call) -> tuple[Principal, str]:
     """Who asks, and for which key."""
-    return request.principal, request.path_values[0]
+    return call.principal, call.path_values[0]
 
 
-def _project(request: Request, document: dict[str, Any]) -> str | None:
+def _project(call: Call, document: dict[str, Any]) -> str | None:
     """The project of a new key: the document's, else the request's; null is for no project."""
     if "project" not in document:
-        if not request.project:
+        if not call.project:
             raise Invalid("Name the 'project' of the key; null makes an operator's, for all.")
-        return request.project
+        return call.project
     project = document["project"]
     if project is not None and not isinstance(project, str):
         raise Invalid("'project' must be a text, or null.")
     return project
 
 
-def _made(key: Key, text: str) -> Response:
+def _made(key: Key, text: str) -> Result:
     location = (b"location", f"/v2/keys/{key.id}".encode())
-    return Response(201, to_json({**_shown(key), "key": text}), (location,))
+    return Result(201, {**_shown(key), "key": text}, (location,))
 
 
 def _shown(key: Key) -> dict[str, Any]:

@@ -2,17 +2,31 @@
 
 from collections.abc import Sequence
 
-from zaqar_lite.api import documents, query
-from zaqar_lite.api.checks import queue_of
-from zaqar_lite.api.http import NO_CONTENT, HttpError, Request, Response, warning
+from zaqar_lite.api import documents
+from zaqar_lite.api.call import NO_CONTENT, Call, Headers, Refused, Result, warning
 from zaqar_lite.api.patience import Patience
-from zaqar_lite.api.render import Renderer, to_json
-from zaqar_lite.api.v2.settling import SettlingHandlers
+from zaqar_lite.api.render import Renderer, instant, link, yes_no
+from zaqar_lite.api.routes import (
+    DETAILS,
+    INVALID_REQUEST,
+    KEY,
+    LIMIT,
+    MARKER,
+    POST,
+    UNABLE_TO_DELETE,
+    WAIT,
+    Parameter,
+    route,
+)
+from zaqar_lite.api.v2.settling import SettlingActions
 from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import format_marker
+from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.models import Message, Page, QueueRef
 from zaqar_lite.domain.posts import Posted
+from zaqar_lite.service.drafts import Draft
 from zaqar_lite.service.messages import Messages
+from zaqar_lite.service.turns import Turns
 
 DEFAULT_LIMIT = 10
 LARGE = 32_768
@@ -22,134 +36,198 @@ _LONGEST_LOCATION = 7_680
 """Bytes: many clients and proxies take 8 KiB of headers."""
 
 
-class MessageHandlers:
-    """The handlers under `/v2/queues/{queue_name}/messages`."""
+class MessageActions:
+    """The actions under `/v2/queues/{queue_name}/messages`."""
 
     def __init__(
-        self,
-        messages: Messages,
-        settling: SettlingHandlers,
-        patience: Patience,
-        renderer: Renderer,
+        self, messages: Messages, settling: SettlingActions, patience: Patience, renderer: Renderer
     ) -> None:
         self._messages = messages
         self._patience = patience
         self._settling = settling
         self._renderer = renderer
 
-    async def post(self, request: Request) -> Response:
-        """Post one or more messages."""
-        queue = queue_of(request)
-        size = request.content_length
+    @route(
+        "POST /v2/queues/{queue_name}/messages Messages -> Resources",
+        "messages:create send",
+        (201, 404, 409),
+        (KEY,),
+        hot=True,
+        largest=POST,
+        too_large_title=INVALID_REQUEST,
+    )
+    async def post_messages(self, call: Call) -> Result:
+        """Post messages."""
+        queue = call.queue
+        size = call.size
         policy = await self._messages.admit(queue, size)
-        document = await documents.read(request)
-        if size > LARGE:
-            await self._messages.turns.wait()
-        drafts = documents.parse_messages(document)
+        drafts = await sent_drafts(call, self._messages.turns)
         posted, warned = await self._messages.post(
             queue,
             drafts,
             size=size,
-            client_id=request.client_id,
-            batch_key=(idempotency_key(request) if b"idempotency-key" in request.headers else None),
+            client_id=call.client_id,
+            batch_key=idempotency_key(call),
             policy=policy,
         )
         if size > LARGE:
             await self._messages.turns.wait()
         return stored(_path(queue), posted, warned)
 
-    async def list_or_get(self, request: Request) -> Response:
-        """List messages by page, or fetch some by their ids."""
-        found = query.parameters(request)
-        details = query.boolean(found, "details")
-        if "ids" in found:
-            return await self._get_many(request, found["ids"], details)
-        return await self._list(request, found, details)
+    @route(
+        "GET /v2/queues/{queue_name}/messages -> MessageList",
+        "messages:get_all read",
+        (200, 404, 429),
+        (
+            MARKER,
+            Parameter("until", "Text", "The marker of the last message to list."),
+            LIMIT,
+            WAIT,
+            Parameter("echo", "Flag", "Show your own messages too."),
+            Parameter("include_claimed", "Flag", "Show claimed messages too."),
+            Parameter("include_delayed", "Flag", "Show delayed messages too."),
+            Parameter("ids", "Text", "Comma list: get these instead."),
+            DETAILS,
+        ),
+        hot=True,
+    )
+    async def list_messages(self, call: Call) -> Result:
+        """List messages, or get some by their ids."""
+        details = call.flag("details")
+        if "ids" in call.parameters:
+            return await self._get_many(call, call.parameters["ids"], details)
+        return await self._list(call, details)
 
-    async def get(self, request: Request) -> Response:
-        """Fetch one message."""
-        queue = queue_of(request)
-        details = query.boolean(query.parameters(request), "details")
-        messages = await self._messages.get(queue, request.path_values[1:], details=details)
+    @route(
+        "GET /v2/queues/{queue_name}/messages/{message_id} -> Message",
+        "messages:get read",
+        (200, 404),
+        (DETAILS,),
+        hot=True,
+    )
+    async def get_message(self, call: Call) -> Result:
+        """Get a message."""
+        queue = call.queue
+        details = call.flag("details")
+        messages = await self._messages.get(queue, call.path_values[1:], details=details)
         if not messages:
-            raise NotFound(f"Message {request.path_values[1]!r} does not exist.")
+            raise NotFound(f"Message {call.path_values[1]!r} does not exist.")
         shown = self._renderer.message(_path(queue), messages[0], details=details)
-        return Response(200, to_json(shown))
+        return Result(200, shown, _tag(messages[0]))
 
-    async def edit(self, request: Request) -> Response:
-        """Change a message that is still delayed; with a claim_id, settle it."""
-        if "claim_id" in query.parameters(request):
-            return await self._settling.settle_one(request)
-        queue = queue_of(request)
-        size = request.content_length
-        details = query.boolean(query.parameters(request), "details")
+    @route(
+        "PATCH /v2/queues/{queue_name}/messages/{message_id} Edit -> Message",
+        "messages:update manage",
+        (200, 204, 403, 404, 409, 412),
+        (DETAILS, Parameter("claim_id", "Text", "The claim that holds it: settle it.")),
+        consuming=("claim_id",),
+        hot=True,
+        largest=POST,
+        too_large_title=INVALID_REQUEST,
+    )
+    async def edit_message(self, call: Call) -> Result:
+        """Edit a delayed message, or settle a claimed one; with a claim_id, settle it."""
+        if "claim_id" in call.parameters:
+            return await self._settling.settle_one(call)
+        queue = call.queue
+        size = call.size
+        details = call.flag("details")
         policy = await self._messages.admit(queue, size)
-        fields = documents.parse_edit(await documents.read(request))
+        fields = documents.parse_edit(await call.read())
         message = await self._messages.edit(
             queue,
-            request.path_values[1],
+            call.path_values[1],
             body=fields.get("body"),
             ttl=fields.get("ttl"),
             delay=fields.get("delay"),
+            if_due=if_due(call),
             size=size,
             policy=policy,
         )
-        return Response(
-            200, to_json(self._renderer.message(_path(queue), message, details=details))
-        )
+        shown = self._renderer.message(_path(queue), message, details=details)
+        return Result(200, shown, _tag(message))
 
-    async def delete(self, request: Request) -> Response:
-        """Delete one message, by its claim if it is claimed."""
-        claim_id = query.text(query.parameters(request), "claim_id")
-        await self._messages.delete(queue_of(request), request.path_values[1], claim_id)
+    @route(
+        "DELETE /v2/queues/{queue_name}/messages/{message_id}",
+        "messages:delete manage",
+        (204, 403),
+        (Parameter("claim_id", "Text", "The claim that holds the message."),),
+        consuming=("claim_id",),
+        hot=True,
+        invalid_title=UNABLE_TO_DELETE,
+    )
+    async def delete_message(self, call: Call) -> Result:
+        """Delete a message."""
+        claim_id = call.text("claim_id")
+        await self._messages.delete(call.queue, call.path_values[1], claim_id)
         return NO_CONTENT
 
-    async def delete_many(self, request: Request) -> Response:
+    @route(
+        "DELETE /v2/queues/{queue_name}/messages -> Popped",
+        "messages:delete_all manage",
+        (200, 204, 403, 429),
+        (
+            Parameter("ids", "Text", "Comma list of the messages to delete."),
+            Parameter("claim_ids", "Text", "Comma list: delete only what these hold."),
+            Parameter("pop", "ClaimLimit", "How many messages to pop."),
+            WAIT,
+            DETAILS,
+        ),
+        consuming=("pop", "claim_ids"),
+        hot=True,
+    )
+    async def delete_messages(self, call: Call) -> Result:
         """Delete messages by their ids, or pop some."""
-        queue = queue_of(request)
-        found = query.parameters(request)
-        if ("ids" in found) == ("pop" in found):
+        queue = call.queue
+        if ("ids" in call.parameters) == ("pop" in call.parameters):
             raise Invalid("Exactly one of the parameters 'ids' and 'pop' must be given.")
-        if "ids" in found:
-            await self._messages.delete_many(queue, found["ids"], found.get("claim_ids"))
+        if "ids" in call.parameters:
+            await self._messages.delete_many(
+                queue, call.parameters["ids"], call.parameters.get("claim_ids")
+            )
             return NO_CONTENT
-        limit, seconds = query.whole(found, "pop", 0), self._patience.seconds(found)
-        details = query.boolean(found, "details")
+        limit, seconds = call.whole("pop", 0), self._patience.seconds(call)
+        details = call.flag("details")
 
         async def ask() -> Sequence[Message] | None:
             return await self._messages.pop(queue, limit, details=details) or None
 
-        popped = await self._patience.ask(request, queue, seconds, ask)
+        popped = await self._patience.ask(call, queue, seconds, ask)
         shown = [self._renderer.popped(message, details=details) for message in popped or ()]
-        return Response(200, to_json({"messages": shown}))
+        return Result(200, {"messages": shown})
 
-    async def ranges(self, request: Request) -> Response:
-        """Cut a queue into ranges of about equal size, for readers side by side."""
-        found = query.parameters(request)
-        count = query.whole(found, "count", DEFAULT_LIMIT)
-        positions = await self._messages.split(queue_of(request), count)
+    @route(
+        "GET /v2/queues/{queue_name}/ranges -> Ranges",
+        "messages:ranges read",
+        (200,),
+        (Parameter("count", "RangeCount", "How many ranges at most."),),
+    )
+    async def queue_ranges(self, call: Call) -> Result:
+        """Cut a queue into ranges."""
+        count = call.whole("count", DEFAULT_LIMIT)
+        positions = await self._messages.split(call.queue, count)
         markers = [format_marker(position) for position in positions]
         shown: list[dict[str, str]] = [{} for _ in markers]
         for index, marker in enumerate(markers[:-1]):
             shown[index]["until"] = marker
             shown[index + 1]["marker"] = marker
-        return Response(200, to_json({"ranges": shown}))
+        return Result(200, {"ranges": shown})
 
-    async def _get_many(self, request: Request, ids: Sequence[str], details: bool) -> Response:
-        queue = queue_of(request)
+    async def _get_many(self, call: Call, ids: Sequence[str], details: bool) -> Result:
+        queue = call.queue
         messages = await self._messages.get(queue, ids, details=details)
         if not messages:
             raise NotFound("None of these messages exists.")
         shown = self._renderer.messages(_path(queue), messages, details=details)
-        return Response(200, to_json({"messages": shown}))
+        return Result(200, {"messages": shown})
 
-    async def _list(self, request: Request, found: dict[str, list[str]], details: bool) -> Response:
-        queue = queue_of(request)
-        echo = query.boolean(found, "echo")
-        marker, until = query.text(found, "marker"), query.text(found, "until")
-        limit, seconds = query.whole(found, "limit", DEFAULT_LIMIT), self._patience.seconds(found)
-        include_claimed = query.boolean(found, "include_claimed")
-        include_delayed = query.boolean(found, "include_delayed")
+    async def _list(self, call: Call, details: bool) -> Result:
+        queue = call.queue
+        echo = call.flag("echo")
+        marker, until = call.text("marker"), call.text("until")
+        limit, seconds = call.whole("limit", DEFAULT_LIMIT), self._patience.seconds(call)
+        include_claimed = call.flag("include_claimed")
+        include_delayed = call.flag("include_delayed")
 
         async def ask() -> tuple[Page, bool] | None:
             listed = await self._messages.list_messages(
@@ -157,62 +235,57 @@ class MessageHandlers:
                 marker=marker,
                 until=until,
                 limit=limit,
-                exclude_client_id=None if echo else request.client_id,
+                exclude_client_id=None if echo else call.client_id,
                 include_claimed=include_claimed,
                 include_delayed=include_delayed,
                 details=details,
             )
             return listed if listed[0].messages or not seconds else None
 
-        listed = await self._patience.ask(request, queue, seconds, ask, reads=True)
+        listed = await self._patience.ask(call, queue, seconds, ask, reads=True)
         page, delayed = listed or (Page((), None), False)
         path = _path(queue)
         if not page.messages or page.marker is None:
-            return Response(200, b'{"messages":[],"links":[]}')
-        href = query.link(
-            f"{path}/messages", _link_parameters(found, delayed, format_marker(page.marker))
-        )
+            return Result(200, {"messages": [], "links": []})
+        href = link(f"{path}/messages", _link_parameters(call, delayed, format_marker(page.marker)))
         shown = self._renderer.messages(path, page.messages, details=details)
-        return Response(200, to_json({"messages": shown, "links": [{"rel": "next", "href": href}]}))
+        return Result(200, {"messages": shown, "links": [{"rel": "next", "href": href}]})
 
 
 def _path(queue: QueueRef) -> str:
     return f"/v2/queues/{queue.name}"
 
 
-def _link_parameters(
-    found: dict[str, list[str]], delayed: bool, marker: str
-) -> list[tuple[str, str]]:
+def _link_parameters(call: Call, delayed: bool, marker: str) -> list[tuple[str, str]]:
     """The next link's parameters: those that the client gave, and what upstream adds."""
     pairs: list[tuple[str, str]] = []
-    if "marker" in found:
+    if "marker" in call.parameters:
         pairs.append(("marker", marker))
-    if "limit" in found:
-        pairs.append(("limit", found["limit"][-1]))
+    if "limit" in call.parameters:
+        pairs.append(("limit", call.parameters["limit"][-1]))
     pairs += [
-        (name, query.flag(query.boolean(found, name)))
+        (name, yes_no(call.flag(name)))
         for name in ("echo", "include_claimed")
-        if name in found
+        if name in call.parameters
     ]
-    if delayed or "include_delayed" in found:
-        pairs.append(("include_delayed", query.flag(delayed)))
-    if "details" in found:
-        pairs.append(("details", query.flag(query.boolean(found, "details"))))
-    if "until" in found:
-        pairs.append(("until", found["until"][-1]))
-    if "marker" not in found:
+    if delayed or "include_delayed" in call.parameters:
+        pairs.append(("include_delayed", yes_no(delayed)))
+    if "details" in call.parameters:
+        pairs.append(("details", yes_no(call.flag("details"))))
+    if "until" in call.parameters:
+        pairs.append(("until", call.parameters["until"][-1]))
+    if "marker" not in call.parameters:
         pairs.append(("marker", marker))
     return pairs
 
 
-def stored(path: str, posted: Sequence[Posted], warned: str | None = None) -> Response:
+def stored(path: str, posted: Sequence[Posted], warned: str | None = None) -> Result:
     """Answer a post to the queue or topic at `path`."""
     ids = [entry.id for entry in posted]
     shown = {"resources": [f"{path}/messages/{message_id}" for message_id in ids]}
     duplicates = [entry.id for entry in posted if entry.duplicate]
     if duplicates:
         shown["duplicates"] = duplicates
-    body = to_json(shown)
     location = f"{path}/messages?ids={','.join(ids)}".encode()
     # To a client that refuses a long header the post would seem to have failed.
     headers = [(b"location", location)] if len(location) <= _LONGEST_LOCATION else []
@@ -220,23 +293,49 @@ def stored(path: str, posted: Sequence[Posted], warned: str | None = None) -> Re
         headers.append((b"idempotent-replayed", b"true"))
     if warned:
         headers += warning(warned)
-    return Response(201, body, tuple(headers))
+    return Result(201, shown, tuple(headers))
 
 
-def idempotency_key(request: Request) -> str | None:
+async def sent_drafts(call: Call, turns: Turns) -> Sequence[Draft]:
+    """Read the messages of a post, in turns with other large ones."""
+    document = await call.read()
+    if call.size > LARGE:
+        await turns.wait()
+    return documents.parse_messages(document)
+
+
+def idempotency_key(call: Call) -> str | None:
     """The key of a post as a whole, if it has one.
 
     Raises:
-        HttpError: 400, it is no printable ASCII.
+        Refused: 400, it is no printable ASCII.
     """
-    value = request.headers.get(b"idempotency-key")
+    value = call.headers.get(b"idempotency-key")
     if value is None:
         return None
     key = value.decode("latin-1")
     if not (key.isascii() and key.isprintable()):
-        raise HttpError(
-            400,
-            "Invalid header value",
-            "The Idempotency-Key header must be printable ASCII.",
+        raise Refused(
+            400, "Invalid header value", "The Idempotency-Key header must be printable ASCII."
         )
     return key
+
+
+def if_due(call: Call) -> int | None:
+    """When a message must be due (ms) for the call to change it: its If-Match header.
+
+    Raises:
+        Invalid: the header is no instant.
+    """
+    value = call.headers.get(b"if-match")
+    if value is None or value.strip() == b"*":
+        return None
+    return read_instant(value.decode("latin-1").strip().strip('"'))
+
+
+def _tag(message: Message) -> Headers:
+    """The header that tells when a delayed message is due, to be sent back in If-Match."""
+    due = message.delay_expires_at
+    if due is None or due <= message.now:
+        return ()
+    return ((b"etag", f'"{instant(due)}"'.encode()),)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from zaqar_lite.api import documents, query
-from zaqar_lite.api.documents import bad_body
-from zaqar_lite.api.http import NO_CONTENT, HttpError, Request, Response
-from zaqar_lite.api.render import instant, to_json
+from zaqar_lite.api import documents
+from zaqar_lite.api.call import NO_CONTENT, Call, Refused, Result, bad_body
+from zaqar_lite.api.render import instant, next_page, yes_no
+from zaqar_lite.api.routes import MARKER, Parameter, route
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.service.pooling.catalogue import Catalogue
@@ -19,167 +19,210 @@ _POOL_FIELDS = ("uri", "weight", "flavor", "options")
 _FLAVOR_FIELDS = ("pool_list", "capabilities")
 
 
-class PoolHandlers:
-    """The handlers under `/v2/pools`."""
+class PoolActions:
+    """The actions under `/v2/pools`."""
 
     def __init__(self, registry: Registry, catalogue: Catalogue, limits: Limits) -> None:
         self._registry = registry
         self._catalogue = catalogue
         self._limits = limits
 
-    async def list_pools(self, request: Request) -> Response:
-        """List the pools."""
-        marker, limit, detailed = _page(request, self._limits.max_pools_per_page)
+    @route(
+        "GET /v2/pools -> Pools",
+        "pools:get_all admin",
+        (200,),
+        (
+            MARKER,
+            Parameter("limit", "ListLimit", "How many to answer at most."),
+            Parameter("detailed", "Flag", "Show the names of the options too."),
+        ),
+    )
+    async def list_pools(self, call: Call) -> Result:
+        """List pools."""
+        most = self._limits.max_pools_per_page
+        limit = call.limit(min(DEFAULT_LIMIT, most), most)
+        marker, detailed = call.text("marker"), call.flag("detailed")
         pools = await self._registry.list_pools(marker, limit)
         shown = [_pool(pool, detailed=detailed) for pool in pools]
-        return _listed(request, "pools", shown, limit, detailed=detailed)
+        return _listed(call, "pools", shown, limit, detailed=detailed)
 
-    async def get(self, request: Request) -> Response:
-        """Show a pool, its URI without credentials."""
-        detailed = query.boolean(query.parameters(request), "detailed")
-        pool = await self._registry.pool(request.path_values[0])
-        return Response(200, to_json(_pool(pool, detailed=detailed)))
+    @route(
+        "GET /v2/pools/{pool_name} -> Pool",
+        "pools:get admin",
+        (200, 404),
+        (Parameter("detailed", "Flag", "Show the names of the options too."),),
+    )
+    async def show_pool(self, call: Call) -> Result:
+        """Show a pool."""
+        detailed = call.flag("detailed")
+        pool = await self._registry.pool(call.path_values[0])
+        return Result(200, _pool(pool, detailed=detailed))
 
-    async def put(self, request: Request) -> Response:
-        """Make a pool, or put it in place of the one there is."""
-        document = documents.parse_object(await documents.read(request))
+    @route(
+        "PUT /v2/pools/{pool_name} NewPool",
+        "pools:create admin",
+        (201, 409),
+        invalid_title="Unable to create pool",
+    )
+    async def create_pool(self, call: Call) -> Result:
+        """Create a pool."""
+        document = await documents.sent_object(call)
         _check_known(document, _POOL_FIELDS)
         for name in ("uri", "weight"):
             if name not in document:
                 raise bad_body(f"A pool needs {name!r}.")
         _check_pool(document)
         pool = Pool(
-            _name(request),
+            _name(call),
             document["uri"],
             document["weight"],
             document.get("flavor") or None,
             document.get("options", {}),
         )
         await self._registry.put_pool(pool)
-        return _made(request)
+        return _made(call)
 
-    async def patch(self, request: Request) -> Response:
-        """Change some fields of a pool."""
-        document = documents.parse_object(await documents.read(request))
+    @route(
+        "PATCH /v2/pools/{pool_name} PoolChange -> Pool",
+        "pools:update admin",
+        (200, 404, 409),
+        invalid_title="Unable to update pool",
+    )
+    async def update_pool(self, call: Call) -> Result:
+        """Change a pool."""
+        document = await documents.sent_object(call)
         changes = {name: document[name] for name in _POOL_FIELDS if name in document}
         if not changes:
             raise bad_body(f"One of {', '.join(_POOL_FIELDS)} is needed.")
         _check_pool(changes)
-        pool = await self._registry.change_pool(request.path_values[0], changes)
-        return Response(200, to_json(_pool(pool, detailed=False)))
+        pool = await self._registry.change_pool(call.path_values[0], changes)
+        return Result(200, _pool(pool, detailed=False))
 
-    async def delete(self, request: Request) -> Response:
-        """Delete a pool in which no queue lies."""
-        await self._registry.delete_pool(request.path_values[0], self._catalogue.holds)
+    @route("DELETE /v2/pools/{pool_name}", "pools:delete admin", (204, 403))
+    async def delete_pool(self, call: Call) -> Result:
+        """Delete a pool."""
+        await self._registry.delete_pool(call.path_values[0], self._catalogue.holds)
         return NO_CONTENT
 
 
-class DrainHandlers:
-    """The handlers of `/v2/pools/{pool_name}/drain`."""
+class DrainActions:
+    """The actions of `/v2/pools/{pool_name}/drain`."""
 
     def __init__(self, drains: Drains) -> None:
         self._drains = drains
 
-    async def begin(self, request: Request) -> Response:
-        """Begin to move the queues of a pool to others."""
-        drain = await self._drains.begin(request.path_values[0])
-        return Response(202, to_json(_drain(drain)), ((b"location", request.path.encode()),))
+    @route("POST /v2/pools/{pool_name}/drain -> Drain", "pools:drain admin", (202, 404, 409))
+    async def drain_pool(self, call: Call) -> Result:
+        """Move a pool's queues to others."""
+        drain = await self._drains.begin(call.path_values[0])
+        return Result(202, _drain(drain), ((b"location", call.path.encode()),))
 
-    async def get(self, request: Request) -> Response:
-        """Tell how far that is."""
-        return Response(200, to_json(_drain(await self._drains.get(request.path_values[0]))))
+    @route("GET /v2/pools/{pool_name}/drain -> Drain", "pools:get_drain admin", (200, 404))
+    async def show_pool_drain(self, call: Call) -> Result:
+        """Tell how far a pool is drained."""
+        return Result(200, _drain(await self._drains.get(call.path_values[0])))
 
 
-class FlavorHandlers:
-    """The handlers under `/v2/flavors`."""
+class FlavorActions:
+    """The actions under `/v2/flavors`."""
 
     def __init__(self, registry: Registry, limits: Limits) -> None:
         self._registry = registry
         self._limits = limits
 
-    async def list_flavors(self, request: Request) -> Response:
-        """List the project's flavors."""
-        marker, limit, detailed = _page(request, self._limits.max_flavors_per_page)
-        flavors = await self._registry.list_flavors(request.project, marker, limit)
+    @route(
+        "GET /v2/flavors -> Flavors",
+        "flavors:get_all read",
+        (200,),
+        (
+            MARKER,
+            Parameter("limit", "ListLimit", "How many to answer at most."),
+            Parameter("detailed", "Flag", "Show the capabilities too."),
+        ),
+    )
+    async def list_flavors(self, call: Call) -> Result:
+        """List flavors."""
+        most = self._limits.max_flavors_per_page
+        limit = call.limit(min(DEFAULT_LIMIT, most), most)
+        marker, detailed = call.text("marker"), call.flag("detailed")
+        flavors = await self._registry.list_flavors(call.project, marker, limit)
         shown = [_flavor(flavor, detailed=detailed) for flavor in flavors]
-        return _listed(request, "flavors", shown, limit, detailed=detailed)
+        return _listed(call, "flavors", shown, limit, detailed=detailed)
 
-    async def get(self, request: Request) -> Response:
-        """Show a flavor with its pools and capabilities."""
-        flavor = await self._registry.flavor(request.project, request.path_values[0])
-        return Response(200, to_json(_flavor(flavor, detailed=True)))
+    @route("GET /v2/flavors/{flavor_name} -> Flavor", "flavors:get read", (200, 404))
+    async def show_flavor(self, call: Call) -> Result:
+        """Show a flavor."""
+        flavor = await self._registry.flavor(call.project, call.path_values[0])
+        return Result(200, _flavor(flavor, detailed=True))
 
-    async def put(self, request: Request) -> Response:
-        """Make a flavor, or put it in place of the one there is."""
-        document = documents.parse_object(await documents.read(request))
+    @route(
+        "PUT /v2/flavors/{flavor_name} NewFlavor",
+        "flavors:create admin",
+        (201,),
+        invalid_title="Unable to create",
+    )
+    async def create_flavor(self, call: Call) -> Result:
+        """Create a flavor."""
+        document = await documents.sent_object(call)
         _check_known(document, _FLAVOR_FIELDS)
         if not isinstance(document.get("capabilities", {}), dict):
             raise bad_body("'capabilities' must be an object.")
         pools = _pool_list(document)
         if not pools:
-            raise HttpError(400, "Unable to create", "Bad Request")
-        name = _name(request)
+            raise Refused(400, "Unable to create", "Bad Request")
+        name = _name(call)
         try:
-            await self._registry.put_flavor(request.project, name, pools)
+            await self._registry.put_flavor(call.project, name, pools)
         except Invalid as exc:
             raise Invalid(f"Flavor {name} could not be created, error:{exc}") from exc
-        return _made(request)
+        return _made(call)
 
-    async def patch(self, request: Request) -> Response:
+    @route(
+        "PATCH /v2/flavors/{flavor_name} NewFlavor -> Flavor",
+        "flavors:update admin",
+        (200, 404),
+        invalid_title="updatefail",
+    )
+    async def update_flavor(self, call: Call) -> Result:
         """Give a flavor other pools."""
-        document = documents.parse_object(await documents.read(request))
+        document = await documents.sent_object(call)
         pools = _pool_list(document)
-        name = request.path_values[0]
-        await self._registry.flavor(request.project, name)
+        name = call.path_values[0]
+        await self._registry.flavor(call.project, name)
         if not pools:
-            raise HttpError(400, "updatefail", "Bad Request")
+            raise Refused(400, "updatefail", "Bad Request")
         try:
-            flavor = await self._registry.put_flavor(request.project, name, pools)
+            flavor = await self._registry.put_flavor(call.project, name, pools)
         except Invalid as exc:
             raise Invalid(f"Flavor {name} could not be updated, error:{exc}") from exc
-        return Response(200, to_json(_flavor(flavor, detailed=True)))
+        return Result(200, _flavor(flavor, detailed=True))
 
-    async def delete(self, request: Request) -> Response:
+    @route("DELETE /v2/flavors/{flavor_name}", "flavors:delete admin", (204,))
+    async def delete_flavor(self, call: Call) -> Result:
         """Delete a flavor; the queues that have it stay where they are."""
-        await self._registry.delete_flavor(request.project, request.path_values[0])
+        await self._registry.delete_flavor(call.project, call.path_values[0])
         return NO_CONTENT
 
 
-def _name(request: Request) -> str:
-    name = request.path_values[0]
+def _name(call: Call) -> str:
+    name = call.path_values[0]
     if len(name) > MAX_TEXT:
         raise bad_body(f"A name has at most {MAX_TEXT} characters.")
     return name
 
 
-def _page(request: Request, most: int) -> tuple[str | None, int, bool]:
-    """The marker, the limit and whether it is detailed."""
-    found = query.parameters(request)
-    limit = query.whole(found, "limit", min(DEFAULT_LIMIT, most))
-    if not 1 <= limit <= most:
-        raise Invalid(f"Limit must be at least 1 and no greater than {most}.")
-    return query.text(found, "marker"), limit, query.boolean(found, "detailed")
-
-
 def _listed(
-    request: Request, key: str, shown: list[dict[str, Any]], limit: int, *, detailed: bool
-) -> Response:
-    links = []
-    if shown:
-        pairs = [
-            ("marker", shown[-1]["name"]),
-            ("limit", str(limit)),
-            ("detailed", query.flag(detailed)),
-        ]
-        links = [{"rel": "next", "href": query.link(request.path, pairs)}]
-    at = request.path.encode()
-    if request.query_string:
-        at += b"?" + request.query_string
-    return Response(200, to_json({key: shown, "links": links}), ((b"content-location", at),))
+    call: Call, key: str, shown: list[dict[str, Any]], limit: int, *, detailed: bool
+) -> Result:
+    pairs = (("limit", str(limit)), ("detailed", yes_no(detailed)))
+    marker = shown[-1]["name"] if shown else ""
+    links = next_page(call.path, shown, ("marker", marker), *pairs)
+    at = call.path.encode() + (b"?" + call.query_string if call.query_string else b"")
+    return Result(200, {key: shown, "links": links}, ((b"content-location", at),))
 
 
-def _made(request: Request) -> Response:
-    return Response(201, b"", ((b"location", request.path.encode()),))
+def _made(call: Call) -> Result:
+    return Result(201, b"", ((b"location", call.path.encode()),))
 
 
 def _check_known(document: Mapping[str, Any], known: tuple[str, ...]) -> None:

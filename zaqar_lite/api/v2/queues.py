@@ -3,13 +3,23 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zaqar_lite.api import documents, query
-from zaqar_lite.api.checks import queue_of
-from zaqar_lite.api.http import NO_CONTENT, HttpError, Request, Response, warning
-from zaqar_lite.api.render import instant, to_json
+from zaqar_lite.api import documents
+from zaqar_lite.api.call import NO_CONTENT, Call, Refused, Result, warning
+from zaqar_lite.api.render import instant, link, next_page, yes_no
+from zaqar_lite.api.routes import (
+    DETAILS,
+    INVALID_BODY,
+    INVALID_REQUEST,
+    LIMIT,
+    MARKER,
+    METADATA,
+    QUEUE_LIMIT,
+    Parameter,
+    route,
+)
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.histories import HistoryState
-from zaqar_lite.domain.metadata import idle_limit, unknown_keys
+from zaqar_lite.domain.metadata import idle_limit, unknown_keys, visible
 from zaqar_lite.domain.metadata_patch import Operation
 from zaqar_lite.domain.metadata_patch import parse as parse_patch
 from zaqar_lite.domain.models import Message
@@ -25,63 +35,106 @@ _LIST_PARAMETERS = ("marker", "limit", "detailed", "name", "with_count")
 _SHARE_FIELDS = ("paths", "methods", "expires")
 
 
-class QueueHandlers:
-    """The handlers under `/v2/queues`, except for messages and claims."""
+class QueueActions:
+    """The actions under `/v2/queues`, except for messages and claims."""
 
     def __init__(
-        self,
-        queues: Queues,
-        subscriptions: Subscriptions,
-        sharing: Sharing,
-        authority: Authority,
+        self, queues: Queues, subscriptions: Subscriptions, sharing: Sharing, authority: Authority
     ) -> None:
         self._queues = queues
         self._subscriptions = subscriptions
         self._sharing = sharing
         self._authority = authority
 
-    async def list_queues(self, request: Request) -> Response:
-        """List the project's queues."""
-        found = query.parameters(request)
-        with_count = query.boolean(found, "with_count")
-        records = await self._queues.list_queues(request.project, **wanted_page(found))
+    @route(
+        "GET /v2/queues -> Queues",
+        "queues:get_all read",
+        (200,),
+        (
+            MARKER,
+            QUEUE_LIMIT,
+            Parameter("detailed", "Flag", "Show the metadata too."),
+            Parameter("name", "Text", "Only queues with this in their name."),
+            Parameter("with_count", "Flag", "Count the project's queues."),
+        ),
+        framed_by="list_stored",
+    )
+    async def list_queues(self, call: Call) -> Result:
+        """List queues."""
+        with_count = call.flag("with_count")
+        records = await self._queues.list_queues(call.project, **wanted_page(call))
         document = named_page(
-            "queues", found, [(record.ref.name, self._queues.shown(record)) for record in records]
+            "queues", call, [(record.ref.name, self._queues.shown(record)) for record in records]
         )
-        if with_count and (count := await self._queues.count(request.project)):
+        if with_count and (count := await self._queues.count(call.project)):
             document["count"] = count
-        return Response(200, to_json(document))
+        return Result(200, document)
 
-    async def create(self, request: Request) -> Response:
+    async def list_stored(self, call: Call) -> Result:
+        """List the project's queues, their metadata as it is stored."""
+        records = await self._queues.list_queues(call.project, **wanted_page(call))
+        named = [(record.ref.name, visible(record.metadata)) for record in records]
+        return Result(200, named_page("queues", call, named))
+
+    @route(
+        "PUT /v2/queues/{queue_name} Metadata",
+        "queues:create manage",
+        (201, 204),
+        largest=METADATA,
+        too_large_title=INVALID_REQUEST,
+    )
+    async def create_queue(self, call: Call) -> Result:
         """Create a queue; one that exists stays as it is."""
-        metadata = await sent_metadata(request, self._authority)
-        created = await self._queues.create(queue_of(request), metadata)
-        location = (b"location", request.path.encode())
+        metadata = await sent_metadata(call, self._authority)
+        created = await self._queues.create(call.queue, metadata)
+        location = (b"location", call.path.encode())
         idle = idle_limit(metadata, metadata) if created else None
         headers = (location, *warning(unknown_keys(metadata), idle))
-        return Response(201 if created else 204, b"", headers)
+        return Result(201 if created else 204, b"", headers)
 
-    async def get(self, request: Request) -> Response:
-        """Read a queue's metadata; a queue that is not there shows the defaults."""
-        return Response(200, to_json(await self._queues.metadata(queue_of(request))))
+    @route(
+        "GET /v2/queues/{queue_name} -> Metadata", "queues:get read", (200,), framed_by="get_stored"
+    )
+    async def show_queue(self, call: Call) -> Result:
+        """Show a queue's metadata; a queue that is not there shows the defaults."""
+        return Result(200, await self._queues.metadata(call.queue))
 
-    async def patch(self, request: Request) -> Response:
-        """Change a queue's metadata by a JSON patch."""
-        operations = await sent_patch(request, self._authority)
-        metadata = await self._queues.patch(queue_of(request), operations)
+    async def get_stored(self, call: Call) -> Result:
+        """Read a queue's metadata as it is stored; a queue that is not there has none."""
+        return Result(200, await self._queues.stored_metadata(call.queue) or {})
+
+    @route(
+        "PATCH /v2/queues/{queue_name} MetadataPatch -> Metadata",
+        "queues:update manage",
+        (200, 404, 409, 415),
+        invalid_title=INVALID_BODY,
+        largest=METADATA,
+        too_large_title=INVALID_BODY,
+    )
+    async def update_queue(self, call: Call) -> Result:
+        """Change a queue's metadata."""
+        operations = await sent_patch(call, self._authority)
+        metadata = await self._queues.patch(call.queue, operations)
         idle = idle_limit(metadata, {operation.key for operation in operations})
-        return Response(200, to_json(metadata), warning(unknown_keys(metadata), idle))
+        return Result(200, metadata, warning(unknown_keys(metadata), idle))
 
-    async def delete(self, request: Request) -> Response:
-        """Delete a queue with all its messages."""
-        await self._queues.delete(queue_of(request))
+    @route("DELETE /v2/queues/{queue_name}", "queues:delete manage", (204,))
+    async def delete_queue(self, call: Call) -> Result:
+        """Delete a queue."""
+        await self._queues.delete(call.queue)
         return NO_CONTENT
 
-    async def stats(self, request: Request) -> Response:
+    @route(
+        "GET /v2/queues/{queue_name}/stats -> Stats",
+        "queues:stats read",
+        (200,),
+        (DETAILS, Parameter("recent", "Flag", "Show the last hour too, as far as known.")),
+        framed_by="stats_stored",
+    )
+    async def queue_stats(self, call: Call) -> Result:
         """Count a queue's messages."""
-        queue = queue_of(request)
-        found = query.parameters(request)
-        details = query.boolean(found, "details")
+        queue = call.queue
+        details = call.flag("details")
         stats = await self._queues.stats(queue)
         counts: dict[str, Any] = {
             "claimed": stats.claimed,
@@ -95,35 +148,40 @@ class QueueHandlers:
             if message is not None:
                 counts[name] = _end(queue.name, message)
         document: dict[str, Any] = {"messages": counts}
-        if query.boolean(found, "recent"):
+        if call.flag("recent"):
             document["recent"] = [list(one) for one in self._queues.recent.look(queue, stats)]
-        return Response(200, to_json(document))
+        return Result(200, document)
 
-    async def purge(self, request: Request) -> Response:
-        """Remove all messages of a queue, claimed and delayed ones too, and its subscriptions."""
-        types = await purged_types(request)
-        await self._queues.purge(queue_of(request), types)
+    async def stats_stored(self, call: Call) -> Result:
+        """Count a queue's messages; 404 with zeros where it is not there."""
+        if await self._queues.stored_metadata(call.queue) is None:
+            return Result(404, {"messages": {"claimed": 0, "free": 0, "total": 0}})
+        return await self.queue_stats(call)
+
+    @route("POST /v2/queues/{queue_name}/purge Purge", "queues:purge manage", (204,))
+    async def purge_queue(self, call: Call) -> Result:
+        """Purge a queue."""
+        types = await purged_types(call)
+        await self._queues.purge(call.queue, types)
         if "subscriptions" in types:
-            await self._subscriptions.purge(queue_of(request))
+            await self._subscriptions.purge(call.queue)
         return NO_CONTENT
 
-    async def share(self, request: Request) -> Response:
+    @route("POST /v2/queues/{queue_name}/share Share -> SignedUrl", "queues:share manage", (200,))
+    async def share_queue(self, call: Call) -> Result:
         """Make a pre-signed URL."""
-        document = documents.parse_object(await documents.read(request))
+        document = await documents.sent_object(call)
         unknown = sorted(set(document) - set(_SHARE_FIELDS))
         if unknown:
             raise Invalid(f"Unknown field {unknown[0]!r}: {', '.join(_SHARE_FIELDS)} are known.")
         expires = document.get("expires")
         if expires is not None and not isinstance(expires, str):
             raise Invalid("'expires' must be a date and time in ISO 8601.")
-        queue = queue_of(request)
+        queue = call.queue
         resources, methods = _texts(document, "paths"), _texts(document, "methods")
-        self._authority.check_share(request.principal, name_of(queue), resources, methods)
+        self._authority.check_share(call.principal, name_of(queue), resources, methods)
         signed = await self._sharing.share(
-            queue,
-            resources=resources,
-            methods=methods,
-            expires=expires,
+            queue, resources=resources, methods=methods, expires=expires
         )
         shown = {
             "paths": signed.paths,
@@ -132,23 +190,29 @@ class QueueHandlers:
             "expires": signed.expires,
             "signature": signed.signature,
         }
-        return Response(200, to_json(shown))
+        return Result(200, shown)
 
-    async def unshare(self, request: Request) -> Response:
-        """Revoke the pre-signed URLs of a queue."""
-        await self._sharing.unshare(queue_of(request))
+    @route("DELETE /v2/queues/{queue_name}/share", "queues:unshare manage", (204,))
+    async def unshare_queue(self, call: Call) -> Result:
+        """Revoke a queue's pre-signed URLs."""
+        await self._sharing.unshare(call.queue)
         return NO_CONTENT
 
-    async def history(self, request: Request) -> Response:
-        """List messages that were acknowledged, or failed, where the store keeps them."""
-        found = query.parameters(request)
+    @route(
+        "GET /v2/queues/{queue_name}/history -> History",
+        "queues:history read",
+        (200,),
+        (Parameter("state", "HistoryState", "'done' or 'failed'."), MARKER, LIMIT),
+    )
+    async def queue_history(self, call: Call) -> Result:
+        """List done or failed messages."""
         try:
-            state = HistoryState(query.text(found, "state") or "done")
+            state = HistoryState(call.text("state") or "done")
         except ValueError:
             raise Invalid("'state' must be 'done' or 'failed'.") from None
-        limit = query.whole(found, "limit", DEFAULT_LIMIT)
+        limit = call.whole("limit", DEFAULT_LIMIT)
         page = await self._queues.history(
-            queue_of(request), state, marker=query.text(found, "marker"), limit=limit
+            call.queue, state, marker=call.text("marker"), limit=limit
         )
         shown = [
             {
@@ -159,28 +223,26 @@ class QueueHandlers:
             }
             for entry in page.entries
         ]
-        links = []
-        if shown and page.marker is not None:
-            pairs = [("state", state.value), ("limit", str(limit)), ("marker", page.marker)]
-            links = [{"rel": "next", "href": query.link(request.path, pairs)}]
-        return Response(200, to_json({"messages": shown, "links": links}))
+        pairs = (("state", state.value), ("limit", str(limit)), ("marker", page.marker or ""))
+        links = next_page(call.path, shown if page.marker is not None else (), *pairs)
+        return Result(200, {"messages": shown, "links": links})
 
 
-def wanted_page(found: dict[str, list[str]]) -> dict[str, Any]:
+def wanted_page(call: Call) -> dict[str, Any]:
     """What a listing of queues or topics asks for, as the services take it."""
     return {
-        "marker": query.text(found, "marker"),
-        "limit": query.whole(found, "limit", DEFAULT_LIMIT),
-        "name_contains": query.text(found, "name"),
-        "metadata": _metadata_filters(found),
+        "marker": call.text("marker"),
+        "limit": call.whole("limit", DEFAULT_LIMIT),
+        "name_contains": call.text("name"),
+        "metadata": _metadata_filters(call),
     }
 
 
 def named_page(
-    kind: str, found: dict[str, list[str]], named: Sequence[tuple[str, Mapping[str, Any]]]
+    kind: str, call: Call, named: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> dict[str, Any]:
     """A page of queues or topics, given as names with metadata, and the link to the next one."""
-    detailed = query.boolean(found, "detailed")
+    detailed = call.flag("detailed")
     shown: list[dict[str, Any]] = []
     for name, metadata in named:
         shown.append({"name": name, "href": f"/v2/{kind}/{name}"})
@@ -188,48 +250,46 @@ def named_page(
             shown[-1]["metadata"] = metadata
     document: dict[str, Any] = {kind: shown, "links": []}
     if shown:
-        href = query.link(f"/v2/{kind}", _link_parameters(found, named[-1][0]))
+        href = link(f"/v2/{kind}", _link_parameters(call, named[-1][0]))
         document["links"] = [{"rel": "next", "href": href}]
     return document
 
 
-async def sent_metadata(request: Request, authority: Authority) -> dict[str, Any]:
+async def sent_metadata(call: Call, authority: Authority) -> dict[str, Any]:
     """Read the metadata of a queue or topic that is to be created, and check the right to it."""
-    metadata: dict[str, Any] = {}
-    if request.content_length:
-        metadata = documents.parse_object(await documents.read(request))
-    authority.check_metadata(request.principal, metadata)
+    metadata = await documents.sent_object(call) if call.size else {}
+    authority.check_metadata(call.principal, metadata)
     return metadata
 
 
-async def sent_patch(request: Request, authority: Authority) -> Sequence[Operation]:
+async def sent_patch(call: Call, authority: Authority) -> Sequence[Operation]:
     """Read a patch of metadata, and check the right to it.
 
     Raises:
-        HttpError: 415, it does not say that it is one.
+        Refused: 415, it does not say that it is one.
     """
-    if request.headers.get(b"content-type") != PATCH_TYPE:
-        raise HttpError(
+    if call.headers.get(b"content-type") != PATCH_TYPE:
+        raise Refused(
             415,
             "415 Unsupported Media Type",
             f"A patch of metadata has the Content-Type {PATCH_TYPE.decode()}.",
             headers=((b"accept-patch", PATCH_TYPE),),
         )
-    operations = parse_patch(documents.parse(await documents.read(request)))
+    operations = parse_patch(documents.parse(await call.read()))
     values = {operation.key: operation.value for operation in operations}
-    authority.check_metadata(request.principal, values)
+    authority.check_metadata(call.principal, values)
     return operations
 
 
-async def purged_types(request: Request) -> list[str]:
+async def purged_types(call: Call) -> list[str]:
     """What a purge shall remove: all, unless its document says what.
 
     Raises:
         Invalid: the document is wrong.
     """
     types: Any = ["messages", "subscriptions"]
-    if request.content_length:
-        document = documents.parse_object(await documents.read(request))
+    if call.size:
+        document = await documents.sent_object(call)
         types = document.get("resource_types")
     if not isinstance(types, list) or not all(isinstance(kind, str) for kind in types):
         raise Invalid("'resource_types' must be a list of 'messages', 'subscriptions'.")
@@ -253,14 +313,14 @@ def _texts(document: dict[str, Any], name: str) -> list[str]:
     return values
 
 
-def _metadata_filters(found: dict[str, list[str]]) -> dict[str, Any]:
+def _metadata_filters(call: Call) -> dict[str, Any]:
     """Filters by top-level metadata: a value that reads as an integer is one.
 
     Raises:
         Invalid: a filter has several values.
     """
     filters: dict[str, Any] = {}
-    for name, values in found.items():
+    for name, values in call.parameters.items():
         if name in _LIST_PARAMETERS:
             continue
         if len(values) != 1:
@@ -272,19 +332,23 @@ def _metadata_filters(found: dict[str, list[str]]) -> dict[str, Any]:
     return filters
 
 
-def _link_parameters(found: dict[str, list[str]], marker: str) -> list[tuple[str, str]]:
+def _link_parameters(call: Call, marker: str) -> list[tuple[str, str]]:
     """The parameters of the link to the next page."""
     pairs: list[tuple[str, str]] = []
     for name in _LIST_PARAMETERS:
-        if name not in found:
+        if name not in call.parameters:
             continue
         if name == "marker":
             pairs.append((name, marker))
         elif name in ("detailed", "with_count"):
-            pairs.append((name, query.flag(query.boolean(found, name))))
+            pairs.append((name, yes_no(call.flag(name))))
         else:
-            pairs.append((name, found[name][-1]))
-    pairs += [(name, values[-1]) for name, values in found.items() if name not in _LIST_PARAMETERS]
-    if "marker" not in found:
+            pairs.append((name, call.parameters[name][-1]))
+    pairs += [
+        (name, values[-1])
+        for name, values in call.parameters.items()
+        if name not in _LIST_PARAMETERS
+    ]
+    if "marker" not in call.parameters:
         pairs.append(("marker", marker))
     return pairs

@@ -4,38 +4,42 @@ from collections.abc import Mapping
 from typing import Any
 
 from zaqar_lite.api import documents
-from zaqar_lite.api.http import NO_CONTENT, Request, Response
-from zaqar_lite.api.render import to_json
+from zaqar_lite.api.call import NO_CONTENT, Call, Result
+from zaqar_lite.api.routes import route
 from zaqar_lite.service.quotas import Quotas
 from zaqar_lite.service.usage import Usage
 
 
-class QuotaHandlers:
-    """The handlers of `/v2/quota` and `/v2/quotas`."""
+class QuotaActions:
+    """The actions of `/v2/quota` and `/v2/quotas`."""
 
     def __init__(self, quotas: Quotas, usage: Usage) -> None:
         self._quotas = quotas
         self._usage = usage
 
-    async def own(self, request: Request) -> Response:
-        """Show the quotas and the usage of the request's project."""
-        return Response(200, to_json(await self._shown(request.project)))
+    @route("GET /v2/quota -> Quota", "quota:get read", (200,))
+    async def show_quota(self, call: Call) -> Result:
+        """Show the project's quotas and usage."""
+        return Result(200, await self._shown(call.project))
 
-    async def get(self, request: Request) -> Response:
-        """Show those of any project, and what was set for it."""
-        project = request.path_values[0]
+    @route("GET /v2/quotas/{project_id} -> Quota", "quotas:get admin", (200,))
+    async def show_quotas(self, call: Call) -> Result:
+        """Show a project's quotas and usage."""
+        project = call.path_values[0]
         own = await self._quotas.own(project)
-        return Response(200, to_json({**await self._shown(project), "own": own}))
+        return Result(200, {**await self._shown(project), "own": own})
 
-    async def set(self, request: Request) -> Response:
-        """Set quotas of a project."""
-        document = documents.parse_object(await documents.read(request))
-        await self._quotas.set(request.path_values[0], document)
-        return await self.get(request)
+    @route("PUT /v2/quotas/{project_id} Quotas -> Quota", "quotas:update admin", (200,))
+    async def set_quotas(self, call: Call) -> Result:
+        """Set a project's quotas."""
+        document = await documents.sent_object(call)
+        await self._quotas.set(call.path_values[0], document)
+        return await self.show_quotas(call)
 
-    async def reset(self, request: Request) -> Response:
+    @route("DELETE /v2/quotas/{project_id}", "quotas:delete admin", (204,))
+    async def reset_quotas(self, call: Call) -> Result:
         """Give a project the default quotas."""
-        await self._quotas.reset(request.path_values[0])
+        await self._quotas.reset(call.path_values[0])
         return NO_CONTENT
 
     async def _shown(self, project: str) -> Mapping[str, Any]:

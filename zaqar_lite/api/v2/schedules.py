@@ -5,10 +5,11 @@ from typing import Any
 import msgspec
 import orjson
 
-from zaqar_lite.api import documents, query
-from zaqar_lite.api.http import NO_CONTENT, Request, Response
-from zaqar_lite.api.render import instant, to_json
-from zaqar_lite.domain.errors import Invalid
+from zaqar_lite.api import documents
+from zaqar_lite.api.call import NO_CONTENT, Call, Result
+from zaqar_lite.api.render import instant, next_page
+from zaqar_lite.api.routes import MARKER, Parameter, route
+from zaqar_lite.domain.limits import MAX_BODY_DEPTH
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.schedule import Plan, Schedule
 from zaqar_lite.service.schedules import Schedules
@@ -19,70 +20,88 @@ _MOST = 100
 DEFAULT_LIMIT = 20
 
 
-class ScheduleHandlers:
-    """The handlers of `/v2/schedules`."""
+class ScheduleActions:
+    """The actions of `/v2/schedules`."""
 
     def __init__(self, schedules: Schedules, authority: Authority) -> None:
         self._schedules = schedules
         self._authority = authority
 
-    async def put(self, request: Request) -> Response:
-        """Make a schedule, or put another one in its place."""
-        body = await documents.read(request)
-        documents.parse_object(body)
+    @route(
+        "PUT /v2/schedules/{schedule_name} Schedule -> Schedule",
+        "schedules:create manage",
+        (200, 201, 409),
+        largest_body=65_536,
+    )
+    async def put_schedule(self, call: Call) -> Result:
+        """Make or replace a schedule."""
+        body = await call.read()
+        documents.parse_object(body, deepest=MAX_BODY_DEPTH)
         plan = documents.decode(_plan, body)
-        self._authority.check_target(request.principal, plan.queue)
-        name = request.path_values[0]
-        schedule, is_new = await self._schedules.put(request.project, name, plan)
-        return Response(201 if is_new else 200, to_json(self._shown(schedule)))
+        self._authority.check_target(call.principal, plan.queue)
+        name = call.path_values[0]
+        schedule, is_new = await self._schedules.put(call.project, name, plan)
+        return Result(201 if is_new else 200, self._shown(schedule))
 
-    async def get(self, request: Request) -> Response:
+    @route("GET /v2/schedules/{schedule_name} -> Schedule", "schedules:get read", (200, 404))
+    async def show_schedule(self, call: Call) -> Result:
         """Show a schedule."""
-        schedule, _ = await self._schedules.load(request.project, request.path_values[0])
-        return Response(200, to_json(self._shown(schedule)))
+        schedule, _ = await self._schedules.load(call.project, call.path_values[0])
+        return Result(200, self._shown(schedule))
 
-    async def change(self, request: Request) -> Response:
-        """Change some fields; null takes one away."""
-        body = await documents.read(request)
-        documents.parse_object(body)
+    @route(
+        "PATCH /v2/schedules/{schedule_name} Schedule -> Schedule",
+        "schedules:update manage",
+        (200, 404, 409),
+        largest_body=65_536,
+    )
+    async def change_schedule(self, call: Call) -> Result:
+        """Change some of a schedule; null takes one away."""
+        body = await call.read()
+        documents.parse_object(body, deepest=MAX_BODY_DEPTH)
         changes = _parts.decode(body)
 
         def apply(plan: Plan) -> Plan:
             merged = {**_parts.decode(msgspec.json.encode(plan)), **changes}
             kept = {key: raw for key, raw in merged.items() if key == "body" or raw != b"null"}
             changed = documents.decode(_plan, msgspec.json.encode(kept))
-            self._authority.check_target(request.principal, changed.queue)
+            self._authority.check_target(call.principal, changed.queue)
             return changed
 
-        schedule = await self._schedules.change(request.project, request.path_values[0], apply)
-        return Response(200, to_json(self._shown(schedule)))
+        schedule = await self._schedules.change(call.project, call.path_values[0], apply)
+        return Result(200, self._shown(schedule))
 
-    async def delete(self, request: Request) -> Response:
+    @route("DELETE /v2/schedules/{schedule_name}", "schedules:delete manage", (204,))
+    async def delete_schedule(self, call: Call) -> Result:
         """End a schedule."""
-        await self._schedules.delete(request.project, request.path_values[0])
+        await self._schedules.delete(call.project, call.path_values[0])
         return NO_CONTENT
 
-    async def list_schedules(self, request: Request) -> Response:
-        """List the project's schedules, by name."""
-        found = query.parameters(request)
-        limit = query.whole(found, "limit", DEFAULT_LIMIT)
-        if not 1 <= limit <= _MOST:
-            raise Invalid(f"Limit must be at least 1 and no greater than {_MOST}.")
-        page = await self._schedules.page(request.project, query.text(found, "marker"), limit)
-        links = []
-        if page:
-            pairs = [("limit", str(limit)), ("marker", page[-1].name)]
-            links = [{"rel": "next", "href": query.link(request.path, pairs)}]
+    @route(
+        "GET /v2/schedules -> Schedules",
+        "schedules:get_all read",
+        (200,),
+        (MARKER, Parameter("limit", "KeyLimit", "How many schedules to answer at most.")),
+    )
+    async def list_schedules(self, call: Call) -> Result:
+        """List schedules."""
+        limit = call.limit(DEFAULT_LIMIT, _MOST)
+        page = await self._schedules.page(call.project, call.text("marker"), limit)
+        marker = page[-1].name if page else ""
+        links = next_page(call.path, page, ("limit", str(limit)), ("marker", marker))
         shown = [self._shown(schedule) for schedule in page]
-        return Response(200, to_json({"schedules": shown, "links": links}))
+        return Result(200, {"schedules": shown, "links": links})
 
-    async def fire(self, request: Request) -> Response:
+    @route(
+        "POST /v2/schedules/{schedule_name}/fire -> Fired", "schedules:fire manage", (201, 404, 413)
+    )
+    async def fire_schedule(self, call: Call) -> Result:
         """Post a schedule's message now."""
-        name = request.path_values[0]
-        schedule, _ = await self._schedules.load(request.project, name)
-        self._authority.check_target(request.principal, schedule.plan.queue)
-        message_id = await self._schedules.fire(request.project, name)
-        return Response(201, to_json({"message_id": message_id}))
+        name = call.path_values[0]
+        schedule, _ = await self._schedules.load(call.project, name)
+        self._authority.check_target(call.principal, schedule.plan.queue)
+        message_id = await self._schedules.fire(call.project, name)
+        return Result(201, {"message_id": message_id})
 
     def _shown(self, schedule: Schedule) -> dict[str, Any]:
         plan = {

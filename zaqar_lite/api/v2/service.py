@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from zaqar_lite.api.http import NO_CONTENT, Request, Response
-from zaqar_lite.api.render import to_json
+from zaqar_lite.api.call import NO_CONTENT, Call, Result
+from zaqar_lite.api.routes import route
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.service.health import Health, Report
 
@@ -14,10 +14,7 @@ VERSIONS = {
             "status": "CURRENT",
             "updated": "2014-9-24T04:06:47Z",
             "media-types": [
-                {
-                    "base": "application/json",
-                    "type": "application/vnd.openstack.messaging-v2+json",
-                }
+                {"base": "application/json", "type": "application/vnd.openstack.messaging-v2+json"}
             ],
             "links": [{"href": "/v2/", "rel": "self"}],
         }
@@ -25,38 +22,51 @@ VERSIONS = {
 }
 
 
-class ServiceHandlers:
-    """The handlers that are about no queue."""
+class ServiceActions:
+    """The actions that are about no queue."""
 
     def __init__(self, health: Health, *, home_document: dict[str, Any]) -> None:
         self._health = health
-        self._home = to_json(home_document)
+        self._home = home_document
 
-    async def versions(self, request: Request) -> Response:
-        """Show the API versions; 300 because upstream says so."""
-        return Response(300, to_json(VERSIONS))
+    @route("GET /", "", (300,), public=True, needs_store=False)
+    async def versions(self, call: Call) -> Result:
+        """List the API versions; 300 because upstream says so."""
+        return Result(300, VERSIONS)
 
-    async def home(self, request: Request) -> Response:
-        """Show what there is, as a home document."""
-        return Response(
+    @route("GET /v2/", "", (200,), needs_store=False)
+    @route("GET /v2", "", (200,), needs_store=False, name="home_without_slash")
+    async def home(self, call: Call) -> Result:
+        """Show the home document."""
+        return Result(
             200,
             self._home,
             ((b"cache-control", b"max-age=86400"),),
             media_type=b"application/json-home",
         )
 
-    async def ping(self, request: Request) -> Response:
-        """Tell whether the store answers: 204 or 503; HEAD is always 204."""
-        if request.method == "HEAD":
+    @route("GET /v2/ping", "ping:get", (204,))
+    @route(
+        "HEAD /v2/ping",
+        "ping:get",
+        (204,),
+        needs_store=False,
+        name="ping_head",
+        summary="Ping the server",
+    )
+    async def ping(self, call: Call) -> Result:
+        """Ping the store; HEAD is always 204."""
+        if call.method == "HEAD":
             return NO_CONTENT
         try:
             await self._health.ping()
         except Unavailable:
-            return Response(503)
+            return Result(503)
         return NO_CONTENT
 
-    async def health(self, request: Request) -> Response:
-        """Run real operations on a queue of their own and tell how each went."""
+    @route("GET /v2/health", "health:get admin", (200,))
+    async def health(self, call: Call) -> Result:
+        """Check health."""
         shown = _shown(await self._health.report())
         pools = await self._health.pools()
         if pools is not None:
@@ -64,7 +74,7 @@ class ServiceHandlers:
                 name: _UNREACHABLE if one is None else _shown(one) for name, one in pools.items()
             }
             shown = {**found, **shown, "catalog_reachable": True}
-        return Response(200, to_json(shown))
+        return Result(200, shown)
 
 
 _UNREACHABLE = {"storage_reachable": False}

@@ -1,49 +1,109 @@
-"""Settling single messages of a claim: one by its href, or many in one request."""
+"""Settling single messages of a claim: one by its href, or many in one call.
 
-from zaqar_lite.api import documents, query
-from zaqar_lite.api.checks import queue_of
-from zaqar_lite.api.http import NO_CONTENT, HttpError, Request, Response
-from zaqar_lite.api.render import to_json
-from zaqar_lite.api.settlements import parse_many, parse_one
+One: `{"claim": {"release_in": 30, "failed": true, "reason": "...", "detail": "..."}}`,
+`{"claim": {"ttl": 600}}` or `{"claim": {"dead": true, "reason": "...", "detail": "..."}}`. A
+failure without `release_in` waits as the queue's back-off says.
+
+Many: `{"delete": [id, ...], "release": [{"id", "delay", "failed", "reason", "detail"}, ...],
+"extend": [{"id", "ttl"}, ...], "dead": [{"id", "reason", "detail"}, ...]}`. Seconds everywhere;
+null stands for absent.
+"""
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from zaqar_lite.api import documents
+from zaqar_lite.api.call import NO_CONTENT, Call, Refused, Result, bad_body
+from zaqar_lite.api.routes import SMALL_BODY, route
 from zaqar_lite.domain.errors import Forbidden
+from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.settlements import Act, Outcome, Settlement
 from zaqar_lite.service.settling import Settling, explain
 
-_STATUS = {
-    Outcome.NOT_FOUND: 404,
-    Outcome.LAPSED: 409,
-    Outcome.HELD: 403,
-    Outcome.NO_TARGET: 409,
-}
+_STATUS = {Outcome.NOT_FOUND: 404, Outcome.LAPSED: 409, Outcome.HELD: 403, Outcome.NO_TARGET: 409}
+_LARGEST = 16_384
+"""Bytes of one: its reason and detail, each character of which JSON may write with six."""
 
 
-class SettlingHandlers:
-    """The handlers that settle messages of a claim."""
+def _settlements(limits: Limits) -> int:
+    return SMALL_BODY + limits.max_messages_per_claim_or_pop * _LARGEST
+
+
+_GRACE_MS = 60_000
+"""How much longer than its lease an extended message lives at least."""
+
+
+class _Release(Struct, forbid_unknown_fields=True, gc=False):
+    id: str
+    delay: int | None = None
+    failed: bool = False
+    reason: str | None = None
+    detail: str | None = None
+
+
+class _Extend(Struct, forbid_unknown_fields=True, gc=False):
+    id: str
+    ttl: int
+
+
+class _Dead(Struct, forbid_unknown_fields=True, gc=False):
+    id: str
+    reason: str | None = None
+    detail: str | None = None
+
+
+class _Many(Struct, forbid_unknown_fields=True):
+    delete: list[str] = []
+    release: list[_Release] = []
+    extend: list[_Extend] = []
+    dead: list[_Dead] = []
+
+
+class _Claim(Struct, forbid_unknown_fields=True, gc=False):
+    release_in: int | None = None
+    ttl: int | None = None
+    dead: bool | None = None
+    failed: bool | None = None
+    reason: str | None = None
+    detail: str | None = None
+
+
+class _One(Struct, forbid_unknown_fields=True):
+    claim: _Claim
+
+
+_settlement = Settlement._make  # fields in a row: half the time of naming them
+_many = Decoder(_Many)
+_one = Decoder(_One)
+
+
+class SettlingActions:
+    """The actions that settle messages of a claim."""
 
     def __init__(self, settling: Settling) -> None:
         self._settling = settling
 
-    @property
-    def works(self) -> bool:
-        """Whether the store settles single messages."""
-        return self._settling.works
-
-    async def settle_one(self, request: Request) -> Response:
+    async def settle_one(self, call: Call) -> Result:
         """Release, extend or give up one message of a claim."""
-        claim_id = query.text(query.parameters(request), "claim_id") or ""
-        settlement = parse_one(request.path_values[1], await documents.read(request))
+        claim_id = call.text("claim_id") or ""
+        settlement = _parse_one(call.path_values[1], await call.read())
         try:
-            await self._settling.settle_one(queue_of(request), claim_id, settlement)
+            await self._settling.settle_one(call.queue, claim_id, settlement)
         except Forbidden as exc:
-            raise HttpError(403, "Unable to settle", str(exc)) from exc
+            raise Refused(403, "Unable to settle", str(exc)) from exc
         return NO_CONTENT
 
-    async def settle_many(self, request: Request) -> Response:
+    @route(
+        "POST /v2/queues/{queue_name}/claims/{claim_id}/settle Settlements -> Settled",
+        "claims:settle receive",
+        (200,),
+        hot=True,
+        largest=_settlements,
+    )
+    async def settle_messages(self, call: Call) -> Result:
         """Settle messages of a claim; one result for each."""
-        settlements = parse_many(await documents.read(request))
-        outcomes = await self._settling.settle(
-            queue_of(request), request.path_values[1], settlements
-        )
+        settlements = _parse_many(await call.read())
+        outcomes = await self._settling.settle(call.queue, call.path_values[1], settlements)
         done = Outcome.DONE
         results = [
             {"id": settlement.message_id, "status": 204}
@@ -51,7 +111,7 @@ class SettlingHandlers:
             else _result(settlement, outcome)
             for settlement, outcome in zip(settlements, outcomes, strict=True)
         ]
-        return Response(200, to_json({"results": results}))
+        return Result(200, {"results": results})
 
 
 def _result(settlement: Settlement, outcome: Outcome) -> dict[str, object]:
@@ -64,3 +124,62 @@ def _result(settlement: Settlement, outcome: Outcome) -> dict[str, object]:
         "outcome": outcome.value,
         "description": explain(outcome, settlement),
     }
+
+
+def _parse_many(body: bytes) -> list[Settlement]:
+    """Read the settlements of a call, in the order delete, release, extend, dead.
+
+    Raises:
+        Refused: 400, names the field that is wrong.
+    """
+    document = documents.decode(_many, body)
+    ack, release, extend, dead = Act.ACK, Act.RELEASE, Act.EXTEND, Act.DEAD
+    found = [_settlement((one, ack, None, False, None, None, 0, 0)) for one in document.delete]
+    found += [
+        _settlement(
+            (
+                one.id,
+                release,
+                None if one.delay is None else one.delay * 1000,
+                one.failed,
+                one.reason,
+                one.detail,
+                0,
+                0,
+            )
+        )
+        for one in document.release
+    ]
+    found += [
+        _settlement((one.id, extend, None, False, None, None, one.ttl * 1000, _GRACE_MS))
+        for one in document.extend
+    ]
+    found += [
+        _settlement((one.id, dead, None, False, one.reason, one.detail, 0, 0))
+        for one in document.dead
+    ]
+    return found
+
+
+def _parse_one(message_id: str, body: bytes) -> Settlement:
+    """Read what a PATCH of a claimed message says.
+
+    Raises:
+        Refused: 400, names the field that is wrong.
+    """
+    act = documents.decode(_one, body).claim
+    chosen = [act.release_in is not None, act.ttl is not None, act.dead is not None]
+    if sum(chosen) > 1 or (not any(chosen) and act.failed is not True):
+        raise bad_body(
+            "claim must have exactly one of 'release_in', 'ttl' and 'dead', or \"failed\": true."
+        )
+    if act.ttl is not None:
+        if (act.failed, act.reason, act.detail) != (None, None, None):
+            raise bad_body("claim.ttl takes no other field beside it.")
+        return Settlement(message_id, Act.EXTEND, ttl_ms=act.ttl * 1000, grace_ms=_GRACE_MS)
+    if act.dead is not None:
+        if not act.dead or act.failed is not None:
+            raise bad_body("claim.dead must be true, with 'reason' and 'detail' at most.")
+        return Settlement(message_id, Act.DEAD, reason=act.reason, detail=act.detail)
+    delay_ms = None if act.release_in is None else act.release_in * 1000
+    return Settlement(message_id, Act.RELEASE, delay_ms, act.failed is True, act.reason, act.detail)

@@ -1,12 +1,16 @@
-"""Subscriptions: make, list, read, change, delete, confirm, and give another secret."""
+"""Subscriptions and their deliveries: the last attempts, what failed, another try, and a ping."""
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from zaqar_lite.api import documents, query
-from zaqar_lite.api.checks import queue_of
-from zaqar_lite.api.http import NO_CONTENT, HttpError, Request, Response
-from zaqar_lite.api.render import instant, to_json
+import orjson
+
+from zaqar_lite.api import documents
+from zaqar_lite.api.call import NO_CONTENT, Call, Refused, Result
+from zaqar_lite.api.render import instant, next_page
+from zaqar_lite.api.routes import DETAILS, LIMIT, MARKER, Parameter, route
 from zaqar_lite.domain.errors import Conflict, Invalid
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.subscriptions import (
@@ -16,6 +20,7 @@ from zaqar_lite.domain.subscriptions import (
     shown_options,
 )
 from zaqar_lite.domain.topics import name_of, queue_in
+from zaqar_lite.service.delivery_reports import DeliveryReports, Failed
 from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.identity.trusts import MakeTrust, Trusts
 from zaqar_lite.service.subscriptions import Subscriptions
@@ -23,11 +28,12 @@ from zaqar_lite.service.subscriptions import Subscriptions
 DEFAULT_LIMIT = 10
 UNABLE_TO_UPDATE = "Unable to update subscription"
 UNABLE_TO_CONFIRM = "Unable to confirm subscription"
+_ONE = "/v2/queues/{queue_name}/subscriptions/{subscription_id}"
 _CHANGEABLE = ("subscriber", "ttl", "options", "disabled")
 
 
-class SubscriptionHandlers:
-    """The handlers under `/v2/queues/{queue_name}/subscriptions`."""
+class SubscriptionActions:
+    """The actions under `/v2/queues/{queue_name}/subscriptions`."""
 
     def __init__(
         self, subscriptions: Subscriptions, authority: Authority, trusts: Trusts | None
@@ -36,108 +42,156 @@ class SubscriptionHandlers:
         self._trusts = trusts
         self._authority = authority
 
-    async def create(self, request: Request) -> Response:
+    @route(
+        "POST /v2/queues/{queue_name}/subscriptions Subscription -> Subscribed",
+        "subscription:create manage",
+        (201, 409),
+        framed_by="create_new",
+        largest_body=65_536,
+    )
+    async def create_subscription(self, call: Call) -> Result:
         """Subscribe to a queue."""
-        if not request.content_length:
+        if not call.size:
             raise Invalid("No subscription to create.")
-        document = _object(documents.parse(await documents.read(request)))
-        listens = request.listener != "" and "subscriber" not in document
+        document = _object(documents.parse(await call.read()))
+        listens = call.listener != "" and "subscriber" not in document
         if listens:
-            document["subscriber"] = request.listener
+            document["subscriber"] = call.listener
         draft = parse_draft(document, now_ms=self._subscriptions.now_ms(), needs_subscriber=True)
-        queue = queue_of(request)
-        self._check(request, queue, draft)
-        location = (b"location", request.path.encode())
+        queue = call.queue
+        self._check(call, queue, draft)
+        location = (b"location", call.path.encode())
         try:
             made = await self._subscriptions.create(
-                queue, draft, self._trusting(request), listens=listens
+                queue, draft, self._trusting(call), listens=listens
             )
         except Conflict as exc:
-            raise HttpError(409, "Resource conflict", str(exc), headers=(location,)) from exc
+            raise Refused(409, "Resource conflict", str(exc), headers=(location,)) from exc
         shown = {"subscription_id": made.id}
         if made.secret is not None:
             shown["secret"] = made.secret
-        return Response(201, to_json(shown), (location,))
+        return Result(201, shown, (location,))
 
-    async def list_subscriptions(self, request: Request) -> Response:
+    async def create_new(self, call: Call) -> Result:
+        """Subscribe; a subscriber that is there is a conflict, whether it has confirmed or not."""
+        result = await self.create_subscription(call)
+        if "secret" not in result.document:
+            raise Conflict("Such a subscription exists already.")
+        return result
+
+    @route(
+        "GET /v2/queues/{queue_name}/subscriptions -> Subscriptions",
+        "subscription:get_all read",
+        (200,),
+        (
+            MARKER,
+            Parameter("limit", "SubscriptionLimit", "How many subscriptions to answer at most."),
+            DETAILS,
+        ),
+    )
+    async def list_subscriptions(self, call: Call) -> Result:
         """List a queue's subscriptions."""
-        found = query.parameters(request)
-        details = query.boolean(found, "details")
-        limit = query.whole(found, "limit", DEFAULT_LIMIT)
-        page = await self._subscriptions.page(
-            queue_of(request), marker=query.text(found, "marker"), limit=limit
-        )
-        links = []
-        if page:
-            given = [(name, found[name][-1]) for name in ("limit", "details") if name in found]
-            pairs: list[tuple[str, str]] = [*given, ("marker", page[-1].id)]
-            links = [{"rel": "next", "href": query.link(request.path, pairs)}]
+        details = call.flag("details")
+        limit = call.whole("limit", DEFAULT_LIMIT)
+        page = await self._subscriptions.page(call.queue, marker=call.text("marker"), limit=limit)
+        given = [
+            (name, call.parameters[name][-1])
+            for name in ("limit", "details")
+            if name in call.parameters
+        ]
+        marker = page[-1].id if page else ""
+        links = next_page(call.path, page, *given, ("marker", marker))
         shown = [self._shown(subscription, details=details) for subscription in page]
-        return Response(200, to_json({"subscriptions": shown, "links": links}))
+        return Result(200, {"subscriptions": shown, "links": links})
 
-    async def get(self, request: Request) -> Response:
-        """Read a subscription."""
-        details = query.boolean(query.parameters(request), "details")
-        found = await self._subscriptions.get(queue_of(request), request.path_values[1])
-        return Response(200, to_json(self._shown(found, details=details)))
+    @route(
+        "GET /v2/queues/{queue_name}/subscriptions/{subscription_id} -> SubscriptionShown",
+        "subscription:get read",
+        (200, 404),
+        (DETAILS,),
+    )
+    async def show_subscription(self, call: Call) -> Result:
+        """Show a subscription."""
+        details = call.flag("details")
+        found = await self._subscriptions.get(call.queue, call.path_values[1])
+        return Result(200, self._shown(found, details=details))
 
-    async def update(self, request: Request) -> Response:
+    @route(
+        "PATCH /v2/queues/{queue_name}/subscriptions/{subscription_id} SubscriptionChange",
+        "subscription:update manage",
+        (204, 404, 409),
+        largest_body=65_536,
+    )
+    async def update_subscription(self, call: Call) -> Result:
         """Change a subscription."""
-        if not request.content_length:
+        if not call.size:
             raise Invalid("No subscription to update.")
-        document = _object(documents.parse(await documents.read(request)))
+        document = _object(documents.parse(await call.read()))
         draft = parse_draft(document, now_ms=self._subscriptions.now_ms(), needs_subscriber=False)
         if not any(name in document for name in _CHANGEABLE):
-            raise HttpError(
+            raise Refused(
                 400, UNABLE_TO_UPDATE, f"Nothing to change: give {', '.join(_CHANGEABLE)}."
             )
-        queue = queue_of(request)
-        self._check(request, queue, draft)
-        await self._subscriptions.update(
-            queue, request.path_values[1], draft, self._trusting(request)
-        )
-        return Response(204, b"", ((b"location", request.path.encode()),))
+        queue = call.queue
+        self._check(call, queue, draft)
+        await self._subscriptions.update(queue, call.path_values[1], draft, self._trusting(call))
+        return Result(204, b"", ((b"location", call.path.encode()),))
 
-    async def delete(self, request: Request) -> Response:
+    @route(
+        "DELETE /v2/queues/{queue_name}/subscriptions/{subscription_id}",
+        "subscription:delete manage",
+        (204,),
+    )
+    async def delete_subscription(self, call: Call) -> Result:
         """End a subscription."""
-        await self._subscriptions.delete(queue_of(request), request.path_values[1])
+        await self._subscriptions.delete(call.queue, call.path_values[1])
         return NO_CONTENT
 
-    async def confirm(self, request: Request) -> Response:
+    @route(
+        "PUT /v2/queues/{queue_name}/subscriptions/{subscription_id}/confirm Confirmation",
+        "subscription:confirm manage",
+        (204, 404),
+    )
+    async def confirm_subscription(self, call: Call) -> Result:
         """Confirm a subscription, or refuse it; a signed request carries the token it was sent."""
-        document = documents.parse(await documents.read(request))
+        document = documents.parse(await call.read())
         if not isinstance(document, dict):
-            raise HttpError(400, UNABLE_TO_CONFIRM, "The body must be an object.")
+            raise Refused(400, UNABLE_TO_CONFIRM, "The body must be an object.")
         confirmed = document.get("confirmed")
         if not isinstance(confirmed, bool):
             raise Invalid("The 'confirmed' should be boolean.")
         token = None
-        if b"url-signature" in request.headers:
+        if b"url-signature" in call.headers:
             token = document.get("token")
             if not isinstance(token, str):
                 raise Invalid("A signed confirmation needs the token of the body it was sent.")
         await self._subscriptions.confirm(
-            queue_of(request), request.path_values[1], confirmed=confirmed, token=token
+            call.queue, call.path_values[1], confirmed=confirmed, token=token
         )
-        return Response(204, b"", ((b"location", request.path.encode()),))
+        return Result(204, b"", ((b"location", call.path.encode()),))
 
-    async def rotate_secret(self, request: Request) -> Response:
+    @route(
+        "POST /v2/queues/{queue_name}/subscriptions/{subscription_id}/secret -> SubscriptionSecret",
+        "subscription:rotate_secret manage",
+        (200, 404),
+    )
+    async def rotate_secret(self, call: Call) -> Result:
         """Make another secret; the one before is good for another day."""
-        secret = await self._subscriptions.rotate_secret(queue_of(request), request.path_values[1])
-        return Response(200, to_json({"secret": secret}))
+        secret = await self._subscriptions.rotate_secret(call.queue, call.path_values[1])
+        return Result(200, {"secret": secret})
 
-    def _check(self, request: Request, queue: QueueRef, draft: SubscriptionDraft) -> None:
+    def _check(self, call: Call, queue: QueueRef, draft: SubscriptionDraft) -> None:
         """Refuse that somebody gives away what they have not."""
-        principal, authority = request.principal, self._authority
+        principal, authority = call.principal, self._authority
         authority.check_subscription(principal, name_of(queue), draft.options)
         authority.check_target(principal, queue_in(draft.subscriber))
 
-    def _trusting(self, request: Request) -> MakeTrust | None:
+    def _trusting(self, call: Call) -> MakeTrust | None:
         """What makes a trust from who asks; None without a token of Keystone."""
-        token = request.headers.get(b"x-auth-token")
+        token = call.headers.get(b"x-auth-token")
         if self._trusts is None or token is None:
             return None
-        return partial(self._trusts.make, request.principal, token.decode("latin-1"))
+        return partial(self._trusts.make, call.principal, token.decode("latin-1"))
 
     def _shown(self, subscription: Subscription, *, details: bool) -> dict[str, Any]:
         """A subscription with Zaqar's keys and no others, unless `details` are asked for."""
@@ -160,7 +214,114 @@ class SubscriptionHandlers:
         return shown
 
 
+class DeliveryActions:
+    """The actions under `.../subscriptions/{subscription_id}` that are about deliveries."""
+
+    def __init__(self, reports: DeliveryReports) -> None:
+        self._reports = reports
+
+    @route(
+        "GET " + _ONE + "/deliveries -> Deliveries",
+        "subscription:get_deliveries read",
+        (200, 404),
+        (Parameter("state", "DeliveryState", "'last' or 'failed'."), MARKER, LIMIT),
+    )
+    async def list_deliveries(self, call: Call) -> Result:
+        """List a subscription's deliveries."""
+        state = call.text("state") or "last"
+        queue, subscription_id = call.queue, call.path_values[1]
+        if state == "last":
+            attempts = await self._reports.attempts(queue, subscription_id)
+            shown = [_attempt(attempt) for attempt in attempts]
+            return Result(200, {"deliveries": shown, "links": []})
+        if state != "failed":
+            raise Invalid("'state' must be 'last' or 'failed'.")
+        limit = call.whole("limit", DEFAULT_LIMIT)
+        failed = await self._reports.failed(
+            queue, subscription_id, marker=call.text("marker"), limit=limit
+        )
+        marker = failed[-1].id if failed else ""
+        pairs = (("state", state), ("limit", str(limit)), ("marker", marker))
+        links = next_page(call.path, failed, *pairs)
+        shown = [_failed(one) for one in failed]
+        return Result(200, {"deliveries": shown, "links": links})
+
+    @route(
+        "POST " + _ONE + "/deliveries/{delivery_id}/retry",
+        "subscription:retry_delivery manage",
+        (204, 404),
+    )
+    async def retry_delivery(self, call: Call) -> Result:
+        """Deliver again."""
+        _, subscription_id, delivery_id = call.path_values
+        await self._reports.retry(call.queue, subscription_id, delivery_id)
+        return NO_CONTENT
+
+    @route("POST " + _ONE + "/replay Replay -> Replayed", "subscription:replay manage", (200, 404))
+    async def replay_messages(self, call: Call) -> Result:
+        """Deliver a span of time again."""
+        document = documents.parse(await call.read()) if call.size else {}
+        if not isinstance(document, dict):
+            raise Invalid("The body must be an object with 'from', 'until' and 'marker'.")
+        marker = document.get("marker")
+        if marker is not None and not isinstance(marker, str):
+            raise Invalid("'marker' must be a text.")
+        replayed = await self._reports.replay(
+            call.queue,
+            call.path_values[1],
+            since=_instant("from", document.get("from")),
+            until=_instant("until", document.get("until")),
+            marker=marker,
+        )
+        return Result(200, {"replayed": replayed.messages, "marker": replayed.marker})
+
+    @route("POST " + _ONE + "/ping -> Pinged", "subscription:ping manage", (200, 404))
+    async def ping_subscription(self, call: Call) -> Result:
+        """Send a test notification."""
+        result = await self._reports.ping(call.queue, call.path_values[1])
+        answer = result.answer
+        document = {
+            "outcome": result.fate.value,
+            "status": answer.status,
+            "milliseconds": result.milliseconds,
+            "answer": answer.text,
+            "error": answer.error,
+        }
+        return Result(200, document)
+
+
 def _object(document: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON
     if not isinstance(document, dict):
         raise Invalid("Subscriptions must be a dict.")
     return document
+
+
+def _instant(name: str, value: object) -> int | None:
+    """An instant of a body in milliseconds; one without a zone is UTC."""
+    if value is None:
+        return None
+    try:
+        at = datetime.fromisoformat(value if isinstance(value, str) else "")
+        at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        return round(at.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise Invalid(f"'{name}' must be an instant, such as 2026-11-22T10:00:00Z.") from None
+
+
+def _attempt(attempt: Mapping[str, Any]) -> dict[str, Any]:
+    shown = dict(attempt)
+    next_at = shown.pop("next_at")
+    shown["at"] = instant(shown["at"])
+    shown["next"] = None if next_at is None else instant(next_at)
+    return shown
+
+
+def _failed(failed: Failed) -> dict[str, Any]:
+    return {
+        "id": failed.id,
+        "message_id": failed.message_id,
+        "at": instant(failed.failed_at),
+        "attempts": failed.attempts,
+        "reason": failed.reason,
+        "message": orjson.Fragment(failed.payload),
+    }

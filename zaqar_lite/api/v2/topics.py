@@ -1,11 +1,10 @@
 """Topics: create, read, patch, delete, list, post to, count and purge."""
 
-from zaqar_lite.api import documents, query
-from zaqar_lite.api.checks import queue_of
-from zaqar_lite.api.http import NO_CONTENT, Request, Response, warning
-from zaqar_lite.api.render import to_json
-from zaqar_lite.api.v2.messages import LARGE, idempotency_key, stored
+from zaqar_lite.api.call import NO_CONTENT, Call, Result, warning
+from zaqar_lite.api.routes import MARKER, QUEUE_LIMIT, Parameter, topic_twin
+from zaqar_lite.api.v2.messages import LARGE, MessageActions, idempotency_key, sent_drafts, stored
 from zaqar_lite.api.v2.queues import (
+    QueueActions,
     named_page,
     purged_types,
     sent_metadata,
@@ -19,96 +18,125 @@ from zaqar_lite.service.identity.authority import Authority
 from zaqar_lite.service.subscriptions import Subscriptions
 from zaqar_lite.service.topics import Topics
 
-_NOTHING = b'{"messages":{"claimed":0,"free":0,"total":0}}'
+_LISTED = (
+    MARKER,
+    QUEUE_LIMIT,
+    Parameter("detailed", "Flag", "Show the metadata too."),
+    Parameter("name", "Text", "Only topics with this in their name."),
+)
+_IDS = Parameter("ids", "Text", "Comma list of messages.")
+_POP = Parameter("pop", "ClaimLimit", "How many messages to pop.")
+_NOTHING = {"messages": {"claimed": 0, "free": 0, "total": 0}}
 
 
-class TopicHandlers:
-    """The handlers under `/v2/topics`, except for subscriptions."""
+class TopicActions:
+    """The actions under `/v2/topics`, except for subscriptions."""
 
-    def __init__(self, topics: Topics, subscriptions: Subscriptions, authority: Authority) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        queues: QueueActions,
+        subscriptions: Subscriptions,
+        authority: Authority,
+    ) -> None:
         self._topics = topics
+        self._queues = queues
         self._subscriptions = subscriptions
         self._authority = authority
 
-    async def list_topics(self, request: Request) -> Response:
-        """List the project's topics."""
-        found = query.parameters(request)
-        topics = await self._topics.list_topics(request.project, **wanted_page(found))
+    @topic_twin(QueueActions.list_queues, parameters=_LISTED, answer="Topics")
+    async def list_topics(self, call: Call) -> Result:
+        """List topics."""
+        topics = await self._topics.list_topics(call.project, **wanted_page(call))
         named = [(topic.name, self._topics.shown(topic.metadata)) for topic in topics]
-        return Response(200, to_json(named_page("topics", found, named)))
+        return Result(200, named_page("topics", call, named))
 
-    async def create(self, request: Request) -> Response:
+    @topic_twin(QueueActions.create_queue)
+    async def create_topic(self, call: Call) -> Result:
         """Create a topic; one that exists stays as it is."""
-        metadata = await sent_metadata(request, self._authority)
-        created = await self._topics.create(queue_of(request), metadata)
-        headers = ((b"location", request.path.encode()), *warning(unknown_keys(metadata)))
-        return Response(201 if created else 204, b"", headers)
+        metadata = await sent_metadata(call, self._authority)
+        created = await self._topics.create(call.queue, metadata)
+        headers = ((b"location", call.path.encode()), *warning(unknown_keys(metadata)))
+        return Result(201 if created else 204, b"", headers)
 
-    async def get(self, request: Request) -> Response:
-        """Read a topic's metadata; a topic that is not there shows the defaults."""
-        return Response(200, to_json(await self._topics.metadata(queue_of(request))))
+    @topic_twin(QueueActions.show_queue)
+    async def show_topic(self, call: Call) -> Result:
+        """Show a topic's metadata; a topic that is not there shows the defaults."""
+        return Result(200, await self._topics.metadata(call.queue))
 
-    async def patch(self, request: Request) -> Response:
-        """Change a topic's metadata by a JSON patch."""
-        operations = await sent_patch(request, self._authority)
-        metadata = await self._topics.patch(queue_of(request), operations)
-        return Response(200, to_json(metadata), warning(unknown_keys(metadata)))
+    @topic_twin(QueueActions.update_queue)
+    async def update_topic(self, call: Call) -> Result:
+        """Change a topic's metadata."""
+        operations = await sent_patch(call, self._authority)
+        metadata = await self._topics.patch(call.queue, operations)
+        return Result(200, metadata, warning(unknown_keys(metadata)))
 
-    async def delete(self, request: Request) -> Response:
+    @topic_twin(QueueActions.delete_queue)
+    async def delete_topic(self, call: Call) -> Result:
         """Delete a topic."""
-        await self._topics.delete(queue_of(request))
+        await self._topics.delete(call.queue)
         return NO_CONTENT
 
-    async def stats(self, request: Request) -> Response:
-        """Count a topic's messages: it keeps none."""
-        if await self._topics.exists(queue_of(request)):
-            return Response(200, b'{"messages":{"total":0}}')
-        return Response(200, _NOTHING)
+    @topic_twin(QueueActions.queue_stats, parameters=(), answer="TopicStats")
+    async def topic_stats(self, call: Call) -> Result:
+        """Count a topic's messages."""
+        if await self._topics.exists(call.queue):
+            return Result(200, {"messages": {"total": 0}})
+        return Result(200, _NOTHING)
 
-    async def purge(self, request: Request) -> Response:
-        """Remove a topic's subscriptions; what was posted is on its way."""
-        types = await purged_types(request)
+    @topic_twin(QueueActions.purge_queue)
+    async def purge_topic(self, call: Call) -> Result:
+        """Purge a topic; what was posted is on its way."""
+        types = await purged_types(call)
         if "subscriptions" in types:
-            await self._subscriptions.purge(queue_of(request))
+            await self._subscriptions.purge(call.queue)
         return NO_CONTENT
 
-    async def post(self, request: Request) -> Response:
-        """Post messages to the topic's subscriptions."""
-        topic = queue_of(request)
-        admitted = await self._topics.admit(topic, request.content_length)
-        document = await documents.read(request)
-        is_large = request.content_length > LARGE
-        if is_large:
-            await self._topics.turns.wait()
-        drafts = documents.parse_messages(document)
+    @topic_twin(QueueActions.share_queue)
+    async def share_topic(self, call: Call) -> Result:
+        """Make a pre-signed URL of a topic."""
+        return await self._queues.share_queue(call)
+
+    @topic_twin(QueueActions.unshare_queue)
+    async def unshare_topic(self, call: Call) -> Result:
+        """Revoke a topic's pre-signed URLs."""
+        return await self._queues.unshare_queue(call)
+
+    @topic_twin(MessageActions.post_messages, statuses=(201, 409))
+    async def topic_post_messages(self, call: Call) -> Result:
+        """Post messages to a topic."""
+        topic = call.queue
+        admitted = await self._topics.admit(topic, call.size)
+        drafts = await sent_drafts(call, self._topics.turns)
         posted = await self._topics.post(
-            topic,
-            drafts,
-            client_id=request.client_id,
-            batch_key=idempotency_key(request),
-            topic=admitted,
+            topic, drafts, client_id=call.client_id, batch_key=idempotency_key(call), topic=admitted
         )
-        if is_large:
+        if call.size > LARGE:
             await self._topics.turns.wait()
         return stored(path_of(topic), posted)
 
-    async def list_messages(self, request: Request) -> Response:
-        """List messages: a topic keeps none, so those that are asked for by id are not there."""
-        if "ids" in query.parameters(request):
+    @topic_twin(MessageActions.list_messages, statuses=(200, 404), parameters=(_IDS,), hot=False)
+    async def topic_list_messages(self, call: Call) -> Result:
+        """List a topic's messages."""
+        if "ids" in call.parameters:
             raise NotFound("None of these messages exists: a topic keeps none.")
-        return Response(200, b'{"messages":[],"links":[]}')
+        return Result(200, {"messages": [], "links": []})
 
-    async def get_message(self, request: Request) -> Response:
-        """Answer that there is no such message."""
-        raise NotFound(f"Message {request.path_values[1]!r} does not exist: a topic keeps none.")
+    @topic_twin(MessageActions.get_message, statuses=(404,), parameters=(), answer=None, hot=False)
+    async def topic_get_message(self, call: Call) -> Result:
+        """Get a topic's message."""
+        raise NotFound(f"Message {call.path_values[1]!r} does not exist: a topic keeps none.")
 
-    async def delete_message(self, _: Request) -> Response:
-        """Delete nothing: there is nothing."""
+    @topic_twin(MessageActions.delete_message, statuses=(204,), parameters=(), hot=False)
+    async def topic_delete_message(self, _: Call) -> Result:
+        """Delete a topic's message."""
         return NO_CONTENT
 
-    async def delete_messages(self, request: Request) -> Response:
-        """Delete or pop nothing: there is nothing."""
-        found = query.parameters(request)
-        if ("ids" in found) == ("pop" in found):
+    @topic_twin(
+        MessageActions.delete_messages, statuses=(200, 204), parameters=(_IDS, _POP), hot=False
+    )
+    async def topic_delete_messages(self, call: Call) -> Result:
+        """Delete a topic's messages."""
+        if ("ids" in call.parameters) == ("pop" in call.parameters):
             raise Invalid("Exactly one of the parameters 'ids' and 'pop' must be given.")
-        return NO_CONTENT if "ids" in found else Response(200, b'{"messages":[]}')
+        return NO_CONTENT if "ids" in call.parameters else Result(200, {"messages": []})

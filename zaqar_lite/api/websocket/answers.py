@@ -1,115 +1,133 @@
-"""What a frame's answer says, made of what the same request over HTTP is answered."""
+"""WebSocket's writer: what a frame's answer says, made of its action's result."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
-import orjson
-
-from zaqar_lite.api.http import Response
-from zaqar_lite.api.websocket.encoding import Json
+from zaqar_lite.api.call import Result
 
 Given = Mapping[str, Any]
-Show = Callable[[Given, Response], Any]
-"""Makes the body of an answer from the body of the frame and the response."""
+Show = Callable[[Given, Result], Any]
+"""Makes the body of an answer from the body of the frame and the result."""
 _CLAIM_ID = "?claim_id="
 
 
-class _Message(msgspec.Struct):
-    """A message as the routes render it; its body stays the bytes that were posted."""
+class Answer(NamedTuple):
+    """What a frame is answered."""
 
-    id: str
-    ttl: int
-    age: int
-    body: msgspec.Raw
-    href: str = ""
-    claim_id: str | None = None
-    checksum: str | msgspec.UnsetType = msgspec.UNSET
+    status: int
+    body: Any
 
 
-class _Messages(msgspec.Struct):
-    messages: list[_Message]
-    age: int = 0
-    ttl: int = 0
+def refused(status: int, error: str) -> Answer:
+    """Refuse a frame that became no request."""
+    return Answer(status, {"error": error})
 
 
-_decode_message = msgspec.json.Decoder(_Message).decode
-_decode_messages = msgspec.json.Decoder(_Messages).decode
+NOT_AUTHENTIFIED = refused(403, "Not authentified.")
+NO_SCHEMA = refused(400, "Schema validation failed.")
 
 
-def nothing(_: Given, response: Response) -> Any:  # noqa: ANN401 - any JSON
-    """Show an empty object, or the document that there is."""
-    return Json(response.body) if response.body else {}
+def document(_: Given, result: Result) -> Any:  # noqa: ANN401 - any JSON
+    """Show the document that there is, or an empty object."""
+    return result.document or {}
 
 
 def text(template: str) -> Show:
     """Show a sentence, in which fields of the frame stand."""
-
-    def show(given: Given, _: Response) -> str:
-        return template.format_map(given)
-
-    return show
+    return lambda given, _: template.format_map(given)
 
 
-def subscribed(given: Given, response: Response) -> dict[str, Any]:
+def subscribed(given: Given, result: Result) -> dict[str, Any]:
     """Show the subscription that was made."""
-    made = orjson.loads(response.body)
-    return {**made, "message": f"Subscription {given['queue_name']} created."}
+    return {**result.document, "message": f"Subscription {given['queue_name']} created."}
 
 
-def without_links(_: Given, response: Response) -> dict[str, Any]:
+def without_links(_: Given, result: Result) -> dict[str, Any]:
     """Show a page without its links: a frame has no address."""
-    shown: dict[str, Any] = orjson.loads(response.body)
-    shown.pop("links", None)
-    return shown
+    return {name: value for name, value in result.document.items() if name != "links"}
 
 
-def posted(_: Given, response: Response) -> dict[str, Any]:
+def names(_: Given, result: Result) -> dict[str, Any]:
+    """Show queues by their names, not their addresses."""
+    queues = result.document["queues"]
+    return {"queues": [{key: one[key] for key in one if key != "href"} for one in queues]}
+
+
+def stats(_: Given, result: Result) -> dict[str, Any]:
+    """Show what is counted, and the ids of the oldest and the newest message."""
+    counts = dict(result.document["messages"])
+    for end in ("oldest", "newest"):
+        if end in counts:
+            found = dict(counts[end])
+            counts[end] = {"id": _name(found.pop("href")), **found}
+    return {"messages": counts}
+
+
+def posted(_: Given, result: Result) -> dict[str, Any]:
     """Show the ids of the messages that were posted."""
-    document = orjson.loads(response.body)
-    ids = [href.rpartition("/")[2] for href in document["resources"]]
-    shown = {"message_ids": ids}
-    if "duplicates" in document:
-        shown["duplicates"] = document["duplicates"]
-    return shown
+    made = dict(result.document)
+    return {"message_ids": [_name(href) for href in made.pop("resources")], **made}
 
 
-def message(_: Given, response: Response) -> dict[str, Any]:
+def message(_: Given, result: Result) -> dict[str, Any]:
     """Show one message; upstream calls it `messages`."""
-    return {"messages": _shown(_decode_message(response.body))}
+    return {"messages": _shown(result.document)}
 
 
-def messages(_: Given, response: Response) -> dict[str, Any]:
+def messages(_: Given, result: Result) -> dict[str, Any]:
     """Show messages; what is absent is an empty list."""
-    if response.status != 200:
-        return {"messages": []} if response.status == 404 else {}
-    return {"messages": [_shown(one) for one in _decode_messages(response.body).messages]}
+    if result.status != 200:
+        return {"messages": []} if result.status == 404 else {}
+    return {"messages": [_shown(one) for one in result.document["messages"]]}
 
 
-def claimed(_: Given, response: Response) -> dict[str, Any]:
+def claimed(given: Given, result: Result) -> dict[str, Any]:
     """Show a new claim and what it holds; its id is null where there was nothing to claim."""
-    if response.status == 204:
+    if result.status == 204:
         return {"claim_id": None}
-    location = dict(response.headers)[b"location"].decode()
-    held = _decode_messages(response.body).messages
-    return {"claim_id": location.rpartition("/")[2], "messages": [_shown(one) for one in held]}
+    location = dict(result.headers)[b"location"].decode()
+    return {"claim_id": _name(location), **messages(given, Result(200, result.document))}
 
 
-def claim(_: Given, response: Response) -> dict[str, Any]:
+def claim(given: Given, result: Result) -> dict[str, Any]:
     """Show a claim and what it holds."""
-    found = _decode_messages(response.body)
-    held = [_shown(one) for one in found.messages]
-    return {"age": found.age, "ttl": found.ttl, "messages": held}
+    found = result.document
+    return {"age": found["age"], "ttl": found["ttl"], **messages(given, result)}
 
 
-def _shown(one: _Message) -> dict[str, Any]:
+def _name(href: str) -> str:
+    return href.rpartition("/")[2]
+
+
+def _shown(one: Mapping[str, Any]) -> dict[str, Any]:
     shown: dict[str, Any] = {
-        "id": one.id,
-        "claim_id": one.href.partition(_CLAIM_ID)[2] or None,
-        "ttl": one.ttl,
-        "age": one.age,
-        "body": Json(bytes(one.body)),
+        "id": one["id"],
+        "claim_id": one.get("href", "").partition(_CLAIM_ID)[2] or None,
+        "ttl": one["ttl"],
+        "age": one["age"],
+        "body": one["body"],
     }
-    if one.checksum is not msgspec.UNSET:
-        shown["checksum"] = one.checksum
+    if "checksum" in one:
+        shown["checksum"] = one["checksum"]
     return shown
+
+
+def error(given: Given, result: Result, missing: str) -> Answer:
+    """Show an error in upstream's two fields; `missing` is what a 404 says there."""
+    document = result.document or {}
+    title = document.get("title")
+    exception = document.get("description") or title or ""
+    told = None if result.status == 400 else title
+    if title == "Invalid request body":
+        exception = f"Bad request. {_without_place(exception)}"
+    if result.status == 404 and missing:
+        told = missing.format_map(given)
+    if result.status == 500:
+        told = "Unexpected error."
+    return Answer(result.status, {"exception": exception, "error": told})
+
+
+def _without_place(text: str) -> str:
+    """A field's error without the index of its message, which upstream does not tell."""
+    sentence, found, index = text.rpartition(" (message ")
+    return f"{sentence}." if found and index.removesuffix(").").isdigit() else text

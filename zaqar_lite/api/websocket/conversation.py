@@ -1,27 +1,43 @@
-"""What is said on one WebSocket: who speaks, and frame by frame what it asks for."""
+"""What is said on WebSockets: who may open one, who speaks, and frame by frame what is asked."""
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
-import orjson
-
-from zaqar_lite.api.http import Request, Response, Scope
+from zaqar_lite.api.call import Action, Call, Refused, Result
+from zaqar_lite.api.checks import Checks
+from zaqar_lite.api.errors import to_result
+from zaqar_lite.api.gate import Gate
+from zaqar_lite.api.gateways import Gateways
+from zaqar_lite.api.http import Scope
+from zaqar_lite.api.routes import INVALID_REQUEST, Node, RouteTree
+from zaqar_lite.api.websocket.actions import Served, served_actions
+from zaqar_lite.api.websocket.answers import NO_SCHEMA, NOT_AUTHENTIFIED, Answer, error, refused
 from zaqar_lite.api.websocket.encoding import UNREAD, Frame, Unreadable, read, told, write
-from zaqar_lite.api.websocket.making import Served, make_request
-from zaqar_lite.domain.errors import Unavailable
+from zaqar_lite.domain.errors import Denied, Unavailable, ZaqarLiteError
+from zaqar_lite.domain.identity import Principal
 from zaqar_lite.domain.models import QueueRef
-from zaqar_lite.service.connected import Link
+from zaqar_lite.service.connected import Connected, Link
+from zaqar_lite.service.identity.standing import Standing
+from zaqar_lite.service.listeners import Listeners
+from zaqar_lite.service.subscriptions import Subscriptions
 
+logger = logging.getLogger(__name__)
 EXPIRED = 4003
 """The code of a close because the login has expired, or was revoked."""
 _AUTHENTICATE = "authenticate"
 _PROOFS = ("X-Auth-Token", "Authorization", "X-Service-Token")
 _SIGNED = ("URL-Signature", "URL-Expires", "URL-Methods", "URL-Paths")
 _PASSED = ("Client-ID", "X-Project-ID", "Idempotency-Key")
-_NO_SUCH_PLACE = b'{"title":"404 Not Found"}'
+_NO_SUCH_PLACE = {"title": "404 Not Found"}
 """What a signed URL that does not fit is answered."""
 _CREATED = 201
+Headers = Sequence[tuple[bytes, bytes]]
+Perform = Callable[[Call, Scope, Node, Action, Link], Awaitable[Result]]
+"""Has an action answer a call, past every check; the scope says where it comes from."""
 Push = Callable[[bytes], bool]
 """Sends a document on a connection; False where that has ended."""
 
@@ -57,55 +73,6 @@ class Ear(NamedTuple):
     made: list[Made]
 
 
-class Host(Protocol):
-    """What a conversation asks of the application."""
-
-    actions: Mapping[str, Served | None]
-    """Every action by its name; None for one that this server has not."""
-
-    @property
-    def authenticates(self) -> bool:
-        """Whether who speaks must prove who it is."""
-
-    def now_ms(self) -> int:
-        """The time, in milliseconds."""
-
-    async def identify(
-        self, proof: dict[bytes, bytes], project: str | None, client: Client, socket: Socket
-    ) -> tuple[int, int | None]:
-        """Find out who proves who it is: a status, and when that ends, in milliseconds."""
-
-    def hold(self, proof: dict[bytes, bytes], socket: Socket) -> Callable[[], None]:
-        """Close a connection soon after its proof counts for nothing; answer what lets go."""
-
-    async def perform(
-        self, served: Served, request: Request, client: Client, socket: Socket
-    ) -> Response:
-        """Have an action done by its route."""
-
-    def listen(self, push: Push) -> str:
-        """Let a connection be a subscriber; answer its name."""
-
-    async def end(self, listener: str, made: Sequence[Made]) -> None:
-        """End a listener and the subscriptions that it made."""
-
-
-class Answer(NamedTuple):
-    """What a frame is answered."""
-
-    status: int
-    body: Any
-
-
-def refused(status: int, error: str) -> Answer:
-    """Refuse a frame that became no request."""
-    return Answer(status, {"error": error})
-
-
-NOT_AUTHENTIFIED = refused(403, "Not authentified.")
-_NO_SCHEMA = refused(400, "Schema validation failed.")
-
-
 class Conversation:
     """Answer the frames of one socket, each as the request that it stands for.
 
@@ -113,11 +80,7 @@ class Conversation:
     """
 
     def __init__(
-        self,
-        host: Host,
-        socket: Socket,
-        client: Client,
-        project: str | None,
+        self, host: "SocketHost", socket: Socket, client: Client, project: str | None
     ) -> None:
         self._host = host
         self._socket = socket
@@ -150,11 +113,7 @@ class Conversation:
         except Unreadable as exc:
             answer = refused(400, str(exc))
         shown = {"request": echo, "body": answer.body, "headers": {"status": answer.status}}
-        try:
-            written = write(shown, binary=binary)
-        except (TypeError, RecursionError):  # what it repeats is nested too deeply to be written
-            written = write({**shown, "request": UNREAD}, binary=binary)
-        self._socket.send(written, binary=binary)
+        self._socket.send(_written(shown, binary=binary), binary=binary)
 
     async def end(self) -> None:
         """End the subscriptions of the connection, which has gone."""
@@ -167,10 +126,10 @@ class Conversation:
         """Find out who speaks from now on."""
         given = frame.headers
         if not _are_texts(given, (*_PROOFS, "X-Project-ID")):
-            return _NO_SCHEMA
+            return NO_SCHEMA
         proof = {name.lower().encode(): _header(given[name]) for name in _PROOFS if name in given}
         if not proof:
-            return _NO_SCHEMA
+            return NO_SCHEMA
         status, expires_at = await self._host.identify(
             proof, given.get("X-Project-ID"), self._client, self._socket
         )
@@ -194,8 +153,8 @@ class Conversation:
             return Answer(404, {"exception": "This server has no such resource.", "error": None})
         headers = self._headers(frame)
         body = {} if frame.body is None else frame.body
-        if headers is None or not isinstance(body, dict) or served.action.misfits(body):
-            return _NO_SCHEMA
+        if headers is None or not isinstance(body, dict) or served.misfits(body):
+            return NO_SCHEMA
         if not self._may_ask(served, headers):
             return NOT_AUTHENTIFIED
         return await self._perform(served, frame, headers)
@@ -205,7 +164,7 @@ class Conversation:
         project = headers.get(b"x-project-id")
         if self._project is not None and project != self._project.encode():
             return False
-        return served.action.signable if b"url-signature" in headers else self.is_known
+        return served.asked.signable if b"url-signature" in headers else self.is_known
 
     def _headers(self, frame: Frame) -> dict[bytes, bytes] | None:
         """The request's headers; None where the frame lacks one or has one of another kind.
@@ -231,29 +190,28 @@ class Conversation:
 
     async def _perform(self, served: Served, frame: Frame, headers: dict[bytes, bytes]) -> Answer:
         signed = b"url-signature" in headers
-        request = make_request(served, frame, headers)
-        if served.action.listens and (frame.body or {}).get("subscriber") is None:
-            request.listener = self._ear(binary=frame.binary).listener
-        response = await self._host.perform(served, request, self._client, self._socket)
-        if self._socket.lost and response.undo is not None:
+        call = served.call(frame, headers)
+        if served.asked.listens and (frame.body or {}).get("subscriber") is None:
+            call.listener = self._ear(binary=frame.binary).listener
+        result = await self._host.perform(served, call, self._client, self._socket)
+        if self._socket.lost and result.undo is not None:
             with suppress(Unavailable):  # then its lease lapses
-                await response.undo()
-        if request.listener and response.status == _CREATED:
-            known = orjson.loads(response.body)["subscription_id"]
-            made = Made(QueueRef(request.project, request.path_values[0]), known)
+                await result.undo()
+        if call.listener and result.status == _CREATED:
+            made = Made(call.queue, result.document["subscription_id"])
             self._ear(binary=frame.binary).made.append(made)
             if self._socket.lost:
                 await self.end()
-        if response.status == 401:
+        if result.status == 401:
             self._proof = {}
             return NOT_AUTHENTIFIED
-        if signed and response.status == 404 and response.body == _NO_SUCH_PLACE:
+        if signed and result.status == 404 and result.document == _NO_SUCH_PLACE:
             return NOT_AUTHENTIFIED
         given = frame.body or {}
-        status = (served.action.statuses or {}).get(response.status)
-        if response.status < 400 or status is not None:
-            return Answer(status or response.status, served.action.show(given, response))
-        return _error(served, given, response)
+        status = (served.asked.statuses or {}).get(result.status)
+        if result.status < 400 or status is not None:
+            return Answer(status or result.status, served.asked.show(given, result))
+        return error(given, result, served.asked.missing)
 
     def _ear(self, *, binary: bool) -> Ear:
         """What this connection hears by, in frames of this form."""
@@ -266,36 +224,150 @@ class Conversation:
         return self._ears[binary]
 
 
-class Sockets(Protocol):
-    """Who opens conversations."""
+class SocketHost:
+    """Open conversations, and have what they ask for done.
 
-    def open(self, socket: Socket, scope: Scope) -> Conversation | Response:
+    `origins` are hosts whose pages may open a socket where nobody authenticates, beside those of
+    this server; None means any.
+    """
+
+    def __init__(
+        self,
+        tree: RouteTree,
+        perform: Perform,
+        checks: Checks,
+        *,
+        gate: Gate | None,
+        gateways: Gateways | None,
+        connected: Connected,
+        standing: Standing,
+        origins: frozenset[str] | None,
+        subscriptions: Subscriptions,
+        listeners: Listeners,
+    ) -> None:
+        self._perform = perform
+        self._checks = checks
+        self._gate = gate
+        self._gateways = gateways
+        self._connected = connected
+        self._standing = standing
+        self._origins = origins
+        self._subscriptions = subscriptions
+        self._listeners = listeners
+        self.actions: Mapping[str, Served | None] = served_actions(tree)
+
+    def now_ms(self) -> int:
+        """The time, in milliseconds."""
+        return self._subscriptions.now_ms()
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether who speaks must prove who it is."""
+        return self._gate is not None
+
+    def open(self, socket: Socket, scope: Scope) -> Conversation | Result:
         """Open a conversation, or answer why not; `scope` is that of the HTTP request."""
+        sent: Headers = scope["headers"]
+        call = Call("GET", scope["path"], dict(sent))
+        try:
+            self._checks.check_headers(call, sent)
+            project = None
+            if self._gate is None:
+                self._check_origin(call)
+            if self._gateways is not None:
+                self._gateways.check(call, scope)
+                project = self._project(call)
+        except (Refused, Denied) as exc:
+            return to_result(exc, invalid_title=INVALID_REQUEST, request_id="")
+        return Conversation(self, socket, scope.get("client"), project)
+
+    async def identify(
+        self, proof: dict[bytes, bytes], project: str | None, client: Client, socket: Socket
+    ) -> tuple[int, int | None]:
+        """Find out who proves who it is: a status, and when that ends, in milliseconds."""
+        if self._gate is None:
+            return 200, None
+        try:
+            principal = await self._gate.identify(proof, client[0] if client else "")
+            own = _project_of(principal, project)
+            if own is not None and self._connected.is_on:
+                await self._connected.serve(socket, own)
+        except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
+            result = to_result(exc, invalid_title=INVALID_REQUEST, request_id="authenticate")
+            return result.status, None
+        return 200, principal.expires_at
+
+    def hold(self, proof: dict[bytes, bytes], socket: Socket) -> Callable[[], None]:
+        """Close a connection soon after its proof counts for nothing; answer what lets go."""
+        gate = self._gate
+
+        async def may() -> bool:
+            return gate is None or await gate.still_knows(proof) is not None
+
+        return self._standing.hold(may, partial(socket.close, EXPIRED, "Authentication revoked."))
+
+    async def perform(self, served: Served, call: Call, client: Client, socket: Socket) -> Result:
+        """Have an action done by its route."""
+        scope: Scope = {"headers": tuple(call.headers.items()), "client": client}
+        return await self._perform(call, scope, served.node, served.action, socket)
+
+    def listen(self, push: Push) -> str:
+        """Let a connection be a subscriber; answer its name."""
+        return self._listeners.add(push)
+
+    async def end(self, listener: str, made: Sequence[Made]) -> None:
+        """End a listener and the subscriptions that it made; what can't be ended now expires."""
+        self._listeners.remove(listener)
+        for one in made:
+            try:
+                await self._subscriptions.delete(one.queue, one.id)
+            except ZaqarLiteError as exc:
+                logger.warning("subscription %s of a socket is left: %s", one.id, exc)
+
+    def _check_origin(self, call: Call) -> None:
+        """Refuse a page of another site: its browser asks nobody before it opens a socket.
+
+        Over HTTP a page can't send the headers that every request needs.
+        """
+        origin = call.headers.get(b"origin")
+        if origin is None or self._origins is None:
+            return
+        place = urlsplit(origin.decode("latin-1")).netloc.lower()
+        host = call.headers.get(b"host", b"").decode("latin-1").lower()
+        if place and (place == host or place.partition(":")[0] in self._origins):
+            return
+        raise Refused(
+            403,
+            "Not authorized",
+            "A page of another site may not open a WebSocket here: add its host to the setting "
+            "allowed_hosts, or have clients authenticate.",
+        )
+
+    def _project(self, call: Call) -> str:
+        """The project that a gateway has found out."""
+        project = call.headers.get(b"x-project-id")
+        if not project:
+            raise Refused(
+                400, "Project-Id Missing", "A gateway names the project of a WebSocket it opens."
+            )
+        return project.decode("utf-8", "replace")
+
+
+def _written(shown: dict[str, Any], *, binary: bool) -> bytes:
+    """Write an answer, without what it repeats where that is nested too deeply to be written.
+
+    A result that is so is answered as HTTP answers it: 500.
+    """
+    unread = {**shown, "request": UNREAD}
+    for one in (shown, unread):
+        with suppress(TypeError, RecursionError):
+            return write(one, binary=binary)
+    failed = {"body": {"error": "Unexpected error."}, "headers": {"status": 500}}
+    return write({**unread, **failed}, binary=binary)
 
 
 def _nothing() -> None:
     """Hold nothing."""
-
-
-def _error(served: Served, given: Mapping[str, Any], response: Response) -> Answer:
-    """Show an error in upstream's two fields."""
-    document = orjson.loads(response.body) if response.body else {}
-    title = document.get("title")
-    exception = document.get("description") or title or ""
-    error = None if response.status == 400 else title
-    if title == "Invalid request body":
-        exception = f"Bad request. {_without_place(exception)}"
-    if response.status == 404 and served.action.missing:
-        error = served.action.missing.format_map(given)
-    if response.status == 500:
-        error = "Unexpected error."
-    return Answer(response.status, {"exception": exception, "error": error})
-
-
-def _without_place(text: str) -> str:
-    """A field's error without the index of its message, which upstream does not tell."""
-    sentence, found, index = text.rpartition(" (message ")
-    return f"{sentence}." if found and index.removesuffix(").").isdigit() else text
 
 
 def _are_texts(headers: Any, names: tuple[str, ...]) -> bool:  # noqa: ANN401 - any JSON
@@ -307,3 +379,16 @@ def _are_texts(headers: Any, names: tuple[str, ...]) -> bool:  # noqa: ANN401 - 
 
 def _header(text: str) -> bytes:
     return text.encode("utf-8", "replace")
+
+
+def _project_of(principal: Principal, project: str | None) -> str | None:
+    """The project that a principal works in.
+
+    Raises:
+        Denied: it names another one.
+    """
+    if principal.project is None:
+        return project
+    if project not in (None, principal.project):
+        raise Denied("it is of another project")
+    return principal.project

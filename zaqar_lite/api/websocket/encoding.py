@@ -15,15 +15,6 @@ class Unreadable(Exception):
     """A frame that is no request; its text tells the client why."""
 
 
-class Json:
-    """A part of an answer that is JSON text already: it goes out as it is."""
-
-    __slots__ = ("text",)
-
-    def __init__(self, text: bytes) -> None:
-        self.text = text
-
-
 class Frame(NamedTuple):
     """What a client sent: `action`, `headers` and `body` may be anything; None where missing.
 
@@ -57,7 +48,7 @@ class Frame(NamedTuple):
             headers = {name: text for name, text in headers.items() if name not in _SECRETS}
         body: Any = _NOTHING if self.body is None else self.body
         if self.raw is not None and self.body is not None:
-            body = Json(bytes(_decode_parts(self.raw)["body"]))
+            body = orjson.Fragment(bytes(_decode_parts(self.raw)["body"]))
         return {"action": self.action, "body": body, "headers": headers, "api": "v2"}
 
 
@@ -89,9 +80,10 @@ def read(data: bytes, *, binary: bool) -> Frame:
 
 def write(document: dict[str, Any], *, binary: bool) -> bytes:
     """Write an answer, or what is told unasked."""
-    if binary:
-        return msgspec.msgpack.encode(document, enc_hook=_parsed)
-    return orjson.dumps(document, default=_fragment)
+    if binary:  # which holds no parts that are text already
+        body = orjson.loads(orjson.dumps(document["body"]))
+        return msgspec.msgpack.encode({**document, "body": body})
+    return orjson.dumps(document)
 
 
 def told(text: bytes, *, binary: bool) -> bytes:
@@ -129,15 +121,3 @@ def _check(value: Any) -> None:  # noqa: ANN401 - what MessagePack can hold
             left.extend(one)
         elif isinstance(one, float) and not math.isfinite(one):
             raise Unreadable("Can't decode binary frame: JSON has no NaN and no infinity.")
-
-
-def _fragment(value: Any) -> Any:  # noqa: ANN401 - as orjson calls it
-    if isinstance(value, Json):
-        return orjson.Fragment(value.text)
-    raise TypeError(f"{type(value).__name__} is no JSON")
-
-
-def _parsed(value: Any) -> Any:  # noqa: ANN401 - as msgspec calls it
-    if isinstance(value, Json):
-        return orjson.loads(value.text)
-    raise NotImplementedError(f"{type(value).__name__} is no MessagePack")
