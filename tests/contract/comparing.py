@@ -8,7 +8,6 @@ from tests.contract.stores import Stores
 from tests.contract.subject import QueueUnderTest
 from zaqar_lite.domain.attempts import Attempt, Backoff
 from zaqar_lite.domain.models import (
-    NO_LIMIT,
     Claimed,
     DeadLetter,
     DelayMode,
@@ -80,7 +79,6 @@ class Side:
 
     stores: Stores
     project: str
-    settles: bool
     records: dict[str, QueueRecord] = field(default_factory=dict)
     messages: Names = field(default_factory=Names)
     claims: Names = field(default_factory=Names)
@@ -99,9 +97,8 @@ class Side:
         letter = None
         if policy is not None and name != "dead":
             max_claims, ttl_ms, max_failures = policy
-            limit = max_failures if self.settles else NO_LIMIT
-            letter = DeadLetter(self.queue("dead").ref, max_claims, ttl_ms, limit)
-        if backoff is None or not self.settles:
+            letter = DeadLetter(self.queue("dead").ref, max_claims, ttl_ms, max_failures)
+        if backoff is None:
             return Retries(letter)
         return Retries(letter, Backoff(tuple(unit * UNIT + BACKOFF_EXTRA for unit in backoff)))
 
@@ -141,9 +138,9 @@ class Side:
                 origin.claim_count,
                 self.claim(origin.last_claim_id),
                 origin.last_client_id,
-                origin.reason if self.settles else None,
+                origin.reason,
             ),
-            self.show_failures(message) if self.settles else None,
+            self.show_failures(message),
         )
 
     @staticmethod

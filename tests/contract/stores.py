@@ -33,8 +33,8 @@ class DriverCase:
     """A driver as the suite runs it: where it is, and how patient the model test may be.
 
     `make_uri` gets the test's request and a directory that is not there yet; `make_extra` the
-    driver's own options. `size_divisor` makes the batches of `test_sizes.py` smaller where each
-    message is a request of its own.
+    driver's own options. `size_divisor` makes the batches of `test_sizes.py` smaller where they
+    would take minutes.
     """
 
     name: str
@@ -64,7 +64,13 @@ def _swift(request: pytest.FixtureRequest, _: Path) -> str:
 CASES: tuple[DriverCase, ...] = (
     DriverCase("memory", "memory", lambda *_: "memory://", 60),
     DriverCase("opendata-sqlite", "opendata", lambda _, path: f"embedded://{path}", 25),
-    DriverCase("opendata-slatedb", "opendata", lambda _, path: f"opendata+slatedb://{path}", 6),
+    DriverCase(
+        "opendata-slatedb",
+        "opendata",
+        lambda _, path: f"opendata+slatedb://{path}",
+        6,
+        size_divisor=2,
+    ),
     DriverCase("redis", "redis", _redis, 25),
     DriverCase("mongodb", "mongodb", _mongodb, 6, size_divisor=100),
     DriverCase(
@@ -123,7 +129,6 @@ class Stores:
             raise
         stores = cls(case, uri, clock, options, messages, management, opened)
         if listener is not None:
-            stores.need(Capability.SETTLE)
             messages.listen(listener)
         opened.append(stores)
         await messages.open()

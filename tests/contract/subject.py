@@ -394,6 +394,7 @@ class QueueUnderTest:
         ttl: int | None = None,
         delay: int | None = None,
         version: int | None = None,
+        if_due: int | None = None,
     ) -> Message:
         """Edit a message."""
         return await self.stores.messages.edit(
@@ -404,6 +405,7 @@ class QueueUnderTest:
                 ttl_ms=ttl,
                 delay_ms=delay,
                 version=version,
+                if_due=if_due,
             ),
         )
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.contract.stores import Stores
 from tests.contract.subject import (
     HOUR,
     MINUTE,
@@ -34,11 +33,6 @@ from zaqar_lite.domain.posts import Copy
 pytestmark = pytest.mark.anyio
 
 FAILED, RELEASED, DEAD = Ended.FAILED, Ended.RELEASED, Ended.DEAD
-
-
-@pytest.fixture(autouse=True)
-def settles(stores: Stores) -> None:
-    stores.need(Capability.SETTLE)
 
 
 async def attempt(queue: QueueUnderTest, *, client: str = "consumer", reason: str = "") -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, texts
-from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
+from zaqar_lite.domain.errors import Conflict, DueChanged, Invalid, NotFound
 from zaqar_lite.domain.models import DelayMode
 
 pytestmark = pytest.mark.anyio
@@ -146,3 +146,24 @@ async def test_an_exposed_message_cannot_be_edited(queue: QueueUnderTest) -> Non
     await queue.expose()
     with pytest.raises(Conflict):
         await queue.edit(message_id, "X")
+
+
+async def test_an_edit_of_what_somebody_has_moved_changes_nothing(queue: QueueUnderTest) -> None:
+    (message_id,) = await queue.post("a", delay=10 * MINUTE)
+    seen = (await queue.get_one(message_id)).delay_expires_at
+    assert seen is not None
+    await queue.edit(message_id, delay=20 * MINUTE, if_due=seen)
+    before = await queue.get_one(message_id)
+    assert before.delay_expires_at is not None
+    for wrong in (seen, before.delay_expires_at - 1000, before.delay_expires_at + 1000):
+        with pytest.raises(DueChanged):
+            await queue.edit(message_id, "A", ttl=HOUR, delay=MINUTE, if_due=wrong)
+    after = await queue.get_one(message_id)
+    assert (after.body, after.expires_at, after.delay_expires_at) == (
+        before.body,
+        before.expires_at,
+        before.delay_expires_at,
+    )
+    await queue.edit(message_id, delay=0, if_due=before.delay_expires_at)
+    with pytest.raises(Conflict):
+        await queue.edit(message_id, delay=0, if_due=before.delay_expires_at)

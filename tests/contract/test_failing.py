@@ -6,7 +6,6 @@ from contextlib import suppress
 
 import pytest
 
-from tests.contract.stores import Stores
 from tests.contract.subject import (
     HOUR,
     MINUTE,
@@ -38,11 +37,6 @@ from zaqar_lite.domain.settlements import Outcome
 pytestmark = pytest.mark.anyio
 
 DONE = Outcome.DONE
-
-
-@pytest.fixture(autouse=True)
-def settles(stores: Stores) -> None:
-    stores.need(Capability.SETTLE)
 
 
 Meeting = Callable[[QueueUnderTest, Retries], Awaitable[int]]

@@ -5,9 +5,9 @@ import pytest
 from tests.contract.conftest import OpenStores
 from tests.contract.subject import MINUTE, QueueUnderTest, new
 from zaqar_lite.domain.errors import KeyReused, LimitReached
-from zaqar_lite.domain.posts import Posted
-from zaqar_lite.service.drafts import Draft
-from zaqar_lite.service.repeats import is_repeated
+from zaqar_lite.domain.models import Capability
+from zaqar_lite.domain.posts import Posted, Recalled
+from zaqar_lite.service.drafts import Draft, is_repeated
 
 pytestmark = pytest.mark.anyio
 
@@ -46,9 +46,7 @@ async def test_a_repetition_is_known_without_storing_anything(queue: QueueUnderT
     keyed = [Draft(f'"{n}"'.encode(), 60, idempotency_key=f"k{n}") for n in range(3)]
 
     async def known(*drafts: Draft, batch_key: str | None = None) -> bool:
-        return await is_repeated(
-            queue.stores.messages, queue.ref, drafts, client_id="producer", batch_key=batch_key
-        )
+        return await is_repeated(queue.stores.messages, queue.ref, drafts, batch_key)
 
     assert not await known(*keyed)
     assert not await known(*keyed, batch_key="whole")
@@ -59,6 +57,38 @@ async def test_a_repetition_is_known_without_storing_anything(queue: QueueUnderT
     assert await known(*keyed, batch_key="whole")
     assert not await known(*keyed, batch_key="k0")
     assert await queue.bodies() == ["0", "1"]
+
+
+@pytest.mark.parametrize("count", [2, 600])
+async def test_keys_are_told_as_long_as_they_are_remembered(
+    queue: QueueUnderTest, other: QueueUnderTest, count: int
+) -> None:
+    """Another store asks for them that a queue is moved to."""
+    if count > 2:
+        queue.stores.need(Capability.ATOMIC_BATCH)  # others store a long post as a short one
+    messages = queue.stores.messages
+    assert not await messages.remembers(queue.ref)
+    assert await messages.recall(queue.ref, ["k0"], "whole") == Recalled()
+    bodies = [f"{number}" for number in range(count)]
+    new_ones = [new(body, key=f"k{body}") for body in bodies]
+    ids = await queue.post(*new_ones, batch_key="whole")
+    await other.post(new("0", key="k-of-another"))
+    await queue.stores.messages.purge(queue.ref)
+    recalled = await messages.recall(queue.ref, ["k0", "k1", "k-of-another", "whole"], "whole")
+    assert recalled.batch is not None
+    assert list(recalled.batch.ids) == ids
+    assert set(recalled.messages) == {"k0", "k1"}
+    for number in (0, 1):
+        key, found = new_ones[number].idempotency_key, recalled.messages[f"k{number}"]
+        assert list(found.ids) == [ids[number]]
+        assert key is not None
+        assert found.matches(key)
+        assert not found.matches(key._replace(digest=bytes(16)))
+    assert (await messages.recall(queue.ref, ["k1"])).batch is None
+    assert await messages.remembers(queue.ref)
+    queue.advance(10 * MINUTE)
+    assert not await messages.remembers(queue.ref)
+    assert await messages.recall(queue.ref, ["k0"], "whole") == Recalled()
 
 
 async def test_a_known_batch_key_with_other_messages_is_refused(queue: QueueUnderTest) -> None:

@@ -71,11 +71,7 @@ class Comparison(RuleBasedStateMachine):
         super().__init__()
         self.runner = runner
         project = f"model-{uuid4().hex[:12]}"
-        self.settles = Capability.SETTLE in driver.messages.capabilities
-        self.sides = (
-            Side(model, project, self.settles),
-            Side(driver, project, self.settles),
-        )
+        self.sides = (Side(model, project), Side(driver, project))
         self.steps = 0
         self.posts = 0
         # Where each claim was made, what it handed out, and where each message was posted.
@@ -220,7 +216,7 @@ class Comparison(RuleBasedStateMachine):
                 dead_letter=retries.dead_letter,
                 backoff=retries.backoff,
                 version=side.version(name),
-                details=details and self.settles,
+                details=details,
             )
             return side.show_claimed(name, claimed)
 
@@ -266,9 +262,7 @@ class Comparison(RuleBasedStateMachine):
         name, number = self.pick_claim(name, number)
 
         async def act(side: Side) -> tuple[Any, ...]:
-            claim = await side.queue(name).get_claim(
-                side.claims.pick(number), details=details and self.settles
-            )
+            claim = await side.queue(name).get_claim(side.claims.pick(number), details=details)
             held = side.show_all(claim.messages, ordered=name != "dead")
             return side.claim(claim.id), claim.ttl_ms, About(claim.age_ms), held
 
@@ -277,10 +271,10 @@ class Comparison(RuleBasedStateMachine):
     @rule(name=queues, number=st.integers(0, 50), delay=st.sampled_from([0, 0, 1, 2]))
     def release(self, name: str, number: int, delay: int) -> None:
         name, number = self.pick_claim(name, number)
-        delay_ms = delay * UNIT + PARK_EXTRA if delay and self.settles else 0
+        delay_ms = delay * UNIT + PARK_EXTRA if delay else 0
         self.both(lambda side: side.queue(name).release(side.claims.pick(number), delay=delay_ms))
 
-    @precondition(lambda self: self.settles and self.claim_places)
+    @precondition(lambda self: self.claim_places)
     @rule(
         name=queues,
         number=st.integers(0, 50),
@@ -328,7 +322,6 @@ class Comparison(RuleBasedStateMachine):
 
         self.both(act)
 
-    @precondition(lambda self: self.settles)
     @rule(name=sources, chosen=wishes, ttl=units, policy=policies, backoff=backoffs)
     def work(
         self,
@@ -439,7 +432,7 @@ class Comparison(RuleBasedStateMachine):
     def sweep(self, policy: Policy, backoff: tuple[int, ...] | None) -> None:
         async def act(side: Side) -> None:  # what there is to tidy is the driver's own affair
             retries = {side.queue(name).ref: side.retries(name, policy, backoff) for name in QUEUES}
-            await side.queue("normal").sweep(retries if self.settles else None)
+            await side.queue("normal").sweep(retries)
 
         self.both(act)
 
@@ -478,7 +471,7 @@ class Comparison(RuleBasedStateMachine):
     def get(self, name: str, numbers: list[int], details: bool) -> None:
         async def act(side: Side) -> list[tuple[Any, ...]]:
             wanted = [side.messages.pick(number) for number in numbers]
-            found = await side.queue(name).get(*wanted, details=details and self.settles)
+            found = await side.queue(name).get(*wanted, details=details)
             return side.show_all(found, ordered=False)
 
         self.both(act)
@@ -511,7 +504,7 @@ class Comparison(RuleBasedStateMachine):
             for name in QUEUES:
                 queue = side.queue(name)
                 stats = await queue.stats()
-                listed = await queue.listed(details=self.settles)
+                listed = await queue.listed(details=True)
                 messages = side.show_all(listed, ordered=name != "dead")
                 ends = [
                     None if end is None or name == "dead" else side.messages.add(end.id)

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.contract.conftest import OpenStores
-from tests.contract.stores import Stores
 from tests.contract.subject import (
     HOUR,
     MINUTE,
@@ -18,18 +17,13 @@ from tests.contract.subject import (
 )
 from zaqar_lite.domain.attempts import Ended
 from zaqar_lite.domain.errors import Conflict, LimitReached, NotFound
-from zaqar_lite.domain.models import Capability, DelayMode, QueueRef, Refusal, RefusalReason
+from zaqar_lite.domain.models import DelayMode, QueueRef, Refusal, RefusalReason
 from zaqar_lite.domain.settlements import Outcome
 
 pytestmark = pytest.mark.anyio
 
 HONOUR, EXPOSE, IGNORE = DelayMode.HONOUR, DelayMode.EXPOSE, DelayMode.IGNORE
 any_mode = pytest.mark.parametrize("mode", [IGNORE, HONOUR, EXPOSE], ids=lambda mode: mode.value)
-
-
-@pytest.fixture(autouse=True)
-def settles(stores: Stores) -> None:
-    stores.need(Capability.SETTLE)
 
 
 async def give_all_back(

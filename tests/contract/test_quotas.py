@@ -1,14 +1,17 @@
 """What a project has, counted over its queues in every store."""
 
+import random
+from collections import deque
+
 import pytest
 
 from tests.contract.stores import Stores
 from zaqar_lite.domain.errors import QuotaReached
-from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.models import DelayMode, QueueRef, Take
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.quotas import Quota
 from zaqar_lite.service.quotas import Quotas
-from zaqar_lite.service.stock import Stock
+from zaqar_lite.service.stock import COUNT_EVERY, Stock
 
 pytestmark = pytest.mark.anyio
 HOUR = 3_600_000
@@ -28,6 +31,33 @@ async def test_messages_of_all_queues_of_a_project_are_counted(
     await stock.admit(project, 1, 9)
     with pytest.raises(QuotaReached):
         await stock.admit(project, 1, 9)
+
+
+async def test_bytes_are_right_where_messages_leave_in_the_order_they_came(
+    stores: Stores, project: str
+) -> None:
+    """Sizes from 100 to 10,000 bytes, in a backlog that grows."""
+    ref, now, sizes = QueueRef(project, "q"), [0.0], random.Random(7)
+    await stores.management.create_queue(ref, {}, max_queues=10)
+    stock = Stock(stores.messages, stores.management, lambda _: Quota(), monotonic=lambda: now[0])
+    there: deque[int] = deque()
+    worst = 0.0
+    for _ in range(12):
+        posted = [round(10 ** sizes.uniform(2, 4)) for _ in range(10)]
+        await stock.admit(project, len(posted), sum(posted))
+        new = [NewMessage(b'"%b"' % (b"x" * (size - 2)), HOUR) for size in posted]
+        await stores.messages.post(ref, new, client_id="c" * 32, version=None)
+        there.extend(posted)
+        popped = await stores.messages.pop(ref, Take(7, None, DelayMode.IGNORE))
+        for message in popped.messages:
+            assert len(message.body) == there.popleft()
+        now[0] += 2 * COUNT_EVERY
+        counted = await stock.counted(project)
+        assert counted is not None
+        assert counted.messages == len(there)
+        if len(there) > 15:  # a few messages are no average
+            worst = max(worst, abs(counted.bytes / sum(there) - 1))
+    assert 0 < worst < 0.15, worst
 
 
 async def test_quotas_are_kept_and_followed(stores: Stores, project: str) -> None:

@@ -15,11 +15,6 @@ from zaqar_lite.domain.models import MAX_RECORD, Capability, QueueRef, Record
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(autouse=True)
-def keeps_records(stores: Stores) -> None:
-    stores.need(Capability.RECORDS)
-
-
 @pytest.fixture
 def kind() -> str:
     """A kind of the test's own: listings of a kind go over all projects."""

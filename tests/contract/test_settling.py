@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.contract.stores import Stores
 from tests.contract.subject import (
     HOUR,
     MINUTE,
@@ -17,18 +16,13 @@ from tests.contract.subject import (
 )
 from zaqar_lite.domain.attempts import REJECTED
 from zaqar_lite.domain.errors import NotFound
-from zaqar_lite.domain.models import Capability, DelayMode, Refusal, RefusalReason, Retries
+from zaqar_lite.domain.models import DelayMode, Refusal, RefusalReason, Retries
 from zaqar_lite.domain.settlements import Outcome, Settlement
 
 pytestmark = pytest.mark.anyio
 
 DONE, NOT_FOUND, LAPSED = Outcome.DONE, Outcome.NOT_FOUND, Outcome.LAPSED
 HELD, NO_TARGET = Outcome.HELD, Outcome.NO_TARGET
-
-
-@pytest.fixture(autouse=True)
-def settles(stores: Stores) -> None:
-    stores.need(Capability.SETTLE)
 
 
 def every_act(message_id: str) -> list[Settlement]:
@@ -361,3 +355,21 @@ async def test_a_delete_with_the_claim_takes_only_what_it_still_holds(
     ]
     assert not await queue.delete(message_ids[1], claims=[claim_id])
     assert await queue.bodies() == ["a", "c"]
+
+
+async def test_a_lapsed_message_that_is_deleted_leaves_its_claim_to_the_others(
+    queue: QueueUnderTest,
+) -> None:
+    message_ids = await queue.post(*"ab")
+    claim_id = await queue.claim_id(ttl=MINUTE)
+    assert await queue.outcomes(claim_id, extend(message_ids[1], 10 * MINUTE)) == [DONE]
+    queue.advance(2 * MINUTE)
+    # Who reads may notice that the lease has lapsed.
+    assert texts(await queue.listed(claimed=False)) == ["a"]
+    assert await queue.counts() == (1, 0, 1)
+    assert not await queue.delete(message_ids[0])
+    assert await queue.held(claim_id) == ["b"]
+    await queue.renew(claim_id, ttl=15 * MINUTE)
+    assert await queue.counts() == (0, 0, 1)
+    queue.advance(20 * MINUTE)
+    assert texts((await queue.claim()).messages) == ["b"]

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from tests.contract.stores import Stores
 from tests.contract.subject import (
     HOUR,
     MINUTE,
@@ -18,18 +17,13 @@ from tests.contract.subject import (
     texts,
 )
 from zaqar_lite.domain.errors import QueueChanged
-from zaqar_lite.domain.models import Capability, QueueRecord, Retries
+from zaqar_lite.domain.models import QueueRecord, Retries
 from zaqar_lite.domain.settlements import Outcome, Settlement
 
 pytestmark = pytest.mark.anyio
 
 DONE, NOT_FOUND, LAPSED = Outcome.DONE, Outcome.NOT_FOUND, Outcome.LAPSED
 HELD, NO_TARGET = Outcome.HELD, Outcome.NO_TARGET
-
-
-@pytest.fixture(autouse=True)
-def settles(stores: Stores) -> None:
-    stores.need(Capability.SETTLE)
 
 
 def every_act(message_id: str) -> list[Settlement]:

@@ -8,7 +8,7 @@ who may do what - live in `service`; a driver keeps these promises, checked by `
 Time: durations go in, the store turns them into absolute deadlines by its own clock, and those
 deadlines alone decide what is visible. An expired message, a lapsed claim and a due delay are so
 from their instant on, whether or not anything has swept. A delayed message is never handed out
-early. Native expiry (Redis EXPIRE, a TTL index, X-Delete-At) is only the broom.
+early.
 
 Versions: an operation that takes `version` was decided by a queue record at that version.
 0 means that the queue had no record; None means that the store need not check. Where the store
@@ -36,15 +36,13 @@ Order: every queue hands out ready messages by (priority, position), and lists b
 FAN_OUT stores are given other priorities than the default. A position is taken when a message
 enters a queue (posted or moved there) and never changes; a message that is promoted, released or
 lapsed re-enters at its own. The positions of a queue that was purged, or dropped and made again,
-are above all that it ever had. What an exposing queue hands out first is not promised.
-
-Exposed for good: a message that EXPOSE handed out or `expose` made ready is not delayed any more,
-for claims, counts, listings and edits alike, whatever its `d` said, even when a delay is switched
-on again.
+are above all that it ever had. What an exposing queue hands out first is not promised; a message
+that EXPOSE handed out or `expose` made ready is not delayed any more for anyone, whatever its `d`
+said, even when a delay is switched on again.
 """
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
 from zaqar_lite.domain.errors import Unsupported
 from zaqar_lite.domain.histories import HistoryPage, HistoryState
@@ -60,24 +58,18 @@ from zaqar_lite.domain.models import (
     QueueRef,
     Refusal,
     Retries,
+    RetriesOf,
     Selection,
     Stats,
     Swept,
     Take,
+    no_retries,
 )
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.store import Store
 
 Listener = Callable[[QueueRef, int], None]
-RetriesOf = Callable[[QueueRef], Awaitable[Retries]]
-
-
-async def no_retries(_: QueueRef) -> Retries:
-    """Answer that a queue has no limits and no back-off."""
-    return NO_RETRIES
-
-
 MAX_EXAMINED = 1_000
 """The most entries that one step of a driver may examine (one script, one page of a scan)."""
 
@@ -140,6 +132,16 @@ class MessageStore(Store):
         """
 
     @abstractmethod
+    async def recall(
+        self, queue: QueueRef, messages: Collection[str], batch: str | None = None
+    ) -> Recalled:
+        """Tell what is remembered of keys by their texts: of messages', and of a whole post's."""
+
+    @abstractmethod
+    async def remembers(self, queue: QueueRef) -> bool:
+        """Whether any idempotency key of a queue is remembered; its end may be told late."""
+
+    @abstractmethod
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """List the live messages of a selection, in order of position.
 
@@ -169,6 +171,7 @@ class MessageStore(Store):
             NotFound: no such live message in this queue.
             Conflict: it is claimable or claimed, or belongs to a normal queue; or the body of a
                 message that more than one queue holds (FAN_OUT).
+            DueChanged: it is delayed until another second than `edit.if_due`.
             Invalid: the ttl would end before the delay.
         """
 
@@ -244,6 +247,7 @@ class MessageStore(Store):
         message that another claim holds by now, and leaves alone what the claim let go before.
         """
 
+    @abstractmethod
     async def settle(
         self,
         queue: QueueRef,
@@ -253,7 +257,7 @@ class MessageStore(Store):
         retries: Retries = NO_RETRIES,
         version: int | None = None,
     ) -> Settled:
-        """Do to each message of a claim what its settlement says (SETTLE).
+        """Do to each message of a claim what its settlement says.
 
         Atomic for each message, one outcome for each, in their order; one round trip where the
         backend can. For a message that the claim holds by a live lease:
@@ -278,10 +282,10 @@ class MessageStore(Store):
         Raises:
             QueueChanged: the record is not at `version`; nothing was done.
         """
-        raise Unsupported("This store does not settle single messages yet.")
 
+    @abstractmethod
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
-        """Move up to MAX_MOVED messages that nobody holds to another queue, keeping ids (SETTLE).
+        """Move up to MAX_MOVED messages that nobody holds to another queue, keeping ids.
 
         A message keeps its id, age, attempts, priority, headers and body; it gets a new position,
         `move`'s ttl, and the state that its delay says. Its origin stays, or names this queue where
@@ -292,7 +296,6 @@ class MessageStore(Store):
         its lease lapsed and nothing has met that yet; nothing was done) or NOT_FOUND (malformed,
         not here, or moved before).
         """
-        raise Unsupported("This store does not move single messages yet.")
 
     @abstractmethod
     async def adopt(
@@ -308,16 +311,17 @@ class MessageStore(Store):
         came into the queue is a repeat and changes nothing; that is known for a day.
         """
 
+    @abstractmethod
     async def next_due(self, queue: QueueRef) -> int | None:
-        """Milliseconds until a message of the queue next becomes ready by time (SETTLE).
+        """Milliseconds until a message of the queue next becomes ready by time.
 
         By the end of a delay, of a lease or of parking; 0 when that is so now; None when nothing
         waits. A hint: it may be early, and what is posted or settled later is not in it.
         """
-        raise Unsupported("This store does not tell when its messages are due.")
 
+    @abstractmethod
     def listen(self, listener: Listener) -> None:
-        """Call `listener(queue, count)` whenever `count` messages of `queue` became ready (SETTLE).
+        """Call `listener(queue, count)` whenever `count` messages of `queue` became ready.
 
         A count of 0 says that something may become ready by time earlier than `next_due` told: a
         delayed message was posted or edited, a lease or a parking began. -1 says that
@@ -330,7 +334,6 @@ class MessageStore(Store):
         alone is not announced: `next_due` tells when. A store whose poll interval is a second or
         less may leave out what other processes did. One listener, set before `open`.
         """
-        raise Unsupported("This store does not tell what became ready.")
 
     async def watch(self, queue: QueueRef) -> None:
         """Begin to announce this queue to the listener; each `watch` needs its `unwatch`."""
@@ -354,16 +357,13 @@ class MessageStore(Store):
     async def stats(self, queue: QueueRef) -> Stats:
         """Count the live messages by state; find the oldest and the newest by position."""
 
+    @abstractmethod
     def census(self) -> AsyncIterator[QueueRef]:
         """Name the queues that may hold messages, each about once, in any order.
 
         For counts that are shown, not for decisions: what is posted meanwhile may be left out. It
         reads in bounded steps, and no message.
-
-        Raises:
-            Unsupported: this store does not know them.
         """
-        raise Unsupported("This store does not tell which queues hold messages.")
 
     @abstractmethod
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:

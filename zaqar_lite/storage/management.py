@@ -25,6 +25,8 @@ class ManagementStore(Store):
 
     shares_rates: bool = False
     """Whether several processes can share rates by `spend`."""
+    finds_filters: bool = False
+    """Whether `filtered_queues` finds them."""
 
     @abstractmethod
     async def create_queue(
@@ -88,6 +90,7 @@ class ManagementStore(Store):
     async def exposing_queues(self, *, limit: int) -> Sequence[QueueRecord]:
         """Find up to `limit` records with `exposing` set, in any project."""
 
+    @abstractmethod
     async def put_record(
         self,
         kind: str,
@@ -98,7 +101,7 @@ class ManagementStore(Store):
         expected: int | None,
         ttl_ms: int | None = None,
     ) -> Record:
-        """Write a record in place of the one there is (RECORDS).
+        """Write a record in place of the one there is.
 
         `expected` is the version that the writer has seen: 0 for none, None to write whatever is
         there. Of racing writers with one `expected` exactly one succeeds. The new one lives for
@@ -107,22 +110,22 @@ class ManagementStore(Store):
         Raises:
             RecordChanged: it is at another version, or there is one, or there is none.
         """
-        raise Unsupported("This store keeps no records.")
 
+    @abstractmethod
     async def get_record(self, kind: str, project: str, name: str) -> Record | None:
-        """Read a live record (RECORDS)."""
-        raise Unsupported("This store keeps no records.")
+        """Read a live record."""
 
+    @abstractmethod
     async def delete_record(
         self, kind: str, project: str, name: str, *, expected: int | None = None
     ) -> bool:
-        """Delete a record; answer whether there was one (RECORDS).
+        """Delete a record; answer whether there was one.
 
         Raises:
             RecordChanged: there is one at another version than `expected`.
         """
-        raise Unsupported("This store keeps no records.")
 
+    @abstractmethod
     async def list_records(
         self,
         kind: str,
@@ -131,16 +134,26 @@ class ManagementStore(Store):
         after: tuple[str, str] | None = None,
         limit: int,
     ) -> Sequence[Record]:
-        """List live records of a kind after (project, name), in code point order (RECORDS).
+        """List live records of a kind after (project, name), in code point order.
 
         Of one project, or of all. A page shorter than `limit` is the end. One step examines at
         most MAX_EXAMINED entries, and the driver repeats.
         """
-        raise Unsupported("This store keeps no records.")
 
+    async def opened(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Open what of the listed records lies sealed, where the server has keys.
+
+        A list alone opens nothing, so counting costs nothing, and no record blocks its neighbours.
+        One that was damaged is left out, and told in the log.
+
+        Raises:
+            Unavailable: a key can't be had now.
+        """
+        return records
+
+    @abstractmethod
     async def sweep_records(self, limit: int) -> int:
-        """Remove up to `limit` expired records of any kind; answer how many (RECORDS)."""
-        return 0
+        """Remove up to `limit` expired records of any kind; answer how many."""
 
     async def spend(self, project: str, spent: Sequence[Spent], seconds: float) -> Sequence[float]:
         """Take tokens from a project's buckets, in one step; answer what each has left.
@@ -151,5 +164,5 @@ class ManagementStore(Store):
         raise Unsupported("This store shares no rates.")
 
     async def filtered_queues(self, project: str) -> Sequence[QueueRecord]:
-        """Find a project's records that have a `_filter` (FAN_OUT stores; asked on every post)."""
+        """Find a project's records that have a `_filter` (`finds_filters`; asked on every post)."""
         return ()

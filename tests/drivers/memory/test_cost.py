@@ -1,5 +1,6 @@
 """What an operation looks at does not depend on what else is in the queue."""
 
+import gc
 import linecache
 import os
 import sys
@@ -205,3 +206,18 @@ async def test_the_trace_would_see_a_line_that_reads_d(
     with Lines() as delayed:
         await claim_and_pop(store, queue, clock, DelayMode.HONOUR)
     assert delayed.reading_delays
+
+
+async def test_the_garbage_collector_has_nothing_to_look_at_in_a_message(
+    store: MemoryMessageStore, queue: QueueRef
+) -> None:
+    new = [NewMessage(b"%d" % number, HOUR) for number in range(CROWD)]
+    delayed = [NewMessage(b"%d" % number, HOUR, 1_000) for number in range(CROWD)]
+    gc.collect()
+    before = len(gc.get_objects())
+    await store.post(queue, new, client_id="producer", version=None)
+    for message in delayed[:100]:
+        await store.post(queue, [message], client_id="producer", version=None)
+    await store.post(queue, delayed, client_id="producer", version=None)
+    gc.collect()
+    assert len(gc.get_objects()) - before < 2 * CROWD // 50

@@ -34,12 +34,11 @@ def adopt(
             message.body,
             message.ttl_ms,
             message.created_at,
+            message.expires_at,
             DEFAULT_PRIORITY,
             message.client_id or "",
             message.headers,
-            None,
         )
-        entry.expires_at = message.expires_at
         entry.claim_count, entry.failure_count = message.claim_count, message.failure_count
         entry.origin, entry.attempts = message.origin, tuple(message.attempts)
         due = message.delay_expires_at or 0

@@ -20,6 +20,8 @@ from zaqar_lite.storage.memory.state import State
 class MemoryManagementStore(ManagementStore):
     """The reference management store."""
 
+    finds_filters = True
+
     def __init__(self, shared: State, clock: Clock) -> None:
         self._state = shared
         self._clock = clock

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     Conflict,
+    DueChanged,
     Invalid,
     LimitReached,
     NotFound,
@@ -25,17 +26,15 @@ from zaqar_lite.domain.models import (
     Refusal,
     RefusalReason,
     Retries,
+    RetriesOf,
     StoreOptions,
     Swept,
     Take,
+    no_retries,
 )
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
-from zaqar_lite.storage.base import (
-    MAX_EXAMINED,
-    RetriesOf,
-    no_retries,
-)
+from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.memory import entries
 from zaqar_lite.storage.memory.adopting import adopt
 from zaqar_lite.storage.memory.claiming import Claiming, Step
@@ -63,8 +62,6 @@ class MemoryMessageStore(Reading):
             Capability.ATOMIC_BATCH,
             Capability.EXCLUSIVE,
             Capability.FAN_OUT,
-            Capability.SETTLE,
-            Capability.RECORDS,
         }
     )
 
@@ -122,6 +119,8 @@ class MemoryMessageStore(Reading):
             raise NotFound(f"Message {message_id} does not exist.")
         if not entry.waits(now):
             raise Conflict(f"Message {message_id} is not delayed (any more).")
+        if edit.is_stale(entry.delay_expires_at):
+            raise DueChanged(message_id)
         if body is not None and entry.shared is not None and entry.shared.holders > 1:
             raise Conflict(
                 f"The body of message {message_id} can't be changed: other queues hold it too."
@@ -223,7 +222,8 @@ class MemoryMessageStore(Reading):
         now = self._clock.now_ms()
         there = self._state.queues.get(queue)
         if there is not None and claim_id in there.claims:
-            for entry in list(there.claims[claim_id].held.values()):
+            for position in list(there.claims[claim_id].held):
+                entry = there.entries[position]
                 if entry.holder(now) is not None:
                     self._claiming.release(Step(queue, there, now, NO_RETRIES), entry, delay_ms)
 
@@ -353,15 +353,11 @@ class MemoryMessageStore(Reading):
         """A claim and the live entries it holds, in order of position."""
         there = self._state.queues.get(ref)
         claim = None if there is None else there.claims.get(claim_id)
-        if claim is not None:
-            held = [
-                claim.held[position]
-                for position in sorted(claim.held)
-                if claim.held[position].holder(now) is not None
-                and claim.held[position].expires_at > now
-            ]
-            if held:
-                return claim, held
+        if there is not None and claim is not None:
+            held = [there.entries[position] for position in sorted(claim.held)]
+            live = [one for one in held if one.holder(now) is not None and one.expires_at > now]
+            if live:
+                return claim, live
         raise NotFound(f"Claim {claim_id} does not exist or has expired.")
 
 

@@ -61,7 +61,7 @@ class Posting:
         for body, ttl_ms, delay_ms, key, headers, priority, copies, companions in messages:
             if key or copies or companions:
                 is_plain = False
-            entry = Entry("", 0, body, ttl_ms, now, priority, client_id, headers, None)
+            entry = Entry("", 0, body, ttl_ms, now, now + ttl_ms, priority, client_id, headers)
             if delay_ms:
                 entry.delay_expires_at = now + delay_ms
             made.append(entry)
@@ -119,15 +119,10 @@ class Posting:
 
     def _let_in(self, ref: QueueRef, queue: Queue, entries: Sequence[Entry], due: int) -> None:
         """Let entries in, note when the queue is due, at `due` at the latest, and announce them."""
-        ready = len(entries)
-        for entry in entries:
-            due = min(due, entry.expires_at)
-            if entry.delay_expires_at:
-                due = min(due, entry.delay_expires_at)
-                ready -= 1
+        waits = [entry.delay_expires_at for entry in entries if entry.delay_expires_at]
         queue.add_all(entries)
-        self._state.note(ref, queue, due)
-        self._announce(ref, ready)
+        self._state.note(ref, queue, min([due, *waits, *[e.expires_at for e in entries]]))
+        self._announce(ref, len(entries) - len(waits))
 
     def _bring_along(
         self,
@@ -152,6 +147,7 @@ class Posting:
                     entry.body,
                     ttl_ms,
                     now,
+                    now + ttl_ms,
                     priority,
                     entry.client_id,
                     entry.headers,
@@ -178,9 +174,9 @@ class Posting:
             companion.body_with(message_id),
             companion.ttl_ms,
             now,
+            now + companion.ttl_ms,
             DEFAULT_PRIORITY,
             client_id,
-            None,
             None,
         )
         until = now + companion.delay_ms if companion.delay_ms else 0

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from itertools import islice
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import Message, Page, QueueRef, Selection, Stats
+from zaqar_lite.domain.posts import Recalled, Remembered
 from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore
+from zaqar_lite.storage.memory.entries import Known
 from zaqar_lite.storage.memory.queue import Queue
 from zaqar_lite.storage.memory.state import State
 
@@ -36,6 +38,34 @@ class Reading(MessageStore):
     async def ping(self) -> None:
         """Do nothing: the store always answers."""
 
+    async def recall(
+        self, queue: QueueRef, messages: Collection[str], batch: str | None = None
+    ) -> Recalled:
+        """Tell what is remembered of keys; see the seam."""
+        there = self._state.queues.get(queue)
+        if there is None:
+            return Recalled()
+        now = self._clock.now_ms()
+
+        def live(keys: Mapping[str, Known], texts: Collection[str]) -> dict[str, Remembered]:
+            known = ((text, keys.get(text)) for text in texts)
+            return {
+                text: Remembered(one.ids, one.digest)
+                for text, one in known
+                if one is not None and one.until > now
+            }
+
+        batches = live(there.batch_keys, () if batch is None else (batch,))
+        return Recalled(next(iter(batches.values()), None), live(there.message_keys, messages))
+
+    async def remembers(self, queue: QueueRef) -> bool:
+        """Whether a key is remembered; see the seam."""
+        there = self._state.queues.get(queue)
+        if there is None:
+            return False
+        there.forget_keys(self._clock.now_ms(), MAX_EXAMINED)
+        return bool(there.message_keys or there.batch_keys)
+
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
         self._state.check_version(queue, selection.version)
@@ -43,6 +73,8 @@ class Reading(MessageStore):
         if there is None:
             return Page((), None)
         after, last = _resolve(selection.marker, there), _resolve(selection.until, there)
+        include_claimed, include_delayed = selection.include_claimed, selection.include_delayed
+        excluded = selection.exclude_client_id
         page = Page((), None)
         while there is not None:
             now = self._clock.now_ms()
@@ -55,12 +87,9 @@ class Reading(MessageStore):
                 page.marker = after = position
                 if (
                     entry.expires_at > now
-                    and (selection.include_claimed or not entry.is_away(now))
-                    and (selection.include_delayed or not entry.waits(now))
-                    and (
-                        selection.exclude_client_id is None
-                        or entry.client_id != selection.exclude_client_id
-                    )
+                    and (include_claimed or not entry.is_away(now))
+                    and (include_delayed or not entry.waits(now))
+                    and (excluded is None or entry.client_id != excluded)
                 ):
                     found.append(entry.full_view(now, details=selection.details))
                     if len(found) == selection.limit:
