@@ -11,6 +11,7 @@ import pytest
 from tests import services
 from tests.contract.subject import QueueUnderTest, texts
 from tests.drivers.redis.conftest import Open
+from tests.services.process import wait_until
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.redis.keys import keys_of
@@ -126,3 +127,15 @@ async def test_a_dead_node_is_unavailable_until_its_replica_takes_over(
             assert time.monotonic() < begun + 30
             await asyncio.sleep(0.1)
     print(f"served again after {time.monotonic() - begun:.1f} s")
+
+
+async def test_a_cluster_of_one_node_serves_as_one_server(open_queue: Open) -> None:
+    port = str(services.free_ports(1)[0])
+    options = ("--cluster-enabled", "yes", "--cluster-port", port)
+    with services.start_redis(options=options) as server:
+        server.cli("cluster", "addslotsrange", "0", "16383")
+        wait_until(lambda: "cluster_state:ok" in server.cli("cluster", "info"), server.processes)
+        queue = await open_queue(server.url)
+        await queue.post("a")
+        assert texts((await queue.claim()).messages) == ["a"]
+        await queue.stores.close()

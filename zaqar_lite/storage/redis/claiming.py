@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from zaqar_lite.domain.errors import QueueChanged, Unavailable
-from zaqar_lite.domain.ids import is_claim_id, is_message_id
+from zaqar_lite.domain.ids import are_message_ids, is_claim_id, is_message_id
 from zaqar_lite.domain.models import Claimed, DeadLetter, DelayMode, Move, QueueRef, Retries, Take
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.redis.codec import pack_client, pack_settlement, read_message
+from zaqar_lite.storage.redis.codec import pack_client, pack_settlements, read_message
 from zaqar_lite.storage.redis.letters import policy_words
 from zaqar_lite.storage.redis.runner import Runner
 
@@ -24,6 +24,8 @@ NO_CLAIM = bytes(16)
 """The id of no claim."""
 MAX_CLAIMED = MAX_EXAMINED // 2
 """The most messages that one claim holds, so that one step can end it and do some more."""
+_MOVED = 250
+"""Messages that one script moves: about 5 ms."""
 
 
 class Claiming:
@@ -49,7 +51,8 @@ class Claiming:
             elif not await self._runner.try_to_arm(queue, note):
                 return replace(first, more=True)
             limit = take.limit - len(first.messages)
-            rest, _ = await self._take_once(queue, script, claim_id, take._replace(limit=limit))
+            left = take._replace(limit=limit)
+            rest, _ = await self._take_once(queue, script, claim_id, left, again=True)
         except (Unavailable, QueueChanged):
             if not first.messages:
                 raise
@@ -63,8 +66,13 @@ class Claiming:
         script: str,
         claim_id: str | None,
         take: Take,
+        *,
+        again: bool = False,
     ) -> tuple[Claimed, int | None]:
-        """Take messages; answer also the instant to note where dead letters are met unarmed."""
+        """Take messages; answer also the instant to note where dead letters are met unarmed.
+
+        `again` says that the claim may hold messages already.
+        """
         details = take.details
         reply = await self._runner.run(
             queue,
@@ -78,6 +86,7 @@ class Claiming:
             _MODES[take.delay_mode],
             pack_client(take.client_id),
             "1" if details else "",
+            "1" if again else "",
         )
         status, now, examined, moved, instant = reply[:5]
         self.examined += examined
@@ -107,6 +116,10 @@ class Claiming:
         version: int | None,
     ) -> Settled:
         """Settle messages of a claim; see the seam."""
+        names = [one.message_id for one in settlements]
+        if len(names) <= MAX_CLAIMED and are_message_ids(names):
+            letters, moved = await self._settle_some(queue, claim_id, settlements, retries, version)
+            return Settled([_OUTCOMES[letter] for letter in letters], moved)
         outcomes: list[Outcome] = [Outcome.NOT_FOUND] * len(settlements)
         moved = 0
         chosen = [number for number, one in enumerate(settlements) if is_message_id(one.message_id)]
@@ -121,27 +134,28 @@ class Claiming:
         return Settled(outcomes, moved)
 
     async def move(self, queue: QueueRef, ids: Sequence[str], how: Move) -> list[Outcome]:
-        """Move messages to another queue; see the seam. Each script moves up to 2 MB."""
+        """Move messages to another queue; see the seam. Each script moves up to 250, or 2 MB."""
         outcomes = [Outcome.NOT_FOUND] * len(ids)
         left = [number for number, one in enumerate(ids) if is_message_id(one)]
         policy = Retries(DeadLetter(how.target, ttl_ms=how.ttl_ms))
         while left:
-            status, now, *letters = await self._runner.run(
+            status, now, *moved = await self._runner.run(
                 queue,
                 "move",
                 "",
                 how.delay_ms,
                 "1" if how.reset else "",
                 *policy_words(queue, policy, self._runner.armed_until(queue)),
-                *(bytes.fromhex(ids[number]) for number in left),
+                *(bytes.fromhex(ids[number]) for number in left[:_MOVED]),
             )
             if status == b"arm":
                 await self._runner.arm(queue, now)
                 continue
-            for number, letter in zip(left, letters[0], strict=False):
+            done, *letters = moved
+            for number, letter in zip(left, done, strict=False):
                 outcomes[number] = _OUTCOMES[letter]
-            left = left[len(letters[0]) :]
-            await self._runner.drain(queue)
+            left = left[len(done) :]
+            await self._runner.drain(queue, letters)
         return outcomes
 
     async def _settle_some(
@@ -158,7 +172,7 @@ class Claiming:
             bytes.fromhex(claim_id) if is_claim_id(claim_id) else NO_CLAIM,
             "",
         )
-        packed = [pack_settlement(one) for one in settlements]
+        packed = pack_settlements(settlements)
         while True:
             policy = policy_words(queue, retries, self._runner.armed_until(queue))
             reply = await self._runner.run(queue, "settle", *words, *policy, *packed)

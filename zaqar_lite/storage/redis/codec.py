@@ -44,9 +44,9 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any
 
-from zaqar_lite.domain.attempts import MAX_CLAIMS, REJECTED, Attempt, Backoff, Ended
+from zaqar_lite.domain.attempts import MAX_CLAIMS, REJECTED, Attempt, Ended
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, Message, Origin
-from zaqar_lite.domain.posts import Companion, IdempotencyKey, NewMessage
+from zaqar_lite.domain.posts import Companion, IdempotencyKey, NewMessage, Remembered
 from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.storage.redis.keys import tag_of
 
@@ -60,10 +60,8 @@ _NO_ORIGIN = 32_768
 _HAS_PRIORITY, _HAS_HEADERS = 1, 2
 _HELD, _PARKED, _REMEMBERED, _WAITS = 8, 16, 32, 64
 _OUTCOMES = (Ended.RELEASED, Ended.RELEASED, Ended.FAILED, Ended.LAPSED, Ended.DEAD)
-_ACK, _RELEASE, _EXTEND = Act.ACK, Act.RELEASE, Act.EXTEND
 _NO_DELAY = (1 << 48) - 1
 _NO_REASON, _NO_DETAIL = b"\xff", b"\xff\xff"
-_ACKNOWLEDGED = b"A" + bytes(12) + _NO_REASON + _NO_DETAIL
 _number = int.from_bytes
 
 
@@ -139,6 +137,13 @@ def read_ids(kind: int, packed: bytes) -> list[str]:
         f"{first + number:016x}{packed[8 * number + 8 : 8 * number + 16].hex()}"
         for number in range(len(packed) // 8 - 1)
     ]
+
+
+def read_key(entry: bytes) -> Remembered:
+    """What the entry of an idempotency key says; those of earlier versions have no digest."""
+    if len(entry) % 16 == 6:
+        return Remembered(read_ids(1, entry[6:]), None)
+    return Remembered(read_ids(entry[6], entry[23:]), entry[7:23])
 
 
 def new_randomness(count: int) -> list[bytes]:
@@ -340,26 +345,35 @@ def _read_text(data: bytes, at: int, width: int) -> tuple[str | None, int]:
     return data[start:end].decode("utf-8", "surrogatepass"), end
 
 
-def pack_settlement(settlement: Settlement) -> bytes:
-    """Write a settlement as `settle.lua` takes it; its message id must be one."""
-    message_id, act, delay, failed, reason, detail, ttl, grace = settlement
-    if act is _ACK:
-        return bytes.fromhex(message_id) + _ACKNOWLEDGED
-    letter, first, second = b"X", 0, 0
-    if act is _RELEASE:
+def pack_settlements(settlements: Sequence[Settlement]) -> list[bytes]:
+    """Write settlements as `settle.lua` takes them; their message ids must be such.
+
+    Those that follow one another and say the same are one pair: what they say, and the ids.
+    """
+    words: list[bytes] = []
+    ids: list[str] = []
+    said: tuple[object, ...] = ()
+    for settlement in settlements:
+        if settlement[1:] != said:
+            if ids:
+                words.append(bytes.fromhex("".join(ids)))
+                ids.clear()
+            said = settlement[1:]
+            words.append(_said(settlement))
+        ids.append(settlement.message_id)
+    return [*words, bytes.fromhex("".join(ids))] if ids else words
+
+
+def _said(settlement: Settlement) -> bytes:
+    """Write what a settlement says of its message."""
+    _, act, delay, failed, reason, detail, ttl, grace = settlement
+    letter, first, second = b"A", 0, 0
+    if act is Act.RELEASE:
         letter, first = b"F" if failed else b"R", _NO_DELAY if delay is None else delay
-    elif act is _EXTEND:
+    elif act is Act.EXTEND:
         letter, first, second = b"E", ttl, grace
-    else:
-        reason = reason or REJECTED
-    return bytes.fromhex(message_id) + _settled_as(letter, first, second, reason, detail)
-
-
-@lru_cache(maxsize=1_000)
-def _settled_as(
-    letter: bytes, first: int, second: int, reason: str | None, detail: str | None
-) -> bytes:
-    """Write how messages are settled; many are in the same way."""
+    elif act is Act.DEAD:
+        letter, reason = b"X", reason or REJECTED
     return b"".join(
         (
             letter,
@@ -374,15 +388,6 @@ def _settled_as(
 def _sized(text: str, width: int) -> bytes:
     data = text.encode("utf-8", "surrogatepass")
     return len(data).to_bytes(width, "big") + data
-
-
-@lru_cache(maxsize=1_000)
-def pack_backoff(backoff: Backoff | None) -> tuple[bytes, str]:
-    """Write a back-off as scripts take it: its delays, and the jitter where there is some."""
-    if backoff is None:
-        return b"", ""
-    delays = b"".join(delay.to_bytes(6, "big") for delay in backoff.delays_ms)
-    return delays, str(backoff.jitter) if backoff.jitter else ""
 
 
 def read_messages(reply: Sequence[Any], start: int, now: int) -> list[Message]:

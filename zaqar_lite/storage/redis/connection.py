@@ -47,6 +47,8 @@ class Connection:
             if isinstance(info, Exception):
                 raise info
             _check(info)
+            if info.get("redis_mode") == "cluster":
+                self.router.keep_to_slots()
 
     async def close(self, user: object) -> None:
         """Close the links when the last user goes; idempotent."""

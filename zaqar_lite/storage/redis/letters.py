@@ -14,7 +14,9 @@ A claim, pop or move that caused step 1 does 2 and 3 before it answers, unless t
 away or slow; a settlement begins them and answers. The queue was registered with the sweep before
 step 1 (the script insists), so after a crash any process's sweep drains the outbox. One
 registration serves for a minute: while the `armed` of the queue's state is to come, each visit of
-the sweep is followed by another.
+the sweep is followed by another. Where all keys are on one server, step 1 registers the queue too,
+so that a sweep looks after two seconds; a cluster's other node can't be reached from the script,
+so there a letter that a crash left behind may wait for the rest of that minute.
 
 The script of a settlement answers the letters that it put into an empty outbox, so that nobody need
 read them. Letters of a source must arrive in the order of their numbers: where others are before
@@ -28,11 +30,12 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
+from zaqar_lite.domain.attempts import Backoff
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable, Unsupported
-from zaqar_lite.domain.models import Message, QueueRef, Retries, Swept
-from zaqar_lite.storage.base import MAX_EXAMINED, RetriesOf
-from zaqar_lite.storage.redis.codec import pack_backoff, pack_letter
+from zaqar_lite.domain.models import Message, QueueRef, Retries, RetriesOf, Swept
+from zaqar_lite.storage.base import MAX_EXAMINED
+from zaqar_lite.storage.redis.codec import pack_letter
 from zaqar_lite.storage.redis.in_flight import PART, InFlight
 from zaqar_lite.storage.redis.keys import EVERYWHERE, Keys, keys_of, ref_of, tag_of
 from zaqar_lite.storage.redis.router import Router
@@ -95,13 +98,15 @@ class Sweeper:
         """Let the sweep visit a queue at an instant (ms)."""
         await self._router.run(load("register"), EVERYWHERE, keys.tag, instant, repeatable=True)
 
-    async def drain(self, keys: Keys) -> tuple[int, set[QueueRef]]:
-        """Bring what is in a queue's outbox to its targets; answer the dead letters and theirs."""
+    async def drain(self, keys: Keys, known: Sequence[bytes] = ()) -> tuple[int, set[QueueRef]]:
+        """Bring what is in a queue's outbox to its targets; answer the dead letters and theirs.
+
+        `known` are the first letters that are there, if the caller knows.
+        """
         drained, targets = 0, set[QueueRef]()
         while True:
-            letters: Sequence[bytes] = await self._router.run(
-                load("letters"), keys, repeatable=True
-            )
+            letters = known or await self._router.run(load("letters"), keys, repeatable=True)
+            known = ()
             if not letters:
                 return drained, targets
             for target, dead in (await self.bring(keys, letters)).items():
@@ -252,7 +257,7 @@ class Sweeper:
 
 @lru_cache(maxsize=1_000)
 def _policy(queue: QueueRef, retries: Retries) -> tuple[str | int | bytes, ...]:
-    delays, jitter = pack_backoff(retries.backoff)
+    delays, jitter = _pack_backoff(retries.backoff)
     letter = retries.dead_letter
     if letter is None:
         return "", "", "", "", "", delays, jitter
@@ -278,3 +283,12 @@ def policy_words(
 
 def _target_of(letter: bytes) -> bytes:
     return letter[10 : 10 + int.from_bytes(letter[8:10], "big")]
+
+
+@lru_cache(maxsize=1_000)
+def _pack_backoff(backoff: Backoff | None) -> tuple[bytes, str]:
+    """Write a back-off as scripts take it: its delays, and the jitter where there is some."""
+    if backoff is None:
+        return b"", ""
+    delays = b"".join(delay.to_bytes(6, "big") for delay in backoff.delays_ms)
+    return delays, str(backoff.jitter) if backoff.jitter else ""

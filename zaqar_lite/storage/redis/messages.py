@@ -6,6 +6,7 @@ from typing import Any
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import (
     Conflict,
+    DueChanged,
     Invalid,
     NotFound,
 )
@@ -23,21 +24,17 @@ from zaqar_lite.domain.models import (
     Refusal,
     RefusalReason,
     Retries,
+    RetriesOf,
     Selection,
     Stats,
     StoreOptions,
     Swept,
     Take,
-)
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
-from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
-from zaqar_lite.storage.base import (
-    MAX_EXAMINED,
-    Listener,
-    MessageStore,
-    RetriesOf,
     no_retries,
 )
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
+from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
+from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore
 from zaqar_lite.storage.redis.claiming import NO_CLAIM, Claiming
 from zaqar_lite.storage.redis.codec import (
     pack_client,
@@ -66,8 +63,6 @@ class RedisMessageStore(MessageStore):
             Capability.EXCLUSIVE,
             Capability.DURABLE,
             Capability.SHARED,
-            Capability.SETTLE,
-            Capability.RECORDS,
         }
     )
 
@@ -111,6 +106,16 @@ class RedisMessageStore(MessageStore):
         return await self._posting.post(
             queue, messages, client_id=client_id, batch_key=batch_key, version=version
         )
+
+    async def recall(
+        self, queue: QueueRef, messages: Collection[str], batch: str | None = None
+    ) -> Recalled:
+        """Tell what is remembered of keys; see the seam."""
+        return await self._posting.recall(queue, messages, batch)
+
+    async def remembers(self, queue: QueueRef) -> bool:
+        """Whether a key is remembered; see the seam."""
+        return await self._posting.remembers(queue)
 
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
@@ -174,11 +179,14 @@ class RedisMessageStore(MessageStore):
             "" if delay_ms is None else delay_ms,
             "" if body is None else "1",
             body or b"",
+            "" if edit.if_due is None else edit.if_due // 1000,
         )
         if status == b"missing":
             raise NotFound(f"Message {message_id} does not exist.")
         if status == b"ready":
             raise Conflict(f"Message {message_id} is not delayed (any more).")
+        if status == b"stale":
+            raise DueChanged(message_id)
         if status == b"short":
             raise Invalid(
                 f"Message {message_id} would expire {rest[0]} ms before its delay is over: give "

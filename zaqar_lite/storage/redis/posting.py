@@ -14,14 +14,14 @@ that makes other posts with keys to this queue wait; the note ends by itself.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, repeat
 from typing import Any, NoReturn
 
 from zaqar_lite.domain.errors import KeyReused, LimitReached
 from zaqar_lite.domain.models import QueueRef, StoreOptions
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled, Remembered
 from zaqar_lite.storage.redis.codec import (
     new_randomness,
     pack_client,
@@ -29,6 +29,7 @@ from zaqar_lite.storage.redis.codec import (
     pack_key,
     pack_new,
     read_ids,
+    read_key,
 )
 from zaqar_lite.storage.redis.in_flight import PART, SHORT, WHOLE
 from zaqar_lite.storage.redis.keys import keys_of
@@ -178,6 +179,27 @@ class Posting:
             self._runner.send(queue)
         batch.known += known
         return await _posted(batch, int.from_bytes(first, "big"))
+
+    async def recall(
+        self, queue: QueueRef, messages: Collection[str], batch: str | None
+    ) -> Recalled:
+        """Tell what is remembered of keys, in steps; see the seam."""
+        fields = [f"m{text}" for text in messages]
+        if batch is not None:
+            fields.append(f"b{batch}")
+        found: dict[str, Remembered] = {}
+        for start in range(0, len(fields), PART):
+            some = fields[start : start + PART]
+            _, _, *entries = await self._runner.run(queue, "known", *some, repeatable=True)
+            pairs = zip(some, entries, strict=True)
+            found |= {name: read_key(entry) for name, entry in pairs if entry}
+        whole = None if batch is None else found.pop(f"b{batch}", None)
+        return Recalled(whole, {name[1:]: one for name, one in found.items()})
+
+    async def remembers(self, queue: QueueRef) -> bool:
+        """Whether a key is remembered; see the seam."""
+        _, live = await self._runner.run(queue, "known", repeatable=True)
+        return bool(live)
 
     async def _commit(
         self, queue: QueueRef, batch: _Batch, words: Sequence[str | bytes | int], is_keyed: bool

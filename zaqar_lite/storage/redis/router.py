@@ -21,7 +21,7 @@ from zaqar_lite.storage.redis.faults import (
     explain,
     unavailable,
 )
-from zaqar_lite.storage.redis.keys import Keys
+from zaqar_lite.storage.redis.keys import EVERYWHERE, Keys
 from zaqar_lite.storage.redis.link import Link, connect
 from zaqar_lite.storage.redis.scripts import Script
 
@@ -36,12 +36,19 @@ _RETRY_AFTER = 0.1
 class Router(ABC):
     """Run scripts and commands on the node that has the keys."""
 
+    _visits: tuple[bytes, ...] = (EVERYWHERE.key("visits"),)
+    """What scripts register queues in for the sweep, where every key is on one server."""
+
     def __init__(self, address: Address) -> None:
         self._address = address
         self._links: dict[Any, Link] = {}
         self._opening: dict[Any, asyncio.Task[Link]] = {}
         self._failed: dict[Any, tuple[float, str]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    def keep_to_slots(self) -> None:
+        """Let scripts register no queue: a cluster has that index in another slot."""
+        self._visits = ()
 
     async def run(self, script: Script, keys: Keys, *words: Word, repeatable: bool = False) -> Any:  # noqa: ANN401 - a reply is what the script made it
         """Run a script on the keys it declares.
@@ -50,6 +57,8 @@ class Router(ABC):
             Unavailable: Redis cannot serve now; a write may or may not have happened.
         """
         named = keys.named(script.kinds)
+        if script.may_register:
+            named += self._visits
         reply = await self._call(
             keys.slot, ("EVALSHA", script.digest, len(named), *named, *words), repeatable
         )
@@ -273,6 +282,8 @@ class SentinelRouter(Router):
 
 class ClusterRouter(Router):
     """A cluster: the node by slot, from the cluster's own map."""
+
+    _visits = ()
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)

@@ -84,9 +84,12 @@ class Runner:
         """Register a queue whose script asked for it; answer whether the sweep knows by now."""
         return await self._follow_ups.run(self.arm(queue, now))
 
-    async def drain(self, queue: QueueRef) -> None:
-        """Bring dead letters to their queues, at once or by the sweep."""
-        await self._follow_ups.run(self.sweeper.drain(keys_of(queue)))
+    async def drain(self, queue: QueueRef, letters: Sequence[bytes] = ()) -> None:
+        """Bring dead letters to their queues, at once or by the sweep.
+
+        `letters` are what is there, if the caller knows.
+        """
+        await self._follow_ups.run(self.sweeper.drain(keys_of(queue), letters))
 
     def send(self, queue: QueueRef, letters: Sequence[bytes] = ()) -> None:
         """Begin to bring what is in a queue's outbox to its targets; one task does so for a queue.

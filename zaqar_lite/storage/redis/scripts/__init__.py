@@ -7,8 +7,10 @@ Each `.lua` file begins with a header of comments that is read here:
     -- refused when full                         the script adds what takes room
 
 so that a script's keys are declared to Redis in one order that cannot differ from its text, and
-shared steps are written once. Lua strings and numbers are all that scripts exchange with the
-driver: a position is 8 bytes, an instant 6 bytes, both big-endian.
+shared steps are written once. A script that has the key `state` may be given one more, `visits`
+(the index of what the sweep must visit), where that is in the same server as the queue. Lua strings
+and numbers are all that scripts exchange with the driver: a position is 8 bytes, an instant 6
+bytes, both big-endian.
 """
 
 import re
@@ -30,6 +32,8 @@ class Script:
     text: bytes
     digest: bytes
     kinds: tuple[str, ...]
+    may_register: bool
+    """Whether it takes the index of the sweep's visits as one more key."""
 
 
 @cache
@@ -40,12 +44,15 @@ def load(name: str) -> Script:
     body = "\n".join(parts)
     kinds = tuple(dict.fromkeys(_KEY.findall(body)))
     declared = "".join(f"local {kind} = KEYS[{i}]\n" for i, kind in enumerate(kinds, 1))
+    may_register = "state" in kinds
+    if may_register:
+        declared += f"local visits = KEYS[{len(kinds) + 1}]\n"
     code = "\n".join(line for line in body.splitlines() if not line.lstrip().startswith("--"))
     # A full Redis refuses new messages, and goes on handing out and deleting those it has.
     flags = "" if _REFUSED_WHEN_FULL in body else "flags=allow-oom"
     text = f"#!lua {flags}\n{declared}{code}".encode("ascii")
     digest = sha1(text, usedforsecurity=False).hexdigest().encode()
-    return Script(name, text, digest, kinds)
+    return Script(name, text, digest, kinds, may_register)
 
 
 def _collect(path: str, parts: list[str], seen: set[str]) -> None:

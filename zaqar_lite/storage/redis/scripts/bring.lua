@@ -26,5 +26,5 @@ local blobs = {}
 for i, letter in ipairs(fresh) do
   blobs[i] = letter:sub(9)
 end
-local _, soonest = store(blobs, take_positions(#fresh), now)
+local _, soonest = store(blobs, take_positions(#fresh), now, redis.call('HLEN', messages))
 return {'ok', schedule(soonest)}

@@ -9,7 +9,7 @@ for i = 4, 3 + count do
   named[ARGV[i]] = true
 end
 local found = locate_live(arguments_from(4 + count))
-local positions, claimed, delayed, refused = found.positions, {}, {}, {'refused'}
+local positions, free, claimed, delayed, refused = found.positions, {}, {}, {}, {'refused'}
 for i, position in ipairs(positions) do
   local track = found.tracks[i]
   if struct.unpack('>I6', found.records[i], 18) > 0 then
@@ -17,6 +17,9 @@ for i, position in ipairs(positions) do
   end
   if track then
     claimed[#claimed + 1] = position
+  end
+  if not track or not has_flag(track, HELD) then
+    free[#free + 1] = position
   end
   if ARGV[2] == 'held' then
     local reason = false
@@ -34,7 +37,7 @@ end
 if #refused > 1 then
   return refused
 end
-leave_ready(positions)
+leave_ready(free)
 leave_held(claimed)
 leave_claims(positions, found.tracks)
 leave_delayed(delayed)

@@ -1,8 +1,8 @@
 -- Change a message that is still delayed.
 -- refused when full
 -- ARGV: 1 offset, 2 version, 3 id (16 bytes), 4 ttl (ms or ''), 5 delay (ms or ''),
---       6 '1' when the body changes, 7 the body
--- Answers: 'ok', now, instant to register, position, record, track; or 'missing', 'ready', or
+--       6 '1' when the body changes, 7 the body, 8 the second in which it must be due, or ''
+-- Answers: 'ok', now, instant to register, position, record, track; or 'missing', 'ready', 'stale', or
 -- 'short' and by how many ms the message would end before its delay.
 -- key queue: hash, the queue's record; deleted by drop and delete_queue
 -- include: whole version delays forget locate
@@ -14,6 +14,9 @@ end
 local d = tonumber(redis.call('ZSCORE', due, position) or 0)
 if d <= now or redis.call('HGET', queue, 'exposing') == '1' then
   return {'ready'}
+end
+if ARGV[8] ~= '' and math.floor(d / 1000) ~= tonumber(ARGV[8]) then
+  return {'stale'}
 end
 local created, expires, ttl = struct.unpack('>I6I6I5', record)
 if ARGV[4] ~= '' then

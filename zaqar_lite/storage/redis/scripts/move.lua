@@ -1,8 +1,8 @@
 -- Move messages that nobody holds to another queue: they go into the outbox.
 -- ARGV: 1 offset, 3 delay (ms), 4 '1' when their counts begin anew; 5 to 12: policy, of which the
 --       target, the ttl and the source's name count; 13.. ids (16 bytes each)
--- Answers: 'ok', now, a letter for each id from the first on, as many as one call may move: D done,
--- N not found, H held. Or 'arm' and now: nothing is done, and the driver must register the queue
+-- Answers: 'ok', now, what became of each id from the first on, as many as one call may move: D done,
+-- N not found, H held; then the letters, where nothing else is in the outbox. Or 'arm' and now: nothing is done, and the driver must register the queue
 -- for the sweep first.
 -- include: whole claims delays forget locate failing
 local delay = tonumber(ARGV[3])
@@ -38,6 +38,7 @@ for n, id in ipairs(wanted) do
     outcomes[n] = 'D'
     bytes = bytes + #live.records[i]
     rows[#rows + 1] = {position = live.positions[i], track = track_of(i), reason = 'moved',
+      record = live.records[i],
       back = true, until_when = delay > 0 and now + delay or 0, resets = ARGV[4] == '1'}
     if struct.unpack('>I6', live.records[i], 18) > 0 then
       waiting_ones[#waiting_ones + 1] = live.positions[i]
@@ -47,5 +48,7 @@ end
 leave_ready(column(rows, 'position'))
 leave_held(column(rows, 'position')) -- what has waited may not have been made ready yet
 leave_delayed(waiting_ones)
-set_aside(rows)
-return {'ok', now, table.concat(outcomes)}
+local gone = {positions = {}, tracks = {}}
+local letters = set_aside(rows, gone)
+forget(gone.positions, gone.tracks)
+return {'ok', now, table.concat(outcomes), unpack(letters)}

@@ -4,9 +4,6 @@
 -- include: whole version take
 local status, taken, moved = take()
 local histories = histories_of(taken)
-forget(column(taken, 1), column(taken, 3))
-local at = first_return
-if #taken == 0 and has_orphans() then
-  at = now
-end
-return hand_out({status, now, spent + #taken, moved, at and schedule(at) or 0}, taken, histories)
+forget(taken.positions, taken.tracks)
+return hand_out({status, now, spent + #taken.positions, moved, first_return and schedule(first_return) or 0},
+  taken, histories)

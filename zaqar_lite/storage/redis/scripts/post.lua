@@ -49,7 +49,7 @@ if refused then
 end
 
 local first = take_positions(#blobs)
-local stored, soonest = store(blobs, first, now)
+local stored, soonest = store(blobs, first, now, there)
 if companions > 0 then
   local words = {}
   for i = 1, companions do
@@ -77,7 +77,7 @@ if new_keys > 0 then
   remember(new_fields, known, until_when, 1)
   soonest = math.min(soonest, until_when)
 end
-local answer = {'ok', schedule(has_orphans() and now or soonest), struct.pack('>I8', first)}
+local answer = {'ok', schedule(soonest), struct.pack('>I8', first)}
 if keyed then
   for i = 1, count do
     answer[3 + i] = answers[i]

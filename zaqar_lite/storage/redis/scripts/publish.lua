@@ -28,7 +28,7 @@ else
       blobs[#blobs + 1] = words[i]
     end
   end
-  local stored = store(blobs, first + before, at)
+  local stored = store(blobs, first + before, at, redis.call('HLEN', messages))
   for i = 2, kind == 'k' and #words or 0, 2 do
     if words[i] ~= '' then
       fields[#fields + 1] = 'm' .. words[i]:sub(17)

@@ -9,17 +9,17 @@ if not claim then
 end
 local positions, its = held_by(id, claim)
 local rows, over, soonest = {}, {}, nil
+local way = {outcome = RELEASED, at = now, wait = delay, texts = NO_TEXTS}
 for i, position in ipairs(positions) do
   local until_when = until_of(its[i])
   if until_when > now then
-    rows[#rows + 1] = {position = position, track = its[i], outcome = RELEASED, at = now,
-      wait = delay, texts = NO_TEXTS}
+    rows[#rows + 1] = {position = position, track = its[i], ending = ending_of(its[i], way)}
   else
     over[#over + 1] = position
     soonest = math.min(soonest or until_when, until_when)
   end
 end
 end_attempts(rows)
-give_back(rows, held)
+give_back(rows, held, {})
 reduce_claim(id, claim, over, soonest)
 return {'ok', first_return and schedule(first_return) or 0}

@@ -5,9 +5,9 @@
 -- key outbox: list, letters and companions on their way; drained by outbox_ack, expires by `keep`
 -- key keys: hash, 'b' or 'm' and idempotency key -> entry (codec.py); expires by `keep`
 -- key forgets: zset, the same fields by deadline; expires by `keep`
--- include: whole expire repair failing
+-- include: whole expire failing
+visits = nil -- the queue stays registered until this visit is over
 local budget = math.min(tonumber(ARGV[4]), 100)
-local mended, is_whole = repair()
 local expired, noticed, promoted = expire(budget), 0, 0
 if expired < budget then
   noticed = lapse(budget - expired)
@@ -33,7 +33,7 @@ local armed = tonumber(redis.call('HGET', state, 'armed') or 0)
 if armed > now then
   consider(armed)
 end
-if not is_whole or redis.call('EXISTS', lapsed) == 1 then
+if redis.call('EXISTS', lapsed) == 1 then
   consider(now)
 end
 local waiting_letters = redis.call('LLEN', outbox)
@@ -46,4 +46,4 @@ if following > 0 then
 else
   redis.call('HDEL', state, 'due')
 end
-return {is_unarmed and 'arm' or 'ok', expired, #old, promoted + mended, ended - moved, waiting_letters, following, now}
+return {is_unarmed and 'arm' or 'ok', expired, #old, promoted, ended - moved, waiting_letters, following, now}

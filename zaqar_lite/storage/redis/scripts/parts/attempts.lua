@@ -4,27 +4,49 @@
 local MOST_ATTEMPTS, MOST_BYTES = 16, 16384
 local NO_TEXTS, LAPSED_TEXTS = '\255\255\255', '\6lapsed\255\255'
 
--- How many bytes the domain counts for reason and detail; many hand-outs end with the same.
-local sizes = {}
+-- How many bytes the domain counts for reason and detail.
 local function size_of(texts)
-  local size = sizes[texts]
-  if not size then
-    local reason = texts:byte(1) == 255 and 0 or texts:byte(1)
-    local detail = struct.unpack('>H', texts, 2 + reason)
-    size = reason + (detail == 65535 and 0 or detail)
-    sizes[texts] = size
-  end
-  return size
+  local reason = texts:byte(1) == 255 and 0 or texts:byte(1)
+  local detail = struct.unpack('>H', texts, 2 + reason)
+  return reason + (detail == 65535 and 0 or detail)
 end
 
--- An attempt as it is stored, and its size as the domain counts it. `texts` are reason and detail.
-local function pack_attempt(row)
-  local track, texts = row.track, row.texts
-  local client = track:sub(51 + origin_length(track))
-  local kind = client:byte(1)
-  local size = 64 + (kind == 1 and 36 or kind == 2 and 32 or #client - 3) + size_of(texts)
-  return struct.pack('>HH', 23 + #texts + #client, size) .. track:sub(12, 15) .. track:sub(41, 46)
-    .. struct.pack('>I6I6B', row.at, row.wait, row.outcome) .. texts .. client, size
+-- What comes of a hand-out that ends in some way: the attempt as it is stored, its size as the domain
+-- counts it, the track from the claim count on, until when the message is parked, or nil, and the reason
+-- where it is a dead letter. A way is: outcome, texts (reason and detail), at (when it ended, nil for
+-- the lease's end), wait (how long the message waits from then on), reason; and for failures, whose
+-- wait may be false, judge (failing). Most messages of a claim differ in when they expire alone, so
+-- what is alike is made once, and noted in the way.
+local function ending_of(track, way)
+  local rest = track:sub(12)
+  if way[rest] then
+    return way[rest]
+  end
+  local count, failures, client = struct.unpack('>I4', rest), struct.unpack('>I4', rest, 36), nil
+  local at, wait, reason = way.at or until_of(track), way.wait, way.reason
+  if way.judge then
+    failures = failures + 1
+    reason, wait = way.judge(count, failures, wait)
+  end
+  client = rest:sub(40 + origin_length(track))
+  local kind, ended = client:byte(1), struct.pack('>I6I6B', at, wait, way.outcome) .. way.texts
+  local size = 64 + (kind == 1 and 36 or kind == 2 and 32 or #client - 3) + size_of(way.texts)
+  local until_when = at + wait > now and at + wait or nil
+  local flags = way.outcome + REMEMBERED + (until_when and PARKED or 0)
+  local ending = {size = size, until_when = until_when, reason = reason,
+    attempt = struct.pack('>HH', 10 + #ended + #client, size) .. rest:sub(1, 4) .. rest:sub(30, 35) .. ended
+      .. client,
+    rest = rest:sub(1, 22) .. struct.pack('>BI6', flags, until_when or 0) .. rest:sub(30, 35)
+      .. struct.pack('>I4', failures) .. rest:sub(40)}
+  if not way.varies then
+    way[rest] = ending
+  end
+  return ending
+end
+
+-- The track of a row from now on.
+local function ended_track(row)
+  return row.track:sub(1, 11) .. row.ending.rest
 end
 
 local function with_attempt(history, attempt, size)
@@ -48,9 +70,8 @@ local function with_attempt(history, attempt, size)
   return table.concat(kept)
 end
 
--- End the hand-outs of messages: rows of position, track, outcome, at (when it ended), wait (how
--- long the message waits from then on) and texts. Their tracks are changed in the rows only, where is
--- noted until when they are parked; the history of one that has a reason is noted there too, for it leaves.
+-- Write down the hand-outs that end: rows of position, track and ending. The history of one that is a dead
+-- letter is noted in its row, for it leaves.
 local function end_attempts(rows)
   if #rows == 0 then
     return
@@ -65,24 +86,14 @@ local function end_attempts(rows)
     histories[positions[i]] = history or nil
   end
   for _, row in ipairs(rows) do
-    local track = row.track
-    local history = with_attempt(histories[row.position], pack_attempt(row))
-    if row.reason then
-      row.history, row.stored = history, track
+    local ending = row.ending
+    local history = with_attempt(histories[row.position], ending.attempt, ending.size)
+    if ending.reason then
+      row.history = history
     else
       changes[#changes + 1] = row.position
       changes[#changes + 1] = history
     end
-    local failures = struct.unpack('>I4', track, 47)
-    if row.outcome == FAILED or row.outcome == LAPSED then
-      failures = failures + 1
-    end
-    local flags, until_when = row.outcome + REMEMBERED, row.at + row.wait
-    if until_when > now then
-      flags, row.parked_until = flags + PARKED, until_when
-    end
-    row.track = track:sub(1, 33) .. struct.pack('>BI6', flags, row.parked_until or 0)
-      .. track:sub(41, 46) .. struct.pack('>I4', failures) .. track:sub(51)
   end
   if #changes > 0 then
     apply('HSET', attempts, changes)

@@ -12,6 +12,19 @@ local function positions_in(claim)
   return positions
 end
 
+-- The positions in a claim's record but those in `gone`, of which `count` at least are in it.
+local function left_in(claim, gone)
+  local left = {}
+  if gone.count < (#claim - 11) / 8 then
+    for _, position in ipairs(positions_in(claim)) do
+      if not gone[position] then
+        left[#left + 1] = position
+      end
+    end
+  end
+  return left
+end
+
 -- What of a claim it has not let go: positions and tracks. A message that left the queue has no
 -- track; one that another claim took has another id in it.
 local function held_by(id, claim)
@@ -48,26 +61,21 @@ local function reduce_claim(id, claim, left, soonest)
   end
 end
 
--- Take messages out of the claims that hold them.
+-- Take messages out of the claims that hold them. Those whose lease has lapsed are in no record any
+-- more, so they do not count (`left_in`).
 local function leave_claims(positions, its)
   local leaving = {}
   for i, position in ipairs(positions) do
     if its[i] and has_flag(its[i], HELD) then
       local id = its[i]:sub(16, 31)
-      leaving[id] = leaving[id] or {}
-      leaving[id][position] = true
+      local gone = leaving[id] or {count = 0}
+      leaving[id], gone[position] = gone, true
     end
   end
   for id, gone in pairs(leaving) do
     local claim = redis.call('HGET', claims, id)
     if claim then
-      local left = {}
-      for _, position in ipairs(positions_in(claim)) do
-        if not gone[position] then
-          left[#left + 1] = position
-        end
-      end
-      reduce_claim(id, claim, left)
+      reduce_claim(id, claim, left_in(claim, gone))
     end
   end
 end

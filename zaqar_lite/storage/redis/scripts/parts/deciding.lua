@@ -32,9 +32,11 @@ local function is_checked_by_another(ticket)
 end
 
 -- What the driver is told instead of the post's outcome: where there is no room, where the sweep must
--- know of the queue while companions are on their way, or nil.
+-- know of the queue while companions are on their way, or nil. `there` is how many messages the queue has.
+local there
 local function refusal(count, new_keys, has_companions)
-  if redis.call('HLEN', messages) + count > tonumber(ARGV[5]) then
+  there = redis.call('HLEN', messages)
+  if there + count > tonumber(ARGV[5]) then
     return {'full'}
   end
   if new_keys > 0 then

@@ -2,25 +2,29 @@
 -- include: policy attempts parked outbox
 local LETTER_BYTES = 2097152
 
--- Decide what becomes of a row that has failed: `reason` where it is a dead letter, else how long it
--- waits; `wait` is set where the consumer has chosen it.
-local function judge(row)
-  local count, failures = struct.unpack('>I4', row.track, 12), struct.unpack('>I4', row.track, 47) + 1
-  row.reason = spent_by(count, failures)
-  row.wait = row.reason and 0 or row.wait or backoff(failures)
+-- The way of failures: decides whether a message is a dead letter, else how long it waits; `wait` is set where
+-- the consumer has chosen it.
+local function failure(outcome, at, wait, texts)
+  return {outcome = outcome, at = at, wait = wait, texts = texts, varies = jitter and not wait,
+    judge = function(count, failures, chosen)
+      local reason = spent_by(count, failures)
+      return reason, reason and 0 or chosen or backoff(failures)
+    end}
 end
 
--- End the hand-outs of rows, and give them back or, where they have a reason, set them aside. Answers as
--- `set_aside`.
-local function let_go(rows, from)
+-- End the hand-outs of rows, and give them back or, where they have a reason, set them aside; what is noted
+-- in `gone` leaves the queue, and tracks change as `changes` says. Answers as `set_aside`.
+local function let_go(rows, from, gone, changes)
   local letters, others = {}, {}
   for _, row in ipairs(rows) do
-    table.insert(row.reason and letters or others, row)
+    table.insert(row.ending.reason and letters or others, row)
   end
   end_attempts(rows)
-  give_back(others, from)
-  apply('ZREM', from, column(letters, 'position'))
-  return set_aside(letters)
+  give_back(others, from, changes)
+  local answer = set_aside(letters, gone)
+  apply('ZREM', from, gone.positions)
+  forget(gone.positions, gone.tracks)
+  return answer
 end
 
 -- End up to `budget` leases that have lapsed, each a failure. Answers how many, whether none is
@@ -30,16 +34,16 @@ local function end_lapsed(budget)
   if #positions == 0 then
     return 0, true, 0, false
   end
-  local rows, gone, moved, bytes, is_unarmed = {}, {}, 0, 0, false
+  local rows, gone, moved, bytes, is_unarmed = {}, {positions = {}, tracks = {}}, 0, 0, false
+  local count, lapsing = 0, failure(LAPSED, nil, false, LAPSED_TEXTS)
   for i, track in ipairs(tracks_of(positions)) do
     local position = positions[i]
     if not track or struct.unpack('>I6', track) <= now then
-      gone[#gone + 1] = {position = position, track = track}
+      leave(gone, position, track)
+      count = count + 1
     else
-      local row = {position = position, track = track, outcome = LAPSED, at = until_of(track),
-        texts = LAPSED_TEXTS}
-      judge(row)
-      if not row.reason then
+      local row = {position = position, track = track, ending = ending_of(track, lapsing), history = false}
+      if not row.ending.reason then
         rows[#rows + 1] = row
       elseif not is_armed then
         is_unarmed = true
@@ -50,12 +54,10 @@ local function end_lapsed(budget)
       end
     end
   end
-  apply('ZREM', lapsed, column(gone, 'position'))
-  forget(column(gone, 'position'), column(gone, 'track'))
-  let_go(rows, lapsed)
+  count = count + #rows
+  let_go(rows, lapsed, gone, {})
   if is_unarmed then
     arm()
   end
-  local count = #rows + #gone
   return count, count == #positions and count < budget, moved, is_unarmed
 end

@@ -3,7 +3,7 @@
 -- a post in parts), checking (who decides by its keys, and until when); expires by `keep`
 -- key messages: hash, position -> record; expires by `keep`
 -- key expiry: zset, every position by its deadline (ms); expires by `keep`
--- include: now
+-- include: now visit
 local life = redis.call('HMGET', state, 'last', 'horizon', 'due', 'ranked', 'returns', 'armed', 'part')
 
 -- Let `keys`, which this call wrote, live until the horizon of the queue, which is never before
@@ -37,17 +37,27 @@ local function note_returns()
   end
 end
 
--- Note that something is due at `at`. Answers the instant that the caller must register for the
--- sweep, 0 when an earlier one is registered. A registration that is a minute overdue is taken
--- for lost (its process died before it wrote it) and made anew.
+-- Note that something is due at `at`, and register it for the sweep where that is in this server (`visits`).
+-- Else answers the instant that the caller must register; 0 when an earlier one is. A registration that is
+-- a minute overdue is taken for lost (its process died before it wrote it) and made anew.
 local function schedule(at)
   local due = tonumber(life[3] or 0)
   if due == 0 or at < due or due < now - 60000 then
     life[3] = at
     redis.call('HSET', state, 'due', at)
-    return at
+    if not visits then
+      return at
+    end
+    note_visit(state:match('{(.*)}'), at)
   end
   return 0
+end
+
+-- Let the sweep look soon whether the outbox was emptied: its process may end before it has done so.
+local function look_after_outbox()
+  if visits then
+    schedule(now + 2000)
+  end
 end
 
 -- Take `count` positions: the first of them. Never one that was given before, even where the
@@ -57,10 +67,4 @@ local function take_positions(count)
   life[1] = first + count - 1
   redis.call('HSET', state, 'last', life[1])
   return first
-end
-
--- Whether an earlier version left messages here without a deadline: it lost what came after the
--- first thousand of a post. The sweep mends them once it is told to visit the queue.
-local function has_orphans(count)
-  return (count or redis.call('HLEN', messages)) > redis.call('ZCARD', expiry)
 end

@@ -18,32 +18,53 @@ local function locate(wanted)
     end
   end
   if #others > 0 and redis.call('EXISTS', ids) == 1 then
-    for _, i in ipairs(others) do
-      positions[i] = redis.call('HGET', ids, wanted[i])
-      records[i] = positions[i] and redis.call('HGET', messages, positions[i])
+    local names, known, at = {}, {}, {}
+    for n, i in ipairs(others) do
+      names[n] = wanted[i]
+    end
+    for n, position in ipairs(gather(ids, names)) do
+      positions[others[n]] = position
+      if position then
+        known[#known + 1], at[#at + 1] = position, others[n]
+      end
+    end
+    for n, record in ipairs(gather(messages, known)) do
+      records[at[n]] = record
     end
   end
   return positions, records
 end
 
+-- Of lists that belong together what `is_kept` tells by the place.
+local function only(lists, is_kept)
+  local kept, count = {ids = {}, positions = {}, records = {}, tracks = {}}, 0
+  for i = 1, #lists.ids do
+    if is_kept(i) then
+      count = count + 1
+      for name, values in pairs(lists) do
+        kept[name][count] = values[i]
+      end
+    end
+  end
+  return kept
+end
+
 -- The live ones of what was located: ids, positions, records and tracks, without gaps.
 local function locate_live(wanted)
-  local positions, records = locate(wanted)
-  local there = {ids = {}, positions = {}, records = {}, tracks = {}}
+  local live, is_whole, is_live = {ids = wanted}, true, true
+  live.positions, live.records = locate(wanted)
   for i = 1, #wanted do
-    if records[i] then
-      local at = #there.ids + 1
-      there.ids[at], there.positions[at], there.records[at] = wanted[i], positions[i], records[i]
-    end
+    is_whole = is_whole and live.records[i]
   end
-  there.tracks = tracks_of(there.positions)
-  local live = {ids = {}, positions = {}, records = {}, tracks = {}}
-  for i, record in ipairs(there.records) do
-    if expires_of(record, there.tracks[i]) > now then
-      local at = #live.ids + 1
-      live.ids[at], live.positions[at] = there.ids[i], there.positions[i]
-      live.records[at], live.tracks[at] = record, there.tracks[i]
-    end
+  if not is_whole then
+    live = only(live, function(i) return live.records[i] end)
   end
-  return live
+  live.tracks = tracks_of(live.positions)
+  local function has_time(i)
+    return expires_of(live.records[i], live.tracks[i]) > now
+  end
+  for i = 1, #live.ids do
+    is_live = is_live and has_time(i)
+  end
+  return is_live and live or only(live, has_time)
 end

@@ -1,7 +1,7 @@
 -- Dead letters on their way.
 -- key outbox: list, letters and companions on their way; drained by outbox_ack, expires by `keep`
 -- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
--- include: policy tracks forget
+-- include: policy tracks forget attempts
 
 local function column(rows, name)
   local values = {}
@@ -11,20 +11,40 @@ local function column(rows, name)
   return values
 end
 
--- The origin of a letter of this id. One that is put `back` keeps what it had, and is counted.
-local function origin_of(row, id, count, last)
-  local track, length, redriven = row.track, origin_length(row.track), 0
-  if length > 0 then
-    redriven = track:byte(73)
-  end
-  if row.back then
-    redriven = math.min(redriven + 1, 255)
-    if length > 0 and track:byte(93) > 0 then -- else it came from another store, and from no queue
-      return track:sub(51, 72) .. string.char(redriven) .. track:sub(74, 50 + length)
+-- The track of a letter, but for its first 15 bytes (when it expires, its claim count) and its id: what is
+-- before the id and what is behind it. One that is put `back` keeps the origin it had, and is counted.
+-- As with attempts, what is alike in many rows is made once.
+local middles = {}
+local function middle_of(row, track, reason)
+  local key = row.ending or track:sub(12) .. reason
+  local middle = middles[key]
+  if not middle then
+    local length, redriven = origin_length(track), 0
+    local last, begun = track:sub(51 + length), row.resets and track:sub(41, 46) .. '\0\0\0\0' or track:sub(41, 50)
+    local flags = bit.band(track:byte(34), REMEMBERED + 7)
+    if row.back then
+      flags = flags + (row.until_when > 0 and WAITS or 0)
     end
+    if length > 0 then
+      redriven = track:byte(73)
+    end
+    local origin
+    if row.back then
+      redriven = math.min(redriven + 1, 255)
+      if length > 0 and track:byte(93) > 0 then -- else it came from another store, and from no queue
+        origin = track:sub(67, 72) .. string.char(redriven) .. track:sub(74, 50 + length)
+      end
+    end
+    if not origin then
+      local count = math.min(struct.unpack('>I4', track, 12), 16777215)
+      origin = struct.pack('>I6I4', now, redriven * 16777216 + count) .. track:sub(16, 31)
+        .. struct.pack('>B', #source_name) .. source_name .. last .. reason
+    end
+    middle = {before = track:sub(16, 31) .. struct.pack('>HBI6', 32784 + #origin, flags, 0) .. begun,
+      behind = origin .. last, has_id = length > 0}
+    middles[key] = middle
   end
-  return id .. struct.pack('>I6I4', now, redriven * 16777216 + math.min(count, 16777215))
-    .. track:sub(16, 31) .. struct.pack('>B', #source_name) .. source_name .. last .. row.reason
+  return middle
 end
 
 -- The histories of rows whose hand-out has not ended now.
@@ -41,53 +61,50 @@ local function histories_by(rows)
   return found
 end
 
--- Put messages into the outbox: rows of position, track, reason and perhaps the record; those whose
--- hand-out ends now also have their history, and the track that is stored; those that are put `back`
--- say until when they are delayed, and whether their counts begin anew. In this queue they are gone, in
--- the target they will be when the driver has drained it, under the ids they have. They must have
--- left the index of their state. Answers the letters where the outbox was empty and they are few: who has
--- them need not read them.
-local function set_aside(rows)
+-- Note what is in a queue no more, for `forget`; false stands for no track.
+local function leave(gone, position, track)
+  local at = #gone.positions + 1
+  gone.positions[at], gone.tracks[at] = position, track
+end
+
+-- Put messages into the outbox: rows of position, track, reason and perhaps the record; those whose hand-out
+-- ends now have its ending and their history instead of a reason; those that are put `back` say until
+-- when they are delayed, and whether their counts begin anew. They are noted in `gone`, which the caller
+-- takes out of the queue; in the target they will be when the driver has drained the outbox, under the ids
+-- they have. Answers the letters where the outbox was empty and they are few: who has them need not read
+-- them.
+local function set_aside(rows, gone)
   if #rows == 0 then
     return {}
   end
-  local positions, histories, stored = column(rows, 'position'), histories_by(rows), {}
+  local histories = histories_by(rows)
   local seq, latest = take_positions(#rows), now + 60000
-  local letters, bytes = {}, 0
+  local letters, bytes, head = {}, 0, struct.pack('>H', #target) .. target
   for i, row in ipairs(rows) do
-    local record, track = row.record or redis.call('HGET', messages, row.position), row.track
-    stored[i] = row.stored or track
-    local length = origin_length(track)
-    local id = row.position .. record:sub(24, 31)
-    if length > 0 then
-      id = track:sub(51, 66)
+    local record = row.record or redis.call('HGET', messages, row.position)
+    local track, reason = row.track, row.reason
+    leave(gone, row.position, track)
+    if row.ending then
+      track, reason = ended_track(row), row.ending.reason
     end
-    local expires, ttl, count = struct.unpack('>I6I5I4', track)
+    local middle = middle_of(row, track, reason)
+    local id = middle.has_id and track:sub(51, 66) or row.position .. record:sub(24, 31)
+    local start, count = track:sub(1, 11), row.resets and '\0\0\0\0' or track:sub(12, 15)
     if letter_ttl then
-      ttl = letter_ttl
-      expires = now + ttl
+      start = struct.pack('>I6I5', now + letter_ttl, letter_ttl)
     end
-    latest = math.max(latest, expires)
-    local last = track:sub(51 + length)
-    local origin = origin_of(row, id, count, last)
-    local flags, begun = bit.band(track:byte(34), REMEMBERED + 7), track:sub(41, 50)
+    latest = math.max(latest, (struct.unpack('>I6', start)))
     if row.back then
       record = record:sub(1, 17) .. struct.pack('>I6', row.until_when) .. record:sub(24)
-      flags = flags + (row.until_when > 0 and WAITS or 0)
     end
-    if row.resets then
-      count, begun = 0, track:sub(41, 46) .. '\0\0\0\0'
-    end
-    local letter = struct.pack('>I6I5I4', expires, ttl, count) .. track:sub(16, 31)
-      .. struct.pack('>HBI6', 32768 + #origin, flags, 0) .. begun .. origin .. last
     local history = row.history or histories[row.position] or ''
-    letters[i] = struct.pack('>I8H', seq + i - 1, #target) .. target
-      .. struct.pack('>H', #letter) .. letter .. struct.pack('>I4', #history) .. history .. record
+    letters[i] = struct.pack('>I8', seq + i - 1) .. head
+      .. struct.pack('>H', 31 + #middle.before + #middle.behind) .. start .. count .. middle.before .. id
+      .. middle.behind .. struct.pack('>I4', #history) .. history .. record
     bytes = bytes + #letters[i]
   end
-  apply('RPUSH', outbox, letters)
+  local length = apply('RPUSH', outbox, letters)
   keep(latest, {outbox})
-  forget(positions, stored)
-  local is_alone = #letters <= 100 and bytes < 1048576 and redis.call('LLEN', outbox) == #letters
-  return is_alone and letters or {}
+  look_after_outbox()
+  return length == #letters and length <= 250 and bytes < 1048576 and letters or {}
 end

@@ -3,7 +3,7 @@
 -- key expiry: zset, every position by its deadline (ms); expires by `keep`
 -- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
 -- key ids: hash, id -> position of each dead letter, whose id holds another; expires by `keep`
--- include: claims
+-- include: claims attempts
 local MARGIN = 60000
 local first_return
 
@@ -21,13 +21,13 @@ local function unpark(budget)
   return #positions, #positions < budget
 end
 
--- Make ready, or park, messages whose hand-out has ended: rows of position, track and, where they wait,
--- until when (`end_attempts`). `from` is the index they are in, held or lapsed. `first_return` is when
--- the first of those that were parked is ready.
-local function give_back(rows, from)
-  local changes, back, waiting_on, ends, raised, latest = {}, {}, {}, {}, {}, now
+-- Make ready, or park, messages whose hand-out has ended: rows of position, track and ending. `from` is the
+-- index they are in, held or lapsed; their tracks are stored with the other `changes` (positions and
+-- tracks). `first_return` is when the first of those that were parked is ready.
+local function give_back(rows, from, changes)
+  local back, waiting_on, ends, raised, latest = {}, {}, {}, {}, now
   for _, row in ipairs(rows) do
-    local track, until_when = row.track, row.parked_until
+    local track, until_when = ended_track(row), row.ending.until_when
     if until_when then
       local expires = struct.unpack('>I6', track)
       if expires < until_when + MARGIN then

@@ -26,6 +26,7 @@ local function send(companions, position_of)
     end
     apply('RPUSH', outbox, letters)
     keep(now + 60000, {outbox})
+    look_after_outbox()
   end
 end
 

@@ -4,9 +4,9 @@
 -- key waiting: zset, score 0, the same positions, for listing; expires by `keep`
 -- include: ready
 
--- Store them at positions from `first` on, as posted at the instant `at`. Answers their positions, and
--- when the first of them is due or expires.
-local function store(blobs, first, at)
+-- Store them at positions from `first` on, as posted at the instant `at`, where so many messages are `there`.
+-- Answers their positions, and when the first of them is due or expires.
+local function store(blobs, first, at, there)
   local soonest, latest, first_due = at + 253402300799000, at, nil
   -- What messages of one ttl and delay have in common: the head of the record, and the scores.
   local kinds = {}
@@ -43,10 +43,9 @@ local function store(blobs, first, at)
       end
     end
   end
-  local is_first = redis.call('EXISTS', messages) == 0
   apply('HSET', messages, records)
   add_to(expiry, stored, expiring)
-  keep(latest, is_first and {messages, expiry} or {})
+  keep(latest, there == 0 and {messages, expiry} or {})
   if #ready_now > 0 then
     enter_ready(ready_now, priorities)
   end

@@ -18,52 +18,47 @@ elseif mode == 'E' and limit > 0 then
   expose(math.min(limit, BUDGET))
 end
 
--- The rows (position, record, track) of these that can be handed out, up to `room`, and those that
--- are gone or exhausted on the way; how many bytes the exhausted have; whether one came unarmed.
-local function sort(positions, room)
+-- Look at these in order, and add to `taken`, up to `most`, what can be handed out. Answers how many were
+-- looked at; those that are gone; the exhausted, and how many bytes they have; whether one came unarmed.
+local function sort(positions, taken, most)
   local records, its = gather(messages, positions), tracks_of(positions)
-  local fit, gone, letters, bytes = {}, {}, {}, 0
+  local count, gone, letters, bytes = #taken.positions, {positions = {}, tracks = {}}, {}, 0
   for i, position in ipairs(positions) do
     local record, track = records[i], its[i]
-    local row = {position, record, track}
     if not record or expires_of(record, track) <= now then
-      gone[#gone + 1] = row
+      leave(gone, position, track)
     elseif most_claims and track and struct.unpack('>I4', track, 12) >= most_claims then
       if not is_armed then
-        return fit, gone, letters, bytes, true
+        return i - 1, gone, letters, bytes, true
       end
       letters[#letters + 1] = {position = position, track = track, reason = 'max_claims'}
       bytes = bytes + #record
-    elseif #fit == room then
-      break
+    elseif count == most then
+      return i - 1, gone, letters, bytes, false
     else
-      fit[#fit + 1] = row
+      count = count + 1
+      taken.positions[count], taken.records[count], taken.tracks[count] = position, record, track
     end
   end
-  return fit, gone, letters, bytes, false
+  return #positions, gone, letters, bytes, false
 end
 
--- Answers status and the rows that were taken, and how many were moved. 'more': the budget ended
--- it. 'arm': a dead letter was met, and the driver must register the queue for the sweep before
--- it is in the outbox.
+-- Answers status and what was taken (positions, records, tracks), and how many were moved. 'more': the
+-- budget ended it. 'arm': a dead letter was met, and the driver must register the queue for the sweep
+-- before it is in the outbox.
 local function take()
-  local taken, unfit, bytes, status = {}, 0, 0, 'ok'
-  while #taken < limit and status == 'ok' do
-    local room = math.min(limit - #taken, 1000 - spent)
+  local taken, unfit, bytes, status = {positions = {}, records = {}, tracks = {}}, 0, 0, 'ok'
+  while #taken.positions < limit and status == 'ok' do
+    local room = math.min(limit - #taken.positions, 1000 - spent)
     -- While nothing fits, twice as many are looked at each time.
     local positions = first_ready(math.max(room, math.min(unfit, 64)))
-    local fit, gone, letters, size, must_arm = sort(positions, room)
-    for _, row in ipairs(fit) do
-      taken[#taken + 1] = row
-    end
-    leave_ready(column(fit, 1))
-    leave_ready(column(gone, 1))
-    forget(column(gone, 1), column(gone, 3))
-    leave_ready(column(letters, 'position'))
-    set_aside(letters)
+    local seen, gone, letters, size, must_arm = sort(positions, taken, #taken.positions + room)
+    leave_ready(seen == #positions and positions or {unpack(positions, 1, seen)})
+    set_aside(letters, gone)
+    forget(gone.positions, gone.tracks)
     moved = moved + #letters
-    unfit = unfit + #gone + #letters
-    spent = spent + #gone + #letters
+    unfit = unfit + #gone.positions
+    spent = spent + #gone.positions
     bytes = bytes + size
     if must_arm then
       arm()
@@ -75,28 +70,23 @@ local function take()
         break
       end
     end
-    if status == 'ok' and #taken < limit and (spent >= BUDGET or bytes >= BYTES) then
+    if status == 'ok' and #taken.positions < limit and (spent >= BUDGET or bytes >= BYTES) then
       status = 'more'
     end
   end
   if is_unarmed then
     status = 'arm'
-  elseif status == 'ok' and #taken < limit and not is_settled then
+  elseif status == 'ok' and #taken.positions < limit and not is_settled then
     status = 'more'
   end
   return status, taken, moved
 end
 
--- The attempts of rows that were taken, where they are wanted.
-local function histories_of(taken)
-  return ARGV[17] == '1' and gather(attempts, column(taken, 1)) or nil
-end
-
--- Append rows to an answer: position, record, track and, where they are wanted, attempts.
+-- Append to an answer what was taken: position, record, track and, where they are wanted, attempts.
 local function hand_out(answer, taken, histories)
   local at = #answer
-  for i, row in ipairs(taken) do
-    answer[at + 1], answer[at + 2], answer[at + 3] = row[1], row[2], row[3] or ''
+  for i, position in ipairs(taken.positions) do
+    answer[at + 1], answer[at + 2], answer[at + 3] = position, taken.records[i], taken.tracks[i] or ''
     at = at + 3
     if histories then
       at = at + 1
@@ -104,4 +94,9 @@ local function hand_out(answer, taken, histories)
     end
   end
   return answer
+end
+
+-- The attempts of what was taken, where they are wanted.
+local function histories_of(taken)
+  return ARGV[17] == '1' and gather(attempts, taken.positions) or nil
 end
