@@ -37,9 +37,11 @@ from zaqar_lite.domain.filters import (
 )
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.active import Extra, read_active, rows_of_five
-from zaqar_lite.storage.opendata.format.configuration import VERSION, decode_config
+from zaqar_lite.storage.opendata.format.configuration import decode_config, encode_config
 from zaqar_lite.storage.opendata.format.encoding import (
     CodecError,
+    array,
+    count,
     finish,
     pack,
     read_array,
@@ -51,7 +53,7 @@ from zaqar_lite.storage.opendata.format.encoding import (
     utf8,
     var_u64,
 )
-from zaqar_lite.storage.opendata.format.records import Metadata, Uri, encode_headers
+from zaqar_lite.storage.opendata.format.records import Metadata, encode_headers
 
 
 class Profile(Enum):
@@ -96,6 +98,21 @@ def log_entry_key(segment: int, sequence: int, log: bytes, layout: LogLayout) ->
 def encode_raw_payload(body: bytes) -> bytes:
     """Encode a body as raw bytes to the end of the value."""
     return b"\x03" + body
+
+
+class Uri(NamedTuple):
+    """A payload that lies elsewhere."""
+
+    uri: str
+    size: int
+    sha256: bytes | None = None
+
+
+def decode_uri(data: bytes) -> Uri:
+    """Read a payload that lies elsewhere."""
+    uri, end = read_utf8(data, 1)
+    (size,), end = unpack(struct.Struct("<Q"), data, end)
+    return Uri(uri, size, data[end + 1 :] or None)
 
 
 def encode_uri(payload: Uri) -> bytes:
@@ -147,6 +164,11 @@ class Config(NamedTuple):
     extensions: Sequence[tuple[str, str]] = ()
 
 
+def write_config(config: Config) -> bytes:
+    """Encode a queue's configuration with its filter."""
+    return encode_config(encode_filter(config.filter)[2:], *config[1:])
+
+
 def read_config(data: bytes) -> Config:
     """Read a queue's configuration with its filter."""
     return Config(decode_filter(data)[0], *decode_config(data))
@@ -157,6 +179,53 @@ _TRUE, _FALSE, _AND, _OR, _NOT, _EXISTS = range(6)
 _TEXT, _PREFIX, _SUFFIX, _LIKE, _IN, _NUMBER, _BETWEEN, _RULES = (
     0x10, 0x16, 0x17, 0x18, 0x19, 0x20, 0x26, 0x40,
 )  # fmt: skip
+_VERSION = 1
+"""Of the binary form of a filter: a u16 length, this, and one node in prefix order."""
+
+
+def encode_filter(tree: Expression) -> bytes:
+    """Encode a filter or rules, with the length before it.
+
+    Raises CodecError: longer than 65,535 bytes.
+    """
+    root = _encode_rules(tree) if isinstance(tree, Rules) else _encode(tree)
+    body = bytes((_VERSION,)) + root
+    return count(len(body), "bytes of a filter") + body
+
+
+def _encode_rules(tree: Rules) -> bytes:
+    rules = b"".join(_encode(condition) + bytes((number,)) for condition, number in tree.rules)
+    return bytes((_RULES,)) + count(len(tree.rules), "rules") + rules + bytes((tree.default,))
+
+
+def _encode(node: Node) -> bytes:  # noqa: PLR0911 - one branch a node of the table
+    match node:
+        case Constant(value):
+            return bytes((_TRUE if value else _FALSE,))
+        case And(nodes):
+            return bytes((_AND, len(nodes))) + b"".join(map(_encode, nodes))
+        case Or(nodes):
+            return bytes((_OR, len(nodes))) + b"".join(map(_encode, nodes))
+        case Not(inner):
+            return bytes((_NOT,)) + _encode(inner)
+        case Exists(name):
+            return bytes((_EXISTS,)) + utf8(name)
+        case Compare(operator, name, str(value)):
+            return bytes((_TEXT + OPERATORS.index(operator),)) + utf8(name) + utf8(value)
+        case Compare(operator, name, int(value)):
+            code = _NUMBER + OPERATORS.index(operator)
+            return bytes((code,)) + utf8(name) + pack(_I64, value)
+        case StartsWith(name, value):
+            return bytes((_PREFIX,)) + utf8(name) + utf8(value)
+        case EndsWith(name, value):
+            return bytes((_SUFFIX,)) + utf8(name) + utf8(value)
+        case Like(name, pattern, escape):
+            return bytes((_LIKE,)) + utf8(name) + utf8(pattern) + utf8(escape)
+        case In(name, values):
+            return bytes((_IN,)) + utf8(name) + array(values, utf8)
+        case Between(name, low, high):
+            return bytes((_BETWEEN,)) + utf8(name) + pack(_I64, low) + pack(_I64, high)
+    raise CodecError(f"{node!r} is no node of a filter")
 
 
 def decode_filter(data: bytes, offset: int = 0) -> tuple[Expression, int]:
@@ -165,7 +234,7 @@ def decode_filter(data: bytes, offset: int = 0) -> tuple[Expression, int]:
     Raises CodecError: cut short, of another version, or beyond the bounds of a filter.
     """
     body, end = take(data, offset + 2, read_count(data, offset))
-    if body[:1] != bytes((VERSION,)):
+    if body[:1] != bytes((_VERSION,)):
         raise CodecError(f"filter of version {body[:1].hex()}; this reads 01")
     tree: Expression
     if body[1:2] == bytes((_RULES,)):

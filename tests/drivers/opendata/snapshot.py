@@ -129,12 +129,10 @@ async def check_invariants(db: Database) -> None:
         assert held <= known
     attempts = keys.prefix(RecordType.ATTEMPT)
     recorded = {
-        keys.read_attempt_key(key)
-        async for chunk in db.engine.scan(attempts, after_prefix(attempts))
-        for key, _ in chunk
+        key async for chunk in db.engine.scan(attempts, after_prefix(attempts)) for key, _ in chunk
     }
     assert recorded == {
-        (e.past.history, kept.number)
+        keys.attempt_key(e.past.history, kept.number)
         for q in db.queues for p in q.pages for e in p.entries.values() if e.past is not None
         for kept in e.past.kept
     }  # fmt: skip

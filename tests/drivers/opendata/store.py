@@ -20,7 +20,6 @@ from zaqar_lite.domain.models import (
 )
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata import create
-from zaqar_lite.storage.opendata.commands import fill, rows_of_store
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.encoding import after_prefix
@@ -61,25 +60,10 @@ class Store:
         assert len(values) == len(damaged)
         await self.messages.close()
         directory = Path(self.uri.partition("://")[2])
-        for key, value in values.items():
-            assert isinstance(value, bytes)
-            if (directory / "slatedb").exists():
-                flip_in_table(directory, value)
-            else:
-                flip_in_row(directory, key)
-        if (directory / "slatedb").exists():
-            await self._salvage(directory)
+        for key in values:
+            flip_in_row(directory, key)
         self._make()
         await self.messages.open()
-
-    async def _salvage(self, directory: Path) -> None:
-        """Put what is intact of a SlateDB store into a new one, as the guide says."""
-        new = directory.with_name(f"{directory.name}-new")
-        source, target = await engine_in(directory), await engine_in(new)
-        await fill(target, rows_of_store(source))
-        await source.close()
-        await target.close()
-        self.uri = f"opendata+slatedb://{new}"
 
     async def post(self, *new: str | NewMessage, to: QueueRef = QUEUE) -> list[str]:
         made = [

@@ -1,15 +1,12 @@
 """The embedded store in an object store's bucket."""
 
-import asyncio
 import uuid
-from pathlib import Path
 
 import pytest
 
 from tests.drivers.opendata.contract_hooks import check_database
 from tests.drivers.opendata.store import QUEUE, Store, texts
 from tests.services import S3Server
-from zaqar_lite.cli import main
 from zaqar_lite.domain.errors import Unavailable
 
 
@@ -45,28 +42,3 @@ async def test_the_store_works_in_a_bucket(bucket: str) -> None:
     assert (await newcomer.messages.stats(QUEUE)).claimed == 2
     await newcomer.messages.close()
     await remote.messages.close()
-
-
-async def filled(uri: str) -> None:
-    store = Store(uri)
-    await store.messages.open()
-    await store.post("first", "second", "third")
-    await store.claim(1)
-    await store.messages.close()
-
-
-async def claimable(uri: str) -> list[str]:
-    store = Store(uri)
-    await store.messages.open()
-    assert (await store.messages.stats(QUEUE)).total == 3
-    found = texts(await store.claim())
-    await store.messages.close()
-    return found
-
-
-def test_what_is_intact_of_a_bucket_goes_into_another_store(bucket: str, tmp_path: Path) -> None:
-    source = f"opendata+s3://{bucket}/prefix"
-    asyncio.run(filled(source))
-    for target in (f"opendata+s3://{bucket}/new", f"embedded://{tmp_path / 'data'}"):
-        assert main(["store", "import", "--store", target, source]) == 0
-        assert asyncio.run(claimable(target)) == ["second", "third"]

@@ -13,9 +13,11 @@ from tests.drivers.opendata.profiles import (
     Config,
     decode_active,
     decode_filter,
+    encode_filter,
     encode_metadata,
     encode_raw_payload,
     read_config,
+    write_config,
 )
 from zaqar_lite.domain.attempts import Attempt, Ended
 from zaqar_lite.domain.filters import (
@@ -25,7 +27,6 @@ from zaqar_lite.domain.filters import (
     Constant,
     EndsWith,
     Exists,
-    Filter,
     In,
     Like,
     Node,
@@ -43,10 +44,6 @@ from zaqar_lite.storage.opendata.format import (
     encoding,
     keys,
     records,
-)
-from zaqar_lite.storage.opendata.format.configuration import (
-    encode_filter,
-    stored_filter,
 )
 from zaqar_lite.storage.opendata.format.encoding import CodecError
 
@@ -144,6 +141,12 @@ def test_active_pages(available: list[Any], in_flight: list[Any], data: st.DataO
     assert [tuple(row) for row in page.available] == available
     assert [tuple(row) for row in page.in_flight] == in_flight
     assert page.extras == beyond
+    skimmed = active.skim_active(encoded)
+    is_plain = not any(one.renamed or one.shared or one.parked for one in beyond.values())
+    assert (skimmed is not None) == (is_plain and not in_flight)
+    if skimmed is not None and len(set(ids)) == len(ids):
+        moved = {ids[place]: one.position for place, one in beyond.items()}
+        assert skimmed[1] == {name: at for name, at in moved.items() if at is not None}
 
 
 @settings(deadline=None)
@@ -184,13 +187,9 @@ def test_what_a_message_remembers_of_its_attempts(known: records.Attempts) -> No
         Attempt, u16, i64, i64, st.sampled_from(Ended), i64, st.none() | names, st.none() | names,
         st.none() | consumers,
     ),
-    u64,
 )  # fmt: skip
-def test_an_attempt(attempt: Attempt, history: int) -> None:
+def test_an_attempt(attempt: Attempt) -> None:
     assert records.decode_attempt(records.encode_attempt(attempt)) == attempt
-    key = keys.attempt_key(history, attempt.number)
-    assert keys.read_attempt_key(key) == (history, attempt.number)
-    assert str(history) in keys.describe(key)
 
 
 @settings(deadline=None)
@@ -245,35 +244,6 @@ def test_filters(tree: Node | Rules) -> None:
     assert decode_filter(data + b"rest") == (tree, len(data))
 
 
-queue_names = st.text("ab%_!q", max_size=4)
-about_queues: st.SearchStrategy[Node] = st.one_of(
-    st.builds(Exists, st.just("queue")),
-    st.builds(
-        Compare, st.sampled_from(["=", "<>", "<", "<=", ">", ">="]), st.just("queue"), queue_names
-    ),
-    st.builds(StartsWith, st.just("queue"), queue_names),
-    st.builds(EndsWith, st.just("queue"), st.text("ab/", max_size=3)),
-    st.builds(Like, st.just("queue"), queue_names, st.sampled_from(["", "!", "a"])),
-    st.builds(In, st.just("queue"), st.lists(queue_names, max_size=3).map(tuple)),
-    st.builds(Compare, st.just("="), st.just("other"), queue_names),
-)
-
-
-@settings(deadline=None)
-@given(
-    st.builds(lambda node, both: Or((Not(node), And(both))) if both else node, about_queues,
-              st.lists(about_queues, min_size=2, max_size=2).map(tuple) | st.just(())),
-    st.text("p%_!a/", max_size=4),
-    queue_names.filter(bool),
-)  # fmt: skip
-def test_a_stored_filter_says_of_the_log_what_the_text_says_of_names(
-    tree: Node, project: str, name: str
-) -> None:
-    stored = stored_filter(tree, project)
-    headers = {"queue": f"{project}/{name}", "other": "a"}
-    assert Filter(stored)(headers) == Filter(tree)({**headers, "queue": name})
-
-
 @settings(max_examples=30, deadline=None)
 @given(
     st.one_of(trees, rules), u16, st.integers(0, (1 << 32) - 1), st.lists(st.tuples(names, names))
@@ -282,12 +252,13 @@ def test_configurations(
     tree: Node | Rules, attempts: int, retention: int, pairs: list[tuple[str, str]]
 ) -> None:
     config = Config(tree, attempts, retention, pairs)
-    decoded = read_config(configuration.encode_config(*config))
+    decoded = read_config(write_config(config))
     assert decoded._replace(extensions=list(decoded.extensions)) == config
 
 
 DECODERS = [
-    records.decode_payload, records.decode_metadata, active.read_active, records.decode_ended,
+    records.decode_payload, records.decode_metadata, active.read_active, active.skim_active,
+    records.decode_ended,
     records.decode_attempts, records.decode_attempt, configuration.decode_config,
     records.decode_claim,
     bookkeeping.decode_remembered, bookkeeping.decode_block, bookkeeping.decode_segment,

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from zaqar_lite.cli import main
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.sqlite.engine import FILE_NAME
-from zaqar_lite.storage.opendata.sqlite.file import LOG, PAYLOAD
+from zaqar_lite.storage.opendata.sqlite.file import LOG, PAYLOAD, SCHEMA
 
 pytestmark = pytest.mark.anyio
 CLIENT = "7f1bfa6e-6c1b-4d1c-9f2e-8d3e4b1c2a3d"
@@ -99,16 +100,24 @@ async def test_compact_makes_a_file_as_small_as_it_gets(
     await store.messages.close()
 
 
-async def test_a_store_of_the_layout_before_is_converted_at_its_first_start(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """`old_store.sql` is a store of 2026-11-22: claims, headers, a delay, a history, one table."""
+def run_sql(file: Path, script: str) -> None:
+    with closing(sqlite3.connect(file)) as database:
+        database.executescript(script)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Store:
+    """A store of 2026-11-22, not opened: claims, headers, a delay, a history, one table."""
     directory = tmp_path / "data"
     directory.mkdir()
-    with sqlite3.connect(directory / FILE_NAME) as database:
-        database.executescript((Path(__file__).parent / "old_store.sql").read_text())
-    database.close()
-    store = Store(f"embedded://{directory}")
+    run_sql(directory / FILE_NAME, (Path(__file__).parent / "old_store.sql").read_text())
+    return Store(f"embedded://{directory}")
+
+
+async def test_a_store_of_the_layout_before_is_converted_at_its_first_start(
+    old: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = old
     await store.messages.open()
     assert "was converted" in caplog.text
     assert store.db.engine.damages == []
@@ -125,6 +134,39 @@ async def test_a_store_of_the_layout_before_is_converted_at_its_first_start(
     assert await listed(store, THIRD) == ["kept-0", "kept-1", "kept-2", "new"]
     await check_database(store.db)
     await store.messages.close()
+
+
+@pytest.mark.parametrize("before", ["", ";".join(SCHEMA)], ids=["old", "with-new-tables"])
+async def test_compact_converts_a_store_of_the_layout_before(old: Store, before: str) -> None:
+    """Also one beside whose table an earlier version's `compact` made today's, empty."""
+    file = Path(old.uri.removeprefix("embedded://")) / FILE_NAME
+    run_sql(file, before)
+    assert await asyncio.to_thread(main, ["store", "compact", "--store", old.uri]) == 0
+    async with old.messages:
+        assert not old.db.damages
+        assert await listed(old, OTHER) == ["keyed", "headed", "later"]
+        assert await listed(old, THIRD) == ["kept-0", "kept-1", "kept-2"]
+
+
+async def test_a_start_finishes_a_conversion_that_ended_before_the_file_was_written_anew(
+    old: Store,
+) -> None:
+    file = Path(old.uri.removeprefix("embedded://")) / FILE_NAME
+    async with old.messages:
+        pass
+    run_sql(
+        file,
+        "PRAGMA journal_mode = DELETE; PRAGMA auto_vacuum = NONE; PRAGMA page_size = 4096; VACUUM;"
+        "PRAGMA journal_mode = WAL",
+    )
+    await old.restart()
+    with closing(sqlite3.connect(file)) as database:
+        asked = [
+            database.execute(f"PRAGMA {name}").fetchone() for name in ("auto_vacuum", "page_size")
+        ]
+    assert asked == [(2,), (8_192,)]
+    assert await listed(old, THIRD) == ["kept-0", "kept-1", "kept-2"]
+    await old.messages.close()
 
 
 def test_the_tables_are_those_of_the_keys() -> None:

@@ -1,5 +1,7 @@
 """The keys of one post's messages are one record, and are remembered and forgotten all the same."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.drivers.opendata.store import HOUR, QUEUE, Store
@@ -116,3 +118,16 @@ async def test_records_of_earlier_versions_have_no_digest_of_what_was_posted(sto
         (second[0], True),
         (first[0], True),
     ]
+
+
+async def test_keys_of_a_longer_window_are_remembered_to_their_end(store: Store) -> None:
+    """A start with a shorter one gives the new keys an end before that of the old ones."""
+    await post(store, "a")
+    await store.restart()
+    store.db.options = replace(store.db.options, idempotency_window_ms=1_000)
+    await post(store, "b")
+    store.clock.advance(2_000)
+    assert await store.messages.remembers(QUEUE)
+    assert [known for _, known in await post(store, "a", "b")] == [True, False]
+    store.clock.advance(WINDOW)
+    assert not await store.messages.remembers(QUEUE)

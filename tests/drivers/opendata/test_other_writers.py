@@ -5,13 +5,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.drivers.opendata.profiles import encode_metadata, encode_uri, read_config
+from tests.drivers.opendata.profiles import (
+    Uri,
+    encode_metadata,
+    encode_uri,
+    read_config,
+    write_config,
+)
 from tests.drivers.opendata.store import HOUR, OTHER, QUEUE, Store, listed, texts
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.checking import check
 from zaqar_lite.storage.opendata.engine import Batch, Engine
-from zaqar_lite.storage.opendata.format import bookkeeping, configuration, keys, records
+from zaqar_lite.storage.opendata.format import bookkeeping, keys, records
 from zaqar_lite.storage.opendata.format.encoding import read_array
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.format.records import decode_attempts
@@ -137,7 +143,7 @@ async def test_metadata_that_is_no_object_is_named(store: Store, metadata: str) 
     ((key, value),) = (await store.records(RecordType.CONFIG)).items()
     pieces = [metadata[at : at + 16_000] for at in range(0, len(metadata), 16_000)]
     config = read_config(value)._replace(extensions=[("x-metadata", piece) for piece in pieces])
-    store.db.put(key, configuration.encode_config(*config))
+    store.db.put(key, write_config(config))
     await store.db.committer.durable()
     await store.restart()
     (damage,) = store.db.damages
@@ -172,7 +178,7 @@ async def test_each_segment_of_the_log_is_routed(store: Store) -> None:
 async def test_a_payload_that_lies_elsewhere_is_refused_by_name(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    payload = encode_uri(records.Uri("s3://bucket/key", 7))
+    payload = encode_uri(Uri("s3://bucket/key", 7))
     own = [("queue", "project/queue")]
     (number,) = await publish(store, own, retention_s=60, payload=payload)
     assert f"message {number} of the metadata log is refused" in caplog.text
@@ -189,7 +195,7 @@ async def test_a_payload_that_is_no_json_is_refused_by_name(
 ) -> None:
     payload = records.encode_payload(body)
     (number,) = await publish(store, [("queue", "project/queue")], payload=payload)
-    assert f"message {number} of the metadata log is refused: its payload is no JSON" in caplog.text
+    assert f"message {number} of the metadata log is refused: the payload is no JSON" in caplog.text
     assert (await store.messages.stats(QUEUE)).total == 0
 
 
@@ -220,7 +226,7 @@ async def test_no_history_and_for_ever_differ_in_the_configuration(
     assert ours.done_retention_s == retention
     earlier = ours._replace(done_retention_s=metadata.get("_done_retention", 0))
     for config in (earlier, ours._replace(extensions=())):  # of ours before, and of others
-        store.db.put(key, configuration.encode_config(*config))
+        store.db.put(key, write_config(config))
         await store.db.committer.durable()
         await store.restart()
         record = await store.management.get_queue(QUEUE)

@@ -9,10 +9,14 @@ from uuid import UUID
 import pytest
 
 from tests.drivers.opendata.profiles import (
+    Config,
     LogLayout,
     Profile,
+    Uri,
     decode_active,
     decode_filter,
+    decode_uri,
+    encode_filter,
     encode_metadata,
     encode_raw_payload,
     encode_uri,
@@ -20,17 +24,16 @@ from tests.drivers.opendata.profiles import (
     log_entry_key,
     read_config,
     read_kind,
+    write_config,
 )
 from zaqar_lite.domain.filters import compile_priority, parse
 from zaqar_lite.storage.opendata.format import (
     active,
     bookkeeping,
-    configuration,
     encoding,
     keys,
     records,
 )
-from zaqar_lite.storage.opendata.format.configuration import encode_filter
 from zaqar_lite.storage.opendata.format.keys import RecordType
 
 DOCUMENT = json.loads((Path(__file__).parent / "vectors.json").read_text())
@@ -88,7 +91,7 @@ def encode_value(record: str, fields: dict[str, Any]) -> bytes:  # noqa: PLR0911
             return encode_raw_payload(bytes.fromhex(fields["payload_hex"]))
         case "payload":
             digest = bytes.fromhex(fields["sha256"]) if "sha256" in fields else None
-            return encode_uri(records.Uri(fields["uri"], fields["size"], digest))
+            return encode_uri(Uri(fields["uri"], fields["size"], digest))
         case "metadata":
             headers = [(name, value) for name, value in fields.pop("headers")]
             return encode_metadata(records.Metadata(headers=headers, **fields))
@@ -115,21 +118,20 @@ def encode_value(record: str, fields: dict[str, Any]) -> bytes:  # noqa: PLR0911
         case "filter":
             return encode_filter(parse(fields["text"]))
         case "config":
-            return configuration.encode_config(
-                parse(fields["filter"]),
-                fields["max_attempts"],
-                fields["done_retention_s"],
-                [(name, value) for name, value in fields.get("ext", ())],
-            )
+            extensions = [(name, value) for name, value in fields.get("ext", ())]
+            tree, attempts = parse(fields["filter"]), fields["max_attempts"]
+            return write_config(Config(tree, attempts, fields["done_retention_s"], extensions))
     raise AssertionError(record)
 
 
 def reencode(record: str, data: bytes) -> bytes:  # noqa: PLR0911 - one a record
     match record:
         case "payload":
+            if data[:1] == b"\x02":
+                with pytest.raises(encoding.CodecError, match=decode_uri(data).uri):
+                    records.decode_payload(data)
+                return encode_uri(decode_uri(data))
             payload = records.decode_payload(data)
-            if isinstance(payload, records.Uri):
-                return encode_uri(payload)
             raw = data[:1] == b"\x03"
             return (encode_raw_payload if raw else records.encode_payload)(payload)
         case "metadata":
@@ -157,7 +159,7 @@ def reencode(record: str, data: bytes) -> bytes:  # noqa: PLR0911 - one a record
             assert end == len(data)
             return encode_filter(tree)
         case "config":
-            return configuration.encode_config(*read_config(data))
+            return write_config(read_config(data))
     raise AssertionError(record)
 
 

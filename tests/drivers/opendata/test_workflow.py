@@ -7,7 +7,6 @@ import pytest
 from tests.drivers.opendata.profiles import decode_active, encode_metadata, read_config
 from tests.drivers.opendata.store import HOUR, MINUTE, OTHER, QUEUE, THIRD, Store, texts
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.filters import Filter, Rules, compile_priority
 from zaqar_lite.domain.histories import HistoryState
 from zaqar_lite.domain.models import DeadLetter, QueueRef, Retries, Selection, Swept
 from zaqar_lite.domain.posts import Copy, NewMessage
@@ -131,29 +130,6 @@ async def test_replayed_messages_come_as_the_service_would_have_routed_them(stor
         QUEUE: (7, 3_600_000, 5_000), OTHER: (3, 60_000, 10_000), THIRD: (100, 3_600_000, 0),
     }  # fmt: skip
     assert store.db.shared == {message_id: 3}
-
-
-async def test_the_stored_filter_names_queues_as_the_log_does(store: Store) -> None:
-    metadata = {"_filter": "queue = 'other' OR kind = 'order'"}
-    await store.management.create_queue(QUEUE, metadata, max_queues=9)
-    config = read_config((await store.records(RecordType.CONFIG)).popitem()[1])
-    assert not isinstance(config.filter, Rules)
-    matches = Filter(config.filter)
-    for header in ("project/queue", "project/other"):
-        assert matches({"queue": header})
-    assert matches({"queue": "project/third", "kind": "order"})
-    assert not matches({"queue": "project/third"})
-    assert not matches({"queue": "other"})
-
-
-async def test_the_stored_priorities_keep_to_the_queue(store: Store) -> None:
-    metadata = {"_priority": "RULES(kind = 'order' -> 7)"}
-    await store.management.create_queue(QUEUE, metadata, max_queues=9)
-    config = read_config((await store.records(RecordType.CONFIG)).popitem()[1])
-    priority = compile_priority(config.filter)
-    assert priority({"queue": "project/queue", "kind": "order"}) == 7
-    assert priority({"queue": "project/queue"}) == 100
-    assert priority({"queue": "project/other", "kind": "order"}) is None
 
 
 async def test_done_messages_are_kept_for_their_retention(store: Store) -> None:

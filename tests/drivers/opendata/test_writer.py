@@ -78,36 +78,40 @@ def listed(server: ServerProcess) -> list[str]:
     return [message["body"] for message in answer.json()["messages"]]
 
 
-def test_a_killed_writer_is_replaced_and_nothing_acknowledged_is_lost(
+def test_a_writer_outlives_signals_and_is_replaced_when_it_is_killed(
     server: ServerProcess,
 ) -> None:
+    """One server, through all of it: nothing that was acknowledged is lost."""
     assert post(server, "before") == 201
     first = writer_of(server.pid)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(first, number)  # only its server ends it, which may still answer requests
+    assert post(server, "signalled") == 201
+    assert writer_of(server.pid) == first
     os.kill(first, signal.SIGKILL)
+    while not is_gone(first):
+        time.sleep(0.01)
+    time.sleep(0.2)  # until the server has noticed: while idle it costs nobody an answer
+    assert post(server, "idle") == 201
+    second = writer_of(server.pid)
+    os.kill(second, signal.SIGKILL)
     statuses: list[int] = []
     deadline = time.monotonic() + 30
     while not statuses or statuses[-1] != 201:
         assert time.monotonic() < deadline
         statuses.append(post(server, f"after {len(statuses)}"))
     assert set(statuses) <= {201, 503}
-    assert writer_of(server.pid) != first
+    third = writer_of(server.pid)
+    assert len({first, second, third}) == 3
     found = listed(server)
-    assert found[0] == "before"
+    assert found[:3] == ["before", "signalled", "idle"]
     assert found[-1] == f"after {len(statuses) - 1}"
+    os.killpg(server.pid, signal.SIGINT)  # as Ctrl-C in a terminal does
     assert server.terminate() == 0
+    assert is_gone(third)
+    assert "Traceback" not in server.log()
     server.start()
     assert listed(server) == found
-
-
-def test_a_writer_that_ended_while_idle_costs_nobody_an_answer(server: ServerProcess) -> None:
-    assert post(server, "before") == 201
-    first = writer_of(server.pid)
-    os.kill(first, signal.SIGKILL)
-    while not is_gone(first):
-        time.sleep(0.01)
-    time.sleep(0.2)  # until the server has noticed
-    assert post(server, "after") == 201
-    assert listed(server) == ["before", "after"]
 
 
 async def test_a_batch_of_a_killed_writer_is_stored_or_not_and_memory_says_which(
@@ -226,16 +230,6 @@ async def test_a_writer_that_does_not_end_is_named(
     await engine.close()
 
 
-def test_only_its_server_ends_the_writer(server: ServerProcess) -> None:
-    """It would leave the requests that a server on its way out still answers."""
-    assert post(server, "first") == 201
-    pid = writer_of(server.pid)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        os.kill(pid, number)
-    assert post(server, "second") == 201
-    assert writer_of(server.pid) == pid
-
-
 async def test_nobody_else_can_read_the_files(tmp_path: Path) -> None:
     """Also in a directory that others may enter, as systemd and administrators make them."""
     before = os.umask(0o022)
@@ -260,18 +254,6 @@ async def write_and_close(directory: Path) -> None:
 
 def modes_in(directory: Path) -> dict[str, int]:
     return {file.name: file.stat().st_mode & 0o777 for file in directory.iterdir()}
-
-
-def test_signals_to_the_whole_group_end_the_server_in_order(server: ServerProcess) -> None:
-    """As Ctrl-C in a terminal does: the writer must not end before its server."""
-    assert post(server, "kept") == 201
-    pid = writer_of(server.pid)
-    os.killpg(server.pid, signal.SIGINT)
-    assert server.terminate() == 0
-    assert is_gone(pid)
-    assert "Traceback" not in server.log()
-    server.start()
-    assert listed(server) == ["kept"]
 
 
 async def test_the_answer_to_a_cancelled_batch_is_not_taken_for_the_next_one(

@@ -108,12 +108,8 @@ def _directory(uri: str) -> Path:
         (directory / FILE_NAME).stat()
     except (FileNotFoundError, NotADirectoryError):
         pass  # whether it can be made is found when it is
-    except OSError as exc:
-        raise ConfigurationError(
-            f"The store's directory {directory} can't be used: {exc.strerror}."
-        ) from exc
-    except (ValueError, RuntimeError) as exc:  # a NUL, or a link that leads to itself
-        raise ConfigurationError(f"The store's URI names no directory: {exc}.") from exc
+    except (OSError, ValueError, RuntimeError) as exc:  # also a NUL, or a link that leads to itself
+        raise ConfigurationError(f"The store's directory can't be used: {exc}.") from exc
     return directory
 
 

@@ -1,13 +1,13 @@
-"""Verify a store record by record, and print its records for people."""
+"""Verify a store record by record."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.engine import Damage, Engine, Row, Unreadable
+from zaqar_lite.storage.opendata.engine import Damage, Unreadable
 from zaqar_lite.storage.opendata.format import active, bookkeeping, configuration, keys, records
 from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import RecordType
@@ -58,19 +58,16 @@ async def check(db: Database) -> Findings:
     """Verify checksums, encodings, and that payloads, metadata and queues fit together."""
     found = Findings()
     found.problems += db.engine.damages
-    payloads: set[int] = set()
-    logged: set[int] = set()
-    recorded: set[bytes] = set()
-    async for row in _rows(db.engine):
-        if isinstance(row, Unreadable):
-            found.problems.append(str(row))
-            continue
-        key, value = row
-        problem = _check_record(db, key, value, found.counts, payloads, logged)
-        if key.startswith(keys.ATTEMPT_PREFIX):
-            recorded.add(key)
-        if problem is not None:
-            found.problems.append(problem)
+    there = _There()
+    for start, end in keys.ranges():
+        try:
+            async for rows in db.engine.scan(start, end):
+                for key, value in rows:
+                    problem = _check_record(db, key, value, found.counts, there)
+                    if problem is not None:
+                        found.problems.append(problem)
+        except Unreadable as exc:
+            found.problems.append(str(exc))
     garbage, unrouted = await garbage_ids(db), await unrouted_ids(db)
     held: dict[int, QueueRef] = {}
     known: set[bytes] = set()
@@ -79,79 +76,52 @@ async def check(db: Database) -> Findings:
         if entry.past is not None:
             history = entry.past.history
             known.update(keys.attempt_key(history, kept.number) for kept in entry.past.kept)
-    for message_id, ref in held.items():
-        for kind, there in (("payload", payloads), ("metadata", logged)):
-            if message_id not in there:
-                found.problems.append(f"message {message_id} of {ref} has no {kind}")
-    for kind, there in (("payload", payloads), ("metadata", logged)):
-        lost = there - held.keys() - garbage - unrouted
+    for kind, ids in (("payload", there.payloads), ("metadata", there.metadata)):
+        found.problems += [
+            f"message {message_id} of {held[message_id]} has no {kind}"
+            for message_id in held.keys() - ids
+        ]
+        lost = ids - held.keys() - garbage - unrouted
         found.problems += [f"{kind} of message {number}: no queue holds it" for number in lost]
-    found.problems += [f"{keys.describe(key)} is missing" for key in sorted(known - recorded)]
-    lost_keys = sorted(recorded - known)
+    attempts = there.attempts
+    found.problems += [f"{keys.describe(key)} is missing" for key in sorted(known - attempts)]
+    lost_keys = sorted(attempts - known)
     found.problems += [f"{keys.describe(key)}: no message has it" for key in lost_keys]
     return found
 
 
-def _check_record(  # noqa: PLR0917 - what one pass collects
-    db: Database,
-    key: bytes,
-    value: bytes | Damage,
-    counts: Counter[str],
-    payloads: set[int],
-    logged: set[int],
+@dataclass
+class _There:
+    """The messages that have a payload and metadata, and the keys of attempts."""
+
+    payloads: set[int] = field(default_factory=set)
+    metadata: set[int] = field(default_factory=set)
+    attempts: set[bytes] = field(default_factory=set)
+
+
+def _check_record(
+    db: Database, key: bytes, value: bytes | Damage, counts: Counter[str], there: _There
 ) -> str | None:
+    """Count a record and note what it is of; answer what is wrong with it."""
     try:
         if key[:2] == keys.LOG:
+            decode = _LOG_DECODERS.get(key[6], bytes)
             if key[6] == _LOG_ENTRY:
                 segment, _, sequence = keys.read_log_entry_key(key)
                 start = next(start for start, number in db.segments if number == segment)
                 counts["metadata"] += 1
-                logged.add(start + sequence)
-            if isinstance(value, Damage):
-                return str(value)
-            _LOG_DECODERS.get(key[6], bytes)(value)
-            return None
-        kind = RecordType(keys.read_prefix(key)[0])
-        counts[kind.name.lower().replace("_", " ")] += 1
-        if kind is RecordType.PAYLOAD:
-            payloads.add(keys.read_message_id(key))
+                there.metadata.add(start + sequence)
+        else:
+            kind = RecordType(keys.read_prefix(key)[0])
+            decode = _DECODERS[kind]
+            counts[kind.name.lower().replace("_", " ")] += 1
+            if kind is RecordType.PAYLOAD:
+                there.payloads.add(keys.read_message_id(key))
+            elif kind is RecordType.ATTEMPT:
+                there.attempts.add(key)
         if isinstance(value, Damage):
             return str(value)
-        _DECODERS[kind](value)
+        decode(value)
     except (CodecError, ValueError, IndexError, StopIteration) as exc:
         return f"{keys.describe(key)}: {exc}"
     return None
-
-
-async def _rows(engine: Engine) -> AsyncIterator[Row | Unreadable]:
-    """All records, type by type; what can't be read of a type stands at its end."""
-    for start, end in keys.ranges():
-        try:
-            async for rows in engine.scan(start, end):
-                for row in rows:
-                    yield row
-        except Unreadable as exc:
-            yield exc
-
-
-async def dump(engine: Engine) -> AsyncIterator[str]:
-    """Describe every record in a line; bodies are shown, the store's secret is not."""
-    async for row in _rows(engine):
-        if isinstance(row, Unreadable):
-            yield f"DAMAGED: {row}"
-        elif isinstance(row[1], Damage):
-            yield f"DAMAGED: {row[1]}"
-        else:
-            yield f"{keys.describe(row[0])} = {_show(row[0], row[1])}"
-
-
-def _show(key: bytes, value: bytes) -> str:
-    try:
-        if key[:2] == keys.LOG:
-            return repr(_LOG_DECODERS.get(key[6], bytes)(value))
-        kind = RecordType(keys.read_prefix(key)[0])
-        if kind is RecordType.STATE:
-            return repr(bookkeeping.decode_state(value)._replace(secret=b"hidden"))
-        return repr(_DECODERS[kind](value))
-    except (CodecError, ValueError, IndexError) as exc:
-        return f"UNREADABLE: {exc}: {value.hex()}"

@@ -200,38 +200,39 @@ def encode_page(page: Page) -> bytes:
 def _extra(entry: Entry) -> bytes | None:
     """Encode what the entry has beyond the RFC's fields."""
     past, claim = entry.past, entry.claim
-    parked = past is not None and past.parked_until != 0
-    held = None
-    if parked or (claim is not None and claim.ttl_ms):
-        held = entry.visible_at, entry.expires_at
-    last_claim = None if past is None else past.last_claim
-    if entry.is_plain and (past is None or past.is_plain):
-        return active.encode_plain_extra(entry.id, held, last_claim, parked=parked)
-    extra = active.Extra(last_claim=last_claim, parked=parked)
-    if held is not None:
-        extra.visible_at, extra.deadline = held
+    extra = active.Extra()
+    if past is not None:
+        extra.last_claim, extra.parked = past.last_claim, past.parked_until != 0
+        extra.renamed, extra.shared, extra.origin = past.renamed, past.shared, past.origin
+    if extra.parked or (claim is not None and claim.ttl_ms):
+        extra.visible_at, extra.deadline = entry.visible_at, entry.expires_at
     if not entry.is_plain and entry.ttl_ms:
         extra.ttl_ms = entry.ttl_ms
     if entry.position != entry.id:
         extra.position = entry.position
-    if past is not None:
-        extra.renamed, extra.shared = past.renamed, past.shared
-        extra.origin = past.origin
+    if extra.deadline is None and extra == _NO_EXTRA:
+        return None
     return active.encode_extra(entry.id, extra)
 
 
-def plain_summary(page: Page, value: bytes, now: int) -> Summary | None:
-    """Set the bounds of a page by its record, and summarise it, where nothing need be looked at.
+def plain_summary(page: Page, value: bytes, names: dict[int, int], now: int) -> Summary | None:
+    """Set the bounds of a page by its record, and summarise it, where no entry need be looked at.
 
-    That is: all of its entries are ready, or all are delayed, and they have nothing beyond the
-    RFC's fields. None otherwise. Raises CodecError: it can't be read.
+    That is: all of its entries are ready, or all are delayed, and none is shared or renamed. None
+    otherwise. The positions of those that were moved here go into `names`. Raises CodecError: it
+    can't be read.
     """
-    available, in_flight, extras = active.read_active(value)
-    if not available or in_flight or extras or any(available[4::5]):
+    skimmed = active.skim_active(value)
+    if skimmed is None or not skimmed[0]:
         return None
+    available, moved = skimmed
+    ids: Sequence[int] = available[::5]
+    if moved:
+        names.update(moved)
+        ids = [moved.get(one, one) for one in ids]
     number, visible = len(available) // 5, available[2::5]
     last = max(visible)
-    page.first = min(available[::5])
+    page.first = min(ids)
     priority = min(available[1::5])
     if last <= now:
         page.best = priority << POSITION_BITS | page.first

@@ -1,10 +1,9 @@
-"""The command `zaqar-lite store`: check, dump, export, import and compact the embedded store.
+"""The command `zaqar-lite store`: check, export, import and compact the embedded store.
 
 Each takes the store's lock, so none runs beside a server on the same directory. `import` also fills
-an empty store with what is intact of a damaged one: of a SQLite file, damaged or recovered by
-SQLite's own tool, or of a store that opens but has damaged places. What that lost is put back from
-the metadata log when the new store is opened (`recovery.py`), because it is marked as one that may
-miss records.
+an empty store with what is intact of a damaged SQLite file, or of one that SQLite's own tool has
+recovered. What that lost is put back from the metadata log when the new store is opened
+(`recovery.py`), because it is marked as one that may miss records.
 """
 
 import argparse
@@ -12,7 +11,7 @@ import asyncio
 import io
 import sqlite3
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice
@@ -23,121 +22,36 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, ZaqarLiteError
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.storage.opendata import create_engine, transfer
-from zaqar_lite.storage.opendata.checking import check, dump
+from zaqar_lite.storage.opendata.checking import check
 from zaqar_lite.storage.opendata.database import Database
-from zaqar_lite.storage.opendata.engine import FIRST, REBUILT, Batch, Engine, Unreadable, replacing
-from zaqar_lite.storage.opendata.format import keys
+from zaqar_lite.storage.opendata.engine import FIRST, REBUILT, Batch, Engine, replacing
 from zaqar_lite.storage.opendata.sqlite.compacting import intact_rows, is_sqlite
 from zaqar_lite.storage.opendata.sqlite.engine import SqliteEngine
 
 _ROWS = 1_000
-_END = b"\xff"
-_LONGER = 8
-"""Bytes by which the keys that are tried are longer than the one that can't be read."""
 
 
-async def rows_of_file(path: Path) -> AsyncIterator[dict[bytes, bytes]]:
-    """The intact records of a SQLite file; a key may come again, the first one is right.
+async def fill(target: Engine, file: Path) -> int:
+    """Write the intact records of a SQLite file into an open, empty store; answer how many.
 
-    Raises sqlite3.Error: nothing of it can be read.
-    """
-    rows = intact_rows(path)
-    while part := _first_of_each(rows):
-        yield part
-
-
-def _first_of_each(rows: Iterator[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    part: dict[bytes, bytes] = {}
-    for key, value in islice(rows, _ROWS):
-        part.setdefault(key, value)
-    return part
-
-
-async def rows_of_store(source: Engine) -> AsyncIterator[dict[bytes, bytes]]:
-    """The intact records of an open store, also those behind a block that can't be read."""
-    for first, end in keys.ranges():
-        start = first
-        while start < end:
-            try:
-                async for chunk in source.scan(start, end):
-                    yield {key: value for key, value in chunk if isinstance(value, bytes)}
-                    start = chunk[-1][0] + b"\x00"
-                break
-            except Unreadable as exc:
-                _say(str(exc))
-                start = await _behind(source, start, end)
-
-
-async def _behind(source: Engine, start: bytes, end: bytes) -> bytes:
-    """Where reading goes on behind a key that can't be read; `end` where nothing is left.
-
-    A damaged block is a range of keys, and nothing tells where it ends. So keys are tried as
-    numbers of one width: the steps grow until a read succeeds, and are halved then, for keys that
-    get longer until these lead no nearer.
-    """
-    width = len(start) + _LONGER
-    low, last = _number(start, width), _number(end, width)
-    step = 1
-    while low + step < last and not await _reads(source, _key(low + step, width), end):
-        low, step = low + step, 2 * step
-    high = min(low + step, last)
-    while True:
-        while high - low > 1:
-            middle = (low + high) // 2
-            if await _reads(source, _key(middle, width), end):
-                high = middle
-            else:
-                low = middle
-        found = _key(high, width)
-        low, high, width = low << 8 * _LONGER, high << 8 * _LONGER, width + _LONGER
-        if await _reads(source, _key(low, width), end):  # zeros at the end lead behind it
-            found = _key(low, width)
-            break
-        if not await _reads(source, _key(high - 1, width), end):
-            break
-    if found >= end:
-        return end
-    # A number stands for all keys that differ by zeros at the end: the shortest is the first.
-    shorter = (found[:size] for size in range(len(found.rstrip(b"\x00")), len(found)))
-    for key in shorter:
-        if key > start and await _reads(source, key, end):
-            return key
-    return found
-
-
-async def _reads(source: Engine, start: bytes, end: bytes) -> bool:
-    try:
-        async for _ in source.scan(start, end):
-            break
-    except Unreadable:
-        return False
-    return True
-
-
-def _number(key: bytes, width: int) -> int:
-    return int.from_bytes(key[:width].ljust(width, b"\x00"), "big")
-
-
-def _key(number: int, width: int) -> bytes:
-    return number.to_bytes(width, "big")
-
-
-async def fill(target: Engine, parts: AsyncIterator[dict[bytes, bytes]]) -> int:
-    """Write records into an open, empty store, and mark it; answer how many.
-
+    The store is marked: when it is opened, what is missing is put back as far as that can be.
     Raises ConfigurationError: the store is not empty, or there is nothing to put into it;
-    Unavailable: it can't be written.
+    Unavailable: it can't be written; sqlite3.Error: nothing of the file can be read.
     """
-    async for chunk in target.scan(FIRST, _END):
+    async for chunk in target.scan(FIRST, b"\xff"):
         if chunk:
             raise ConfigurationError(
                 "What is intact of a damaged store goes into an empty one: give --store a "
                 "directory of its own."
             )
     count = 0
-    async for part in parts:
-        there = await target.get(list(part))
-        new = {key: value for key, value in part.items() if key >= FIRST and key not in there}
+    rows = intact_rows(file)
+    while part := list(islice(rows, _ROWS)):
+        there = await target.get([key for key, _ in part])
+        new: dict[bytes, bytes] = {}
+        for key, value in part:
+            if key >= FIRST and key not in there:
+                new.setdefault(key, value)  # the first of a key is right
         if new:
             await target.commit(Batch({REBUILT: b"", **new}, ()))
             count += len(new)
@@ -161,7 +75,6 @@ def add_commands(
     commands = store.add_subparsers(dest="store_command", metavar="COMMAND", required=True)
     for name, run, text in (
         ("check", run_check, "verify every record and how they fit together"),
-        ("dump", run_dump, "print every record readably"),
         ("export", run_export, "write queues and their messages as JSON lines"),
         (
             "import",
@@ -178,7 +91,7 @@ def add_commands(
         if name in ("export", "import"):
             what = "a file; - is the terminal"
             if name == "import":
-                what += "; a SQLite file, or the URI of a store, is read as a damaged one"
+                what += "; a SQLite file is read as a damaged store"
             command.add_argument("file", nargs="?", default="-", help=what)
         if name == "export":
             command.add_argument("--project", help="only this project's queues")
@@ -198,17 +111,6 @@ def run_check(arguments: argparse.Namespace) -> int:
             print(problem)
         print(found.summary())
         return 1 if found.problems else 0
-
-    return _with_database(arguments.store, work)
-
-
-def run_dump(arguments: argparse.Namespace) -> int:
-    """Print every record."""
-
-    async def work(db: Database) -> int:
-        async for line in dump(db.engine):
-            print(line)
-        return 0
 
     return _with_database(arguments.store, work)
 
@@ -242,8 +144,8 @@ def _output(file: str) -> AbstractContextManager[BinaryIO]:
 
 def run_import(arguments: argparse.Namespace, rehearsal: Rehearsal) -> int:
     """Read JSON lines, or a damaged store, into a store, which is made where there is none."""
-    if "://" in arguments.file or _is_database(arguments.file):
-        return _guarded(_salvage(arguments.file, arguments.store))
+    if arguments.file != "-" and Path(arguments.file).is_file() and is_sqlite(arguments.file):
+        return _guarded(_salvage(Path(arguments.file), arguments.store))
     try:
         rehearse = rehearsal(arguments.config)
         source: int | str = 0 if arguments.file == "-" else arguments.file
@@ -274,24 +176,12 @@ def run_compact(arguments: argparse.Namespace) -> int:
     return _guarded(work())
 
 
-def _is_database(file: str) -> bool:
-    return file != "-" and Path(file).is_file() and is_sqlite(Path(file))
-
-
-async def _salvage(source: str, uri: str) -> int:
+async def _salvage(file: Path, uri: str) -> int:
     """Put what is intact of a damaged store into a new one, and open that."""
     target = create_engine(uri)
     await target.open()
     try:
-        if "://" in source:
-            damaged = create_engine(source, must_exist=True)
-            await damaged.open()
-            try:
-                count = await fill(target, rows_of_store(damaged))
-            finally:
-                await damaged.close()
-        else:
-            count = await fill(target, rows_of_file(Path(source)))
+        count = await fill(target, file)
     finally:
         await target.close()
     print(f"{count} records are intact; opening the store, which puts back what it can")

@@ -1,15 +1,16 @@
 """The store as a whole: opening it, writing its batches, recovering it, closing it.
 
-A new store's records are made. Of one whose records are lost, the counters are told from the log's
-entries, which carry their ids and instants. The secret of the message ids can't be: where it is
-lost, messages get other ids, and who holds an old one finds nothing by it.
+A new store's records are made. Where the block of ids is lost, they go on from the time in
+microseconds, which they never outrun. Where the secret of the message ids is lost, messages get
+other ids, and who holds an old one finds nothing by it.
 """
 
 import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeVar
+from contextlib import suppress
+from typing import TypeVar
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Unavailable
@@ -17,9 +18,9 @@ from zaqar_lite.domain.models import QueueRef, StoreOptions
 from zaqar_lite.storage.opendata import loading
 from zaqar_lite.storage.opendata.checkpoint import encode_changes
 from zaqar_lite.storage.opendata.committer import Committer
-from zaqar_lite.storage.opendata.engine import Batch, Damage, Engine, Stored, Unreadable
+from zaqar_lite.storage.opendata.engine import REBUILT, Batch, Damage, Engine, Stored, Unreadable
 from zaqar_lite.storage.opendata.format import bookkeeping, keys
-from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix, utf8
+from zaqar_lite.storage.opendata.format.encoding import CodecError, utf8
 from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
 from zaqar_lite.storage.opendata.format.records import decode_metadata
 from zaqar_lite.storage.opendata.paging import cool
@@ -37,9 +38,10 @@ async def open_store(db: State) -> None:
 
     Raises ConfigurationError: the store is of another format.
     """
-    wanted = [keys.FORMAT, keys.STATE, keys.ID_BLOCK, keys.LOG_BLOCK]
+    wanted = [keys.FORMAT, keys.STATE, keys.ID_BLOCK, keys.LOG_BLOCK, REBUILT]
     found = await db.engine.get(wanted)
-    if keys.FORMAT not in found and not db.engine.was_rebuilt:
+    db.is_rebuilt = REBUILT in found
+    if keys.FORMAT not in found and not db.is_rebuilt:
         await _create(db)
         found = await db.engine.get(wanted)
     marker = _read(db, found, keys.FORMAT, bytes)
@@ -52,28 +54,21 @@ async def open_store(db: State) -> None:
             "export`."
         )
     state = _read(db, found, keys.STATE, bookkeeping.decode_state)
+    if state is not None:
+        db.clock.not_before(state.last_instant)
     block = _read(db, found, keys.ID_BLOCK, bookkeeping.decode_block)
     block = block or _read(db, found, keys.LOG_BLOCK, bookkeeping.decode_block)
-    segments = await _segments(db)
-    if state is None or block is None or not segments or db.engine.was_rebuilt or db.damages:
-        log = await _survey(db)
-        if block is None or db.engine.was_rebuilt:  # it may be an older one that came to light
-            block = max(sum(block or ()), db.clock.now_us(), log.last_id + 1), 0
-            db.puts[keys.ID_BLOCK] = db.puts[keys.LOG_BLOCK] = bookkeeping.encode_block(*block)
-        if state is None:
-            logger.error(
-                "the secret of the message ids is lost: messages have other ids from now on"
-            )
-            state = bookkeeping.State(sum(block), log.last_instant, os.urandom(16))
-        if db.engine.was_rebuilt:  # as above; what no queue holds is put back, not replayed
-            instant = max(state.last_instant, log.last_instant)
-            state = bookkeeping.State(sum(block), instant, state.secret)
-        segments = _complete(db, segments, log, sum(block))
+    if block is None or db.is_rebuilt:  # it may be an older one that came to light
+        block = max(sum(block or ()), db.clock.now_us()), 0
+        db.puts[keys.ID_BLOCK] = db.puts[keys.LOG_BLOCK] = bookkeeping.encode_block(*block)
     db.ids = Ids(sum(block))
+    if state is None:
+        logger.error("the secret of the message ids is lost: messages have other ids from now on")
+        state = bookkeeping.State(sum(block), 0, os.urandom(16))
     db.secret, db.names = state.secret, Names(state.secret)
-    db.clock.not_before(state.last_instant)
-    db.routed = state.routed
-    db.segments = sorted((start, number) for number, start in segments.items())
+    # What no queue holds of a rebuilt store is put back, not replayed.
+    db.routed = sum(block) if db.is_rebuilt else state.routed
+    db.segments = await _segments(db, sum(block))
     db.log_start, number = db.segments[-1]
     db.log_prefix = keys.log_prefix(number)
     await _load_garbage(db)
@@ -111,51 +106,35 @@ def _read(
     return db.decoded(key, found.get(key) or Damage(key, "it is missing"), decode)
 
 
-async def _segments(db: State) -> dict[int, int]:
-    """The first sequence of the log's segments, by number."""
+async def _segments(db: State, next_id: int) -> list[tuple[int, int]]:
+    """The first sequence and the number of the log's segments, in order.
+
+    Where the record of a segment is lost, the log's first entry in it tells, which carries its id.
+    """
     starts: dict[int, int] = {}
+    lost: list[int] = []
     async for key, value in db.rows(keys.LOG_SEGMENTS):
+        number = int.from_bytes(key[-4:], "big")
         start = db.decoded(key, value, bookkeeping.decode_segment)
-        if start is not None:
-            starts[int.from_bytes(key[-4:], "big")] = start[0]
-    return starts
-
-
-class _Log(NamedTuple):
-    """What the entries of the log tell: the first sequence of each segment, and the last ones."""
-
-    starts: dict[int, int]
-    last_id: int
-    last_instant: int
-
-
-async def _survey(db: State) -> _Log:
-    starts: dict[int, int] = {}
-    last_id = last_instant = 0
-    first = keys.log_prefix(_FIRST_SEGMENT)
-    async for key, value in db.rows(first, after_prefix(first[:2])):
-        try:
-            number, log, sequence = keys.read_log_entry_key(key)
-            if log != keys.LOG_KEY or isinstance(value, Damage):
-                continue
-            metadata = decode_metadata(value)
-        except CodecError:
-            continue  # a listing, or named by who looks for the message
-        starts.setdefault(number, metadata.message_id - sequence)
-        last_id = max(last_id, metadata.message_id)
-        last_instant = max(last_instant, metadata.received_at)
-    return _Log(starts, last_id, last_instant)
-
-
-def _complete(db: State, segments: dict[int, int], log: _Log, next_id: int) -> dict[int, int]:
-    """Add the segments whose record is lost; a log needs one."""
-    lost = {number: log.starts[number] for number in log.starts.keys() - segments.keys()}
-    if not lost and not segments:
-        lost = {_FIRST_SEGMENT: next_id}
-    for number, start in lost.items():
-        db.puts[keys.log_segment_key(number)] = bookkeeping.encode_segment(start, db.clock.now_ms())
+        if start is None:
+            lost.append(number)
+        else:
+            starts[number] = start[0]
+    if not starts and not lost:
+        lost.append(_FIRST_SEGMENT)
+    for number in lost:
+        starts[number] = first = await _first_sequence(db, number, next_id)
+        db.puts[keys.log_segment_key(number)] = bookkeeping.encode_segment(first, db.clock.now_ms())
         db.puts[keys.log_listing_key(number)] = b""
-    return segments | lost
+    return sorted((start, number) for number, start in starts.items())
+
+
+async def _first_sequence(db: State, number: int, otherwise: int) -> int:
+    async for key, value in db.rows(keys.log_prefix(number)):
+        with suppress(CodecError):  # one that is damaged is named by who looks for the message
+            if isinstance(value, bytes):
+                return decode_metadata(value).message_id - keys.read_log_entry_key(key)[2]
+    return otherwise
 
 
 async def _load_garbage(db: State) -> None:
@@ -195,10 +174,11 @@ class Database(State):
                     await put_back(self)
                     await loading.load_catalogue(self)
                     await replay(self)
-                    if self.puts or self.touched:
+                    if self.is_rebuilt:
+                        self.delete(REBUILT)
+                        self.is_rebuilt = False
+                    if self.puts or self.deletes or self.touched:
                         await self.committer.durable()
-                    if self.engine.was_rebuilt:
-                        await self.engine.forget_rebuild()
                 except Unreadable as exc:
                     await self.engine.close()
                     why = f"The store can't be opened. {exc} {self.engine.way_out}"

@@ -20,7 +20,7 @@ from zaqar_lite.storage.opendata.format.encoding import CodecError
 from zaqar_lite.storage.opendata.format.keys import describe
 
 REBUILT = b"\x00rebuilt"
-"""The key that marks a store filled from a damaged one, until that has been dealt with."""
+"""The key that marks a store filled with what was intact of a damaged one: any may be missing."""
 FIRST = b"\x01"
 """Below every record; what is below this is the engine's own."""
 
@@ -76,9 +76,6 @@ class Engine(ABC):
     way_out = "It is kept as it is: restore it from a backup."
     """What to do where the store can't be read."""
 
-    was_rebuilt = False
-    """Whether the store holds what was intact of a damaged one: any record may be missing."""
-
     patience = 10.0
     """Seconds after which a commit is not waited for any more; it may still be stored."""
 
@@ -109,15 +106,6 @@ class Engine(ABC):
 
         Raises Unavailable: they were not made, or it is not known whether they were.
         """
-
-    async def recall_rebuild(self) -> None:
-        """Find out whether this store was filled from a damaged one; part of opening."""
-        self.was_rebuilt = REBUILT in await self.get([REBUILT])
-
-    async def forget_rebuild(self) -> None:
-        """Note that what was missing in a damaged store has been dealt with, durably."""
-        await self.commit(Batch({}, (REBUILT,)))
-        self.was_rebuilt = False
 
     @abstractmethod
     async def close(self) -> None:

@@ -103,11 +103,6 @@ class Past:
         self.damaged = False
 
     @property
-    def is_plain(self) -> bool:
-        """Whether the page's record has no more of it than the last claim and the parking."""
-        return self.origin is None and not self.shared and not self.renamed
-
-    @property
     def attempts(self) -> Attempts:
         """What of it the record of attempts holds."""
         return Attempts(self.consumers, self.history, self.failures, self.last_ended, self.kept)

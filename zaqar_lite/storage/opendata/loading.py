@@ -120,7 +120,7 @@ class _Loading:
 
     def _read_page(self, part: _Parts, number: int | None, value: bytes) -> None:
         page = Page(number, 0)
-        summary = plain_summary(page, value, self._now)
+        summary = plain_summary(page, value, part.queue.names, self._now)
         if summary is None:
             entries, in_flight = entries_of(page, value, part.holders, self._now)
             if not entries:

@@ -25,6 +25,8 @@ _FEW = 16
 class OpenDataManagementStore(DatabaseUser, ManagementStore):
     """The management store over RFC 0001's records."""
 
+    finds_filters = True
+
     async def create_queue(
         self, ref: QueueRef, metadata: Mapping[str, Any], *, max_queues: int
     ) -> tuple[QueueRecord, bool]:

@@ -16,14 +16,16 @@ from zaqar_lite.domain.models import (
     QueueRef,
     Refusal,
     Retries,
+    RetriesOf,
     Selection,
     Stats,
     Swept,
     Take,
+    no_retries,
 )
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
-from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore, RetriesOf, no_retries
+from zaqar_lite.storage.base import MAX_EXAMINED, Listener, MessageStore
 from zaqar_lite.storage.opendata import (
     claiming,
     due,
@@ -55,8 +57,6 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
             Capability.DURABLE,
             Capability.FAN_OUT,
             Capability.HISTORY,
-            Capability.SETTLE,
-            Capability.RECORDS,
         }
     )
     poll_interval_ms = 60_000  # one process: no announcement is lost
@@ -100,6 +100,21 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
         )
         await db.committer.durable()
         return posted
+
+    async def recall(
+        self, queue: QueueRef, messages: Collection[str], batch: str | None = None
+    ) -> Recalled:
+        db = self._db
+        there = db.queue(queue, None)
+        if there is None:
+            return Recalled()
+        found = there.keys.recall(messages, batch, db.clock.now_ms(), db.names.write)
+        await db.committer.visible(there.epoch)
+        return found
+
+    async def remembers(self, queue: QueueRef) -> bool:
+        there = self._db.queue(queue, None)
+        return there is not None and there.keys.last_due() > self._db.clock.now_ms()
 
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         return await reading.list_messages(self._db, queue, selection)

@@ -107,8 +107,12 @@ async def load(
             found[page], _ = entries_of(page, readable(stored, key), holders, db.clock.now_ms())
         except CodecError as exc:
             found[page] = exc
-    of_pages = [entries for entries in found.values() if not isinstance(entries, CodecError)]
-    await recall_attempts(db, queue, [entry for one in of_pages for entry in one.values()])
+    await recall_attempts(db, queue, [
+        entry
+        for entries in found.values() if not isinstance(entries, CodecError)
+        for entry in entries.values()
+        if entry.attempts > (entry.claim is not None) or entry.past is not None
+    ])  # fmt: skip
     if not db.is_current(queue):
         return
     for page, entries in found.items():
@@ -132,12 +136,8 @@ def _holders(claims: Iterable[Claim]) -> dict[int, Claim]:
 
 
 async def recall_attempts(db: State, queue: Queue, entries: Iterable[Entry]) -> None:
-    """Read who held the entries whose attempts have ended."""
-    wanted = {
-        keys.attempts_key(entry.name, queue.raw): entry
-        for entry in entries
-        if entry.attempts > (entry.claim is not None) or entry.past is not None
-    }
+    """Read who held entries whose attempts have ended."""
+    wanted = {keys.attempts_key(entry.name, queue.raw): entry for entry in entries}
     for key, value in (await db.engine.get(list(wanted)) if wanted else {}).items():
         attempts = db.decoded(key, value, decode_attempts)
         if attempts is not None:
@@ -183,11 +183,6 @@ async def purge_some(db: State, queue: Queue, until: int) -> None:
             if entry.position < until and queue.find(entry.position) is entry:
                 queue.remove(entry)
     db.changed(queue)
-
-
-def nothing(_: Queue) -> list[Page]:
-    """No page."""
-    return []
 
 
 def cold_for_names(queue: Queue, names: Iterable[int]) -> list[Page]:

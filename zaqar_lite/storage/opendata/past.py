@@ -38,12 +38,16 @@ def move(  # noqa: PLR0917 - what, from where, whereto, when and why
     lived.origin = _origin(queue, entry, now, reason)._replace(redriven=redriven)
     if policy.ttl_ms is not None:
         entry.ttl_ms, entry.expires_at = policy.ttl_ms, now + policy.ttl_ms
-    _carry(db, queue, entry, policy.target)
+    db.changed(queue)
+    db.changed(_carry(db, queue, entry, policy.target))
     db.announce(policy.target, 1)
 
 
 def put_back(db: State, queue: Queue, entry: Entry, how: Move, now: int) -> None:
-    """Move an entry that nobody holds to where it is asked for, as `how` says."""
+    """Move an entry that nobody holds to where it is asked for, as `how` says.
+
+    Both queues have changed then: the caller notes it.
+    """
     queue.uncount(entry)
     lived = entry.remember()
     lived.origin = (lived.origin or _origin(queue, entry, now, MOVED)).put_back()
@@ -68,10 +72,9 @@ def _origin(queue: Queue, entry: Entry, now: int, reason: str) -> Origin:
     )
 
 
-def _carry(db: State, queue: Queue, entry: Entry, ref: QueueRef) -> None:
+def _carry(db: State, queue: Queue, entry: Entry, ref: QueueRef) -> Queue:
     """Let an entry that is in no state's index leave the queue for another one, with its past."""
     queue.leave(entry)
-    db.changed(queue)
     queue.removed.pop()  # the payload goes along
     before = entry.remember()
     if entry.attempts or before.consumers:
@@ -84,7 +87,7 @@ def _carry(db: State, queue: Queue, entry: Entry, ref: QueueRef) -> None:
     target.add(entry)
     if before.consumers:
         target.ended.append(entry)
-    db.changed(target)
+    return target
 
 
 def keeps_done(queue: Queue) -> bool:

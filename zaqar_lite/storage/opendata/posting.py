@@ -7,7 +7,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from zaqar_lite.domain.attempts import Ended
-from zaqar_lite.domain.errors import Conflict, Invalid, KeyReused, LimitReached, NotFound
+from zaqar_lite.domain.errors import (
+    Conflict,
+    DueChanged,
+    Invalid,
+    KeyReused,
+    LimitReached,
+    NotFound,
+)
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, Edit, Message, QueueRef, Record
 from zaqar_lite.domain.posts import Copy, IdempotencyKey, NewMessage, Posted
 from zaqar_lite.storage.opendata.due import STEP, wake
@@ -39,95 +46,58 @@ def post(
     Raises KeyReused: a key stands for another message; nothing was stored; LimitReached: over a
     limit; nothing was stored.
     """
-    batch = b"" if batch_key is None else BATCH + short(batch_key.text)
     if batch_key is not None:
-        known = queue.keys.get(batch, now)
+        known = queue.keys.get(BATCH + short(batch_key.text), now)
         if known is not None:
             if not known.is_of(batch_key.digest):
                 raise KeyReused(None)
             return [Posted(db.names.write(number), duplicate=True) for number in known.ids]
     if not any(message.idempotency_key for message in messages):
-        write, first = db.names.write, db.ids.next
-        posted = [Posted(write(number)) for number in range(first, first + len(messages))]
-        new, fresh = messages, dict[bytes, Known]()
+        first = db.ids.next
+        numbers = [*range(first, first + len(messages))]
+        new, repeats, fresh = messages, set[int](), dict[bytes, Known]()
     else:
-        new, posted, fresh = _without_known(db, queue, messages, now)
-    _check_limits(db, queue, new, now)
-    if fresh or batch_key is not None:
-        _check_key_limit(db, queue, len(fresh) + (batch_key is not None), now)
-    _store(db, queue, new, db.ids.take(len(new), db.puts), client_id, now)
-    _remember(db, queue, fresh, batch_key, posted, now)
-    if any(message.companions for message in new):
-        _accompany(db, new, [one.id for one in posted if not one.duplicate], client_id, now)
-    _changed(db, queue, new)
-    return posted
-
-
-def enter_staged(
-    db: State,
-    queue: Queue,
-    messages: Sequence[NewMessage],
-    entries: Sequence[Entry],
-    fresh: Mapping[bytes, Known],
-    *,
-    client_id: str,
-    batch_key: IdempotencyKey | None,
-    now: int,
-) -> None:
-    """Let messages in whose payloads and log entries are stored (`staging.py`); no key is known.
-
-    Raises LimitReached: over a limit; nothing was let in.
-    """
-    _check_limits(db, queue, messages, now)
-    if fresh or batch_key is not None:
-        _check_key_limit(db, queue, len(fresh) + (batch_key is not None), now)
-    _enter(db, queue, messages, entries, now)
+        new, numbers, repeats, fresh = _without_known(db, queue, messages, now)
+    check_limits(db, queue, new, len(fresh) + (batch_key is not None), now)
+    entries = make_entries(new, db.ids.take(len(new), db.puts), client_id, now)
+    if entries:
+        db.publish(queue, entries, [message.body for message in new])
+    let_in(db, queue, new, entries, now)
+    remember(db, queue, fresh, batch_key, numbers, now)
     write = db.names.write
-    if batch_key is not None:
-        posted = [Posted(write(entry.name)) for entry in entries]
-        _remember(db, queue, fresh, batch_key, posted, now)
-    elif fresh:
-        _remember(db, queue, fresh, None, (), now)
-    if any(message.companions for message in messages):
-        _accompany(db, messages, [write(entry.name) for entry in entries], client_id, now)
-    _changed(db, queue, messages)
+    return [Posted(write(n), duplicate=at in repeats) for at, n in enumerate(numbers)]
 
 
-def _remember(  # noqa: PLR0917 - what a post works with
+def remember(  # noqa: PLR0917 - what a post works with
     db: State,
     queue: Queue,
     fresh: Mapping[bytes, Known],
     batch_key: IdempotencyKey | None,
-    posted: Sequence[Posted],
+    numbers: Sequence[int],
     now: int,
 ) -> None:
-    """Remember the keys of a post's messages, and of the post."""
+    """Remember the keys of a post's messages, and of the post with what it was answered."""
     ends = now + db.options.idempotency_window_ms
     if fresh:
         queue.keys.put_together(fresh, ends)
     if batch_key is not None:
-        ids = tuple(int(entry.id[:16], 16) for entry in posted)
-        queue.keys.put(BATCH + short(batch_key.text), ends, Known(ids, batch_key.digest))
-
-
-def _changed(db: State, queue: Queue, new: Sequence[NewMessage]) -> None:
-    db.changed(queue)
-    if new and queue.ref in db.watched:
-        db.announce(queue.ref, sum(not message.delay_ms for message in new))
+        known = Known(tuple(numbers), batch_key.digest)
+        queue.keys.put(BATCH + short(batch_key.text), ends, known)
 
 
 def _without_known(
     db: State, queue: Queue, messages: Sequence[NewMessage], now: int
-) -> tuple[list[NewMessage], list[Posted], dict[bytes, Known]]:
-    """The messages that will be stored, what each of all is answered with, and the new keys.
+) -> tuple[list[NewMessage], list[int], set[int], dict[bytes, Known]]:
+    """The messages to store, the numbers that answer all, which of these repeat, the new keys.
 
     Stored is what has no key, and the first of a key that is not known yet. Raises KeyReused: a
     key stands for another message, in the queue or earlier in the post.
     """
     new: list[NewMessage] = []
-    posted: list[Posted] = []
+    numbers: list[int] = []
+    repeats: set[int] = set()
     fresh: dict[bytes, Known] = {}
-    get, write, number = queue.keys.get, db.names.write, db.ids.next
+    get, number = queue.keys.get, db.ids.next
     for index, message in enumerate(messages):
         if message.idempotency_key is not None:
             text, digest = message.idempotency_key
@@ -136,19 +106,28 @@ def _without_known(
             if known is not None:
                 if not known.is_of(digest):
                     raise KeyReused(index)
-                posted.append(Posted(write(known.ids[0]), duplicate=True))
+                numbers.append(known.ids[0])
+                repeats.add(index)
                 continue
             fresh[key] = Known((number,), digest)
-        posted.append(Posted(write(number)))
+        numbers.append(number)
         new.append(message)
         number += 1
-    return new, posted, fresh
+    return new, numbers, repeats, fresh
 
 
-def _check_limits(db: State, queue: Queue, new: Sequence[NewMessage], now: int) -> None:
+def check_limits(
+    db: State, queue: Queue, new: Sequence[NewMessage], keys_count: int, now: int
+) -> None:
+    """Check that messages and so many keys fit, in the queue and in those that get copies.
+
+    Raises LimitReached: they do not.
+    """
     most = db.options.max_messages
     if queue.total + len(new) > most:
         raise LimitReached(f"The queue {queue.ref.name!r} may hold {most} messages.")
+    if keys_count:
+        _check_key_limit(db, queue, keys_count, now)
     copies = [copy.queue for message in new if message.copies for copy in message.copies]
     if not copies:
         return
@@ -171,16 +150,6 @@ def _check_key_limit(db: State, queue: Queue, count: int, now: int) -> None:
         )
 
 
-def _store(  # noqa: PLR0917 - the hot loop's values, passed on as they are
-    db: State, queue: Queue, new: Sequence[NewMessage], first: int, client_id: str, now: int
-) -> None:
-    if not new:
-        return
-    entries = make_entries(new, first, client_id, now)
-    db.publish(queue, entries, [message.body for message in new])
-    _enter(db, queue, new, entries, now)
-
-
 def make_entries(new: Sequence[NewMessage], first: int, client_id: str, now: int) -> list[Entry]:
     """Make the entries of new messages, with ids in a row; they have no page yet."""
     entries: list[Entry] = []
@@ -196,15 +165,21 @@ def make_entries(new: Sequence[NewMessage], first: int, client_id: str, now: int
     return entries
 
 
-def _enter(
+def let_in(
     db: State, queue: Queue, new: Sequence[NewMessage], entries: Sequence[Entry], now: int
 ) -> None:
+    """Let published messages into a queue, their copies into others, and what they bring along."""
     tail, add = queue.tail, queue.add
     for entry, message in zip(entries, new, strict=True):
         entry.page = tail(entry.position)
         if message.copies:
             _copy(db, entry, message.copies, now)
         add(entry)
+    db.changed(queue)
+    if new and queue.ref in db.watched:
+        db.announce(queue.ref, sum(not message.delay_ms for message in new))
+    if any(message.companions for message in new):
+        _accompany(db, new, entries, now)
 
 
 def _copy(db: State, entry: Entry, copies: Sequence[Copy], now: int) -> None:
@@ -228,20 +203,20 @@ def _copy(db: State, entry: Entry, copies: Sequence[Copy], now: int) -> None:
         db.shared[entry.id] = holders
 
 
-def _accompany(
-    db: State, new: Sequence[NewMessage], ids: Sequence[str], client_id: str, now: int
-) -> None:
+def _accompany(db: State, new: Sequence[NewMessage], entries: Sequence[Entry], now: int) -> None:
     """Let what messages bring along into its queues, in the batch of the messages."""
     brought: dict[QueueRef, list[NewMessage]] = {}
-    for message, message_id in zip(new, ids, strict=True):
+    for message, entry in zip(new, entries, strict=True):
+        shown = db.names.write(entry.name)
         for one in message.companions:
-            entry = NewMessage(one.body_with(message_id), one.ttl_ms, one.delay_ms)
-            brought.setdefault(one.queue, []).append(entry)
-    for ref, entries in brought.items():
+            companion = NewMessage(one.body_with(shown), one.ttl_ms, one.delay_ms)
+            brought.setdefault(one.queue, []).append(companion)
+    client_id = entries[0].client_id or ""
+    for ref, companions in brought.items():
         target = db.queues.make(ref)
-        _store(db, target, entries, db.ids.take(len(entries), db.puts), client_id, now)
-        db.changed(target)
-        db.announce(ref, sum(not entry.delay_ms for entry in entries))
+        ours = make_entries(companions, db.ids.take(len(companions), db.puts), client_id, now)
+        db.publish(target, ours, [one.body for one in companions])
+        let_in(db, target, companions, ours, now)
 
 
 async def adopt(
@@ -313,6 +288,8 @@ async def edit(db: State, queue: QueueRef, wanted: Edit) -> Message:
         wanted.message_id, wanted.body, wanted.ttl_ms, wanted.delay_ms,
     )  # fmt: skip
     there, entry, now, shown = await _editable(db, queue, message_id, wanted.version)
+    if wanted.is_stale(entry.visible_at):
+        raise DueChanged(message_id)
     if body is not None and db.holders(entry) > 1:
         raise Conflict(
             f"The body of message {message_id} can't be changed: other queues hold it too."

@@ -21,7 +21,7 @@ from zaqar_lite.storage.opendata.entries import UNKNOWN, Entry, is_damaged
 from zaqar_lite.storage.opendata.entries import Page as QueuePage
 from zaqar_lite.storage.opendata.format import keys, records
 from zaqar_lite.storage.opendata.format.encoding import CodecError
-from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX, RecordType
+from zaqar_lite.storage.opendata.format.keys import PAYLOAD_PREFIX
 from zaqar_lite.storage.opendata.paging import (
     cold_after,
     cold_at,
@@ -82,7 +82,8 @@ async def read_bodies(db: State, queue: Queue, entries: Sequence[Entry]) -> dict
     found = {}
     for entry in entries:
         with _setting_aside(db, queue, entry):
-            body = _body_of(entry.id, stored)
+            key = PAYLOAD_PREFIX + entry.id.to_bytes(8, "big")
+            body = records.decode_payload(readable(stored, key))
             _learn(db, entry, stored)
             found[entry.position] = body
     return found
@@ -121,15 +122,6 @@ async def _read(db: State, entries: Sequence[Entry]) -> dict[bytes, Stored]:
         if entry.created_at == UNKNOWN:
             wanted.append(db.log_key(entry.id))
     return known | await db.read(wanted)
-
-
-def _body_of(message_id: int, stored: Mapping[bytes, Stored]) -> bytes:
-    payload = records.decode_payload(
-        readable(stored, keys.message_key(RecordType.PAYLOAD, message_id))
-    )
-    if isinstance(payload, records.Uri):
-        raise CodecError(f"the payload lies at {payload.uri}, which this server does not fetch")
-    return payload
 
 
 def _learn(db: State, entry: Entry, stored: Mapping[bytes, Stored]) -> None:
@@ -191,17 +183,19 @@ async def list_messages(db: State, queue: QueueRef, selection: Selection) -> Pag
         return Page((), None)
     after, last = resolve(db, selection.marker, there), resolve(db, selection.until, there)
     page = Page((), None)
+    takes_all = include_claimed and include_delayed and exclude_client_id is None
+    step = min(limit, MAX_EXAMINED) if takes_all else MAX_EXAMINED
     while True:
         start = -1 if after is None else after
         current, now = await prepared(
-            db, queue, version, partial(cold_after, position=start, count=MAX_EXAMINED), reads=True
+            db, queue, version, partial(cold_after, position=start, count=step), reads=True
         )
         if current is None:
             return page
         there = current
         found: list[Entry] = []
         examined, reached, unknown = 0, after, False
-        for entry in _between(there, start, last):
+        for entry in _between(there, start, last, step):
             damaged = is_damaged(entry)
             if exclude_client_id is not None and entry.created_at == UNKNOWN and not damaged:
                 unknown = True
@@ -219,9 +213,10 @@ async def list_messages(db: State, queue: QueueRef, selection: Selection) -> Pag
                 if len(found) == limit:
                     break
         there.examined += examined
-        if unknown:
+        if unknown or (len(found) < limit and examined == step < MAX_EXAMINED):
             await warm(db, there, list(islice(there.after(start), examined + limit)))
-            continue  # the queue may have changed: look again
+            step = MAX_EXAMINED  # the queue may have changed, or some have expired: look again
+            continue
         if examined:
             page.marker = after = reached
         if found:
@@ -230,14 +225,14 @@ async def list_messages(db: State, queue: QueueRef, selection: Selection) -> Pag
             )
             if page.messages:
                 return page
-        if examined < MAX_EXAMINED and len(found) < limit:
+        if examined < step and len(found) < limit:
             return page
         await asyncio.sleep(0)
 
 
-def _between(there: Queue, start: int, last: int | None) -> Iterator[Entry]:
+def _between(there: Queue, start: int, last: int | None, step: int) -> Iterator[Entry]:
     """The entries after `start` up to `last`, as many as one step examines."""
-    entries = islice(there.after(start), MAX_EXAMINED)
+    entries = islice(there.after(start), step)
     return entries if last is None else takewhile(lambda entry: entry.position <= last, entries)
 
 

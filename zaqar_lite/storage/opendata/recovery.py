@@ -20,7 +20,7 @@ lost ones it had, nothing tells.
 import json
 import logging
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
@@ -43,7 +43,7 @@ from zaqar_lite.storage.opendata.format.bookkeeping import decode_garbage
 from zaqar_lite.storage.opendata.format.encoding import CodecError, after_prefix
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.loading import count_shared
-from zaqar_lite.storage.opendata.paging import cold_for_names, load
+from zaqar_lite.storage.opendata.paging import cold_for_names, load, recall_attempts
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.state import State
 
@@ -94,9 +94,7 @@ async def _route(db: State, router: "Router", metadata: records.Metadata) -> boo
     db.ids.reserve(metadata.message_id)
     entries = router.entries(metadata)
     if entries and (why := await _refusal(db, metadata.message_id)) is not None:
-        logger.error(
-            "message %d of the metadata log is refused: its payload %s", metadata.message_id, why
-        )
+        logger.error("message %d of the metadata log is refused: %s", metadata.message_id, why)
         entries = []
     for ref, entry in entries:
         queue = db.queues.make(ref)
@@ -116,21 +114,17 @@ def _deadline(metadata: records.Metadata) -> int:
 
 
 async def _refusal(db: State, message_id: int) -> str | None:
-    """Why a message's payload can't be handed out: it is not in the store, or is no JSON."""
+    """Why a message's payload can't be handed out: it lies elsewhere, or is no JSON."""
     key = keys.message_key(RecordType.PAYLOAD, message_id)
     value = (await db.engine.get([key])).get(key)
     if not isinstance(value, bytes):
-        return None
-    try:
-        payload = records.decode_payload(value)
-    except CodecError:
         return None  # named when somebody reads it
-    if isinstance(payload, records.Uri):
-        return f"lies at {payload.uri}"
     try:
-        json.loads(payload)
+        json.loads(records.decode_payload(value))
+    except CodecError as exc:
+        return str(exc)
     except (ValueError, RecursionError):
-        return "is no JSON"
+        return "the payload is no JSON"
     return None
 
 
@@ -258,8 +252,11 @@ async def put_back(db: State) -> None:
     claimed = await _claimed(db) if lost else {}
     for ref, entries in lost.items():
         queue = db.queues.make(ref)
-        await _recall_attempts(db, queue, entries)
+        await recall_attempts(db, queue, entries)
         for entry in entries:
+            if entry.past is not None:
+                kept = entry.past.kept
+                entry.attempts = kept[-1].number if kept else len(entry.past.consumers)
             claim = queue.claims.get(claimed.get((queue.raw, entry.id), ""))
             if claim is not None:
                 _give_to(claim, entry)
@@ -288,7 +285,7 @@ async def _intact(
 
 def _may_miss(db: State, kind: RecordType) -> bool:
     start = keys.prefix(kind)
-    return db.engine.was_rebuilt or any(damage.key.startswith(start) for damage in db.damages)
+    return db.is_rebuilt or any(damage.key.startswith(start) for damage in db.damages)
 
 
 async def garbage_ids(db: State) -> set[int]:
@@ -363,23 +360,7 @@ def _may_have_lost(db: State, ref: QueueRef, entry: Entry) -> bool:
         of_page = queue.pages[index].entries
         if of_page and entry.position < next(reversed(of_page)):
             return False  # the page that would hold it is intact: it had left
-    return bool(queue.damaged_pages) or db.engine.was_rebuilt
-
-
-async def _recall_attempts(db: State, queue: Queue, entries: Sequence[Entry]) -> None:
-    for start in range(0, len(entries), _CHUNK):
-        of_key = {
-            keys.attempts_key(entry.name, queue.raw): entry
-            for entry in entries[start : start + _CHUNK]
-        }
-        for key, value in (await db.engine.get(list(of_key))).items():
-            try:
-                attempts = records.decode_attempts(value if isinstance(value, bytes) else b"")
-            except CodecError:
-                continue
-            of_key[key].remember().attempts = attempts
-            last = attempts.kept[-1].number if attempts.kept else len(attempts.consumers)
-            of_key[key].attempts = last
+    return bool(queue.damaged_pages) or db.is_rebuilt
 
 
 def _give_to(claim: Claim, entry: Entry) -> None:

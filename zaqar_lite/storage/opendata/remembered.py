@@ -5,11 +5,12 @@ the others are read when somebody asks.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from struct import Struct, unpack
 from typing import NamedTuple
 
+from zaqar_lite.domain.posts import Recalled, Remembered
 from zaqar_lite.storage.opendata.entries import NEVER, PAGE_SIZE
 from zaqar_lite.storage.opendata.format import bookkeeping
 from zaqar_lite.storage.opendata.format.encoding import CodecError
@@ -121,10 +122,11 @@ class _Group(NamedTuple):
 class Keys:
     """Kind and digest of a key -> when it is forgotten, and the ids it was answered with.
 
-    The window is one constant and time does not go back, so the order of insertion is the order
-    of expiry. The keys of one post's messages are one record of the store, named by the first
-    message's id: a record for each would be a write at a random place of the store for every
-    message. A record goes with all of its keys.
+    Time does not go back, so the order of insertion is the order of expiry, but for a window that
+    was made shorter: the keys since then wait for those before them to be forgotten. The keys of
+    one post's messages are one record of the store, named by the first message's id: a record for
+    each would be a write at a random place of the store for every message. A record goes with all
+    of its keys.
 
     A queue may remember millions, so each is one flat value: expiry, digest, ids.
     """
@@ -132,6 +134,7 @@ class Keys:
     def __init__(self) -> None:
         self._known: dict[bytes, bytes] = {}
         self._groups: deque[_Group] = deque()
+        self._last_due = 0
         self.changed: dict[bytes, bytes | None] = {}
         """The names of records that changed, with what they are now; None for those that go."""
 
@@ -147,6 +150,24 @@ class Keys:
         if expires_at <= now:
             return None
         return Known(unpack(f"<{(len(value) - _HEAD.size) // 8}Q", value[_HEAD.size :]), digest)
+
+    def recall(
+        self, messages: Collection[str], batch: str | None, now: int, write: Callable[[int], str]
+    ) -> Recalled:
+        """What keys stand for, by their texts, with ids as `write` shows them."""
+
+        def of(kind: bytes, text: str) -> Remembered | None:
+            known = self.get(kind + short(text), now)
+            if known is None:
+                return None
+            digest = None if known.digest == _UNKNOWN else known.digest
+            return Remembered(tuple(map(write, known.ids)), digest)
+
+        found = {text: of(MESSAGE, text) for text in messages}
+        return Recalled(
+            None if batch is None else of(BATCH, batch),
+            {text: one for text, one in found.items() if one is not None},
+        )
 
     def put(self, key: bytes, expires_at: int, known: Known) -> None:
         """Remember a key, in a record of its own."""
@@ -182,10 +203,15 @@ class Keys:
             numbers = b"".join([number.to_bytes(8, "little") for number in ids])
             self._known[key] = _HEAD.pack(expires_at, digest) + numbers
         self._groups.append(_Group(expires_at, name, tuple(new)))
+        self._last_due = max(self._last_due, expires_at)
 
     def next_due(self) -> int:
         """When the first keys are forgotten."""
         return self._groups[0].expires_at if self._groups else NEVER
+
+    def last_due(self) -> int:
+        """When the last keys are forgotten; 0 where there are none."""
+        return self._last_due if self._groups else 0
 
     def forget(self, now: int, limit: int = 1 << 62) -> None:
         """Forget about `limit` keys whose window is over."""

@@ -227,6 +227,8 @@ async def move(db: State, ref: QueueRef, ids: Sequence[str], how: Move) -> list[
         else:
             past.put_back(db, there, found[0], how, now)
             outcomes.append(Outcome.DONE)
+    if Outcome.DONE in outcomes:
+        db.changed(db.queues.make(how.target))
     await db.finish(there, changed=Outcome.DONE in outcomes)
     return outcomes
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 from zaqar_lite.domain.posts import NewMessage
 
-FEW = 100
+FEW = 50
 """Messages that each project may add to a batch, however many the others add."""
-ROOM = 250
+ROOM = 120
 """Messages that all projects together may add to a batch beyond these, but for the last post."""
 ALONE = 2_000
 """The same while only one project comes."""

@@ -27,7 +27,7 @@ from zaqar_lite.storage.opendata.remembered import BATCH, MESSAGE, Known, short
 from zaqar_lite.storage.opendata.shares import cost_of
 from zaqar_lite.storage.opendata.state import State
 
-PART = 250
+PART = 125
 """Messages of a part; a post of so many goes in one batch."""
 
 
@@ -75,10 +75,11 @@ async def post(
                 or not _can_enter(db, there, len(messages), batch_key, now)
             ):
                 return None
-            posting.enter_staged(
-                db, there, messages, draft.entries, draft.fresh,
-                client_id=client_id, batch_key=batch_key, now=now,
-            )  # fmt: skip
+            count = len(draft.fresh) + (batch_key is not None)
+            posting.check_limits(db, there, messages, count, now)
+            posting.let_in(db, there, messages, draft.entries, now)
+            numbers = range(draft.first, draft.first + len(messages))
+            posting.remember(db, there, draft.fresh, batch_key, numbers, now)
             for key in draft.garbage:
                 db.delete(key)
             draft.garbage.clear()

@@ -71,6 +71,7 @@ class State:
         self.next_garbage = 0
         self.unrouted_due = 0  # no message that no queue received is over before
         self.damages: list[Damage] = []
+        self.is_rebuilt = False  # from a damaged store: any record may be missing
         self._suffixes: dict[tuple[QueueRef, str], tuple[int, bytes]] = {}
         self.bodies = Bodies(int(options.extra.get("payload_cache_bytes", _CACHED_BODIES)))
         self.resident = Resident(int(options.extra.get("page_cache_bytes", _PAGE_CACHE)))

@@ -8,8 +8,7 @@ import asyncio
 from dataclasses import dataclass, field
 from heapq import heapify
 
-from zaqar_lite.domain.models import QueueRef, Swept
-from zaqar_lite.storage.base import RetriesOf
+from zaqar_lite.domain.models import QueueRef, RetriesOf, Swept
 from zaqar_lite.storage.opendata import past
 from zaqar_lite.storage.opendata.checkpoint import GARBAGE_STEP
 from zaqar_lite.storage.opendata.due import (

@@ -11,14 +11,13 @@ because an id proves that its store gave it out. A claimed message comes in dela
 ends: nobody can hold it there, and the holder may be done.
 """
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from msgspec import Meta, MsgspecError, Struct, convert, structs
-from msgspec.json import encode
+from msgspec import Meta, MsgspecError, Struct, structs
+from msgspec.json import Decoder, decode, encode
 
 from zaqar_lite.domain.attempts import MAX_ATTEMPTS, MAX_CLAIMS, Attempt, Ended
 from zaqar_lite.domain.errors import Invalid, LimitReached, Unavailable
@@ -37,6 +36,7 @@ from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.opendata.database import Database
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.configuration import encode_record
+from zaqar_lite.storage.opendata.format.encoding import MAX_U16
 from zaqar_lite.storage.opendata.format.keys import RecordType
 from zaqar_lite.storage.opendata.messages import OpenDataMessageStore
 from zaqar_lite.storage.opendata.paging import cold_after, prepared
@@ -50,8 +50,6 @@ _LAST = 253_402_300_799_999
 """The end of the year 9999."""
 _LONGEST = 0xFFFF_FFFF * 1000
 """Milliseconds that a record's seconds can count."""
-_WIDEST = 0xFFFF
-"""Bytes of a text in a record."""
 MakeQueue: TypeAlias = Callable[[QueueRef, Mapping[str, Any]], Awaitable[None]]
 """Makes a queue as the server would; raises Invalid or LimitReached where it would refuse."""
 Rehearse: TypeAlias = Callable[[MessageStore, Iterable[QueueRecord]], Awaitable[MakeQueue]]
@@ -59,18 +57,21 @@ Rehearse: TypeAlias = Callable[[MessageStore, Iterable[QueueRecord]], Awaitable[
 _Instant: TypeAlias = Annotated[int, Meta(ge=0, le=_LAST)]
 _Span: TypeAlias = Annotated[int, Meta(ge=0, le=_LONGEST)]
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=0xFFFF)]
+_Text: TypeAlias = Annotated[str, Meta(max_length=MAX_U16)]
+"""A text in a record; it has at most so many bytes, too (`_check_texts`)."""
+_Project: TypeAlias = Annotated[str, Meta(max_length=MAX_PROJECT_ID)]
 
 
 class _Queue(Struct):
-    project: str
-    name: str
+    project: _Project
+    name: _Text
     metadata: dict[str, Any]
 
 
 class _Record(Struct, omit_defaults=True):
-    kind: str
-    project: str
-    name: str
+    kind: _Text
+    project: _Project
+    name: _Text
     value: str
     expires_at: _Instant | None = None
 
@@ -81,24 +82,24 @@ class _Attempt(Struct, omit_defaults=True):
     ended_at: _Instant
     outcome: Ended
     delay_ms: _Instant = 0
-    reason: str | None = None
-    detail: str | None = None
-    client_id: str | None = None
+    reason: _Text | None = None
+    detail: _Text | None = None
+    client_id: _Text | None = None
 
 
 class _Origin(Struct):
-    source: str
+    source: _Text
     moved_at: _Instant
     claim_count: _Count
-    last_claim_id: str | None
-    last_client_id: str | None
-    reason: str = MAX_CLAIMS
+    last_claim_id: _Text | None
+    last_client_id: _Text | None
+    reason: _Text = MAX_CLAIMS
     redriven: Annotated[int, Meta(ge=0, le=MAX_REDRIVEN)] = 0
 
 
 class _Message(Struct, omit_defaults=True):
-    project: str
-    queue: str
+    project: _Project
+    queue: _Text
     body: str
     created_at: _Instant
     expires_at: _Instant
@@ -110,8 +111,8 @@ class _Message(Struct, omit_defaults=True):
     failure_count: Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)] = 0
     attempts: Annotated[list[_Attempt], Meta(max_length=MAX_ATTEMPTS)] = []
     priority: Annotated[int, Meta(ge=0, le=0xFF)] = 100
-    client_id: str | None = None
-    headers: dict[str, str] | None = None
+    client_id: _Text | None = None
+    headers: dict[_Text, _Text] | None = None
     origin: _Origin | None = None
 
 
@@ -131,6 +132,9 @@ class _Lines(NamedTuple):
     records: list[_Record]
 
 
+_LINE = Decoder(_Line)
+
+
 def _parse(text: bytes) -> _Lines:
     """Read and check the lines of an export. Raises Invalid: names the line that is wrong."""
     queues, messages, records = found = _Lines([], [], [])
@@ -138,70 +142,57 @@ def _parse(text: bytes) -> _Lines:
     number, head = next(lines, (1, b""))
     try:
         _expect(bool(head), "the file is empty")
-        _expect(_read(head) == _HEAD, f"the file must begin with {encode(_HEAD).decode()}")
+        _expect(decode(head) == _HEAD, f"the file must begin with {encode(_HEAD).decode()}")
         for number, text_of_line in lines:
-            line = convert(_read(text_of_line), _Line)
-            _check(line)
+            line = _LINE.decode(text_of_line)
             if line.queue is not None:
-                _check_name(line.queue.project, line.queue.name)
+                _check_name(line.queue.name)
                 queues.append((number, line.queue))
             elif line.record is not None:
-                size = len(line.record.value.encode())
-                _expect(size <= MAX_RECORD, f"`value` is longer than {MAX_RECORD} bytes")
+                value = line.record.value.encode()
+                _expect(len(value) <= MAX_RECORD, f"`value` is longer than {MAX_RECORD} bytes")
+                decode(value)
+                _check_texts((line.record.kind, line.record.name))
                 records.append(line.record)
             elif line.message is not None:
                 _check_message(line.message)
                 messages.append(line.message)
             else:
                 raise ValueError("it has no `queue`, `message` or `record`")
-    except (ValueError, MsgspecError) as exc:
+    except (ValueError, RecursionError, MsgspecError) as exc:
         raise _refused(number, exc) from exc
     return found
-
-
-def _read(text: bytes | str) -> Any:  # noqa: ANN401 - any JSON
-    try:
-        return json.loads(text if isinstance(text, str) else text.decode(), parse_constant=_refuse)
-    except RecursionError as exc:
-        raise ValueError("it is nested too deeply") from exc
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
 
 
 def _refused(number: int, why: Exception) -> Invalid:
     return Invalid(f"Line {number} can't be imported: {str(why).rstrip('.')}. Nothing was stored.")
 
 
-def _check(line: Struct) -> None:
-    """Check that bodies are JSON, and that the other texts fit into records."""
-    for name, value in structs.asdict(line).items():
-        if isinstance(value, Struct):
-            _check(value)
-        elif name == "attempts":
-            for attempt in value:
-                _check(attempt)
-        elif name in ("body", "value"):
-            value.encode()
-            _read(value)
-        else:
-            texts = [*value, *value.values()] if name == "headers" and value else [value]
-            for text in texts:
-                is_short = not isinstance(text, str) or len(text.encode()) <= _WIDEST
-                _expect(is_short, f"`{name}` is longer than {_WIDEST} bytes")
-
-
 def _check_message(message: _Message) -> None:
-    _check_name(message.project, message.queue)
+    _check_name(message.queue)
+    decode(message.body)
+    _check_texts((message.client_id, message.headers, message.origin, message.attempts))
     lasts = message.expires_at - message.created_at
     _expect(lasts <= _LONGEST, "`expires_at` is more than 136 years after `created_at`")
     claim = None if message.origin is None else message.origin.last_claim_id
     _expect(claim is None or len(bytes.fromhex(claim)) == 16, "`last_claim_id` is no claim id")
 
 
-def _check_name(project: str, name: str) -> None:
-    _expect(len(project) <= MAX_PROJECT_ID, f"a project has at most {MAX_PROJECT_ID} letters")
+def _check_texts(part: object) -> None:
+    """Refuse a text, in whatever it is, that a record has no room for."""
+    if isinstance(part, str):
+        _expect(len(part) <= MAX_U16 // 4 or len(part.encode()) <= MAX_U16,
+                f"a text is longer than {MAX_U16} bytes")  # fmt: skip
+    elif isinstance(part, Struct):
+        _check_texts(structs.astuple(part))
+    elif isinstance(part, dict):
+        _check_texts([*part, *part.values()])
+    elif isinstance(part, list | tuple):
+        for one in part:
+            _check_texts(one)
+
+
+def _check_name(name: str) -> None:
     _expect(is_queue_name(name), f"{name!r} is no name: 1 to 64 letters, digits, '_', '-' or '.'")
 
 
@@ -306,7 +297,7 @@ async def load(db: Database, text: bytes, rehearse: Rehearse) -> tuple[int, int]
                 _add(db, message)
             await db.committer.durable()
         await db.committer.durable()
-    except Unavailable as exc:
+    except (Unavailable, ValueError) as exc:
         raise Unavailable(
             f"{exc} A part of the file may be stored, and importing it again would store that "
             "part twice: import it into an empty store."

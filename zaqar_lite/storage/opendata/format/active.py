@@ -3,17 +3,16 @@
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS
 from zaqar_lite.domain.models import Origin
 from zaqar_lite.storage.opendata.format.encoding import (
+    CodecError,
     count,
     finish,
     pack,
-    read_array,
     read_count,
-    read_utf8,
     take,
     unpack,
     utf8,
@@ -95,7 +94,10 @@ _HELD, _TTL, _POSITION, _RENAMED, _LAST_CLAIM, _SHARED, _ORIGIN, _ORIGIN_CLAIM, 
     1, 2, 4, 8, 16, 32, 64, 128, 256,
 )  # fmt: skip
 _ORIGIN_REASON, _PARKED, _REDRIVEN = 512, 1024, 2048
+_SELDOM = _RENAMED | _SHARED | _PARKED
 _ORIGIN_FIELDS = struct.Struct("<qI")
+_ORIGIN_HEAD = struct.Struct("<qIH")
+_utf8 = lru_cache(1024)(utf8)  # sources and reasons are few
 
 
 def encode_extra(message_id: int, extra: Extra) -> bytes:
@@ -117,7 +119,7 @@ def encode_extra(message_id: int, extra: Extra) -> bytes:
     if extra.origin is not None:
         source, moved_at, claims, claim, client, reason, redriven = extra.origin
         flags |= _ORIGIN
-        parts += (_ORIGIN_FIELDS.pack(moved_at, claims), utf8(source))
+        parts += (_ORIGIN_FIELDS.pack(moved_at, claims), _utf8(source))
         if claim is not None:
             flags |= _ORIGIN_CLAIM
             parts.append(bytes.fromhex(claim))
@@ -126,7 +128,7 @@ def encode_extra(message_id: int, extra: Extra) -> bytes:
             parts.append(encode_consumer(client))
         if reason != MAX_CLAIMS:
             flags |= _ORIGIN_REASON
-            parts.append(utf8(reason))
+            parts.append(_utf8(reason))
         if redriven:
             flags |= _REDRIVEN
             parts.append(bytes((redriven,)))
@@ -134,55 +136,67 @@ def encode_extra(message_id: int, extra: Extra) -> bytes:
     return _EXTRA.pack(message_id, flags) + b"".join(parts)
 
 
-def encode_plain_extra(
-    message_id: int, held: tuple[int, int] | None, last_claim: bytes | None, *, parked: bool
-) -> bytes | None:
-    """Encode what most extras are, without an `Extra`: `held` is `visible_at` and `deadline`."""
-    flags = _PARKED * parked
-    if held is not None:
-        flags |= _HELD
-    if last_claim is not None:
-        flags |= _LAST_CLAIM
-    if not flags:
-        return None
-    times = b"" if held is None else _MILLISECONDS.pack(*held)
-    return _EXTRA.pack(message_id, flags) + times + (last_claim or b"")
-
-
-def _read_extra(data: bytes, offset: int) -> tuple[tuple[int, Extra], int]:
-    (message_id, flags), offset = unpack(_EXTRA, data, offset)
-    extra = Extra(
-        renamed=bool(flags & _RENAMED),
-        shared=bool(flags & _SHARED),
-        parked=bool(flags & _PARKED),
-    )
-    if flags & _HELD:
-        (extra.visible_at, extra.deadline), offset = unpack(_MILLISECONDS, data, offset)
-    if flags & _TTL:
-        (extra.ttl_ms,), offset = unpack(_I64, data, offset)
-    if flags & _POSITION:
-        (extra.position,), offset = unpack(_U64, data, offset)
-    if flags & _LAST_CLAIM:
-        extra.last_claim, offset = take(data, offset, 16)
-    if flags & _ORIGIN:
-        extra.origin, offset = _read_origin(data, offset, flags)
-    return (message_id, extra), offset
+def _read_extras(data: bytes, offset: int) -> tuple[list[tuple[int, Extra]], int]:
+    """Read the extras of a page. Raises CodecError: cut short, or no UTF-8."""
+    found: list[tuple[int, Extra]] = []
+    number, offset = read_count(data, offset), offset + 2
+    try:
+        for _ in range(number):
+            message_id, flags = _EXTRA.unpack_from(data, offset)
+            offset += 10
+            extra = Extra()
+            if flags & _HELD:
+                extra.visible_at, extra.deadline = _MILLISECONDS.unpack_from(data, offset)
+                offset += 16
+            if flags & _TTL:
+                (extra.ttl_ms,) = _I64.unpack_from(data, offset)
+                offset += 8
+            if flags & _POSITION:
+                (extra.position,) = _U64.unpack_from(data, offset)
+                offset += 8
+            if flags & _LAST_CLAIM:
+                extra.last_claim = data[offset : offset + 16]
+                offset += 16
+            if flags & _ORIGIN:
+                extra.origin, offset = _read_origin(data, offset, flags)
+            if flags & _SELDOM:
+                extra.renamed = bool(flags & _RENAMED)
+                extra.shared = bool(flags & _SHARED)
+                extra.parked = bool(flags & _PARKED)
+            found.append((message_id, extra))
+    except struct.error as exc:
+        raise CodecError(f"cut short at byte {offset}: {exc}") from exc
+    if offset > len(data):
+        raise CodecError(f"cut short: {offset} bytes expected")
+    return found, offset
 
 
 def _read_origin(data: bytes, offset: int, flags: int) -> tuple[Origin, int]:
-    claim, client, reason, redriven = b"", None, MAX_CLAIMS, b"\0"
-    (moved_at, claims), offset = unpack(_ORIGIN_FIELDS, data, offset)
-    source, offset = read_utf8(data, offset)
+    claim, client, reason, redriven = None, None, MAX_CLAIMS, 0
+    moved_at, claims, size = _ORIGIN_HEAD.unpack_from(data, offset)
+    source, offset = _text(data, offset + 14, size)
     if flags & _ORIGIN_CLAIM:
-        claim, offset = take(data, offset, 16)
+        claim, offset = data[offset : offset + 16].hex(), offset + 16
     if flags & _ORIGIN_CLIENT:
         client, offset = read_consumer(data, offset)
     if flags & _ORIGIN_REASON:
-        reason, offset = read_utf8(data, offset)
+        reason, offset = _text(data, offset + 2, read_count(data, offset))
     if flags & _REDRIVEN:
-        redriven, offset = take(data, offset, 1)
-    claim_id = claim.hex() or None
-    return Origin(source, moved_at, claims, claim_id, client, reason, redriven[0]), offset
+        (redriven,), offset = take(data, offset, 1)
+    return Origin(source, moved_at, claims, claim, client, reason, redriven), offset
+
+
+def _text(data: bytes, offset: int, size: int) -> tuple[str, int]:
+    raw, end = take(data, offset, size)
+    return _decoded(raw), end
+
+
+@lru_cache(1024)
+def _decoded(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as exc:
+        raise CodecError(f"text that is no UTF-8: {exc}") from exc
 
 
 def _read_entries(data: bytes, offset: int) -> tuple[Sequence[int], int]:
@@ -221,10 +235,58 @@ def read_active(data: bytes) -> tuple[Sequence[int], Sequence[int], Mapping[int,
     in_flight, offset = _read_entries(data, offset)
     extras: Mapping[int, Extra] = {}
     if offset < len(data):
-        pairs, offset = read_array(data, offset, _read_extra)
+        pairs, offset = _read_extras(data, offset)
         extras = _by_place(available, in_flight, pairs)
     finish(data, offset, "active page")
     return available, in_flight, extras
+
+
+def skim_active(data: bytes) -> tuple[Sequence[int], Mapping[int, int]] | None:
+    """Read where the messages of an active page are, and pass over where they come from.
+
+    Answers the fields of the available ones, and by id the positions of those that were moved here.
+    None where one is in flight, renamed or shared. Raises CodecError: cut short or bytes left over.
+    """
+    available, offset = _read_entries(data, 0)
+    in_flight, offset = _read_entries(data, offset)
+    moved: dict[int, int] = {}
+    if in_flight:
+        return None
+    if offset < len(data):
+        number, offset = read_count(data, offset), offset + 2
+        try:
+            for _ in range(number):
+                message_id, flags = _EXTRA.unpack_from(data, offset)
+                offset += 10
+                if flags & (_HELD | _SELDOM):
+                    return None
+                if flags & _TTL:
+                    offset += 8
+                if flags & _POSITION:
+                    (moved[message_id],) = _U64.unpack_from(data, offset)
+                    offset += 8
+                if flags & _LAST_CLAIM:
+                    offset += 16
+                if flags & _ORIGIN:
+                    offset = _after_origin(data, offset, flags)
+        except (struct.error, IndexError) as exc:
+            raise CodecError(f"cut short at byte {offset}: {exc}") from exc
+    finish(data, offset, "active page")
+    return available, moved
+
+
+def _after_origin(data: bytes, offset: int, flags: int) -> int:
+    offset += 14 + (data[offset + 12] | data[offset + 13] << 8)
+    if flags & _ORIGIN_CLAIM:
+        offset += 16
+    if flags & _ORIGIN_CLIENT:
+        if data[offset] == 1:  # a UUID, as nearly all are
+            offset += 17
+        else:
+            _, offset = read_consumer(data, offset)
+    if flags & _ORIGIN_REASON:
+        offset += 2 + (data[offset] | data[offset + 1] << 8)
+    return offset + 1 if flags & _REDRIVEN else offset
 
 
 def rows_of_five(fields: Sequence[int]) -> "zip[tuple[int, int, int, int, int]]":

@@ -141,14 +141,6 @@ def attempt_key(history: int, number: int) -> bytes:
     return ATTEMPT_PREFIX + _HISTORY.pack(history, number)
 
 
-def read_attempt_key(key: bytes) -> tuple[int, int]:
-    """Read the numbers of the history and of the attempt. Raises CodecError: of another length."""
-    if len(key) != len(ATTEMPT_PREFIX) + _HISTORY.size:
-        raise CodecError(f"key of an attempt of {len(key)} bytes")
-    history, number = _HISTORY.unpack_from(key, len(ATTEMPT_PREFIX))
-    return history, number
-
-
 def record_key(kind: str, project: str, name: str) -> bytes:
     """Key of a record of some kind."""
     parts = (terminated(part.encode()) for part in (kind, project, name))
@@ -259,6 +251,18 @@ FORMAT = prefix(RecordType.FORMAT)
 STATE = prefix(RecordType.STATE)
 
 
+_OF_QUEUE = frozenset(
+    {
+        RecordType.ACTIVE,
+        RecordType.DONE,
+        RecordType.FAILED,
+        RecordType.CONFIG,
+        RecordType.CLAIM,
+        RecordType.IDEMPOTENCY,
+    }
+)
+
+
 def describe(key: bytes) -> str:
     """Name a record for people: its type, its queue or message, and its key in hex."""
     try:
@@ -267,40 +271,18 @@ def describe(key: bytes) -> str:
         return f"record of an unknown type (key {key.hex()})"
 
 
-def _describe(key: bytes) -> str:  # noqa: PLR0911 - one a type
+def _describe(key: bytes) -> str:
     if key[:2] == LOG:
-        return _describe_log(key)
+        return "entry of the metadata log" if key[6:7] == b"\x10" else "record of the metadata log"
     kind = RecordType(read_prefix(key)[0])
     name = kind.name.lower().replace("_", " ")
-    if len(key) == 2:
-        return name
-    match kind:
-        case RecordType.PAYLOAD | RecordType.ATTEMPTS | RecordType.GARBAGE | RecordType.ADOPTED:
-            return f"{name} of message {read_message_id(key)}"
-        case RecordType.UNROUTED:
-            return f"{name} message {read_message_id(key, 10)}"
-        case RecordType.ATTEMPT:
-            history, number = read_attempt_key(key)
-            return f"attempt {number} of history {history}"
-        case RecordType.RECORD:
-            of_kind, project, called = read_record_key(key)
-            return f"{of_kind} {called!r} of project {project!r}"
-    queue, rest = read_queue_key(key)
-    where = f"{name} of queue {queue.decode(errors='replace')!r}"
-    if kind in (RecordType.ACTIVE, RecordType.DONE, RecordType.FAILED):
-        page = read_page(rest)
-        return f"{where}, {'root page' if page is None else f'page {page}'}"
-    return f"{where}, {rest.hex()}" if rest else where
-
-
-def _describe_log(key: bytes) -> str:
-    if key == LOG_BLOCK:
-        return "block of the log's sequences"
-    if key.startswith(LOG_SEGMENTS):
-        number = key[len(LOG_SEGMENTS) :]
-        return f"segment {int.from_bytes(number, 'big') if number else 'list'} of the log"
-    if key[6:7] == LOG_LISTING:
-        log = key[7:].decode(errors="replace")
-        return f"listing of {log!r} in segment {int.from_bytes(key[2:6], 'big')}"
-    segment, _, sequence = read_log_entry_key(key)
-    return f"metadata entry {sequence} of segment {segment}"
+    if kind in _OF_QUEUE and len(key) > 2:
+        queue, rest = read_queue_key(key)
+        name = f"{name} of queue {queue.decode(errors='replace')!r}"
+        return f"{name}, {rest.hex()}" if rest else name
+    if kind in (RecordType.PAYLOAD, RecordType.ATTEMPTS, RecordType.ADOPTED):
+        return f"{name} of message {read_message_id(key)}"
+    if kind is RecordType.RECORD and len(key) > 2:
+        of_kind, project, called = read_record_key(key)
+        return f"{of_kind} {called!r} of project {project!r}"
+    return name

@@ -32,7 +32,6 @@ from zaqar_lite.storage.opendata.format.encoding import (
     utf8,
 )
 
-_BYTES, _URI, _RAW = 1, 2, 3
 _U64 = struct.Struct("<Q")
 _METADATA = struct.Struct("<QqqqIB")
 _ENDED = "QqH"
@@ -43,14 +42,6 @@ _MILLISECONDS = struct.Struct("<qq")
 # -- payload ----------------------------------------------------------------------------------
 
 
-class Uri(NamedTuple):
-    """A payload that lies elsewhere. The server hands it out and never fetches it."""
-
-    uri: str
-    size: int
-    sha256: bytes | None = None
-
-
 def encode_payload(body: bytes) -> bytes:
     """Encode a body: as Array<Byte> where its count fits in 16 bits, else as raw bytes."""
     size = len(body)
@@ -59,8 +50,12 @@ def encode_payload(body: bytes) -> bytes:
     return b"\x03" + body
 
 
-def decode_payload(data: bytes) -> bytes | Uri:
-    """Read a payload. Raises CodecError: cut short, bytes left over, or of an unknown type."""
+def decode_payload(data: bytes) -> bytes:
+    """Read a payload.
+
+    Raises CodecError: cut short, bytes left over, of an unknown type, or a reference to a place
+    where it lies, which is named: this server neither fetches nor hands out what lies elsewhere.
+    """
     kind = data[:1]
     if kind == b"\x01":
         body, end = take(data, 3, read_count(data, 1))
@@ -68,16 +63,9 @@ def decode_payload(data: bytes) -> bytes | Uri:
         return body
     if kind == b"\x03":
         return data[1:]
-    if kind != b"\x02":
-        raise CodecError(f"payload of the unknown type {kind.hex() or 'none'}")
-    uri, end = read_utf8(data, 1)
-    (size,), end = unpack(_U64, data, end)
-    digest_kind, end = take(data, end, 1)
-    digest = None
-    if digest_kind == b"\x01":
-        digest, end = take(data, end, 32)
-    finish(data, end, "payload URI")
-    return Uri(uri, size, digest)
+    if kind == b"\x02":
+        raise CodecError(f"the payload lies at {read_utf8(data, 1)[0]}")
+    raise CodecError(f"payload of the unknown type {kind.hex() or 'none'}")
 
 
 # -- metadata ---------------------------------------------------------------------------------
@@ -306,17 +294,14 @@ def decode_attempts(data: bytes) -> Attempts:
     if offset == len(data):
         return Attempts(consumers)
     (history, failures, code), offset = unpack(_SUMMARY, data, offset)
-    kept, offset = read_array(data, offset, _read_kept)
-    finish(data, offset, "attempts")
+    number, rest = read_count(data, offset), data[offset + 2 :]
+    if len(rest) != number * _KEPT.size:
+        raise CodecError(f"attempts: {len(rest)} bytes for {number} that have a record")
+    kept = tuple(map(Kept._make, _KEPT.iter_unpack(rest)))
     ended = None if code & ~_IS_HELD == _NONE_ENDED else _ending(code & ~_IS_HELD)
     if code & _IS_HELD:
         del consumers[-1:]
-    return Attempts(consumers, history, failures, ended, tuple(kept))
-
-
-def _read_kept(data: bytes, offset: int) -> tuple[Kept, int]:
-    fields, offset = unpack(_KEPT, data, offset)
-    return Kept(*fields), offset
+    return Attempts(consumers, history, failures, ended, kept)
 
 
 def _ending(code: int) -> Ended:

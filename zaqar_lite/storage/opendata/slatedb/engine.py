@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
-from zaqar_lite.domain.errors import ConfigurationError, Unavailable
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.storage.opendata.engine import (
     FIRST,
     Batch,
@@ -41,7 +41,6 @@ from zaqar_lite.storage.opendata.slatedb.directory import (
     LocalDirectory,
     cannot_open,
     in_time,
-    open_directory,
 )
 
 logger = logging.getLogger(__name__)
@@ -54,7 +53,6 @@ _FIRST_LOOK = 1.0
 # Of the event loop's time: a call costs about what copying 4 KiB does, and 1 MiB some 5 ms.
 _MOST_BYTES = 1_048_576
 _CALL = 4_096
-_ERRORS = (slatedb.Error, slatedb.InternalError)
 _BROKEN = "A write to the store failed: nothing is written until the server is started again."
 
 T = TypeVar("T")
@@ -63,7 +61,7 @@ T = TypeVar("T")
 class SlateDbEngine(Engine):
     """Records in SlateDB; `local` is None in an object store."""
 
-    def __init__(self, local: LocalDirectory | None, url: str, path: str, uri: str) -> None:
+    def __init__(self, local: LocalDirectory | None, url: str, path: str) -> None:
         self._local = local
         self._url = url
         self._path = path
@@ -73,35 +71,27 @@ class SlateDbEngine(Engine):
             self.patience = _PATIENCE_REMOTE
         self._broken: str | None = None
         self.damages: list[str] = []
-        self.way_out = (
-            "It is kept as it is. To put what is intact of it into a new store: zaqar-lite store "
-            f"import --store embedded:///new/directory {uri}"
-        )
         self._flushed = 0.0
         self._flushing: asyncio.Task[None] | None = None
-        self._writing: asyncio.Task[int] | None = None
+        self._writing: asyncio.Task[None] | None = None
 
     @classmethod
     def in_directory(cls, directory: Path) -> Self:
         """A store in a local directory."""
         local = LocalDirectory(directory)
-        path = str(directory.resolve() / local.place.name)
-        return cls(local, "file:///", path, f"opendata+slatedb://{directory.resolve()}")
+        return cls(local, "file:///", str(directory.resolve() / local.place.name))
 
     @classmethod
     def in_bucket(cls, bucket: str, prefix: str) -> Self:
         """A store in a bucket; credentials come from the usual AWS_* environment variables."""
-        uri = f"opendata+s3://{bucket}/{prefix}"
-        return cls(None, f"s3://{bucket}", prefix or "zaqar-lite", uri)
+        return cls(None, f"s3://{bucket}", prefix or "zaqar-lite")
 
     async def open(self) -> None:
         if self._local is not None:
             self._local.acquire()
         try:
             self._db = await self._build()
-            await in_time(self._check_round_trip(), self._local)
-            await in_time(self.recall_rebuild(), self._local)
-        except (*_ERRORS, Unavailable, OSError) as exc:
+        except (slatedb.Error, slatedb.InternalError, OSError) as exc:
             self._let_go()
             raise cannot_open(f"{self._url}{self._path}", exc) from exc
         except BaseException:
@@ -110,33 +100,25 @@ class SlateDbEngine(Engine):
         self._flushed = time.monotonic()
 
     async def _build(self) -> slatedb.Db:
-        if self._local is None:
+        local = self._local
+        if local is None:
             return await self._build_once()
-        return await open_directory(self._local, self._build_once)
+        local.make()
+        is_repaired = local.repair()
+        await local.try_to_write()
+        try:
+            db = await self._build_once()
+        except slatedb.Error:
+            if not is_repaired:
+                raise
+            db = await self._build_once()  # after a lost manifest the first try reports a fence
+        await local.sync()
+        return db
 
     async def _build_once(self) -> slatedb.Db:
         builder = slatedb.DbBuilder(self._path, slatedb.ObjectStore.resolve(self._url))
         builder.with_settings(settings())
         return await in_time(builder.build(), self._local)
-
-    async def _check_round_trip(self) -> None:
-        """Prove that bytes go through the binding unchanged."""
-        key, value = b"\x00self-check", bytes(range(256)) * 3
-        noted = 0 if self._local is None else self._local.noted_commit
-        sequence = await self._write({key: value}, ())
-        found = await self._opened().get(key)
-        if found != value:
-            raise ConfigurationError(
-                "The installed slatedb does not store bytes as they are given; this server needs "
-                "the pinned release: pip install 'zaqar-lite[slatedb]'."
-            )
-        if sequence <= noted:
-            self.damages.append(
-                f"commits of {self._path} up to number {noted} are lost, the last that it has is "
-                f"{sequence - 1}: a file of its log is missing or damaged, or they are older ones"
-            )
-            logger.error("damaged: %s", self.damages[-1])
-        await self._write({}, (key,))
 
     async def get(self, keys: Sequence[bytes]) -> dict[bytes, Stored]:
         values = await self._translated(asyncio.gather(*map(self._get, keys)))
@@ -231,7 +213,7 @@ class SlateDbEngine(Engine):
         return Unavailable(_BROKEN, retry_after=60, detail=self._broken)
 
     async def close(self) -> None:
-        """Shut SlateDB down, note that it was clean, let the directory go; idempotent."""
+        """Shut SlateDB down and let the directory go; idempotent."""
         db, self._db = self._db, None
         if db is None:
             return
@@ -246,16 +228,14 @@ class SlateDbEngine(Engine):
         try:
             async with asyncio.timeout(patience):
                 await db.shutdown()
-            await self._sync_tables()
-            if self._local is not None and not self._broken and not is_stuck:
-                self._local.clean.touch()
+            await self._sync()
         except (slatedb.Error, OSError):
             logger.exception("SlateDB did not shut down cleanly")
         finally:
             self._let_go()
 
-    async def _write(self, puts: Mapping[bytes, bytes], deletes: Sequence[bytes]) -> int:
-        """Write a batch and make it durable; answer its number, which grows."""
+    async def _write(self, puts: Mapping[bytes, bytes], deletes: Sequence[bytes]) -> None:
+        """Write a batch and make it durable."""
         batch = slatedb.WriteBatch()
         put, delete = batch.put, batch.delete
         size = 0
@@ -275,9 +255,7 @@ class SlateDbEngine(Engine):
         handle = await db.write(batch)
         await db.flush_with_options(slatedb.FlushOptions(flush_type=slatedb.FlushType.WAL))
         await handle.await_durable()
-        if self._local is not None:
-            await self._local.sync(commit=handle.seqnum())
-        return int(handle.seqnum())
+        await self._sync()
 
     async def _flush_memtable(self) -> None:
         """Let the write-ahead log be collected: one file a commit would pile up."""
@@ -285,15 +263,14 @@ class SlateDbEngine(Engine):
             await self._opened().flush_with_options(
                 slatedb.FlushOptions(flush_type=slatedb.FlushType.MEM_TABLE)
             )
-            await self._sync_tables()
+            await self._sync()
         except (slatedb.Error, OSError, Unavailable):
             logger.exception("the memtable was not flushed; the log grows until it is")
         finally:
             self._flushing = None
 
-    async def _sync_tables(self) -> None:
+    async def _sync(self) -> None:
         if self._local is not None:
-            self._local.note_newest()
             await self._local.sync()
 
     async def _translated(self, call: Awaitable[T]) -> T:

@@ -222,7 +222,6 @@ class SqliteEngine(Engine):
         await self._reader.start()
         await self._reader.run(reading.check)
         await self._find_lost_commits()
-        await self.recall_rebuild()
 
     async def compact(self) -> tuple[int, int]:
         """Write the file anew, instead of opening it; answer the bytes before and after.

@@ -71,6 +71,8 @@ SCHEMA = (
         for table in (PAYLOAD, LOG)
     ),
 )
+LAYOUT = (f"PRAGMA page_size = {_PAGE}", "PRAGMA auto_vacuum = INCREMENTAL")
+"""What can only be chosen before a database has a table, or by VACUUM."""
 _TABLES = ("kv", PAYLOAD.name, LOG.name)
 _PUT = {
     name: f"INSERT INTO {name}(k, v, c) VALUES (?, ?, ?) "  # noqa: S608 - a name of ours
@@ -123,22 +125,19 @@ class Database:
             number = self._commits
             os.pwrite(self._note, _NOTED.pack(number, crc32(number.to_bytes(8, "big"))), 0)
 
-    def tidy_a_little(self) -> None:
-        """Give some free pages back although batches wait, where most of the file is free."""
-        if self._batches % _BUSY == 0:
-            with contextlib.suppress(sqlite3.Error):
-                free, pages = self._ask("freelist_count"), self._ask("page_count")
-                if free > _FEW and free * 2 > pages:
-                    self._give_back()
+    def tidy(self, *, is_idle: bool) -> bool:
+        """Give some free pages back to the file system; answer whether there is more to do.
 
-    def tidy(self) -> bool:
-        """Give some free pages back to the file system; answer whether there is more to do."""
+        Beside batches that wait that is done now and then, where most of the file is free.
+        """
+        if not is_idle and self._batches % _BUSY:
+            return False
         try:
             free, pages = self._ask("freelist_count"), self._ask("page_count")
-            if free > _FEW and free * 4 > pages:
+            if free > _FEW and free * (4 if is_idle else 2) > pages:
                 self._give_back()
                 return True
-            if self._gave_back:  # only a checkpoint makes the file shorter
+            if is_idle and self._gave_back:  # only a checkpoint makes the file shorter
                 self._gave_back = not self._shorten()
         except sqlite3.Error:
             return False
@@ -207,10 +206,10 @@ def open_file(path: Path) -> sqlite3.Connection:
     _hide(path)
     connection = sqlite3.connect(path, isolation_level=None)
     try:
+        for pragma in LAYOUT:
+            connection.execute(pragma)
         for pragma in (
             "busy_timeout = 5000",
-            f"page_size = {_PAGE}",
-            "auto_vacuum = INCREMENTAL",
             "journal_mode = WAL",
             "synchronous = FULL",
             "fullfsync = ON",

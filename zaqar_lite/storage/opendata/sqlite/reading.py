@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 from zlib import crc32
 
 from zaqar_lite.domain.errors import Unavailable
@@ -145,24 +145,18 @@ class _Part(NamedTuple):
     start: bytes
     end: bytes
 
-    def statement(self, *, backward: bool = False) -> str:
+    def statement(self) -> str:
         name = "kv" if self.table is None else self.table.name
-        order = "DESC" if backward else "ASC"
-        return (
-            f"SELECT k, v, c FROM {name} "  # noqa: S608 - a name of ours
-            f"WHERE k >= ? AND k < ? ORDER BY k {order} LIMIT ?"
-        )
+        return f"SELECT k, v, c FROM {name} WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"  # noqa: S608 - a name of ours
 
     def bounds(self) -> tuple[bytes | int, bytes | int]:
         if self.table is None:
             return self.start, self.end
         return _first_number(self.table, self.start), _first_number(self.table, self.end)
 
-    def key(self, place: object) -> bytes | None:
-        """The key of a row; None where a flipped bit has made something else of it."""
-        if self.table is None:
-            return place if isinstance(place, bytes) else None
-        return self.table.key(place) if isinstance(place, int) and place >= 0 else None
+    def row(self, place: bytes | int, value: object, checksum: object) -> Row:
+        key = place if isinstance(place, bytes) else cast(Table, self.table).key(max(0, place))
+        return key, _checked(key, value, checksum)
 
 
 def _first_number(table: Table, key: bytes) -> int:
@@ -193,40 +187,28 @@ def _part(start: bytes, end: bytes) -> _Part | None:
 def scan(connection: sqlite3.Connection, start: bytes, end: bytes) -> Chunk:
     """Read the first rows of a range, CHUNK at most, up to what can't be read.
 
-    A flipped bit in a key leaves its row out of order, and SQLite passes over what it hides: so
-    where nothing is left, the other end must agree. Raises Unavailable: only the reading failed.
+    A flipped bit in a number leaves its row out of order, and to go on behind it would pass over
+    others. Raises Unavailable: only the reading failed.
     """
     part = _part(max(start, FIRST), end)
     if part is None:
         return Chunk([], None)
-    found: list[tuple[object, ...]] = []
-    low, high = part.bounds()
+    found: list[tuple[Any, object, object]] = []
+    why = None
     try:
-        connection.execute("BEGIN")  # one state of the store for both ends
-        try:
-            found.extend(connection.execute(part.statement(), (low, high, CHUNK)))
-            backward = part.statement(backward=True)
-            last = connection.execute(backward, (low, high, 1)).fetchall()
-        finally:
-            connection.execute("COMMIT")
+        found.extend(connection.execute(part.statement(), (*part.bounds(), CHUNK)))
     except sqlite3.Error as exc:
-        return Chunk(_in_order(part, found), None, _why(exc))
-    rows, is_last = _in_order(part, found), len(found) < CHUNK
-    if len(rows) < len(found) or (is_last and found[-1:] != last):
-        return Chunk(rows, None, _DISORDER)
-    if is_last:
-        return Chunk(rows, part.end if part.end < end else None)
-    while rows and isinstance(rows[-1][1], Damage):
-        rows.pop()  # its key may be damaged: the next chunk has it
-    return Chunk(rows, rows[-1][0] + b"\x00") if rows else Chunk(rows, None, _DISORDER)
-
-
-def _in_order(part: _Part, found: Sequence[tuple[object, ...]]) -> list[Row]:
-    """The rows up to the first that is out of order."""
-    rows: list[Row] = []
-    for place, value, checksum in found:
-        key = part.key(place)
-        if key is None or (rows and key <= rows[-1][0]):
-            break
-        rows.append((key, _checked(key, value, checksum)))
-    return rows
+        why = _why(exc)
+    ordered = 1 + next((n for n, (a, b) in enumerate(pairwise(found)) if a[0] >= b[0]), len(found))
+    rows = [part.row(*one) for one in found[:ordered]]
+    if ordered < len(found):
+        why = _DISORDER
+    elif why is None and len(found) == CHUNK:
+        while rows and isinstance(rows[-1][1], Damage):
+            rows.pop()  # its number may be damaged
+        if len(rows) > 1:  # the last is the next chunk's first, to be compared with what follows
+            return Chunk(rows[:-1], rows[-1][0])
+        why = _DISORDER
+    if why is not None:
+        return Chunk(rows, None, why)
+    return Chunk(rows, part.end if part.end < end else None)

@@ -81,9 +81,9 @@ def _serve(wire: BinaryIO, database: "Database") -> bool:
         _answer(exc)
     else:
         _answer(None)
-    database.tidy_a_little()
+    database.tidy(is_idle=False)
     while not select.select([wire], (), (), _IDLE)[0]:
-        if not database.tidy():
+        if not database.tidy(is_idle=True):
             break
     return True
 
