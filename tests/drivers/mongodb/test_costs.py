@@ -25,6 +25,8 @@ from tests.services import MongoServer
 from zaqar_lite.domain.errors import LimitReached
 from zaqar_lite.domain.models import Claimed, DelayMode, QueueRef, Retries
 from zaqar_lite.domain.settlements import Outcome
+from zaqar_lite.service.metrics import census
+from zaqar_lite.service.metrics.board import Board
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb import claiming, posting, readiness
 from zaqar_lite.storage.mongodb.indexes import MESSAGES
@@ -58,6 +60,27 @@ async def test_a_post_of_any_size_takes_three_commands(
             "insert",
             "commitTransaction",
         ]
+
+
+async def test_a_count_of_all_queues_takes_five_commands_each_and_a_scrape_none(
+    stores: Stores, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(census, "_SHARE", 0)  # it need not rest here
+    for number in range(30):
+        queue = QueueUnderTest(stores, QueueRef("project", f"q-{number}"))
+        await queue.post(*map(str, range(number % 3 + 1)))
+    counting = census.Census(stores.messages, stores.management, Board(None), interval=3_600)
+    commands.clear()
+    for _ in range(1_500):
+        found = await counting.latest()
+        if "totals" in found:
+            break
+        await asyncio.sleep(0.02)
+    assert found["totals"] == [60, 0, 0]
+    assert len(commands.take()) <= 5 * 30 + 5
+    await counting.latest()
+    assert commands.take() == []
+    await counting.stop()
 
 
 @pytest.mark.parametrize(("batch_key", "keyed"), [("b", False), (None, True), ("b", True)])

@@ -2,17 +2,22 @@
 
 import asyncio
 import threading
-from contextlib import nullcontext
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.contract.stores import Stores
-from tests.contract.subject import MINUTE, QueueUnderTest, ids, new, texts
+from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new, texts
 from tests.drivers.swift.conftest import OpenSwift, a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
 from zaqar_lite.domain.errors import NotFound, Unavailable
-from zaqar_lite.domain.models import QueueRef
+from zaqar_lite.domain.models import Move, QueueRef
+from zaqar_lite.storage.swift.backend import Backend
+from zaqar_lite.storage.swift.layout import MESSAGES, Listed, State
+from zaqar_lite.storage.swift.objects import UNLOCKED
 
 pytestmark = pytest.mark.anyio
 
@@ -82,6 +87,67 @@ async def test_a_move_that_was_cut_short_is_finished(  # noqa: PLR0917 - fixture
     assert await target.bodies() == ["older"]
 
 
+async def cut_short_on_its_way_back(
+    open_swift: OpenSwift, proxy: FaultyProxy
+) -> tuple[QueueUnderTest, QueueUnderTest, str]:
+    """Two queues, and the id of a letter whose move back to the first was cut short."""
+    source, target, message_id = await exhausted(await open_swift(proxy.url, options=QUICK))
+    await source.claim(dead_letter=target.as_dead_letter_queue(1))
+    proxy.fault("PUT", rf"{place(source)}/m/", times=50, cut="before")
+    with pytest.raises(Unavailable):
+        await target.stores.messages.move(target.ref, [message_id], Move(source.ref, HOUR))
+    proxy.heal()
+    after = await open_swift()
+    return source.at(after), target.at(after), message_id
+
+
+@asynccontextmanager
+async def sweep_that_waits_for(queue: QueueUnderTest) -> AsyncIterator[Backend]:
+    """Hold a queue's lock while a sweep waits for it, and see the sweep end."""
+    backend: Backend = queue.stores.messages._backend  # type: ignore[attr-defined]
+    name = backend.containers.queue(queue.ref)
+    async with asyncio.timeout(15), backend.locks.hold(name):
+        sweep = asyncio.create_task(queue.sweep())
+        while not backend.locks._locks[name]._waiters:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
+        yield backend
+    await sweep
+
+
+async def test_a_move_back_that_was_cut_short_takes_the_locks_in_the_order_of_claims(
+    open_swift: OpenSwift, proxy: FaultyProxy
+) -> None:
+    """Of the queue that has dead letters first, or a claim there and the sweep would wait."""
+    source, target, message_id = await cut_short_on_its_way_back(open_swift, proxy)
+    async with sweep_that_waits_for(source), asyncio.timeout(5):
+        assert texts((await target.claim()).messages) == ["older"]
+    assert await source.bodies() == ["letter"]
+    assert ids((await source.claim()).messages) == [message_id]
+    assert message_id not in ids(await target.get(message_id))
+
+
+async def test_a_move_back_is_finished_under_the_lock_of_where_it_goes_by_then(
+    open_swift: OpenSwift, proxy: FaultyProxy
+) -> None:
+    """Somebody finished it, and began one to a third queue, while the sweep waited for a lock."""
+    source, target, _ = await cut_short_on_its_way_back(open_swift, proxy)
+    third = QueueUnderTest(source.stores, QueueRef(source.ref.project, "third"))
+    await third.post("older")
+    async with sweep_that_waits_for(source) as backend:
+        container = backend.containers.queue(target.ref)
+        (cut,) = [
+            Listed(entry.name, state)
+            for entry in await backend.objects.list(container, prefix=MESSAGES)
+            if (state := State.parse(entry.content_type)).move_back
+        ]
+        other = replace(cut.state, leaving=backend.containers.queue(third.ref))
+        assert await backend.objects.mark_message(container, cut.name, other, UNLOCKED)
+    assert [await each.bodies() for each in (source, third)] == [[], ["older"]]
+    later = await open_swift()  # this one rests: it found nothing to do
+    await target.at(later).sweep()
+    assert await third.at(later).bodies() == ["older", "letter"]
+
+
 KEYED = [
     pytest.param("PUT", "/l/tail", "after", 0, id="when-the-intent-is-there"),
     pytest.param("PUT", "/m/0", "before", 1, id="after-one-message"),
@@ -110,6 +176,39 @@ async def test_a_post_with_keys_that_was_cut_short_is_all_or_none(  # noqa: PLR0
     again = await queue.post_all(batch, batch_key="batch")
     assert [answer.id for answer in again] == retried
     assert all(answer.duplicate for answer in again)
+
+
+@pytest.mark.parametrize(
+    ("where", "cut", "skip"),
+    [
+        pytest.param("/i/", "before", 0, id="before-any-can-be-found"),
+        pytest.param("/m/0", "before", 1, id="when-one-of-two-is-there"),
+        pytest.param("/m/0", "after", 1, id="when-both-are-there"),
+        pytest.param("/k/a", "before", 0, id="before-the-number-is-known"),
+        pytest.param("/k/a", "after", 0, id="when-the-number-is-known"),
+    ],
+)
+async def test_taking_in_that_was_cut_short_is_all_or_none(
+    open_swift: OpenSwift, proxy: FaultyProxy, where: str, cut: str, skip: int
+) -> None:
+    """The drain that comes again with the same number brings each message once."""
+    crashed = await open_swift(proxy.url, options=QUICK)
+    queue, other = a_queue(crashed), a_queue(crashed, "other")
+    await queue.post("older")
+    await other.post("a", "b")
+    messages = await other.listed()
+    proxy.fault("PUT", where, times=50, skip=skip, cut=cut)
+    proxy.fault("DELETE", ".", times=50, cut="before")
+    with pytest.raises(Unavailable):
+        await crashed.messages.adopt(queue.ref, messages, source="pool", number=1)
+    proxy.heal()
+    healthy = await open_swift()
+    queue = queue.at(healthy)
+    for _ in range(2):
+        await healthy.messages.adopt(queue.ref, messages, source="pool", number=1)
+    assert await queue.bodies() == ["older", "a", "b"]
+    claimed = (await queue.claim()).messages
+    assert [one.id for one in claimed[1:]] == [one.id for one in messages]
 
 
 async def test_nothing_of_a_post_that_was_cut_short_is_claimed(

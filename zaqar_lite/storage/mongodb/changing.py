@@ -6,7 +6,7 @@ from bson import Int64
 from bson.datetime_ms import DatetimeMS
 from pymongo import ReturnDocument
 
-from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
+from zaqar_lite.domain.errors import Conflict, DueChanged, Invalid, NotFound
 from zaqar_lite.domain.ids import is_message_id
 from zaqar_lite.domain.models import Edit, Message, QueueRef, Refusal, RefusalReason
 from zaqar_lite.storage.mongodb.connection import Connection
@@ -48,6 +48,9 @@ class Changing:
                 break
             live = {"_id": message_id, **state.live}
             guard: Document = {**live, "s": DELAYED, "w": {"$gt": state.date}}
+            if edit.if_due is not None:
+                second = edit.if_due // 1000 * 1000
+                guard["w"] |= {"$gte": DatetimeMS(second), "$lt": DatetimeMS(second + 1000)}
             changes: Document = {} if edit.body is None else {"b": edit.body}
             due = None if delay_ms is None else DatetimeMS(state.now + delay_ms)
             end = None if ttl_ms is None else DatetimeMS(state.now + ttl_ms)
@@ -63,7 +66,7 @@ class Changing:
             if due is not None and end is None:
                 guard["e"] = {"$gt": state.date, "$gte": due}
             elif end is not None and due is None:
-                guard["w"] = {"$gt": state.date, "$lte": end}
+                guard["w"] |= {"$lte": end}
             is_possible = due is None or end is None or due <= end
             edited = is_possible and await messages.find_one_and_update(
                 guard, update, return_document=ReturnDocument.AFTER
@@ -76,12 +79,7 @@ class Changing:
                 break
             if found["s"] != DELAYED or found["w"] <= state.date:
                 raise Conflict(f"Message {message_id} is not delayed (any more).")
-            early = int(due or found["w"]) - int(end or found["e"])
-            if early > 0:
-                raise Invalid(
-                    f"Message {message_id} would expire {early} ms before its delay is over: "
-                    "give a longer ttl or a shorter delay."
-                )
+            _refuse(edit, int(found["w"]), int(due or found["w"]) - int(end or found["e"]))
         raise NotFound(f"Message {message_id} does not exist.")
 
     async def delete(
@@ -127,6 +125,22 @@ class Changing:
                 break
             # Somebody deleted, claimed or freed one in between: look again at what is left.
         return refused
+
+
+def _refuse(edit: Edit, due: int, early: int) -> None:
+    """Refuse an edit of a message that is `due`, and would expire `early` ms before its delay ends.
+
+    Raises:
+        DueChanged: it is due at another instant than its editor has seen.
+        Invalid: it would expire before its delay is over.
+    """
+    if edit.is_stale(due):
+        raise DueChanged(edit.message_id)
+    if early > 0:
+        raise Invalid(
+            f"Message {edit.message_id} would expire {early} ms before its delay is over: give a "
+            "longer ttl or a shorter delay."
+        )
 
 
 def _refusal(document: Document, claim_ids: Collection[str], now: int) -> RefusalReason | None:

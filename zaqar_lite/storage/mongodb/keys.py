@@ -112,13 +112,18 @@ class Keys:
             {"_id": {"$in": list(names)}, "q": state.key, "$or": is_over}, session=session
         )
 
+    async def has_any(self, state: QueueState) -> bool:
+        """Whether a queue has a live key."""
+        live = _live(state)
+        return await self._connection.keys.find_one(live, {"e": 1}, hint="live") is not None
+
     async def count(self, state: QueueState) -> tuple[int, int]:
         """Count the live keys of a queue; tell when the oldest of them ends."""
-        live: Document = {
-            "q": state.key,
-            "g": Int64(state.generation),
-            "e": {"$gt": state.date},
-        }
+        live = _live(state)
         count = await self._connection.keys.count_documents(live, hint="live")
         oldest = await self._connection.keys.find_one(live, {"e": 1}, sort=[("e", 1)], hint="live")
         return count, state.now if oldest is None else int(oldest["e"])
+
+
+def _live(state: QueueState) -> Document:
+    return {"q": state.key, "g": Int64(state.generation), "e": {"$gt": state.date}}

@@ -17,15 +17,17 @@ from zaqar_lite.domain.models import (
     QueueRef,
     Refusal,
     Retries,
+    RetriesOf,
     Selection,
     Stats,
     StoreOptions,
     Swept,
     Take,
+    no_retries,
 )
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
-from zaqar_lite.storage.base import Listener, MessageStore, RetriesOf, no_retries
+from zaqar_lite.storage.base import Listener, MessageStore
 from zaqar_lite.storage.mongodb import clearing
 from zaqar_lite.storage.mongodb.changing import Changing
 from zaqar_lite.storage.mongodb.claiming import Claiming
@@ -54,8 +56,6 @@ class MongoMessageStore(MessageStore):
             Capability.EXCLUSIVE,
             Capability.DURABLE,
             Capability.SHARED,
-            Capability.SETTLE,
-            Capability.RECORDS,
         }
     )
 
@@ -108,6 +108,16 @@ class MongoMessageStore(MessageStore):
         return await self._posting.post(
             queue, messages, client_id=client_id, batch_key=batch_key, version=version
         )
+
+    async def recall(
+        self, queue: QueueRef, messages: Collection[str], batch: str | None = None
+    ) -> Recalled:
+        """Tell what is remembered of keys; see the seam."""
+        return await self._posting.recall(queue, messages, batch)
+
+    async def remembers(self, queue: QueueRef) -> bool:
+        """Whether a key is remembered; see the seam."""
+        return await self._posting.remembers(queue)
 
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """List messages; see the seam."""

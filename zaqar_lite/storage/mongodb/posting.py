@@ -23,14 +23,21 @@ from zaqar_lite.domain.errors import (
 )
 from zaqar_lite.domain.ids import new_message_id
 from zaqar_lite.domain.models import Message, QueueRef, StoreOptions
-from zaqar_lite.domain.posts import Companion, IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.posts import (
+    Companion,
+    IdempotencyKey,
+    NewMessage,
+    Posted,
+    Recalled,
+    Remembered,
+)
 from zaqar_lite.storage.base import MAX_EXAMINED
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.documents import adopted_document, new_document
 from zaqar_lite.storage.mongodb.errors import is_duplicate
 from zaqar_lite.storage.mongodb.gathering import Gathering, Post
 from zaqar_lite.storage.mongodb.indexes import BY_ID
-from zaqar_lite.storage.mongodb.keys import Keys, Known
+from zaqar_lite.storage.mongodb.keys import BATCH, MESSAGE, Keys, Known, key_id
 from zaqar_lite.storage.mongodb.planning import Plan, most_new, names_of
 from zaqar_lite.storage.mongodb.queues import Queues, QueueState, key_of
 from zaqar_lite.storage.mongodb.readiness import Readiness
@@ -98,6 +105,27 @@ class Posting:
             raise Invalid("The message is larger than a MongoDB document may be (16 MiB).")
         post = Post(messages, client_id=client_id, batch_key=batch_key, version=version)
         return await self._gathering.add(ref, post)
+
+    async def recall(self, ref: QueueRef, messages: Collection[str], batch: str | None) -> Recalled:
+        """Tell what is remembered of keys; see the seam."""
+        key, state = key_of(ref), await self._queues.read(ref)
+        if state is None:
+            return Recalled()
+        texts = {key_id(MESSAGE, text, key): text for text in messages}
+        whole = None if batch is None else key_id(BATCH, batch, key)
+        names = [*texts, *(() if whole is None else (whole,))]
+        found = {
+            name: Remembered(known.ids, known.digest or None)
+            for name, known in (await self._keys.look_up(key, names)).items()
+            if known.is_live and known.generation == state.generation
+        }
+        ids = {text: found[name] for name, text in texts.items() if name in found}
+        return Recalled(None if whole is None else found.get(whole), ids)
+
+    async def remembers(self, ref: QueueRef) -> bool:
+        """Whether a key is remembered; see the seam."""
+        state = await self._queues.read(ref)
+        return state is not None and await self._keys.has_any(state)
 
     async def adopt(
         self, ref: QueueRef, messages: Sequence[Message], *, source: str, number: int

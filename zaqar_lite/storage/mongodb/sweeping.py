@@ -9,8 +9,7 @@ from itertools import groupby
 from bson.datetime_ms import DatetimeMS
 from pymongo import UpdateMany
 
-from zaqar_lite.domain.models import QueueRef, Swept
-from zaqar_lite.storage.base import RetriesOf
+from zaqar_lite.domain.models import QueueRef, RetriesOf, Swept
 from zaqar_lite.storage.mongodb.clearing import Clearing
 from zaqar_lite.storage.mongodb.connection import Connection
 from zaqar_lite.storage.mongodb.errors import repeated

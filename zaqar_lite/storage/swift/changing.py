@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
+from zaqar_lite.domain.errors import Conflict, DueChanged, Invalid, NotFound
 from zaqar_lite.domain.ids import is_message_id
 from zaqar_lite.domain.models import Edit, Message, Move, QueueRef, Refusal, RefusalReason
 from zaqar_lite.domain.settlements import Outcome
@@ -229,10 +229,13 @@ def _edited(state: State, edit: Edit, now: int) -> State:
 
     Raises:
         Conflict: it is not delayed any more.
+        DueChanged: it is due at another instant than its editor has seen.
         Invalid: it would expire before its delay is over.
     """
     if state.is_away(now) or not state.is_delayed(now):
         raise Conflict(f"Message {edit.message_id} is not delayed (any more).")
+    if edit.is_stale(state.delay_expires_at):
+        raise DueChanged(edit.message_id)
     if edit.ttl_ms is not None:
         state = replace(state, ttl_ms=edit.ttl_ms, expires_at=now + edit.ttl_ms)
     if edit.delay_ms is not None:

@@ -8,6 +8,9 @@
 So a message is never visible in both queues, and a crash leaves one that somebody finds: the next
 claim or sweep of the source moves a leaving one again, to a new position, and the next claim or
 sweep of the target shows an arriving one whose original is gone.
+
+Two locks are taken in one order: first that of the queue whose letters go to the other. So what was
+on its way back is finished by the sweep alone, which takes the target's lock before the source's.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -198,8 +201,19 @@ class DeadLetters:
         shown = replace(copy.state, arriving="", move_position=0)
         await self._objects.mark_message(target, copy.name, shown, lease)
 
-    async def heal(self, container: str, listed: Sequence[Listed], lease: Lease) -> int:
-        """Finish moves from and to a queue, under its lock; answer how many were left open."""
+    async def heal(
+        self,
+        container: str,
+        listed: Sequence[Listed],
+        lease: Lease,
+        *,
+        target: str = "",
+        held: Lease | None = None,
+    ) -> int:
+        """Finish moves from and to a queue, under its lock; answer how many were left open.
+
+        Where the lock of a `target` is `held`, too, only those to it; else none of those back.
+        """
         self._backend.tails.queue(container).something_may_be_ready()
         count = 0
         for one in listed:
@@ -207,17 +221,21 @@ class DeadLetters:
             if message is None:
                 continue  # the listing is late
             if message.state.leaving:
-                count += await self._move_again(container, message, lease)
+                going = message.state.leaving == target if held else not message.state.move_back
+                if going:
+                    count += await self._move_again(container, message, lease, held)
             elif message.state.arriving:
                 count += await self._arrive(container, message.listed, lease)
         return count
 
-    async def _move_again(self, source: str, letter: Fetched, lease: Lease) -> int:
+    async def _move_again(
+        self, source: str, letter: Fetched, lease: Lease, held: Lease | None
+    ) -> int:
         """Move a leaving message: its copy, if there is one, has not been shown to anybody."""
         state = letter.state
         copy = layout.message_name(state.move_position, letter.listed.id)
         await self._objects.remove(state.leaving, copy, lease)
-        return await self._move(source, state.leaving, [letter], state.move_ttl_ms, lease)
+        return await self._move(source, state.leaving, [letter], state.move_ttl_ms, lease, held)
 
     async def _arrive(self, target: str, copy: Listed, lease: Lease) -> int:
         original = layout.message_name(copy.state.move_position, copy.id)

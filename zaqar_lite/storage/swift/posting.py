@@ -1,6 +1,6 @@
 """Posting: names are given out and written under the queue's lock."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from zaqar_lite.domain.errors import KeyReused, LimitReached, ZaqarLiteError
 from zaqar_lite.domain.ids import new_message_ids
 from zaqar_lite.domain.models import Message, QueueRef
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled, Remembered
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.ending import told_attempts
 from zaqar_lite.storage.swift.layout import Content, Fetched, Listed, State
@@ -65,7 +65,9 @@ class Posting(Reading):
         async def work(lease: Lease) -> Sequence[Posted]:
             tail = await self._tails.load(container, lease)
             tail = await self._backend.check(queue, version, tail)
-            batch, keys = await self._remembered(container, messages, batch_key, tail)
+            texts = [m.idempotency_key.text for m in messages if m.idempotency_key is not None]
+            batch_text = None if batch_key is None else batch_key.text
+            batch, keys = await self._remembered(container, texts, batch_text, tail)
             if batch_key is not None and batch is not None:
                 if _differs(batch, batch_key):
                     raise KeyReused(None)
@@ -84,19 +86,42 @@ class Posting(Reading):
 
         return await self._backend.locked(queue, work)
 
+    async def recall(
+        self, queue: QueueRef, messages: Collection[str], batch: str | None = None
+    ) -> Recalled:
+        """Tell what is remembered of keys; under the lock, so that no post is half there."""
+        container = self._container(queue)
+
+        async def work(lease: Lease) -> Recalled:
+            tail = await self._tails.load(container, lease)
+            whole, keys = await self._remembered(container, messages, batch, tail)
+            known = {text: _recalled(key) for text, key in keys.items()}
+            return Recalled(None if whole is None else _recalled(whole), known)
+
+        return await self._backend.locked(queue, work)
+
+    async def remembers(self, queue: QueueRef) -> bool:
+        """Whether a key is remembered; see the seam."""
+        for kind in ("m", "b"):
+            async for page in self._objects.pages(
+                self._container(queue), prefix=f"{layout.KEYS}{kind}/", first=self._objects.page
+            ):
+                if any(_key_ends(entry) > self._now() for entry in page):
+                    return True
+        return False
+
     async def _remembered(
         self,
         container: str,
-        messages: Sequence[NewMessage],
-        batch_key: IdempotencyKey | None,
+        messages: Collection[str],
+        batch_key: str | None,
         tail: Tail,
     ) -> tuple[Key | None, Mapping[str, Key]]:
         """The batch key of a call and its message keys by text, as far as they are known."""
-        texts = [m.idempotency_key.text for m in messages if m.idempotency_key is not None]
-        texts = list(dict.fromkeys(texts))
+        texts = list(dict.fromkeys(messages))
         names = [layout.key_name("m", text) for text in texts]
         if batch_key is not None:
-            names.append(layout.key_name("b", batch_key.text))
+            names.append(layout.key_name("b", batch_key))
         found = await together(*(self._key(container, name, tail) for name in names))
         batch = found.pop() if batch_key is not None else None
         return batch, {text: key for text, key in zip(texts, found, strict=True) if key is not None}
@@ -324,6 +349,10 @@ def _plan(messages: Sequence[NewMessage], known: Mapping[str, Key]) -> Plan:
             fresh[key.text] = len(places)
         places.append(message)
     return Plan(places, fresh, {text: key.digest for text, key in seen.items()}, known)
+
+
+def _recalled(known: Key) -> Remembered:
+    return Remembered(known.ids, bytes.fromhex(known.digest) if known.digest else None)
 
 
 def _differs(known: Key, key: IdempotencyKey) -> bool:

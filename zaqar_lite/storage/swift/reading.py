@@ -16,6 +16,8 @@ from zaqar_lite.storage.swift.tail import Tail
 MOST_EXAMINED = 10_000
 """Entries that one claim examines, and one look for what is due; the next goes on."""
 NEVER = 1 << 62
+_CENSUS = 100
+"""Containers of a page of the account that are named together."""
 SPARE = 20
 """How many entries beyond the limit the first page of a listing has, for those passed over."""
 
@@ -26,10 +28,7 @@ class Reading(Connected, MessageStore):
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
         shared = {Capability.SHARED} if backend.shared else set()
-        self.capabilities = frozenset(
-            {Capability.EXCLUSIVE, Capability.DURABLE, Capability.RECORDS, Capability.SETTLE}
-            | shared
-        )
+        self.capabilities = frozenset({Capability.EXCLUSIVE, Capability.DURABLE} | shared)
         self.poll_interval_ms = 1_000 if backend.shared else 60_000
         self._objects = backend.objects
         self._tails = backend.tails
@@ -186,6 +185,19 @@ class Reading(Connected, MessageStore):
         if there:
             stats.oldest, stats.newest = there[0].view(now), there[-1].view(now)
         return stats
+
+    async def census(self) -> AsyncIterator[QueueRef]:
+        """Name the queues by the account's listing; each costs a read of its tail, too."""
+        prefix, after = self._backend.containers.queues, ""
+        while True:
+            page = await self._objects.containers(prefix, after=after, limit=_CENSUS)
+            for container in page:
+                project = (await self._tails.look(container)).project
+                if project:
+                    yield QueueRef(project, self._backend.containers.queue_name(container))
+            if len(page) < _CENSUS:
+                return
+            after = page[-1]
 
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
         """Cut the live messages into ranges; see the seam."""

@@ -1,10 +1,10 @@
 """Sweeping: what X-Delete-At would do later, and what crashes left, a few queues at a time."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import NO_RETRIES, QueueRef, Retries, Swept
-from zaqar_lite.storage.base import RetriesOf, no_retries
+from zaqar_lite.domain.models import NO_RETRIES, QueueRef, Retries, RetriesOf, Swept, no_retries
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend
 from zaqar_lite.storage.swift.holding import Holding, is_held
@@ -91,6 +91,7 @@ class Sweeping(Holding):
         await together(*(self._objects.remove(container, name, UNLOCKED) for name in buried))
         over = [e for e in entries if e.name not in buried and _is_over(e, tail, now)]
         cut = [one for one in messages if one.is_cut]
+        moved_back = await self._finish_returns(container, cut)
         lapsed = [name for name in lapsed if tail.project and name not in buried]
         self._note_claims(entries, messages, now)
         ended = self._unheld if whole else []
@@ -117,12 +118,32 @@ class Sweeping(Holding):
             return met._replace(expired=sum(gone), moved=met.moved + moved, deleted=deleted)
 
         last = "" if whole else names[-1]
+        done = Swept(moved=moved_back, deleted=len(buried))
         if not (over or cut or lapsed or ended or left or tail.opened):
-            return Swept(deleted=len(buried)), last
+            return done, last
         try:
-            return await self._backend.locks.run(container, work), last
+            swept = await self._backend.locks.run(container, work)
         except Unavailable:
-            return Swept(deleted=len(buried)), last  # a busy queue is swept the next time round
+            return done, last  # a busy queue is swept the next time round
+        return swept._replace(moved=swept.moved + moved_back), last
+
+    async def _finish_returns(self, container: str, cut: Sequence[Listed]) -> int:
+        """Finish moves back to other queues, whose locks come before this one's; how many."""
+        moved = 0
+        for target in {one.state.leaving for one in cut if one.state.move_back}:
+            some = [one for one in cut if one.state.leaving == target and one.state.move_back]
+
+            async def work(held: Lease, target: str = target, some: Sequence[Listed] = some) -> int:
+                async def both(lease: Lease) -> int:
+                    return await self._dead_letters.heal(
+                        container, some, lease, target=target, held=held
+                    )
+
+                return await self._backend.locks.run(container, both)
+
+            with suppress(Unavailable):  # a busy queue is swept the next time round
+                moved += await self._backend.locks.run(target, work)
+        return moved
 
     async def _end_lapsed(
         self, container: str, names: Sequence[str], retries: Retries, lease: Lease
