@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from zaqar_lite.domain.errors import Unavailable, Unsupported
+from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.service.background import Background
 
 pytestmark = pytest.mark.anyio
@@ -63,13 +63,3 @@ async def test_a_wake_at_the_moment_of_a_stop_does_not_keep_it_alive() -> None:
         background.wake()
         await asyncio.sleep(0)
         await background.stop()
-
-
-async def test_a_store_that_lacks_what_it_needs_ends_it() -> None:
-    work = Work(Unsupported("no records"))
-    background = Background("the work", work.step, rest=0)
-    background.start()
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert work.steps == 1
-    await background.stop()

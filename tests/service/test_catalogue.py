@@ -3,10 +3,14 @@
 import pytest
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import QueueRef, StoreOptions
+from zaqar_lite.domain.errors import ConfigurationError, Invalid
+from zaqar_lite.domain.models import Capability, QueueRef, Record, StoreOptions
 from zaqar_lite.service.pooling.catalogue import LEFT_MS, Catalogue
-from zaqar_lite.service.pooling.registry import Registry
+from zaqar_lite.service.pooling.pool import Pool
+from zaqar_lite.service.pooling.registry import Kind, Registry
 from zaqar_lite.storage.memory import create
+from zaqar_lite.storage.memory.management import MemoryManagementStore
+from zaqar_lite.storage.memory.state import State
 
 pytestmark = pytest.mark.anyio
 
@@ -14,7 +18,7 @@ pytestmark = pytest.mark.anyio
 async def test_queues_that_come_and_go_keep_no_other_from_being_forgotten() -> None:
     clock = Clock()
     _, management = create("memory://", clock=clock, options=StoreOptions())
-    catalogue = Catalogue(management, Registry(management, lambda _: "memory"), clock)
+    catalogue = Catalogue(management, Registry(management, lambda _: Kind("memory")), clock)
 
     async def made_and_deleted(name: str) -> None:
         await catalogue.put(QueueRef("p", name), "pool")
@@ -27,3 +31,60 @@ async def test_queues_that_come_and_go_keep_no_other_from_being_forgotten() -> N
     assert sum([await catalogue.tidy() for _ in range(6)]) == 1
     clock.advance(LEFT_MS + 1)
     assert sum([await catalogue.tidy() for _ in range(6)]) == 100
+
+
+class Counting(MemoryManagementStore):
+    """Counts the records that are read one by one."""
+
+    read = 0
+
+    async def get_record(self, kind: str, project: str, name: str) -> Record | None:
+        self.read += 1
+        return await super().get_record(kind, project, name)
+
+
+async def test_a_filter_looks_at_each_queue_of_its_project_once_at_most() -> None:
+    clock = Clock()
+    management = Counting(State(), clock)
+    registry = Registry(management, lambda _: Kind("memory", {Capability.FAN_OUT}))
+    catalogue = Catalogue(management, registry, clock)
+    await registry.put_pool(Pool("one", "memory://one", 1))
+    for number in range(50):
+        queue = QueueRef("p", f"queue-{number:02}")
+        await catalogue.put(queue, "one")
+        await management.create_queue(queue, {}, max_queues=100)
+    new, metadata = QueueRef("p", "filtered"), {"_filter": "a = 1"}
+    management.read = 0
+    await catalogue.check(new, metadata)
+    assert (await catalogue.decide(new, metadata)).pool == "one"
+    assert management.read < 60
+    await catalogue.put(QueueRef("p", "queue-01"), "two")
+    management.read = 0
+    with pytest.raises(Invalid):
+        await catalogue.check(new, metadata)
+    assert management.read < 5
+
+
+async def test_a_pool_that_can_not_be_made_can_do_nothing_and_is_made_once_else() -> None:
+    _, management = create("memory://", clock=Clock(), options=StoreOptions())
+    asked: list[str] = []
+    broken: set[str] = set()
+
+    def check(pool: Pool | None) -> Kind:
+        assert pool is not None
+        asked.append(pool.name)
+        if pool.name in broken:
+            raise ConfigurationError("its library is not installed")
+        return Kind("memory", {Capability.FAN_OUT})
+
+    registry = Registry(management, check)
+    for name in ("lacks", "has"):
+        await registry.put_pool(Pool(name, f"memory://{name}", 1))
+    broken.add("lacks")
+    for _ in range(3):
+        assert await registry.missing("lacks", {"_priority": "1"}) == "_priority"
+        assert await registry.missing("has", {"_priority": "1"}) is None
+    assert asked.count("has") == 2
+    await registry.put_pool(Pool("has", "memory://other", 1))
+    assert await registry.missing("has", {"_priority": "1"}) is None
+    assert asked.count("has") == 4

@@ -7,12 +7,11 @@ import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.domain.models import QueueRef, StoreOptions, Swept
+from zaqar_lite.domain.models import QueueRef, RetriesOf, StoreOptions, Swept, no_retries
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service.janitor import Janitor
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.storage.base import RetriesOf, no_retries
 from zaqar_lite.storage.memory.management import MemoryManagementStore
 from zaqar_lite.storage.memory.messages import MemoryMessageStore
 from zaqar_lite.storage.memory.state import State

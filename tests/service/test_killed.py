@@ -9,6 +9,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,9 +22,9 @@ from tests.server import ServerProcess
 from tests.services import start_redis
 
 IS_LONG = "ZAQAR_TEST_ALL" in os.environ
-LETTERS, KILLS, HOURS = (20_000, 5, 240) if IS_LONG else (1_500, 2, 4)
+LETTERS, KILLS, HOURS = (20_000, 5, 4) if IS_LONG else (1_500, 2, 4)
 HEADERS = {"Client-ID": str(uuid4()), "X-Project-ID": f"killed-{uuid4().hex[:8]}"}
-HOUR = 3_600
+HOUR, DAY = 3_600, 86_400
 
 
 class Servers:
@@ -32,7 +33,11 @@ class Servers:
     def __init__(self, store: str, count: int, directory: Path) -> None:
         self._offset_file = directory / "clock"
         self._offset = 0
-        env = {"ZAQAR_LITE_CLOCK_OFFSET_FILE": str(self._offset_file)}
+        env = {
+            "ZAQAR_LITE_CLOCK_OFFSET_FILE": str(self._offset_file),
+            # The clock may move on by hours while a server starts again.
+            "ZAQAR_LITE_IDEMPOTENCY_WINDOW": str(DAY),
+        }
         self._servers = [ServerProcess(store, env=env) for _ in range(count)]
         for server in self._servers:
             server.start()
@@ -43,12 +48,16 @@ class Servers:
         written.write_text(str(self._offset))
         written.rename(self._offset_file)
 
-    def kill_one(self) -> None:
-        """Kill a server and start it again; who held a job is not waited for."""
+    def kill_one(self, away: int = 11) -> None:
+        """Kill a server and start it again after some seconds, which are not waited for."""
         server = random.choice(self._servers)
         server.kill()
+        self.advance(away)
         server.start()
-        self.advance(11)
+
+    def now(self) -> float:
+        """What time it is for the servers, in seconds since 1970."""
+        return time.time() + self._offset / 1000
 
     def call(self, method: str, path: str, document: Any = None) -> httpx.Response:
         url = self._servers[0].url + path
@@ -117,7 +126,11 @@ def test_each_letter_is_moved_once_whoever_dies(servers: Servers) -> None:
         wait_for(lambda: job()["done"] >= LETTERS * number // (KILLS + 2))  # noqa: B023
         servers.kill_one()
     wait_for(lambda: job()["state"] != "running")
-    assert job()["state"] == "completed"
+    ended = job()
+    assert ended["state"] == "completed"
+    # What a step did that ended with its process is counted too.
+    assert (ended["done"], ended["selected"], ended["examined"]) == (LETTERS, LETTERS, LETTERS)
+    assert (ended["targets"], ended["refused"]) == ({f"{letters}-back": LETTERS}, {})
     assert servers.listed(f"{letters}-back") == Counter(ids)
     assert servers.listed(letters) == Counter()
 
@@ -127,7 +140,7 @@ def test_each_letter_is_moved_once_whoever_dies(servers: Servers) -> None:
 def test_letters_with_attempts_go_back_once_and_are_counted(driver: str) -> None:
     with measure_redrive.stores(driver) as (uri, count):
         ids = asyncio.run(measure_redrive.prepare(uri, 100_000))
-        done = measure_redrive.run(uri, ids, servers=count, kills=5, alone=1)
+        done = measure_redrive.run(uri, ids, servers=count, kills=5)
     assert done.kills == 5
 
 
@@ -156,3 +169,41 @@ def test_each_hour_has_one_message_whoever_dies(servers: Servers) -> None:
     assert fired() == HOURS
     assert set(servers.listed(name).values()) == {1}
     assert len(servers.listed(name)) == HOURS
+
+
+@pytest.mark.skipif(not IS_LONG, reason="takes minutes: tests/run --all")
+def test_ten_days_in_a_minute_have_each_instant_once(servers: Servers) -> None:
+    made = uuid4().hex[:8]
+    plans = {
+        "every": ({"every": "1h"}, HOUR),
+        "cron": ({"cron": "*/30 * * * *"}, HOUR // 2),
+        "daily": ({"cron": "0 9 * * *", "time_zone": "Asia/Kolkata"}, DAY),
+    }
+    always = {"body": 1, "ttl": 1_209_600, "missed": "all", "catch_up": "1d"}
+    first: dict[str, float] = {}
+
+    def shown(name: str) -> tuple[float, dict[str, int]]:
+        """When a schedule fires next, and what it has counted."""
+        schedule = servers.call("GET", f"/v2/schedules/{name}-{made}").json()
+        return datetime.fromisoformat(schedule["next"][0]).timestamp(), schedule["counts"]
+
+    for name, (plan, _) in plans.items():
+        document = {**always, **plan, "queue": f"{name}-{made}"}
+        answer = servers.call("PUT", f"/v2/schedules/{name}-{made}", document)
+        assert answer.status_code == 201, answer.text
+        first[name], _ = shown(name)
+    kills = set(random.sample(range(1_400), 20))
+    for step in range(1_440):  # of ten minutes
+        servers.advance(DAY // 144)
+        time.sleep(0.04)
+        if step in kills:
+            servers.kill_one(away=random.randrange(6 * HOUR))
+    end = servers.now()
+    for name, (_, period) in plans.items():
+        wait_for(lambda: shown(name)[0] > end)  # noqa: B023
+        after, counts = shown(name)
+        passed = round((after - first[name]) / period)
+        assert passed >= 10 * DAY // period
+        assert counts == {**dict.fromkeys(counts, 0), "fired": passed}
+        listed = servers.listed(f"{name}-{made}")
+        assert (len(listed), set(listed.values())) == (passed, {1})

@@ -83,7 +83,7 @@ async def place() -> Place:
         messages,
         queues,
         policies,
-        Router(messages, management, limits),
+        Router(management, limits),
         Notes(policies, clock),
         limits=limits,
         clock=clock,

@@ -17,7 +17,7 @@ from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.routing import Router
 from zaqar_lite.service.topics import Admitted, Topics
-from zaqar_lite.service.turns import STEP, Turns
+from zaqar_lite.service.turns import STEP, Pace, Turns
 from zaqar_lite.storage.memory import create
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ def service() -> Messages:
     limits = Limits()
     policies = Policies(management, limits, checked=True)
     queues = Queues(management, messages, policies, limits)
-    router = Router(messages, management, limits)
+    router = Router(management, limits)
     notes = Notes(policies, clock)
     return Messages(messages, queues, policies, router, notes, limits=limits, clock=clock)
 
@@ -121,3 +121,25 @@ async def test_what_came_during_a_step_is_answered_before_the_next() -> None:
 
     await asyncio.gather(work(), work())
     assert seen == ["step", "answered"] * 4
+
+
+async def test_a_job_is_large_alone_and_small_beside_others() -> None:
+    asked = 0
+    pace = Pace(lambda: asked, 0.0)
+    sizes = []
+    for step in range(8):
+        sizes.append(pace.most(step / 10))
+        assert pace.rest(0.1) == 0
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == STEP
+    asked += 4  # a few requests in a second are nobody in a hurry
+    assert pace.most(0.9) == STEP
+    asked += 4
+    assert pace.most(1.0) < 50
+    assert pace.rest(0.1) >= 0.2
+    assert pace.most(2.9) < 50
+    assert (pace.most(3.1), pace.rest(0.1)) == (STEP, 0)
+    pace.heed(4.0)
+    assert pace.most(5.0) < 50
+    assert pace.rest(2.0) > 0
+    assert pace.most(7.0) == STEP // 2, "a step took so long that the next one is smaller"

@@ -8,7 +8,7 @@ import pytest
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import TooMany
-from zaqar_lite.domain.models import DelayMode, QueueRef, StoreOptions, Take
+from zaqar_lite.domain.models import DelayMode, QueueRef, Selection, StoreOptions, Take
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.storage.base import MessageStore
@@ -141,3 +141,32 @@ async def test_what_is_due_and_not_to_be_had_is_asked_for_less_and_less_often() 
     house.messages.next_due = due  # type: ignore[method-assign]
     assert await house.wait(QUEUES[0], seconds=1.5) is None
     assert house.asked[QUEUES[0]] <= 12, "50 a second before"
+
+
+async def test_a_reader_that_sees_late_what_a_sweep_made_ready_is_woken_again() -> None:
+    """A stream of events tells what is due a millisecond later than the store has it ready."""
+    house, queue = House(), QUEUES[0]
+
+    async def ask() -> bool | None:
+        page = await house.messages.list_messages(queue, Selection(limit=9, include_delayed=True))
+        (message,) = page.messages
+        return (message.delay_expires_at or 0) < message.now or None
+
+    async def sweep() -> None:
+        while True:
+            await house.messages.sweep(100)
+            await asyncio.sleep(0)
+
+    sweeping = asyncio.create_task(sweep())
+    loop, seconds = asyncio.get_running_loop(), []
+    for _ in range(12):
+        begun = loop.time()
+        new = [NewMessage(b"1", 3_600_000, delay_ms=25)]
+        await house.messages.post(queue, new, client_id="p", version=None)
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        assert await house.waiting.until_found(queue, 60, ask, gone=gone, reads=True)
+        seconds.append(loop.time() - begun)
+        await house.messages.purge(queue)
+    sweeping.cancel()
+    assert max(seconds) < 30, "it was not the last look, at the end of the wait"
+    house.waiting.close()

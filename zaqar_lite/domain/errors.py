@@ -50,6 +50,14 @@ class Conflict(ZaqarLiteError):
     """It exists, in a state that excludes the request."""
 
 
+class DueChanged(Conflict):
+    """A delayed message is not due when its editor believes; nothing was changed."""
+
+    def __init__(self, *message_ids: str) -> None:
+        named = f"Message {message_ids[0]} is" if len(message_ids) == 1 else "The messages are"
+        super().__init__(f"{named} due at another instant by now: read again, and decide anew.")
+
+
 class QueueChanged(Conflict):
     """The queue's record is not at the version that the caller decided by.
 
@@ -98,6 +106,10 @@ class Unavailable(ZaqarLiteError):
         super().__init__(message if detail is None else f"{message} ({detail})")
         self.retry_after = retry_after
         self.shown = message
+
+
+class RecordDamaged(Unavailable):
+    """A sealed record is not what was stored, and no key opens it: it can only be deleted."""
 
 
 class LimitReached(Unavailable):

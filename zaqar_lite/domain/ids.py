@@ -8,11 +8,16 @@ max(last + 1, now in microseconds), so that losing a counter never repeats one.
 
 import os
 import re
+import sys
+from array import array
+from collections.abc import Collection
 from typing import NamedTuple
 
 MAX_POSITION = (1 << 63) - 1
+_MANY = 4
 _MARKER = re.compile(r"[0-9a-f]{16}")
 _MESSAGE_ID = re.compile(r"[0-9a-f]{32}")
+_MESSAGE_IDS = re.compile(r"(?:[0-9a-f]{32},)*")
 
 
 class Marker(NamedTuple):
@@ -34,8 +39,13 @@ def new_message_id(position: int) -> str:
 
 def new_message_ids(first: int, count: int) -> list[str]:
     """Make the ids of `count` messages that are posted at positions in a row."""
-    randomness = os.urandom(8 * count).hex()
-    return [f"{first + n:016x}{randomness[16 * n : 16 * n + 16]}" for n in range(count)]
+    if count < _MANY:
+        return [new_message_id(first + n) for n in range(count)]
+    positions, ids = array("Q", range(first, first + count)), array("Q", bytes(16 * count))
+    if sys.byteorder == "little":
+        positions.byteswap()
+    ids[::2], ids[1::2] = positions, array("Q", os.urandom(8 * count))
+    return ids.tobytes().hex(" ", 16).split(" ")
 
 
 def new_claim_id() -> str:
@@ -60,6 +70,12 @@ def parse_marker(text: str) -> Marker | None:
 def is_message_id(text: str) -> bool:
     """Tell whether `text` has the form of a message id."""
     return _MESSAGE_ID.fullmatch(text) is not None
+
+
+def are_message_ids(texts: Collection[str]) -> bool:
+    """Tell whether all of them have the form of message ids; quicker than one after the other."""
+    joined = "".join([f"{text}," for text in texts])  # as long as this only if none has a comma
+    return len(joined) == 33 * len(texts) and _MESSAGE_IDS.fullmatch(joined) is not None
 
 
 def is_claim_id(text: str) -> bool:

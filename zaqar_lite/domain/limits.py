@@ -11,6 +11,8 @@ MAX_PROJECT_ID = 256
 MAX_IDEMPOTENCY_KEY = 128
 """Bytes in UTF-8."""
 MAX_BODY_DEPTH = 512
+MAX_DOCUMENT_DEPTH = 200
+"""Of what is read into objects and written again, where 254 is the most; bodies stay as text."""
 INT64_MIN = -(1 << 63)
 INT64_MAX = (1 << 63) - 1
 

@@ -4,7 +4,7 @@ Durations and instants are integer milliseconds (instants since 1970); names end
 duration and in `_at` for an instant. Bodies are the posted JSON, byte for byte.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -53,8 +53,6 @@ class Capability(Enum):
     SHARED        several server processes may use the store at once (`--workers` above 1).
     FAN_OUT       filters, priorities and copies of one payload in several queues.
     HISTORY       done and failed messages are kept for their retention.
-    SETTLE        single messages of a claim are settled, attempts kept, lapses counted as failures.
-    RECORDS       the management store keeps records of any kind.
     """
 
     ATOMIC_BATCH = "atomic_batch"
@@ -63,8 +61,6 @@ class Capability(Enum):
     SHARED = "shared"
     FAN_OUT = "fan_out"
     HISTORY = "history"
-    SETTLE = "settle"
-    RECORDS = "records"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +119,12 @@ class Retries(NamedTuple):
 
 
 NO_RETRIES = Retries()
+RetriesOf = Callable[[QueueRef], Awaitable[Retries]]
+
+
+async def no_retries(_: QueueRef) -> Retries:
+    """Answer that a queue has no limits and no back-off."""
+    return NO_RETRIES
 
 
 class Take(NamedTuple):
@@ -163,13 +165,21 @@ class Selection(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """A change of a delayed message; the durations count from now, what is None stays."""
+    """A change of a delayed message; the durations count from now, what is None stays.
+
+    With `if_due` it is made only where the message is due in the second of this instant.
+    """
 
     message_id: str
     body: bytes | None = None
     ttl_ms: int | None = None
     delay_ms: int | None = None
     version: int | None = None
+    if_due: int | None = None
+
+    def is_stale(self, due: int) -> bool:
+        """Whether a message that is due at an instant is not the one that was seen."""
+        return self.if_due is not None and self.if_due // 1000 != due // 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 Durations are milliseconds, instants milliseconds since 1970 (see `models`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRef
@@ -27,6 +27,24 @@ class IdempotencyKey(NamedTuple):
 
     text: str
     digest: bytes
+
+
+class Remembered(NamedTuple):
+    """What a known key was answered with; a key of an earlier version has no digest."""
+
+    ids: Sequence[str]
+    digest: bytes | None
+
+    def matches(self, key: IdempotencyKey) -> bool:
+        """Whether the key came with what it stands for."""
+        return self.digest in {None, key.digest}
+
+
+class Recalled(NamedTuple):
+    """What a queue remembers of the key of a whole post, and of those of messages, by text."""
+
+    batch: Remembered | None = None
+    messages: Mapping[str, Remembered] = {}
 
 
 class Companion(NamedTuple):

@@ -19,6 +19,7 @@ from zaqar_lite.domain.metadata import is_queue_name
 from zaqar_lite.domain.models import MAX_RECORD, QueueRef, Record
 from zaqar_lite.domain.retry_policy import ATTRIBUTE as RETRY_POLICY
 from zaqar_lite.domain.retry_policy import check_policy
+from zaqar_lite.domain.sealed import check_opened
 
 KIND = "subscription"
 SCHEMES = ("http", "https", "mailto", "trust+http", "trust+https")
@@ -134,7 +135,12 @@ class Subscription:
 
     @classmethod
     def decode(cls, record: Record) -> Self:
-        """Read a record."""
+        """Read a record.
+
+        Raises:
+            Unavailable: it is sealed.
+        """
+        check_opened(record.value, "subscription")
         queue, _, identifier = record.name.partition("/")
         value = json.loads(record.value)
         disabled = value["disabled"]

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from zaqar_lite.domain.errors import Unavailable, Unsupported
+from zaqar_lite.domain.errors import Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -14,8 +14,7 @@ class Background:
 
     `step` answers how long to rest before the next one, in seconds. While the store is away, and
     after a bug, which must not end the work for the life of the process, the rest is `rest`
-    seconds. A store that lacks what the step needs ends it: there can be nothing to do.
-    `name` names the work in the log and the task.
+    seconds. `name` names the work in the log and the task.
     """
 
     def __init__(self, name: str, step: Callable[[], Awaitable[float]], *, rest: float) -> None:
@@ -52,8 +51,6 @@ class Background:
                 rest = await self._step()
             except Unavailable as exc:
                 logger.warning("%s put off: %s", self._name, exc)
-            except Unsupported:
-                return
             except Exception:
                 logger.exception("%s failed", self._name)
             if rest <= 0:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Conflict, Invalid, NotFound
+from zaqar_lite.domain.errors import Conflict, DueChanged, Invalid, NotFound
 from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.limits import MIN_MESSAGE_TTL, Limits
 from zaqar_lite.domain.metadata import MAX_REDRIVES, max_redrives
@@ -26,6 +26,8 @@ from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
+DUE_CHANGED = "due_changed"
+"""Why a message is not moved that is due at another instant than whoever asked has seen."""
 _AT_ONCE = 20
 """Edits that are under way at the same time."""
 _REASONS = {Outcome.HELD: "claimed", Outcome.NOT_FOUND: "gone"}
@@ -78,7 +80,8 @@ class Bulk:
         if act is JobAct.CANCEL:
             done, others = await self._cancel(queue, waiting)
         else:
-            done, others = await self._reschedule(act, queue, waiting, plan)
+            wanted = None if order.if_due is None else read_instant(order.if_due)
+            done, others = await self._reschedule(act, queue, waiting, plan, wanted)
         return Tally(done, refused + others)
 
     def plan_moves(self, act: JobAct, found: Sequence[Message], order: Order) -> dict[str, int]:
@@ -93,6 +96,11 @@ class Bulk:
             if one.delay_expires_at is not None
         }
 
+    def where_to(self, found: Sequence[Message], order: Order) -> Counter[str]:
+        """How many letters are to go to which queue; those without a source to none."""
+        targets = (_target(one, order) for one in found)
+        return Counter(target for target in targets if target is not None)
+
     async def _redrive(self, queue: QueueRef, found: Sequence[Message], order: Order) -> Tally:
         """Put letters back; a dry run only tells where to, and which would stay."""
         record = await self._management.get_queue(queue)
@@ -100,8 +108,7 @@ class Bulk:
         refused: Counter[str] = Counter()
         targets: dict[str, list[str]] = {}
         for letter in found:
-            origin = letter.origin
-            target = order.to or (None if origin is None else origin.source)
+            origin, target = letter.origin, _target(letter, order)
             if target is None or target == queue.name:
                 refused["no_source"] += 1
             elif origin is not None and origin.redriven >= most and not order.force:
@@ -152,32 +159,56 @@ class Bulk:
         return len(ids), Counter({"claimed": refused})
 
     async def _reschedule(
-        self, act: JobAct, queue: QueueRef, waiting: Sequence[Message], plan: Mapping[str, int]
+        self,
+        act: JobAct,
+        queue: QueueRef,
+        waiting: Sequence[Message],
+        plan: Mapping[str, int],
+        if_due: int | None,
     ) -> tuple[int, Counter[str]]:
         reasons: Counter[str] = Counter()
         for first in range(0, len(waiting), _AT_ONCE):
             some = waiting[first : first + _AT_ONCE]
             edits = (
-                self._edit(queue, one, 0 if act is JobAct.FIRE else plan[one.id]) for one in some
+                self._edit(queue, one, 0 if act is JobAct.FIRE else plan[one.id], if_due)
+                for one in some
             )
             reasons.update(await asyncio.gather(*edits))
         return reasons.pop("", 0), reasons
 
-    async def _edit(self, queue: QueueRef, message: Message, due_at: int) -> str:
-        """Let a message be due at an instant; its end keeps its distance. Answers why not."""
+    async def _edit(
+        self, queue: QueueRef, message: Message, due_at: int, if_due: int | None
+    ) -> str:
+        """Let a message be due at an instant; its end keeps its distance. Answers why not.
+
+        It must be due at `if_due`, or else as it was read: whoever moved it meanwhile has moved it.
+        One that is due as asked for already is done.
+        """
         now = self._clock.now_ms()
         delay_ms = max(0, due_at - now)
         if delay_ms > self._limits.max_message_delay * 1000:
             return "too_late"
-        lasts = max(message.expires_at - (message.delay_expires_at or 0), MIN_MESSAGE_TTL * 1000)
+        due = message.delay_expires_at or 0
+        if if_due is not None and if_due // 1000 != due // 1000 and abs(due - due_at) < 1000:
+            return ""  # done before, by a process that ended or for an answer that was lost
+        lasts = max(message.expires_at - due, MIN_MESSAGE_TTL * 1000)
         ttl_ms = delay_ms + lasts if delay_ms else None
         try:
-            await self._messages.edit(queue, Edit(message.id, ttl_ms=ttl_ms, delay_ms=delay_ms))
+            seen = message.delay_expires_at if if_due is None else if_due
+            edit = Edit(message.id, ttl_ms=ttl_ms, delay_ms=delay_ms, if_due=seen)
+            await self._messages.edit(queue, edit)
         except NotFound:
             return "gone"
+        except DueChanged:
+            return DUE_CHANGED
         except (Conflict, Invalid):
             return "not_delayed"
         return ""
+
+
+def _target(letter: Message, order: Order) -> str | None:
+    """The queue that a letter is to go to."""
+    return order.to or (None if letter.origin is None else letter.origin.source)
 
 
 def is_waiting(message: Message, now: int) -> bool:

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from zaqar_lite.domain.errors import Invalid, NotFound, Unsupported
+from zaqar_lite.domain.errors import Invalid, NotFound
 from zaqar_lite.domain.ids import is_claim_id
 from zaqar_lite.domain.limits import MIN_CLAIM_GRACE, MIN_CLAIM_TTL, Limits
 from zaqar_lite.domain.models import (
-    Capability,
     Claim,
     Claimed,
     Message,
@@ -115,13 +114,10 @@ class Claims:
 
         Raises:
             Invalid: the delay is out of range.
-            Unsupported: there is one, and the store parks no messages.
         """
         longest = self._limits.max_claim_ttl
         if not 0 <= delay <= longest:
             raise Invalid(f"The delay must be between 0 and {longest} seconds; it is {delay}.")
-        if delay and Capability.SETTLE not in self._messages.capabilities:
-            raise Unsupported("This store can't give back with a delay: release without one.")
         if is_claim_id(claim_id):
             await self._messages.release(queue, claim_id, delay_ms=delay * 1000)
 

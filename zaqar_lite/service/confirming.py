@@ -9,7 +9,7 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.domain.topics import name_of, path_of
 from zaqar_lite.service.lanes import LEASE_MS
-from zaqar_lite.service.notes import CLIENT_ID, Delivery, encode, retries_of
+from zaqar_lite.service.notes import Delivery, encode, put, retries_of
 from zaqar_lite.service.sharing import Sharing
 from zaqar_lite.storage.base import MessageStore
 
@@ -77,9 +77,4 @@ class Confirming:
             kind=kind,
         )
         ttl_ms = until - self._clock.now_ms() + LEASE_MS
-        await self._messages.post(
-            retries_of(queue.project),
-            [NewMessage(encode(delivery), ttl_ms)],
-            client_id=CLIENT_ID,
-            version=None,
-        )
+        await put(self._messages, retries_of(queue.project), NewMessage(encode(delivery), ttl_ms))

@@ -31,9 +31,13 @@ class Connected:
         """Whether any project has such a quota."""
         return self._quotas.has_connections
 
-    def count_of(self, project: str) -> int:
-        """How many connections are of a project."""
-        return self._seats.count_of(project)
+    async def total_of(self, project: str) -> int:
+        """How many connections are of a project, in all processes that share the store.
+
+        Raises:
+            Unavailable: that can't be read.
+        """
+        return await self._seats.total_of(project)
 
     async def serve(self, link: Link, project: str) -> None:
         """Serve a request of a project on a connection.

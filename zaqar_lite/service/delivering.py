@@ -26,7 +26,6 @@ from zaqar_lite.service.courier import Courier, Fate, Result
 from zaqar_lite.service.delivery_log import MAX_ANSWER, DeliveryLog
 from zaqar_lite.service.lanes import LEASE_MS, Lane
 from zaqar_lite.service.notes import (
-    CLIENT_ID,
     NOTES,
     RETRIES,
     Delivery,
@@ -38,6 +37,7 @@ from zaqar_lite.service.notes import (
     encode,
     notes_of,
     payload_of,
+    put,
     retries_of,
 )
 from zaqar_lite.service.ordering import Ordering
@@ -147,23 +147,12 @@ class Deliveries:
         policy = record.metadata.get(RETRY_POLICY) if isinstance(record, QueueRecord) else None
         payload = msgspec.Raw(payload_of(due))
         if note.sent is not None:
-            await self._deliver_topic(message.id, note, note.sent, all_of_queue, payload)
+            note.id = message.id
+            await self._deliver_topic(note, note.sent, all_of_queue, payload)
             return
         again = await asyncio.gather(
             *(
-                self._deliver_fresh(
-                    Delivery(
-                        note.project,
-                        note.queue,
-                        subscription.id,
-                        note.id,
-                        due.until,
-                        payload,
-                        trace=note.trace,
-                    ),
-                    subscription,
-                    policy,
-                )
+                self._deliver_fresh(due.to(subscription.id, payload), subscription, policy)
                 for subscription in all_of_queue
                 if subscription.created_at <= note.posted_at + _SKEW_MS
                 and subscription.id not in note.ordered
@@ -173,7 +162,6 @@ class Deliveries:
 
     async def _deliver_topic(
         self,
-        message_id: str,
         note: Note,
         sent: Sent,
         subscriptions: Sequence[Subscription],
@@ -198,15 +186,7 @@ class Deliveries:
             if one.created_at > note.posted_at + _SKEW_MS:
                 continue
             is_queue = queue_in(one.subscriber) is not None
-            delivery = Delivery(
-                note.project,
-                note.queue,
-                one.id,
-                message_id,
-                note.until,
-                forwarded if is_queue else payload,
-                trace=note.trace,
-            )
+            delivery = note.to(one.id, forwarded if is_queue else payload)
             if is_queue or wait <= 0:
                 first.append(self._deliver_fresh(delivery, one, None))
             else:
@@ -249,8 +229,7 @@ class Deliveries:
         # The notes that come meanwhile ask for the same turn.
         key = IdempotencyKey(f"{subscription_id}.{at}", bytes(16))
         turn = NewMessage(encode(delivery), wait + FAILED_MS, wait, key)
-        lane = retries_of(queue.project)
-        await self._messages.post(lane, [turn], client_id=CLIENT_ID, version=None)
+        await put(self._messages, retries_of(queue.project), turn)
 
     async def _deliver_in_order(
         self, delivery: Delivery, subscription: Subscription
@@ -282,12 +261,8 @@ class Deliveries:
         if due_at > note.due_at and due_at > now:  # it was edited to be due later
             note.due_at = due_at
             wait = max(due_at - now - LEASE_MS // 120, 0)
-            await self._messages.post(
-                lane or notes_of(note.project),
-                [NewMessage(encode(note), note.until - now, wait)],
-                client_id=CLIENT_ID,
-                version=None,
-            )
+            again = NewMessage(encode(note), note.until - now, wait)
+            await put(self._messages, lane or notes_of(note.project), again)
             return None
         if due_at > now:
             await asyncio.sleep((due_at - now) / 1000)
@@ -353,8 +328,7 @@ class Deliveries:
             )
             for delivery, wait in deliveries
         ]
-        lane = retries_of(deliveries[0][0].project)
-        await self._messages.post(lane, new, client_id=CLIENT_ID, version=None)
+        await put(self._messages, retries_of(deliveries[0][0].project), *new)
 
     def _note_attempt(self, delivery: Delivery, subscription: Subscription, result: Result) -> None:
         answer = result.answer

@@ -16,13 +16,12 @@ from zaqar_lite.service.courier import Courier, Fate, Result
 from zaqar_lite.service.delivery_log import Attempt, DeliveryLog
 from zaqar_lite.service.lanes import LEASE_MS
 from zaqar_lite.service.notes import (
-    CLIENT_ID,
     Delivery,
     Note,
     decode_delivery,
     encode,
     failed_queue,
-    payload_of,
+    put,
     retries_of,
     trace_of,
 )
@@ -147,7 +146,7 @@ class DeliveryReports:
             NotFound: no such subscription; or neither there is.
             Invalid: the subscription is disabled, so that nothing would be sent.
         """
-        subscription = await self._enabled(queue, subscription_id)
+        await self._enabled(queue, subscription_id)
         failed = failed_queue(queue.project, subscription_id)
         now = self._clock.now_ms()
         ids = (delivery_id,) if is_message_id(delivery_id) else ()
@@ -155,16 +154,12 @@ class DeliveryReports:
             delivery = decode_delivery(found[0].body)
             delivery.until = max(delivery.until, now + _RETRIED_MS)
         elif ids and (found := await self._messages.get_messages(queue, ids)):
-            delivery = _first(subscription, _note(queue, found[0]))
+            delivery = _note(queue, found[0]).to(subscription_id)
         else:
             raise NotFound(f"There is no delivery and no message {delivery_id!r} (any more).")
         delivery.attempts, delivery.reason = 0, ""
-        await self._messages.post(
-            retries_of(queue.project),
-            [NewMessage(encode(delivery), delivery.until - now + LEASE_MS)],
-            client_id=CLIENT_ID,
-            version=None,
-        )
+        again = NewMessage(encode(delivery), delivery.until - now + LEASE_MS)
+        await put(self._messages, retries_of(queue.project), again)
         await self._messages.delete(failed, ids, claim_ids=None)
 
     async def replay(
@@ -215,14 +210,13 @@ class DeliveryReports:
         now = self._clock.now_ms()
         new = [
             NewMessage(
-                encode(_first(subscription, _note(queue, message))),
+                encode(_note(queue, message).to(subscription.id)),
                 message.expires_at - now + LEASE_MS,
             )
             for message in messages
         ]
         if new:
-            lane = retries_of(queue.project)
-            await self._messages.post(lane, new, client_id=CLIENT_ID, version=None)
+            await put(self._messages, retries_of(queue.project), *new)
 
     async def ping(self, queue: QueueRef, subscription_id: str) -> Result:
         """Send a test notification at once, and answer what came back.
@@ -258,17 +252,4 @@ def _note(queue: QueueRef, message: Message) -> Note:
         message.ttl_ms // 1000,
         msgspec.Raw(message.body),
         trace=trace_of(message.headers),
-    )
-
-
-def _first(subscription: Subscription, note: Note) -> Delivery:
-    """The first delivery of a note to a subscription."""
-    return Delivery(
-        note.project,
-        note.queue,
-        subscription.id,
-        note.id,
-        note.until,
-        msgspec.Raw(payload_of(note)),
-        trace=note.trace,
     )

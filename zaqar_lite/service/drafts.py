@@ -12,6 +12,7 @@ from zaqar_lite.domain.limits import MAX_IDEMPOTENCY_KEY, MIN_MESSAGE_TTL, Limit
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
 from zaqar_lite.service.policy import Policy
+from zaqar_lite.storage.base import MessageStore
 
 
 class Draft(Struct, frozen=True, gc=False):
@@ -162,3 +163,12 @@ def _check_key(what: str, key: str) -> None:
 def _key(queue: QueueRef, draft: Draft) -> IdempotencyKey | None:
     key = draft.idempotency_key
     return None if key is None else identify(queue, key, (draft.body,))
+
+
+async def is_repeated(
+    messages: MessageStore, queue: QueueRef, drafts: Sequence[Draft], batch_key: str | None
+) -> bool:
+    """Whether a post would store nothing new: its key is known, or those of all its messages."""
+    keys = {draft.idempotency_key for draft in drafts}
+    known = await messages.recall(queue, [key for key in keys if key is not None], batch_key)
+    return known.batch is not None or keys <= known.messages.keys()

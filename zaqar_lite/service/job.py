@@ -63,7 +63,10 @@ class Choice(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class Order(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What is asked for; `to` is a queue of a redrive, and an instant of a move."""
+    """What is asked for; `to` is a queue of a redrive, and an instant of a move.
+
+    A move with `if_due` (an instant) leaves alone what is not due in that second.
+    """
 
     ids: list[str] | None = None
     filter: Choice | None = None
@@ -72,6 +75,7 @@ class Order(Struct, forbid_unknown_fields=True, omit_defaults=True):
     limit: int | None = None
     to: str | None = None
     by: int | None = None
+    if_due: str | None = None
     reset: Literal["counts", "none"] = "counts"
     delay: int = 0
     ttl: int | None = None
@@ -86,6 +90,9 @@ class Job(Struct):
     targets   how many letters went to which queue, or would go
     plan      of a move `by` seconds: when each message of the step under way is to be due, so that
               a step that is done again after a crash moves none of them twice
+    under_way how many messages the step chose that was begun when this was written, `reached` up to
+              where it looked, and `bound` how many of them were to go to which queue: whoever goes
+              on after a crash counts which of them are done by which are there no more
     holder    the process that works on it, until `held_until`
     """
 
@@ -105,6 +112,9 @@ class Job(Struct):
     targets: dict[str, int] = {}
     sample: list[dict[str, Any]] = []
     plan: dict[str, int] = {}
+    under_way: int = 0
+    reached: int = 0
+    bound: dict[str, int] = {}
     ended_at: int = 0
     error: str = ""
     holder: str = ""
@@ -141,6 +151,14 @@ class Job(Struct):
         for reason, count in reasons.items():
             if count:
                 self.refused[reason] = self.refused.get(reason, 0) + count
+
+    def begin_step(self, chosen: int, reached: int, bound: Mapping[str, int]) -> None:
+        """Note what a step is about to do."""
+        self.under_way, self.reached, self.bound = chosen, reached, dict(bound)
+
+    def end_step(self, cursor: int) -> None:
+        """Note that what a step did is counted."""
+        self.cursor, self.under_way, self.reached, self.bound = cursor, 0, 0, {}
 
 
 _decode = msgspec.json.Decoder(Job).decode

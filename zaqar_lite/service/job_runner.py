@@ -4,11 +4,15 @@ A process works on a job while it holds it, for a few seconds from its last step
 another process, or the next one, goes on from there: what was done is not there any more, or is
 told by the plan of the step. Two processes that work on one job, because one of them was taken for
 dead, disturb no message: each act is on one message, and happens once.
+
+While nobody else asks the process for anything, steps are large and follow each other at once.
+Beside others they are small, and most of the time is theirs.
 """
 
 import asyncio
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -21,21 +25,26 @@ from zaqar_lite.service.background import Background
 from zaqar_lite.service.bulk import is_waiting
 from zaqar_lite.service.job import SAMPLE, Chooser, Job, JobAct, Order
 from zaqar_lite.service.jobs import Jobs, running_name
+from zaqar_lite.service.turns import STEP, Pace
 
 logger = logging.getLogger(__name__)
-_HELD_MS = 10_000
+_HELD_MS = 4_000
+"""So long a job waits where the process that works on it is killed; steps and rests are shorter."""
 _LOOK_EVERY = 2.0
 """Seconds after which jobs are looked for that nobody told of: other processes' are."""
 _MOST_JOBS, _MOST_OF_PROJECT = 32, 8
 """Jobs that a process works on: those of one project must leave places for the others'."""
 _PAGE = 100
-_SMALLEST, _LARGEST, _BYTES = 20, 500, 1_048_576
+_SMALLEST, _BYTES = 20, 1_048_576
 """Messages that one step looks at, and bytes of bodies that it may read."""
 _PLANNED = 200
-_LONG = 1.0
-"""Seconds; a longer step is followed by a smaller one: `_HELD_MS` must not end during a step."""
-_SHARE = 0.1
-"""How long a job rests after a step, in parts of the step's time: the others have theirs."""
+
+
+class _Span(NamedTuple):
+    """Positions, or places among the ids: those behind `after`, up to and with `until`."""
+
+    after: int
+    until: int
 
 
 class _Look(NamedTuple):
@@ -88,8 +97,11 @@ class _Ahead:
 class JobRunner:
     """Run the jobs of a store in the background, on every server process."""
 
-    def __init__(self, jobs: Jobs, clock: Clock) -> None:
+    def __init__(self, jobs: Jobs, clock: Clock, asked: Callable[[], int]) -> None:
         self._jobs = jobs
+        self._asked = asked
+        self._served = Pace(asked, 0.0)
+        self._is_shared = Capability.SHARED in jobs.messages.capabilities
         self._messages = jobs.messages
         self._bulk = jobs.bulk
         self._clock = clock
@@ -113,11 +125,14 @@ class JobRunner:
     async def _begin_all(self) -> float:
         """Begin the jobs that nobody works on; answer when to look again, in seconds."""
         after: tuple[str, str] | None = None
+        is_asked = self._is_shared and self._served.is_asked(asyncio.get_running_loop().time())
         while True:
             page = await self._jobs.running(after, _PAGE)
             for queue, record in page:
                 job = Job.decode(record.value)
                 key = queue, job.act
+                if is_asked and key not in self._running:
+                    await self._jobs.note_others(queue, job.act)
                 if key not in self._running and self._may_begin(queue.project, job):
                     task = asyncio.create_task(self._run(queue, record), name="job")
                     self._running[key] = task
@@ -133,7 +148,7 @@ class JobRunner:
         Where only one process uses the store, whoever held the job before has ended.
         """
         is_free = job.holder in ("", self._name) or job.held_until <= self._clock.now_ms()
-        if not is_free and Capability.SHARED in self._messages.capabilities:
+        if not is_free and self._is_shared:
             return False
         ours = sum(ref.project == project for ref, _ in self._running)
         return ours < _MOST_OF_PROJECT and len(self._running) < _MOST_JOBS
@@ -169,28 +184,60 @@ class JobRunner:
 
     async def _steps(self, queue: QueueRef, job: Job, version: int, ahead: "_Ahead") -> int:
         time = asyncio.get_running_loop().time
-        size = most = _SMALLEST
+        pace, size, heeded = Pace(self._asked, time()), _SMALLEST, 0.0
+        try:
+            if job.under_way:
+                await self._recount(queue, job)
+        except Exception as exc:  # noqa: BLE001 - it ends the job, or goes on
+            _fail(queue, job, exc)
         while not job.is_over():
             began, before = time(), job.done
             try:
+                if began - heeded > 1 and self._is_shared:
+                    heeded = began
+                    if await self._jobs.has_others(queue, job.act):
+                        pace.heed(began)
+                most = pace.most(began)
                 look = await ahead.take(
-                    partial(self._look, queue, job, job.cursor, min(size, most))
+                    partial(self._look, queue, job, _Span(job.cursor, job.until), min(size, most))
                 )
                 size = look.size
-                if not look.is_end and _looks_ahead(job.order):
-                    ahead.begin(self._look(queue, job, look.cursor, min(size, most)))
+                if pace.is_alone and not look.is_end and _looks_ahead(job.order):
+                    ahead.begin(
+                        self._look(queue, job, _Span(look.cursor, job.until), min(size, most))
+                    )
                 version = await self._hold_and_act(queue, job, version, look)
             except Exception as exc:  # noqa: BLE001 - it ends the job, or goes on
                 _fail(queue, job, exc)
             if job.is_over():
                 break
             took = time() - began
-            most = max(1, most // 2) if took > _LONG else min(_LARGEST, most * 2)
-            rest = took * _SHARE
+            rest = pace.rest(took)
             if job.order.max_per_second is not None:
                 rest = max(rest, (job.done - before) / job.order.max_per_second - took)
             await asyncio.sleep(rest)
         return version
+
+    async def _recount(self, queue: QueueRef, job: Job) -> None:
+        """Count what a step did whose process ended before that was written.
+
+        What it had chosen, and is not to be chosen any more, is done.
+        """
+        left: list[Message] = []
+        after, is_end = job.cursor, False
+        while not is_end:
+            look = await self._look(queue, job, _Span(after, job.reached), STEP)
+            left += look.chosen
+            after, is_end = look.cursor, look.is_end
+        done = max(0, job.under_way - len(left))
+        bound = Counter(job.bound)
+        bound.subtract(self._bulk.where_to(left, job.order))
+        job.selected += done
+        job.examined += done
+        job.count(done, {}, +bound)
+        if job.order.ids is not None:  # they are looked for again, and are not there
+            job.refuse({"gone": -done})
+        job.end_step(job.cursor)
 
     async def _hold(self, queue: QueueRef, job: Job, version: int) -> int:
         """Write how far it is, and that this process goes on, unless it was cancelled.
@@ -211,15 +258,15 @@ class JobRunner:
             job.state, job.ended_at = changed.state, changed.ended_at
             return await self._jobs.save(queue, job, record.version)
 
-    async def _look(self, queue: QueueRef, job: Job, after: int, size: int) -> "_Look":
-        """Look at some messages behind a place, and choose those that are meant."""
+    async def _look(self, queue: QueueRef, job: Job, span: _Span, size: int) -> "_Look":
+        """Look at the first messages of a span, and choose those that are meant."""
         order, most = job.order, _most(job)
         if order.by is not None:
             size = min(size, _PLANNED)
         if order.ids is not None:
             size = min(size, most)
         chooser = Chooser(order.filter, job.created_at)
-        found, gone, cursor, is_end = await self._page(queue, job, after, size, chooser)
+        found, gone, cursor, is_end = await self._page(queue, job, span, size, chooser)
         now, any_state = self._clock.now_ms(), order.ids is not None or job.act is JobAct.REDRIVE
         chosen = [
             one
@@ -233,22 +280,29 @@ class JobRunner:
         if order.by is not None and not order.dry_run:
             job.plan = {**self._bulk.plan_moves(job.act, chosen, order), **job.plan}
         average = sum(len(one.body) for one in found) // (len(found) or 1)
-        size = min(_LARGEST, max(_SMALLEST, _BYTES // (average + 1)))
+        size = min(STEP, max(_SMALLEST, _BYTES // (average + 1)))
         return _Look(found, chosen, gone, cursor, is_end, size)
 
     async def _hold_and_act(self, queue: QueueRef, job: Job, version: int, look: "_Look") -> int:
         """Write how far the job is and act on what was chosen; answer the record's version.
 
         Both at once, so that they share a batch of the store, unless the record has a plan, which
-        must be there before. What is done and not written yet is found done after a crash.
+        must be there before, or this process may have lost the job to another. What is done and not
+        counted in the record is recounted after a crash.
 
         Raises:
             RecordChanged: another process has it.
         """
+        order, chosen = job.order, look.chosen
+        if chosen and not order.dry_run:
+            bound = self._bulk.where_to(chosen, order) if job.act is JobAct.REDRIVE else Counter()
+            job.begin_step(len(chosen), look.cursor, bound)
+        # Who comes late to this may have lost the job, and would do what nobody counts.
+        is_late = self._clock.now_ms() > job.held_until - _HELD_MS // 2
         saving = asyncio.create_task(self._hold(queue, job, version), name="job-record")
         try:
             # It begins first, so the record tells how far the job is without this step.
-            await (saving if job.plan else asyncio.sleep(0))
+            await (saving if job.plan or is_late else asyncio.sleep(0))
             if not job.is_over():
                 await self._act(queue, job, look)
         except Exception as exc:  # noqa: BLE001 - it ends the job, or goes on
@@ -266,7 +320,7 @@ class JobRunner:
         if chosen:
             plan = job.plan or self._bulk.plan_moves(job.act, chosen, order)
             job.count(*await self._bulk.act(job.act, queue, chosen, order, plan))
-        job.cursor = look.cursor
+        job.end_step(look.cursor)
         job.refuse({"gone": look.gone})
         for one in look.found:
             job.plan.pop(one.id, None)
@@ -275,22 +329,23 @@ class JobRunner:
             job.state = "completed"
 
     async def _page(
-        self, queue: QueueRef, job: Job, after: int, size: int, chooser: Chooser
+        self, queue: QueueRef, job: Job, span: _Span, size: int, chooser: Chooser
     ) -> tuple[Sequence[Message], int, int, bool]:
         """The next messages, how many ids are gone, up to where that is, and whether it is all."""
-        ids = job.order.ids
+        ids, (after, until) = job.order.ids, span
         if ids is not None:
-            some = ids[after : after + size]
+            until = until or len(ids)  # of a job that an earlier version began
+            some = ids[after : min(after + size, until)]
             known = [one for one in some if is_message_id(one)]
             found = await self._messages.get_messages(queue, known)
             end = after + len(some)
-            return found, len(some) - len(found), end, end >= len(ids)
+            return found, len(some) - len(found), end, end >= until
         page = await self._messages.list_messages(
             queue,
             Selection(
                 size,
                 Marker(after),
-                Marker(job.until),
+                Marker(until),
                 include_claimed=True,
                 include_delayed=True,
                 details=chooser.needs_attempts,
@@ -299,7 +354,7 @@ class JobRunner:
         )
         if page.marker is None or not page.messages:
             return (), 0, after, True
-        return page.messages, 0, page.marker, page.marker >= job.until
+        return page.messages, 0, page.marker, page.marker >= until
 
 
 def _looks_ahead(order: Order) -> bool:
@@ -310,7 +365,7 @@ def _looks_ahead(order: Order) -> bool:
 def _most(job: Job) -> int:
     """How many messages the next step may act on."""
     order = job.order
-    left = _LARGEST if order.limit is None else max(1, order.limit - job.selected)
+    left = STEP if order.limit is None else max(1, order.limit - job.selected)
     return left if order.max_per_second is None else min(left, order.max_per_second)
 
 

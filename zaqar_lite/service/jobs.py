@@ -28,11 +28,13 @@ from zaqar_lite.service.job import (
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
-RUNNING, ENDED = "job", "job-ended"
+RUNNING, ENDED, BESIDE = "job", "job-ended", "job-beside"
 KEPT = 20
 _KEPT_MS = 86_400_000
 _TRIES = 20
 _MOMENT = 0.05
+_BESIDE_MS = 5_000
+"""How long it is known that a process which does not run a job serves others."""
 
 
 class Jobs:
@@ -68,7 +70,7 @@ class Jobs:
         if order.ids is not None and len(order.ids) <= MAX_AT_ONCE:
             return await self._do(queue, job)
         if order.ids is not None:
-            job.total = len(order.ids)
+            job.total = job.until = len(order.ids)
         else:
             stats = await self.messages.stats(queue)
             job.total = stats.total
@@ -159,6 +161,22 @@ class Jobs:
         """
         return (await self._put(queue, job, expected=version)).version
 
+    async def note_others(self, queue: QueueRef, act: JobAct) -> None:
+        """Let the process that runs a job know that this one serves others."""
+        await self._management.put_record(
+            BESIDE,
+            queue.project,
+            running_name(queue, act),
+            b"{}",
+            expected=None,
+            ttl_ms=_BESIDE_MS,
+        )
+
+    async def has_others(self, queue: QueueRef, act: JobAct) -> bool:
+        """Whether a process that does not run a job serves others."""
+        name = running_name(queue, act)
+        return await self._management.get_record(BESIDE, queue.project, name) is not None
+
     async def end(self, queue: QueueRef, job: Job, version: int) -> None:
         """Keep a job that is over for a day; it makes room for the next one of its kind."""
         name = running_name(queue, job.act)
@@ -227,8 +245,8 @@ class Jobs:
             self._check_delayed(act, order)
 
     def _check_redrive(self, queue: QueueRef, order: Order) -> None:
-        if order.by is not None:
-            raise Invalid("'by' is for moves of delayed messages.")
+        if order.by is not None or order.if_due is not None:
+            raise Invalid("'by' and 'if_due' are for moves of delayed messages.")
         if order.to is not None and (not is_queue_name(order.to) or order.to == queue.name):
             raise Invalid("'to' must be the name of another queue.")
         if not 0 <= order.delay <= self._limits.max_message_delay:
@@ -240,9 +258,11 @@ class Jobs:
     def _check_delayed(self, act: JobAct, order: Order) -> None:
         if order.delay or order.force or order.ttl is not None or order.reset != "counts":
             raise Invalid("'delay', 'ttl', 'reset' and 'force' are for redrives.")
+        if order.if_due is not None:
+            read_instant(order.if_due)
         if act is not JobAct.MOVE:
-            if order.to is not None or order.by is not None:
-                raise Invalid("'to' and 'by' are for moves.")
+            if order.to is not None or order.by is not None or order.if_due is not None:
+                raise Invalid("'to', 'by' and 'if_due' are for moves.")
         elif (order.to is None) == (order.by is None):
             raise Invalid("A move needs 'to' (an instant) or 'by' (seconds).")
         elif order.to is not None:

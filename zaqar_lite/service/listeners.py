@@ -18,7 +18,7 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import is_sealed
 from zaqar_lite.service.courier import Answer, Letter
 from zaqar_lite.service.lanes import Lane
-from zaqar_lite.service.notes import CLIENT_ID, OWN_PROJECT, encode
+from zaqar_lite.service.notes import OWN_PROJECT, encode, put
 from zaqar_lite.service.waiting import Waiting
 from zaqar_lite.storage.base import MessageStore
 
@@ -89,8 +89,7 @@ class Listeners:
         handed = encode(_Handed(listener, letter.body.decode("utf-8", "replace")))
         if self._vault is not None:  # the letter was opened to be sent, not to be kept
             handed = await self._vault.seal_body(lane, handed)
-        new = NewMessage(handed, _HANDED_MS)
-        await self._messages.post(lane, [new], client_id=CLIENT_ID, version=None)
+        await put(self._messages, lane, NewMessage(handed, _HANDED_MS))
         return Answer(status=202)
 
     async def close(self) -> None:

@@ -20,11 +20,10 @@ from zaqar_lite.domain.models import (
     Take,
 )
 from zaqar_lite.domain.posts import NewMessage, Posted
-from zaqar_lite.service.drafts import Draft, Drafts
+from zaqar_lite.service.drafts import Draft, Drafts, is_repeated
 from zaqar_lite.service.notes import Notes
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.repeats import is_repeated
 from zaqar_lite.service.routing import Router
 from zaqar_lite.service.stock import Stock
 from zaqar_lite.service.turns import STEP, cut
@@ -117,10 +116,7 @@ class Messages:
             try:
                 await self._stock.admit(queue.project, len(drafts), size_of_bodies)
             except QuotaReached:
-                asked = is_repeated(
-                    self._messages, queue, drafts, client_id=client_id, batch_key=batch_key
-                )
-                if not await asked:
+                if not await is_repeated(self._messages, queue, drafts, batch_key):
                     raise
         whole = batch_key and identify(queue, batch_key, (draft.body for draft in drafts))
 
@@ -242,14 +238,18 @@ class Messages:
         ttl: int | None,
         delay: int | None,
         size: int,
+        if_due: int | None = None,
         policy: Policy | None = None,
     ) -> Message:
         """Change a message that is still delayed; `ttl` and `delay` (seconds) count from now.
+
+        With `if_due` (ms) only where it is due in that second.
 
         Raises:
             Invalid: a value is out of range, or the ttl would end before the delay.
             NotFound: no such message.
             Conflict: it can be claimed by now, or is on a normal queue.
+            DueChanged: it is due at another instant than `if_due`.
         """
         self._drafts.check_times("The message", ttl, delay)
         if ttl is not None and delay is not None and ttl < delay:
@@ -277,6 +277,7 @@ class Messages:
                     ttl_ms=None if ttl is None else ttl * 1000,
                     delay_ms=None if delay is None else delay * 1000,
                     version=policy.version,
+                    if_due=if_due,
                 ),
             )
 

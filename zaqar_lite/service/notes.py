@@ -27,7 +27,10 @@ from zaqar_lite.service.turns import cut
 
 if TYPE_CHECKING:
     from zaqar_lite.service.policy import Policies, Policy
+    from zaqar_lite.storage.base import MessageStore
 
+CLIENT_ID = "7a6171617200400080006c6974650000"
+"""Who posts and claims in the queues of this module."""
 LANES = 4
 OWN_PROJECT = "~deliveries"
 """The project of the queues that the server's own workers wait for."""
@@ -70,6 +73,13 @@ class Note(msgspec.Struct, omit_defaults=True):
     ordered: tuple[str, ...] = ()
     trace: dict[str, str] = {}
     sent: Sent | None = None
+
+    def to(self, subscription: str, payload: msgspec.Raw | None = None) -> "Delivery":
+        """The first delivery to a subscription, by its id; of `payload`, or of what is usual."""
+        sent = msgspec.Raw(payload_of(self)) if payload is None else payload
+        return Delivery(
+            self.project, self.queue, subscription, self.id, self.until, sent, trace=self.trace
+        )
 
 
 _TRACE_PARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -228,10 +238,6 @@ def trace_of(headers: Mapping[str, str] | None) -> dict[str, str]:
     return found
 
 
-CLIENT_ID = "7a6171617200400080006c6974650000"
-"""Who posts and claims in the queues of this module."""
-
-
 def payload_of(note: Note) -> bytes:
     """The notification of a message, with upstream's keys and no others."""
     document: dict[str, object] = {"body": note.body, "ttl": note.ttl}
@@ -240,3 +246,8 @@ def payload_of(note: Note) -> bytes:
     document["queue_name"] = name_of(QueueRef(note.project, note.queue))
     document["Message_Type"] = "Notification"
     return encode(document)
+
+
+async def put(messages: "MessageStore", queue: QueueRef, *new: NewMessage) -> None:
+    """Post as the server itself."""
+    await messages.post(queue, new, client_id=CLIENT_ID, version=None)

@@ -18,7 +18,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import NotFound, RecordChanged
 from zaqar_lite.domain.models import Message, QueueRef, Selection
 from zaqar_lite.domain.subscriptions import Subscription
-from zaqar_lite.service.notes import Delivery, Note, decode_note, encode, line_of, payload_of
+from zaqar_lite.service.notes import Delivery, Note, decode_note, encode, line_of
 from zaqar_lite.service.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
@@ -179,16 +179,8 @@ class Ordering:
         note = await self._look(posted, line) if posted.due_at else posted
         if note is None:
             return None
-        delivery = Delivery(
-            note.project,
-            note.queue,
-            subscription.id,
-            note.id,
-            note.until,
-            msgspec.Raw(payload_of(note)),
-            state.attempts,
-            trace=note.trace,
-        )
+        delivery = note.to(subscription.id)
+        delivery.attempts = state.attempts
         wait = await self._deliver(delivery, subscription)
         state.attempts = delivery.attempts
         return wait

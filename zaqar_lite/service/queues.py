@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 _MAX_ROUNDS = 20
 _SEEN_FOR = 1.0
 _MOST_SEEN = 10_000
-_NOT_IN_POOLS = (*rules.FAN_OUT_ATTRIBUTES, *rules.HISTORY_ATTRIBUTES)
 
 
 class Queues:
@@ -283,26 +282,24 @@ class Queues:
             await self._catalogue.check(ref, metadata)
 
     def _check_capabilities(self, metadata: Mapping[str, Any]) -> None:
-        for key in _NOT_IN_POOLS if self._catalogue is not None else ():
-            if metadata.get(key) is not None:
-                raise Invalid(
-                    f"{key} can't be set on a server with pools (--pooling): it needs all queues "
-                    "of a project, or their records, in one store."
-                )
         if not self._policies.checked:  # a store keeps history by the retention in its own records
             for key in rules.HISTORY_ATTRIBUTES:
                 if metadata.get(key) is not None:
                     raise Invalid(
                         f"{key} needs the queue's record in the message store; this server keeps "
-                        "records in another one (management_store)."
+                        "records in another one (management_store, or the pools' own store)."
                     )
+        if metadata.get(rules.FILTER) is not None and not self._management.finds_filters:
+            raise Invalid(f"{rules.FILTER} needs the embedded store for the queues' records.")
+        can = self._messages.capabilities
+        if self._catalogue is not None:
+            can |= {Capability.FAN_OUT}  # the catalogue finds a pool that does, or refuses it
         for capability, keys in (
             (Capability.FAN_OUT, rules.FAN_OUT_ATTRIBUTES),
             (Capability.HISTORY, rules.HISTORY_ATTRIBUTES),
-            (Capability.SETTLE, rules.RETRY_ATTRIBUTES),
         ):
             for key in keys:
-                if metadata.get(key) is not None and capability not in self._messages.capabilities:
+                if metadata.get(key) is not None and capability not in can:
                     raise Invalid(
                         f"{key} needs a message store with the capability {capability.value}; "
                         "GET /v2/health in admin mode lists those that this server's store has."

@@ -16,10 +16,9 @@ from zaqar_lite.domain import filters
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.limits import Limits
 from zaqar_lite.domain.metadata import FILTER, PRIORITY
-from zaqar_lite.domain.models import DEFAULT_PRIORITY, Capability, QueueRecord, QueueRef
+from zaqar_lite.domain.models import DEFAULT_PRIORITY, QueueRecord, QueueRef
 from zaqar_lite.domain.posts import Copy, NewMessage
 from zaqar_lite.service.turns import Turns
-from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
@@ -87,16 +86,15 @@ def stored_route(queue: QueueRef, metadata: Mapping[str, Any]) -> Route:
 
 
 class Router:
-    """Add to posted messages their priority and their copies, where the store has FAN_OUT.
+    """Add to posted messages their priority and their copies.
 
     A filter is compiled once for each version of its record; of each message only those are
     evaluated whose demanded equality holds.
     """
 
-    def __init__(self, messages: MessageStore, management: ManagementStore, limits: Limits) -> None:
+    def __init__(self, management: ManagementStore, limits: Limits) -> None:
         self._management = management
         self._limits = limits
-        self._fans_out = Capability.FAN_OUT in messages.capabilities
         self._projects: OrderedDict[str, _Receivers] = OrderedDict()
 
     async def route(
@@ -109,8 +107,6 @@ class Router:
         Raises:
             Invalid: more copies than a post may make, or more steps than its filters may take.
         """
-        if not self._fans_out:
-            return messages
         records = await self._management.filtered_queues(queue.project)
         if not records and own.priority is None:
             return messages

@@ -10,6 +10,7 @@ from msgspec import Raw, Struct
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.groups import GROUP_HEADER, MAX_GROUP
 from zaqar_lite.domain.instants import read_instant
+from zaqar_lite.domain.sealed import check_opened
 from zaqar_lite.service.drafts import Draft
 from zaqar_lite.service.timing import LAST, Cron, Every, Once, Timing, jitter_ms, read_duration
 
@@ -103,7 +104,12 @@ class Schedule(Struct):
 
     @classmethod
     def decode(cls, value: bytes) -> "Schedule":
-        """Read a record's value."""
+        """Read a record's value.
+
+        Raises:
+            Unavailable: it is sealed.
+        """
+        check_opened(value, "schedule")
         return _decode(value)
 
     def instants(self, after: int) -> Iterator[int]:

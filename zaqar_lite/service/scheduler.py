@@ -85,27 +85,30 @@ class Scheduler:
     async def _meet(self, due: Due) -> bool:
         """Do what an entry of the index stands for; answer whether something was done."""
         try:
-            schedule, version = await self._schedules.load(due.project, due.name)
-        except NotFound:
-            await self._schedules.passed(due)
-            return True
-        now = self._clock.now_ms()
-        try:
-            if schedule.firing:
-                if 0 <= now - schedule.firing_since < _BUSY_MS:
-                    return False
-                await self._post(due, schedule, version, again=True)
-            elif schedule.due_at < due.at:
-                return False  # its own entry comes first
-            elif schedule.due_at > due.at:
-                await self._schedules.passed(due)
-            else:
-                await self._begin(due, schedule, version, now)
+            return await self._do(due)
         except RecordChanged:
             return False  # another process was faster
         except Unavailable as exc:
             logger.warning("the schedule %r waits for the store: %s", due.name, exc)
             return False
+
+    async def _do(self, due: Due) -> bool:
+        try:
+            schedule, version = await self._schedules.load(due.project, due.name)
+        except NotFound:
+            await self._schedules.passed(due)
+            return True
+        now = self._clock.now_ms()
+        if schedule.firing:
+            if 0 <= now - schedule.firing_since < _BUSY_MS:
+                return False
+            await self._post(due, schedule, version, again=True)
+        elif schedule.due_at < due.at:
+            return False  # its own entry comes first
+        elif schedule.due_at > due.at:
+            await self._schedules.passed(due)
+        else:
+            await self._begin(due, schedule, version, now)
         return True
 
     async def _begin(self, due: Due, schedule: Schedule, version: int, now: int) -> None:

@@ -101,11 +101,16 @@ class Schedules:
         return Schedule.decode(record.value), record.version
 
     async def page(self, project: str, after: str | None, limit: int) -> Sequence[Schedule]:
-        """List a project's schedules by name, after one."""
-        records = await self._management.list_records(
-            KIND, project, after=None if after is None else (project, after), limit=limit
-        )
-        return [Schedule.decode(record.value) for record in records]
+        """List a project's schedules by name, after one; one that was damaged is left out."""
+        found: list[Schedule] = []
+        while len(found) < limit:
+            start, size = None if after is None else (project, after), limit - len(found)
+            page = await self._management.list_records(KIND, project, after=start, limit=size)
+            found += [Schedule.decode(one.value) for one in await self._management.opened(page)]
+            if len(page) < size:
+                break
+            after = page[-1].name
+        return found
 
     async def delete(self, project: str, name: str) -> None:
         """End a schedule; what it has posted stays. No error when there is none."""

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
-from zaqar_lite.domain.ids import is_claim_id, is_message_id
+from zaqar_lite.domain.ids import are_message_ids, is_claim_id, is_message_id
 from zaqar_lite.domain.limits import MIN_CLAIM_TTL, Limits
-from zaqar_lite.domain.models import Capability, QueueRef
+from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.service.policy import Policies, Policy
 from zaqar_lite.service.queues import Queues
@@ -24,11 +24,6 @@ class Settling:
         self._policies = policies
         self._limits = limits
 
-    @property
-    def works(self) -> bool:
-        """Whether the store settles single messages."""
-        return Capability.SETTLE in self._messages.capabilities
-
     async def settle(
         self, queue: QueueRef, claim_id: str, settlements: Sequence[Settlement]
     ) -> Sequence[Outcome]:
@@ -43,7 +38,9 @@ class Settling:
         self._check(settlements)
         if not is_claim_id(claim_id):
             return [Outcome.NOT_FOUND] * len(settlements)
-        known = [one for one in settlements if is_message_id(one.message_id)]
+        known = settlements
+        if not are_message_ids([one.message_id for one in settlements]):
+            known = [one for one in settlements if is_message_id(one.message_id)]
         if not known:
             return [Outcome.NOT_FOUND] * len(settlements)
 

@@ -7,14 +7,16 @@ this process posts is added, and nothing is taken off; so a project that seems t
 quota is counted again before a post is refused, once a second at most. What other processes post
 between two counts is not seen: by so much a quota may be exceeded.
 
-No store counts bytes. Those that this process posts are added as they are; of what has gone since
-the last count, and of what others posted, each message counts as the average one.
+No store counts bytes. Those that this process posts are known, in the order they came; what others
+posted counts as the messages at the ends of the queues. What has gone since the last count is taken
+to be the oldest: so where messages leave in the order they came, the sum stays right, and whatever
+was wrong in it has gone with the messages that were there.
 """
 
 import asyncio
 import logging
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -34,6 +36,8 @@ _PATIENCE = 1.0
 """Seconds that a post waits for a count; what takes longer goes on without it."""
 _PAGE = 100
 _MAX_PROJECTS = 10_000
+_MOST_PARTS = 64
+"""How many counts a project's bytes are known by; older ones are put together by twos."""
 
 
 class Counted(NamedTuple):
@@ -46,10 +50,11 @@ class Counted(NamedTuple):
 class _Stock:
     """What is known of a project: its last count, and what was posted since."""
 
-    __slots__ = ("added", "added_bytes", "at", "bytes", "count", "messages", "took")
+    __slots__ = ("_parts", "added", "added_bytes", "at", "bytes", "count", "messages", "took")
 
     def __init__(self) -> None:
         self.messages, self.bytes = 0, 0.0
+        self._parts: deque[tuple[int, float]] = deque()
         self.added, self.added_bytes = 0, 0
         self.at: float | None = None
         self.took = 0.0
@@ -58,6 +63,29 @@ class _Stock:
     def is_older(self, seconds: float, now: float) -> bool:
         """Tell whether it was counted so long ago, and not at all too often."""
         return self.at is None or now - self.at >= max(seconds, self.took * (_SHARE + 1))
+
+    def recount(self, found: int, average: float, added: int, added_bytes: int) -> None:
+        """Take over a count, behind which `added` messages are not counted as added any more.
+
+        `average` is the size of those that this process knows nothing of.
+        """
+        if self.at is not None and added:
+            self._parts.append((added, added_bytes))
+        self.added -= added
+        self.added_bytes -= added_bytes
+        gone = sum(count for count, _ in self._parts) - found
+        if gone < 0:
+            self._parts.append((-gone, -gone * average))
+        while gone > 0:
+            count, size = self._parts.popleft()
+            if count > gone:
+                self._parts.appendleft((count - gone, size / count * (count - gone)))
+            gone -= count
+        if len(self._parts) > _MOST_PARTS:
+            parts = list(self._parts)
+            pairs = zip(parts[::2], [*parts[1::2], (0, 0.0)], strict=False)
+            self._parts = deque((one[0] + two[0], one[1] + two[1]) for one, two in pairs)
+        self.messages, self.bytes = found, sum(size for _, size in self._parts)
 
     def excess(self, quota: Quota, count: int, size: int) -> str | None:
         """Say which quota a post of `count` messages and `size` bytes would exceed, if any."""
@@ -161,14 +189,7 @@ class Stock:
         except Unavailable as exc:
             logger.debug("the messages of a project were not counted: %s", exc)
             return
-        known = stock.messages + added
-        if stock.at is not None and known:
-            stock.bytes = (stock.bytes + added_bytes) / known * found
-        else:
-            stock.bytes = sampled
-        stock.messages = found
-        stock.added -= added
-        stock.added_bytes -= added_bytes
+        stock.recount(found, sampled / found if found else 0.0, added, added_bytes)
         stock.at, stock.took = begun, self._monotonic() - begun
 
     async def _look(self, project: str) -> tuple[int, float]:

@@ -20,34 +20,48 @@ _FRESH = 1.0
 async def list_subscriptions(
     management: ManagementStore, queue: QueueRef, *, after: str = "", limit: int | None = None
 ) -> Sequence[Subscription]:
-    """List the live subscriptions of a queue after an id, all of them or up to `limit`."""
-    return [
-        Subscription.decode(record) for record in await _records(management, queue, after, limit)
-    ]
+    """List the live subscriptions of a queue after an id, all of them or up to `limit`.
 
-
-async def count_subscriptions(management: ManagementStore, queue: QueueRef, *, most: int) -> int:
-    """Count the live subscriptions of a queue, up to `most`, without reading what is in them."""
-    return len(await _records(management, queue, "", most))
-
-
-async def _records(
-    management: ManagementStore, queue: QueueRef, after: str, limit: int | None
-) -> Sequence[Record]:
-    found: list[Record] = []
-    prefix = f"{queue.name}/"
-    name = prefix + after
+    One whose record was damaged is left out.
+    """
+    found: list[Subscription] = []
     while limit is None or len(found) < limit:
         size = _PAGE if limit is None else min(limit - len(found), _PAGE)
-        page = await management.list_records(
-            KIND, queue.project, after=(queue.project, name), limit=size
-        )
-        ours = [record for record in page if record.name.startswith(prefix)]
-        found += ours
-        if len(ours) < size:
+        page = await _page(management, queue, after, size)
+        found += [Subscription.decode(record) for record in await management.opened(page)]
+        if len(page) < size:
             break
-        name = ours[-1].name
+        after = _id_of(page[-1])
     return found
+
+
+async def subscription_ids(
+    management: ManagementStore, queue: QueueRef, *, most: int | None = None
+) -> Sequence[str]:
+    """Name the live subscriptions of a queue, up to `most`, without reading what is in them."""
+    found: list[str] = []
+    while most is None or len(found) < most:
+        size = _PAGE if most is None else min(most - len(found), _PAGE)
+        page = await _page(management, queue, found[-1] if found else "", size)
+        found += map(_id_of, page)
+        if len(page) < size:
+            break
+    return found
+
+
+async def _page(
+    management: ManagementStore, queue: QueueRef, after: str, size: int
+) -> Sequence[Record]:
+    """The records of a queue after an id, as they are stored; fewer than `size` are the last."""
+    prefix = f"{queue.name}/"
+    page = await management.list_records(
+        KIND, queue.project, after=(queue.project, prefix + after), limit=size
+    )
+    return [record for record in page if record.name.startswith(prefix)]
+
+
+def _id_of(record: Record) -> str:
+    return record.name.partition("/")[2]
 
 
 async def record_of(management: ManagementStore, queue: QueueRef) -> QueueRecord | Record | None:
@@ -77,10 +91,10 @@ class Subscribers:
         self._changes += 1
         self._cache.pop(queue, None)
 
-    def end(self, subscription: Subscription) -> None:
+    def end(self, queue: QueueRef, identifier: str) -> None:
         """Send nothing more to a subscription that this process has just ended."""
-        self.forget(subscription.queue)
-        self._ended[subscription.id] = None
+        self.forget(queue)
+        self._ended[identifier] = None
         if len(self._ended) > _MAX_CACHED:
             self._ended.popitem(last=False)
 

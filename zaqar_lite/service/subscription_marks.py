@@ -13,7 +13,7 @@ from zaqar_lite.domain.topics import KIND as TOPIC
 from zaqar_lite.domain.topics import is_topic, name_of
 from zaqar_lite.service.policy import Policies
 from zaqar_lite.service.queues import Queues
-from zaqar_lite.service.subscribers import count_subscriptions
+from zaqar_lite.service.subscribers import subscription_ids
 from zaqar_lite.storage.management import ManagementStore
 
 MAX_ORDERED = 10
@@ -55,13 +55,12 @@ class Marks:
         if not is_topic(queue) and await self._management.get_queue(queue) is not None:
             await self._change(queue, subscription_id, ordered=ordered, count=0)
 
-    async def end(self, ended: Subscription) -> None:
+    async def end(self, queue: QueueRef, ended: str) -> None:
         """Let all processes learn at their next delivery that a subscription has ended."""
-        queue = ended.queue
         if is_topic(queue):
             await self._renew(queue)
         elif await self._management.get_queue(queue) is not None:
-            await self._change(queue, ended.id, ordered=False, count=1)
+            await self._change(queue, ended, ordered=False, count=1)
 
     async def clear(self, queue: QueueRef) -> None:
         """Let posts pass over a queue that has no subscription any more.
@@ -71,7 +70,7 @@ class Marks:
         record = await self._management.get_queue(queue)
         if record is None or SUBSCRIBED not in record.metadata:
             return
-        if await count_subscriptions(self._management, queue, most=1):
+        if await subscription_ids(self._management, queue, most=1):
             return
         metadata = {
             name: value

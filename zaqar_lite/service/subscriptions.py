@@ -42,8 +42,8 @@ from zaqar_lite.service.subscriber_names import SubscriberNames
 from zaqar_lite.service.subscribers import (
     Subscribers,
     count_in_project,
-    count_subscriptions,
     list_subscriptions,
+    subscription_ids,
 )
 from zaqar_lite.service.subscription_marks import Marks
 from zaqar_lite.storage.management import ManagementStore
@@ -239,16 +239,26 @@ class Subscriptions:
             await self._ask(new)
 
     async def delete(self, queue: QueueRef, subscription_id: str) -> None:
-        """End a subscription; no error when it is not there. Nothing is sent to it from now on."""
-        there = await self._get(queue, subscription_id)
-        if there is None:
-            return
-        await self._names.give_free(there)
-        await self._management.delete_record(KIND, queue.project, there.name)
-        self._left(there)
-        self._subscribers.end(there)
+        """End a subscription; no error when it is not there. Nothing is sent to it from now on.
+
+        One that can't be read ends, too. The name of its subscriber is then as one that a crash
+        left, and its trust ends as one that is in no subscription.
+        """
+        try:
+            there = await self._get(queue, subscription_id)
+            if there is None:
+                return
+        except Unavailable:  # of a store that is away, the deletion tells
+            there = None
+        if there is not None:
+            await self._names.give_free(there)
+        name = f"{queue.name}/{subscription_id}"
+        await self._management.delete_record(KIND, queue.project, name)
+        if there is not None:
+            self._left(there)
+        self._subscribers.end(queue, subscription_id)
         with suppress(Unavailable):  # it has ended; others learn it within a second
-            await self.marks.end(there)
+            await self.marks.end(queue, subscription_id)
 
     async def confirm(
         self, queue: QueueRef, subscription_id: str, *, confirmed: bool, token: str | None
@@ -302,8 +312,8 @@ class Subscriptions:
 
     async def purge(self, queue: QueueRef) -> None:
         """End all subscriptions of a queue."""
-        for subscription in await list_subscriptions(self._management, queue):
-            await self.delete(queue, subscription.id)
+        for subscription_id in await subscription_ids(self._management, queue):
+            await self.delete(queue, subscription_id)
 
     async def _ask(self, subscription: Subscription) -> None:
         if self._confirmations is not None and not subscription.confirmed:
@@ -366,7 +376,7 @@ class Subscriptions:
 
     async def _check_room(self, queue: QueueRef) -> None:
         most = self._limits.max_subscriptions_per_queue
-        if await count_subscriptions(self._management, queue, most=most) >= most:
+        if len(await subscription_ids(self._management, queue, most=most)) >= most:
             raise LimitReached(f"The queue has {most} subscriptions, as many as it may have.")
 
     async def _check_quota(self, made: Subscription) -> None:

@@ -1,12 +1,20 @@
 """Long work in steps: whatever its size and its number, the others wait for one step of it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
 STEP = 500
 """Messages that one step reads, checks or prepares: 1 to 3 ms."""
+_FIRST = 20
+"""Messages of the first step of a job; the next ones may be twice as large each."""
+_LONG = 1.0
+"""Seconds; a longer step is followed by a smaller one: who holds a job must write so in time."""
+_BESIDE, _REST = 16, 3.0
+"""Beside others: messages of a step, and how long a job rests after one, in times of the step."""
+_OTHERS, _WHILE = 5, 2.0
+"""So many requests in a second mean that there are others, for so many seconds from then on."""
 
 
 class Turns:
@@ -29,3 +37,42 @@ class Turns:
 def cut(items: Sequence[T]) -> Sequence[tuple[int, Sequence[T]]]:
     """Cut items into steps: the index of the first, and the items."""
     return [(first, items[first : first + STEP]) for first in range(0, len(items), STEP)]
+
+
+class Pace:
+    """How large the next step may be, and how long the rest behind it.
+
+    `asked` tells how many requests for messages and claims this process has had; `heed` tells what
+    other processes have.
+    """
+
+    def __init__(self, asked: Callable[[], int], now: float) -> None:
+        self._asked = asked
+        self._seen, self._since = asked(), now
+        self._beside_until = 0.0
+        self._most = _FIRST
+        self.is_alone = True
+
+    def is_asked(self, now: float) -> bool:
+        """Whether others have asked this process for much since that was looked at last."""
+        asked = self._asked()
+        is_asked = asked - self._seen >= _OTHERS
+        if is_asked or now - self._since > 1:
+            self._seen, self._since = asked, now
+        return is_asked
+
+    def heed(self, now: float) -> None:
+        """Let there be others for a while."""
+        self._beside_until = now + _WHILE
+
+    def most(self, now: float) -> int:
+        """How many messages the next step may look at."""
+        if self.is_asked(now):
+            self.heed(now)
+        self.is_alone = now >= self._beside_until
+        return self._most if self.is_alone else min(self._most, _BESIDE)
+
+    def rest(self, took: float) -> float:
+        """How long to rest behind a step that took so long, in seconds."""
+        self._most = max(1, self._most // 2) if took > _LONG else min(STEP, self._most * 2)
+        return 0.0 if self.is_alone else min(_LONG, took * _REST)

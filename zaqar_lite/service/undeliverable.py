@@ -10,7 +10,7 @@ from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.domain.topics import name_of
 from zaqar_lite.service.delivery_log import DeliveryLog
-from zaqar_lite.service.notes import CLIENT_ID, Delivery, encode, failed_queue
+from zaqar_lite.service.notes import Delivery, encode, failed_queue, put
 from zaqar_lite.service.queues import Queues
 from zaqar_lite.service.subscriptions import Subscriptions
 from zaqar_lite.storage.base import MessageStore
@@ -63,12 +63,8 @@ class Undeliverable:
             else:
                 return
         delivery.reason = reason
-        await self._messages.post(
-            failed_queue(delivery.project, subscription.id),
-            [NewMessage(encode(delivery), FAILED_MS)],
-            client_id=CLIENT_ID,
-            version=None,
-        )
+        failed = failed_queue(delivery.project, subscription.id)
+        await put(self._messages, failed, NewMessage(encode(delivery), FAILED_MS))
 
     async def check_failing(self, subscription: Subscription) -> None:
         """Disable a subscription that has only failed for too long."""
@@ -105,6 +101,4 @@ class Undeliverable:
     async def _tell(self, queue: QueueRef, document: object) -> None:
         """Post to a user's queue, which is made unless it is there; nobody is notified of that."""
         await self._queues.ensure(queue)
-        await self._messages.post(
-            queue, [NewMessage(encode(document), FAILED_MS)], client_id=CLIENT_ID, version=None
-        )
+        await put(self._messages, queue, NewMessage(encode(document), FAILED_MS))

@@ -32,8 +32,9 @@ class Usage:
     async def of(self, project: str) -> Mapping[str, int | None]:
         """What a project has; None for what is not known within a second.
 
-        Requests that wait, and connections, are those of the process that answers; connections
-        are counted only while any project has a quota of them.
+        Requests that wait, and connections, are those of all processes that share the store, as
+        each told it 4 seconds ago at most; connections are counted only while any project has a
+        quota of them.
         """
         counted = await self._stock.counted(project)
         return {
@@ -41,6 +42,6 @@ class Usage:
             "messages": None if counted is None else counted.messages,
             "bytes": None if counted is None else counted.bytes,
             "subscriptions": await self._subscriptions.count(project, most=MOST_COUNTED),
-            "waiters": self._waiting.count_of(project),
-            "connections": self._connected.count_of(project),
+            "waiters": await self._waiting.total_of(project),
+            "connections": await self._connected.total_of(project),
         }

@@ -9,13 +9,14 @@ holds no connection of the store, no thread and no claim.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import uniform
 from typing import TypeVar
 
 from zaqar_lite.domain.errors import QuotaReached, TooMany, Unavailable
-from zaqar_lite.domain.models import Capability, QueueRef
+from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.quotas import QuotaOf, unlimited
 from zaqar_lite.service.seats import Seats
 from zaqar_lite.storage.base import MessageStore
@@ -23,6 +24,8 @@ from zaqar_lite.storage.base import MessageStore
 T = TypeVar("T")
 _LEAST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 """Seconds between two wakings by time: twice as long each time that what is due was not had."""
+_BEHIND = 0.002
+"""Seconds that an alarm rings behind what is due: streams of events tell it a millisecond later."""
 
 
 class _Waiter:
@@ -134,9 +137,7 @@ class Waiting:
         self._lines: dict[QueueRef, _Line] = {}
         self._seats = seats or Seats("waiters")
         self._closed = False
-        self._listens = Capability.SETTLE in messages.capabilities
-        if self._listens:
-            messages.listen(self._announced)
+        messages.listen(self._announced)
 
     @property
     def count(self) -> int:
@@ -146,6 +147,14 @@ class Waiting:
     def count_of(self, project: str) -> int:
         """How many requests of a project wait in this process."""
         return self._seats.count_of(project)
+
+    async def total_of(self, project: str) -> int:
+        """How many requests of a project wait in all processes that share the store.
+
+        Raises:
+            Unavailable: that can't be read.
+        """
+        return await self._seats.total_of(project)
 
     @property
     def is_closed(self) -> bool:
@@ -260,10 +269,8 @@ class Waiting:
         if line.alarm is not None:
             return
         line.alarm = asyncio.create_task(self._ring(queue, line), name="alarm")
-        if self._listens:
-            # Without hints the safety poll goes on.
-            with suppress(Unavailable):
-                await self._messages.watch(queue)
+        with suppress(Unavailable):  # without hints the safety poll goes on
+            await self._messages.watch(queue)
 
     async def leave(self, queue: QueueRef, line: _Line, waiter: _Waiter) -> None:
         """Leave the line."""
@@ -273,9 +280,8 @@ class Waiting:
             del self._lines[queue]
             if line.alarm is not None:
                 line.alarm.cancel()
-            if self._listens:
-                with suppress(Unavailable):
-                    await self._messages.unwatch(queue)
+            with suppress(Unavailable):
+                await self._messages.unwatch(queue)
 
     def _announced(self, queue: QueueRef, count: int) -> None:
         """Take the store's hint (`MessageStore.listen`)."""
@@ -287,27 +293,27 @@ class Waiting:
 
     async def _ring(self, queue: QueueRef, line: _Line) -> None:
         """Wake one waiter whenever something is due, or may have been missed."""
-        least = _LEAST_PAUSE
+        least, rings_at, time = _LEAST_PAUSE, math.inf, asyncio.get_running_loop().time
         while True:
             line.changed.clear()
             pause = self._messages.poll_interval_ms / 1000 * uniform(0.8, 1.2)  # noqa: S311 - jitter
             due = await self._due_in(queue)
             if due is None or due >= least:
                 least = _LEAST_PAUSE
+            # An alarm once set rings, though what it was set for is ready by now.
             if due is not None:
-                pause = min(pause, max(due, least))
+                rings_at = min(rings_at, time() + max(due + _BEHIND, least))
             try:
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout(min(pause, max(rings_at - time(), 0.0))):
                     await line.changed.wait()
                 least = _LEAST_PAUSE
             except TimeoutError:
                 line.wake(1)
+                rings_at = math.inf
                 if due is not None and due < least:
                     least = min(2 * least, _LONGEST_PAUSE)
 
     async def _due_in(self, queue: QueueRef) -> float | None:
-        if not self._listens:
-            return None
         try:
             due_ms = await self._messages.next_due(queue)
         except Unavailable:

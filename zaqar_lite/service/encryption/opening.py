@@ -1,20 +1,49 @@
-"""The message store as services see it where queues may be encrypted: bodies come out opened."""
+"""The stores as services see them where the server has keys.
+
+Bodies of encrypted queues come out opened. Records that hold what their users would hide, such as
+the headers of a webhook, the secret that signs for it and the body of a schedule, lie sealed in the
+management store, bound to their project, kind and name.
+"""
 
 import json
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, cast
 
-from zaqar_lite.domain.errors import Unavailable
-from zaqar_lite.domain.models import Claim, Claimed, Edit, Message, Page, QueueRef, Selection, Take
+from zaqar_lite.domain.errors import RecordDamaged, Unavailable
+from zaqar_lite.domain.models import (
+    Claim,
+    Claimed,
+    Edit,
+    Message,
+    Page,
+    QueueRef,
+    Record,
+    Selection,
+    Take,
+)
 from zaqar_lite.domain.sealed import is_sealed
-from zaqar_lite.service.encryption.vault import Vault
+from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
+from zaqar_lite.service.encryption.vault import DAMAGED, Vault
+from zaqar_lite.service.schedule import KIND as SCHEDULE
 from zaqar_lite.storage.base import MessageStore
+from zaqar_lite.storage.management import ManagementStore
+
+logger = logging.getLogger(__name__)
+_SEALED_KINDS = frozenset((SUBSCRIPTION, SCHEDULE))
 
 
 def opening(store: MessageStore, vault: Vault) -> MessageStore:
     """Put a vault in front of a store: what is read is opened, everything else is the store's."""
     return cast(MessageStore, _Opening(store, vault))
+
+
+def sealing(store: ManagementStore, vault: Vault) -> ManagementStore:
+    """Put a vault in front of a store of records, of which some kinds are sealed."""
+    return cast(ManagementStore, _Sealing(store, vault))
 
 
 class _Opening:
@@ -70,5 +99,53 @@ class _Opening:
         try:
             return await self._vault.open_body(project, body)
         except Unavailable as error:
-            told = {"zaqar_lite_damaged": error.shown, "sealed": json.loads(body)}
+            told = {DAMAGED: error.shown, "sealed": json.loads(body)}
             return json.dumps(told).encode()
+
+
+class _Sealing:
+    """What was written before there was a key is read as it is, and sealed when it changes."""
+
+    def __init__(self, store: ManagementStore, vault: Vault) -> None:
+        self._store = store
+        self._vault = vault
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the store has
+        return getattr(self._store, name)
+
+    async def put_record(
+        self,
+        kind: str,
+        project: str,
+        name: str,
+        value: bytes,
+        **more: Any,  # noqa: ANN401 - as the store's
+    ) -> Record:
+        kept = value
+        if kind in _SEALED_KINDS:
+            kept = await self._vault.seal_record(kind, project, name, value)
+        written = await self._store.put_record(kind, project, name, kept, **more)
+        return replace(written, value=value)
+
+    async def get_record(self, kind: str, project: str, name: str) -> Record | None:
+        found = await self._store.get_record(kind, project, name)
+        return None if found is None else await self._opened(found)
+
+    async def opened(self, records: Sequence[Record]) -> Sequence[Record]:
+        readable = []
+        for record in records:
+            try:
+                readable.append(await self._opened(record))
+            except RecordDamaged:
+                _tell_damaged(record.kind, record.project, record.name)
+        return readable
+
+    async def _opened(self, record: Record) -> Record:
+        if record.kind not in _SEALED_KINDS or not is_sealed(record.value):
+            return record
+        return replace(record, value=await self._vault.open_record(record))
+
+
+@lru_cache(maxsize=1_000)  # once: the subscriptions of a busy queue are read every second
+def _tell_damaged(kind: str, project: str, name: str) -> None:
+    logger.error("the %s %r of project %r is sealed, and was damaged", kind, name, project)

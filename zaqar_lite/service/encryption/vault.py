@@ -28,7 +28,13 @@ import msgspec
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import ConfigurationError, Conflict, RecordChanged, Unavailable
+from zaqar_lite.domain.errors import (
+    ConfigurationError,
+    Conflict,
+    RecordChanged,
+    RecordDamaged,
+    Unavailable,
+)
 from zaqar_lite.domain.models import Message, QueueRef, Record
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.domain.sealed import PREFIX, is_sealed
@@ -37,6 +43,8 @@ from zaqar_lite.service.turns import cut
 from zaqar_lite.storage.management import ManagementStore
 
 KIND, CURRENT = "data-key", "data-key-current"
+DAMAGED = "zaqar_lite_damaged"
+"""The key that an object has which stands for what can't be opened."""
 MAX_LISTED = 1_000
 MAX_ROTATED = 100
 _CACHED = 10_000
@@ -163,11 +171,33 @@ class Vault:
             Unavailable: as `open`.
         """
         try:
-            sealed = envelope.read(body)
-            cipher = await self._cipher(project, sealed.key_id)
-            return envelope.unseal(cipher, project, sealed)
+            return await self._unseal(project, envelope.read(body))
         except envelope.Damaged as error:
-            return json.dumps({"zaqar_lite_damaged": str(error)}).encode()
+            return json.dumps({DAMAGED: str(error)}).encode()
+
+    async def seal_record(self, kind: str, project: str, name: str, value: bytes) -> bytes:
+        """Seal the value of a record, which opens under its kind and name alone."""
+        return await self.seal_body(QueueRef(project, _origin(kind, name)), value)
+
+    async def open_record(self, record: Record) -> bytes:
+        """Return the value that a record was given.
+
+        Raises:
+            RecordDamaged: it is not what was stored, or was stored under another kind or name.
+            Unavailable: as `open`.
+        """
+        try:
+            sealed = envelope.read(record.value)
+            if sealed.origin != _origin(record.kind, record.name):
+                raise envelope.Damaged("it is of another record")
+            return await self._unseal(record.project, sealed)
+        except envelope.Damaged as error:
+            raise RecordDamaged(
+                f"The {record.kind} {record.name} is sealed, and was damaged: delete it."
+            ) from error
+
+    async def _unseal(self, project: str, sealed: envelope.Envelope) -> bytes:
+        return envelope.unseal(await self._cipher(project, sealed.key_id), project, sealed)
 
     async def rotate(self, project: str) -> None:
         """Seal what is posted from now on with a new key: here at once, elsewhere in a minute.
@@ -293,3 +323,8 @@ class Vault:
             )
         except RecordChanged:
             return  # another process has done it
+
+
+def _origin(kind: str, name: str) -> str:
+    """What stands for the queue where a record is sealed; neither part may have a colon."""
+    return f"{kind}/{name}"

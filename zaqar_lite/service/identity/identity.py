@@ -5,6 +5,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from random import uniform
 from typing import NamedTuple
 
 from zaqar_lite.domain.clock import Clock
@@ -16,6 +17,9 @@ from zaqar_lite.service.identity.provider import Credential, Known, Provider
 
 REFUSED_FOR = 10.0
 """Seconds for which a refused credential stays refused without another look."""
+SLOWED = 1.0
+"""Seconds by which an address that is refused too often is refused later."""
+_MOST_SLOWED = 10_000
 _MAX_CACHED = 10_000
 Turn = AbstractAsyncContextManager[None]
 
@@ -42,6 +46,8 @@ class Identity:
         self._providers = providers
         self._failures = Failures(max_failed)
         self._pace = Pace(max_failed)
+        self._refusals = Failures(max_failed)
+        self._slowed = 0
         self._clock = clock
         self._cache: OrderedDict[bytes, _Entry] = OrderedDict()
         self._running: dict[bytes, asyncio.Task[Principal]] = {}
@@ -61,11 +67,27 @@ class Identity:
     async def identify(self, credential: Credential | None, address: str | None) -> Principal:
         """Find out who sent a credential, from this address; None where it was let in before.
 
+        An address that was refused more than `max_failed` times in a minute, for whatever reason,
+        is told so about SLOWED later: so many connections make as few guesses in that time.
+
         Raises:
             Unauthenticated: nobody knows.
             TooMany: too many logins from there failed lately.
             Unavailable: that can't be found out now.
         """
+        try:
+            return await self._identify(credential, address)
+        except (Unauthenticated, TooMany):
+            if address and self._refusals.take(address) and self._slowed < _MOST_SLOWED:
+                self._slowed += 1
+                try:
+                    # Not all at the same instant.
+                    await asyncio.sleep(SLOWED * uniform(0.5, 1.5))  # noqa: S311 - jitter
+                finally:
+                    self._slowed -= 1
+            raise
+
+    async def _identify(self, credential: Credential | None, address: str | None) -> Principal:
         if credential is None:
             raise Unauthenticated("no credential")
         digest = credential.digest

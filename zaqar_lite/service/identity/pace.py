@@ -3,10 +3,11 @@
 import asyncio
 import math
 import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from random import uniform
 
 from zaqar_lite.domain.errors import TooMany, Unauthenticated
 from zaqar_lite.service.identity.failures import site_of
@@ -14,7 +15,7 @@ from zaqar_lite.service.identity.failures import site_of
 WIDEST = 16
 """Credentials of one address that are looked at together, at most."""
 LONGEST = 3.0
-"""Seconds that a request waits for its turn."""
+"""Seconds that a request waits for its turn, at most."""
 _MOST_WAITING = 256
 _MOST_PAUSES = 10
 _MAX_SITES = 10_000
@@ -26,9 +27,9 @@ class _Way:
 
     width: int = 1
     running: int = 0
-    waiting: int = 0
     opens_at: float = 0.0
-    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+    alarm: asyncio.TimerHandle | None = None
 
 
 class Pace:
@@ -36,12 +37,11 @@ class Pace:
 
     A refused one closes the way for a while, and then it is one at a time again. So whoever guesses
     costs the other server one call in that while, and whoever brings good credentials does not
-    notice. The addresses of one IPv6 site (/64) share a way.
+    notice. The addresses of one IPv6 site (/64) share a way. Who waits is woken once, in its turn.
     """
 
-    def __init__(self, per_minute: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, per_minute: int) -> None:
         self._pause = 60 / per_minute
-        self._monotonic = monotonic
         self._ways: OrderedDict[str, _Way] = OrderedDict()
 
     @asynccontextmanager
@@ -57,7 +57,7 @@ class Pace:
             yield
         except Unauthenticated:
             way.width = 1
-            now = self._monotonic()
+            now = time.monotonic()
             way.opens_at = min(
                 max(way.opens_at, now) + self._pause, now + _MOST_PAUSES * self._pause
             )
@@ -66,30 +66,47 @@ class Pace:
             way.width = min(way.width + 1, WIDEST)
         finally:
             way.running -= 1
-            async with way.changed:
-                way.changed.notify_all()
+            self._wake(way)
 
     async def _enter(self, way: _Way) -> None:
-        until = self._monotonic() + LONGEST
-        if way.waiting >= _MOST_WAITING or way.opens_at > until:
+        if len(way.waiting) >= _MOST_WAITING or way.opens_at > time.monotonic() + LONGEST:
             raise self._too_many(way)
-        way.waiting += 1
+        turn = asyncio.get_running_loop().create_future()
+        way.waiting.append(turn)
+        self._wake(way)
         try:
-            async with way.changed:
-                while (now := self._monotonic()) < way.opens_at or way.running >= way.width:
-                    if now >= until:
-                        raise self._too_many(way)
-                    next_look = min(until, way.opens_at) if now < way.opens_at else until
-                    try:
-                        await asyncio.wait_for(way.changed.wait(), next_look - now)
-                    except TimeoutError:
-                        continue
+            # Those who came together do not all leave at the same instant.
+            async with asyncio.timeout(LONGEST * uniform(0.5, 1)):  # noqa: S311 - jitter
+                await turn
+        except BaseException as exc:
+            if turn.done() and not turn.cancelled():  # it came just then
+                way.running -= 1
+                self._wake(way)
+            elif turn in way.waiting:
+                way.waiting.remove(turn)
+            if isinstance(exc, TimeoutError):
+                raise self._too_many(way) from None
+            raise
+
+    def _wake(self, way: _Way) -> None:
+        """Give turns to those who wait, the first first, or set the alarm for when that may be."""
+        while way.waiting and way.running < way.width:
+            wait = way.opens_at - time.monotonic()
+            if wait > 0:
+                if way.alarm is None:
+                    way.alarm = asyncio.get_running_loop().call_later(wait, self._ring, way)
+                return
+            turn = way.waiting.popleft()
+            if not turn.done():
                 way.running += 1
-        finally:
-            way.waiting -= 1
+                turn.set_result(None)
+
+    def _ring(self, way: _Way) -> None:
+        way.alarm = None
+        self._wake(way)
 
     def _too_many(self, way: _Way) -> TooMany:
-        wait = math.ceil(way.opens_at - self._monotonic())
+        wait = math.ceil(way.opens_at - time.monotonic())
         what = "Too many logins from this address failed."
         if wait <= 0:
             what = "There are too many new logins from this address at once."

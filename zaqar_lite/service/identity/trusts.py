@@ -20,7 +20,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.errors import Forbidden, Invalid, NotFound, Unavailable
+from zaqar_lite.domain.errors import Forbidden, Invalid, NotFound, RecordDamaged, Unavailable
 from zaqar_lite.domain.identity import How, Principal
 from zaqar_lite.domain.models import Record
 from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
@@ -158,7 +158,10 @@ class Trusts:
     async def _end_unused(self, record: Record, *, unused_ms: int) -> None:
         """End a trust, and forget it, unless a live subscription has it or soon may."""
         made = json.loads(record.value)
-        found = await self._management.get_record(SUBSCRIPTION, record.project, made["of"])
+        try:
+            found = await self._management.get_record(SUBSCRIPTION, record.project, made["of"])
+        except RecordDamaged:
+            return  # until somebody deletes it
         if found is not None:
             subscription = Subscription.decode(found)
             if subscription.trust == record.name and subscription.disabled is None:

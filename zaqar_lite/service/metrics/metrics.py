@@ -41,6 +41,8 @@ class Metrics:
         self._labels = {"": "none"}
         self._ticking: asyncio.Task[None] | None = None
         self.gauges: dict[str, Callable[[], float]] = {}
+        self.asked = 0
+        """How many requests for messages and claims this process has had."""
         self._info = {"python": platform.python_version(), **info}
         self._started, self._rested = time.time(), time.monotonic()
         self.reloads: Callable[[], tuple[bool, float]] = lambda: (True, self._started)

@@ -36,12 +36,17 @@ _TRIES = 20
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a queue lies; no `pool`: in the server's own store.
 
-    `draining` names the pool that it is moved out of: messages are left there. `left` is when it
-    was deleted, in milliseconds. `beside` names the queue of an ordered subscription's line.
+    `draining` names a pool that has messages which go on to `pool`: the one that the queue is moved
+    out of, or one where a redrive put them, at `arrives_at` last. `keys_in` names the one that
+    remembers idempotency keys of it, which it left at `moved_at`. `left` is when it was deleted;
+    all in milliseconds. `beside` names the queue of an ordered subscription's line.
     """
 
     pool: str | None = None
     draining: str | None = None
+    keys_in: str | None = None
+    moved_at: int = 0
+    arrives_at: int = 0
     left: int = 0
     beside: str | None = None
 
@@ -91,21 +96,27 @@ class Catalogue:
         """Refuse metadata that ask for another pool than the one where the queue lies.
 
         Raises:
-            Invalid: `_flavor` names none, or one whose pools the queue does not lie in; or the
-                dead-letter queue lies in another pool.
+            Invalid: `_flavor` names none, or one whose pools the queue does not lie in; the
+                dead-letter queue lies in another pool, or for a filter any queue of the project;
+                or the store of the pool can't do what they ask for.
         """
         flavor = await self._flavor(queue, metadata)
         target = _target(queue, metadata)
+        if metadata.get(rules.FILTER) is not None:
+            await self._check_filter(queue)
         own = await self._placed(queue)
         if own is None:
             own = await self._required(queue, metadata)
         if own is None:
             return
+        if missing := await self._registry.missing(own.pool, metadata):
+            raise Invalid(f"{missing} can't be set: {queue.name!r} lies in {_named(own)}.")
         if flavor is not None and own.pool not in flavor:
             raise Invalid(
                 f"The queue {queue.name!r} lies in {_named(own)}, and the flavor "
                 f"{metadata[FLAVOR]!r} has other pools. A queue stays where it is: its dead "
-                "letters, and the queues that they come from, lie there too."
+                "letters, the queues that they come from, and all queues of a project with a "
+                "_filter lie in one pool."
             )
         if target is not None:
             theirs = await self._placed(target)
@@ -239,7 +250,11 @@ class Catalogue:
         """Some queues that lie in a pool, or are moved out of it, and where to go on; None: end."""
         page = await self._management.list_records(PLACE, after=after, limit=limit)
         places = ((QueueRef(one.project, one.name), _decode(one.value)) for one in page)
-        found = [queue for queue, at in places if pool in (at.pool, at.draining) and not at.left]
+        found = [
+            queue
+            for queue, at in places
+            if pool in (at.pool, at.draining, at.keys_in) and not at.left
+        ]
         return found, (page[-1].project, page[-1].name) if len(page) == limit else None
 
     async def holds(self, pool: str) -> QueueRef | None:
@@ -258,10 +273,16 @@ class Catalogue:
         required = await self._required(queue, metadata)
         if required is not None:
             return Place(required.pool)
+        flavor = flavor_name(metadata)
         try:
-            fitting = await self._registry.fitting(queue.project, flavor_name(metadata))
+            pools = await self._registry.fitting(queue.project, flavor)
         except NotFound as exc:
             raise Invalid(str(exc)) from exc
+        fitting = [one for one in pools if not await self._registry.missing(one.name, metadata)]
+        if not fitting and (missing := await self._registry.missing(None, metadata)):
+            raise Invalid(f"{missing} can't be set: no pool that fits can do it.")
+        if not fitting and pools and flavor is not None:
+            raise Invalid(f"No pool of the flavor {flavor} can do what is asked for.")
         if before is not None and (
             before.pool in {pool.name for pool in fitting} or (not fitting and before.pool is None)
         ):
@@ -275,7 +296,38 @@ class Catalogue:
             return found
         for source in await self._management.dead_letter_sources(queue, limit=1):
             return await self._placed(QueueRef(queue.project, source))
+        if metadata.get(rules.FILTER) is not None:
+            for place in await self._places(queue.project, 1):
+                return place
+        for record in await self._management.filtered_queues(queue.project):
+            return await self._placed(record.ref)
         return None
+
+    async def _check_filter(self, queue: QueueRef) -> None:
+        """A filter sees all queues of its project, in one step of one store."""
+        if len(await self._places(queue.project, 2)) > 1:
+            raise Invalid(
+                f"{rules.FILTER} can't be set: it sees what is posted to any queue of the project, "
+                "so all of them must lie in one pool, and they lie in several."
+            )
+
+    async def _places(self, project: str, most: int) -> Sequence[Place]:
+        """Where the queues of a project lie, each pool once, until `most` are found."""
+        found: dict[str | None, Place] = {}
+        marker: str | None = None
+        limit = 1 if most == 1 else _PAGE
+        while True:
+            page = await self._management.list_queues(
+                project, marker=marker, limit=limit, name_contains=None, metadata={}
+            )
+            for record in page:
+                place = (await self.entry(record.ref)).place
+                found.setdefault(place.pool, place)
+                if len(found) == most:
+                    return list(found.values())
+            if len(page) < limit:
+                return list(found.values())
+            marker = page[-1].ref.name
 
     async def _placed(self, queue: QueueRef) -> Place | None:
         """Where a queue lies for good; None where that is not decided."""

@@ -34,8 +34,16 @@ from zaqar_lite.domain.errors import (
 from zaqar_lite.domain.models import Edit, Message, QueueRef, Record, Selection
 from zaqar_lite.service.background import Background
 from zaqar_lite.service.notes import NOTES
-from zaqar_lite.service.pooling.catalogue import Catalogue, Place
-from zaqar_lite.service.pooling.drains import DRAIN, Batch, Drain, decode, encode
+from zaqar_lite.service.pooling.catalogue import Catalogue, Entry, Place
+from zaqar_lite.service.pooling.drains import (
+    ARRIVES_MS,
+    DRAIN,
+    KEPT_MS,
+    Batch,
+    Drain,
+    decode,
+    encode,
+)
 from zaqar_lite.service.pooling.stores import PooledMessages
 from zaqar_lite.service.pooling.targets import Targets
 from zaqar_lite.service.turns import Turns
@@ -46,9 +54,10 @@ logger = logging.getLogger(__name__)
 _HELD_MS = 10_000
 _LOOK_EVERY = 1.0
 _QUEUES, _BATCH, _BYTES = 100, 100, 524_288
-_MOST_DRAINS = 100
+_DRAINS = 100
 _ROUNDS_REST = 5
 """How many times as long as a round in which nothing moved a drain rests behind it."""
+_KEYS = "Messages have moved, and idempotency keys are left: they are asked for until they end."
 _SHARE = 0.25
 """How long a drain rests after a batch, in parts of the batch's time."""
 
@@ -75,7 +84,7 @@ class Drainer:
         self._turns = turns
         self._wait = wait
         self._name = secrets.token_hex(8)
-        self._seen: dict[QueueRef, float] = {}
+        self._seen: dict[tuple[QueueRef, int], float] = {}
         self._rests: dict[str, float] = {}
         self._work = Background("drains", self._look, rest=_LOOK_EVERY)
 
@@ -88,14 +97,20 @@ class Drainer:
         await self._work.stop()
 
     async def _look(self) -> float:
-        for record in await self._management.list_records(DRAIN, "", limit=_MOST_DRAINS):
-            await self._look_at(record)
+        after: tuple[str, str] | None = None
+        while page := await self._management.list_records(DRAIN, "", after=after, limit=_DRAINS):
+            for record in page:
+                await self._look_at(record)
+            after = "", page[-1].name
         return min(_LOOK_EVERY, self._wait)
 
     async def _look_at(self, record: Record) -> None:
         """Make one round of a drain, unless it is over or another process works on it."""
         drain = decode(record.value)
         now, begun = self._clock.now_ms(), time.monotonic()
+        if drain.is_over and now - drain.ended_at >= KEPT_MS:
+            with suppress(RecordChanged):
+                await self._management.delete_record(DRAIN, "", drain.pool, expected=record.version)
         if drain.is_over or self._rests.get(drain.pool, begun) > begun:
             return
         if drain.holder not in ("", self._name) and drain.held_until > now:
@@ -131,7 +146,8 @@ class Drainer:
             await work.save()
             if after is None:
                 break
-        if not drain.queues and await self._has_no_notes(drain.pool):
+        may_end = not drain.queues and self._clock.now_ms() >= drain.arrives_at + ARRIVES_MS
+        if may_end and (drain.arrivals or await self._has_no_notes(drain.pool)):
             drain.state, drain.ended_at = "completed", self._clock.now_ms()
             logger.info("the pool %r is empty: %d messages were moved", drain.pool, drain.moved)
         await work.save()
@@ -140,29 +156,59 @@ class Drainer:
         """Move a queue as far as that goes now; answer whether all of it has moved."""
         pool = work.drain.pool
         entry = await self._catalogue.entry(queue)
-        if entry.place.draining is None:
-            if entry.place.pool == pool:
-                target = await self._targets.choose(queue, pool)
-                moved = Place(target, draining=pool, beside=entry.place.beside)
-                await self._catalogue.change(queue, moved, entry.version)
-            return False
-        if entry.place.draining != pool:
-            return False  # it comes here from another pool, and goes on when that is over
-        seen = self._seen.setdefault(queue, time.monotonic())
+        place = entry.place
+        if place.keys_in == pool and place.draining is None:
+            return await self._leave(work, queue, entry)
+        if place.pool == pool and work.drain.arrivals:
+            return True
+        if place == Place(pool, beside=place.beside):
+            await self._send(queue, pool, entry)
+        if place.draining != pool:
+            return False  # if it comes here from another pool, it goes on when that is over
+        seen = self._seen.setdefault((queue, place.moved_at), time.monotonic())
         if time.monotonic() - seen < self._wait:
             return False
-        old, new = await self._messages.pool(pool), await self._messages.pool(entry.place.pool)
+        old, new = await self._messages.pool(pool), await self._messages.pool(place.pool)
         while found := await _movable(old, queue):
             begun = time.monotonic()
             await self._turns.wait()
             await self._carry(work, queue, found, old, new)
             await asyncio.sleep((time.monotonic() - begun) * _SHARE)
-        if (await old.stats(queue)).total:
+        if await self._may_get_more(work, queue, old):
             return False
-        place = Place(entry.place.pool, beside=entry.place.beside)
-        await self._catalogue.change(queue, place, entry.version)
-        self._seen.pop(queue, None)
-        return True
+        self._seen.pop((queue, place.moved_at), None)
+        return await self._leave(work, queue, entry)
+
+    async def _send(self, queue: QueueRef, pool: str, entry: Entry) -> None:
+        """Let a queue lie in another pool from now on, if it may leave this one yet."""
+        if await self._targets.may_leave(queue, pool):
+            target = await self._targets.choose(queue, pool)
+            now = self._clock.now_ms()
+            moved = Place(target, pool, keys_in=pool, moved_at=now, beside=entry.place.beside)
+            await self._catalogue.change(queue, moved, entry.version)
+
+    async def _may_get_more(self, work: "_Work", queue: QueueRef, old: MessageStore) -> bool:
+        """Whether the old store has messages of a queue, or may still put dead letters there."""
+        for other in () if work.drain.arrivals else await self._targets.beside(queue):
+            place = (await self._catalogue.entry(other)).place
+            if place.pool == work.drain.pool or (await old.stats(other)).total:
+                return True
+        return bool((await old.stats(queue)).total)
+
+    async def _leave(self, work: "_Work", queue: QueueRef, entry: Entry) -> bool:
+        """Note that no message is left; answer whether no idempotency key is either."""
+        place, old = entry.place, await self._messages.pool(work.drain.pool)
+        if self._clock.now_ms() < place.arrives_at + ARRIVES_MS:
+            return False  # a redrive may put more there
+        keys_in = place.keys_in
+        if keys_in == work.drain.pool and await old.remembers(queue):
+            work.drain.problem = _KEYS
+        elif keys_in == work.drain.pool:
+            keys_in = None
+        left = Place(place.pool, keys_in=keys_in, beside=place.beside)
+        if left != place:
+            await self._catalogue.change(queue, left, entry.version)
+        return keys_in != work.drain.pool
 
     async def _carry(
         self,

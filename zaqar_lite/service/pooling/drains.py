@@ -11,7 +11,11 @@ from zaqar_lite.service.pooling.registry import Registry
 from zaqar_lite.storage.management import ManagementStore
 
 DRAIN = "pool-drain"
+KEPT_MS = 30 * 86_400_000
+"""How long it is told how a drain ended."""
 _TRIES = 20
+ARRIVES_MS = 30_000
+"""How long after it was noted a redrive may put messages into a pool that go on from there."""
 
 
 class Batch(msgspec.Struct):
@@ -37,6 +41,9 @@ class Drain(msgspec.Struct, omit_defaults=True):
     """How far the draining of a pool is; instants in milliseconds.
 
     `number` is that of the last batch, `holder` the process that works on it, until `held_until`.
+    With `arrivals` nobody asked for it: queues stay, and only messages go on that a redrive put
+    there for queues of other pools; that was noted at `arrives_at`, so long it does not end. Then
+    `ended` is the drain that was asked for last.
     """
 
     pool: str
@@ -51,6 +58,14 @@ class Drain(msgspec.Struct, omit_defaults=True):
     batch: Batch | None = None
     holder: str = ""
     held_until: int = 0
+    arrivals: bool = False
+    arrives_at: int = 0
+    ended: "Drain | None" = None
+
+    @property
+    def asked_for(self) -> "Drain | None":
+        """This drain, or the one before it that somebody asked for."""
+        return self.ended if self.arrivals else self
 
     @property
     def source(self) -> str:
@@ -87,11 +102,23 @@ class Drains:
                 f"The pool {pool} still gets new queues: set its weight to 0 first, and drain it "
                 "then."
             )
+        return await self._begin(pool, arrivals=False)
+
+    async def carry(self, pool: str) -> None:
+        """Let messages go on that come to a pool for queues of others, in the next seconds."""
+        await self._begin(pool, arrivals=True)
+
+    async def _begin(self, pool: str, *, arrivals: bool) -> Drain:
         for _ in range(_TRIES):
             record = await self._management.get_record(DRAIN, "", pool)
-            if record is not None and not (known := decode(record.value)).is_over:
-                return known
-            drain = Drain(pool, secrets.token_hex(8), self._clock.now_ms())
+            drain, now = None if record is None else decode(record.value), self._clock.now_ms()
+            if drain is None or drain.is_over:
+                ended = None if drain is None else drain.asked_for
+                drain = Drain(pool, secrets.token_hex(8), now, arrivals=arrivals, ended=ended)
+            if arrivals:
+                drain.arrives_at = now
+            else:
+                drain.arrivals, drain.ended = False, None
             try:
                 await self._management.put_record(
                     DRAIN, "", pool, encode(drain), expected=0 if record is None else record.version
@@ -105,9 +132,10 @@ class Drains:
         """How far the draining of a pool is, or how it ended.
 
         Raises:
-            NotFound: it was never drained.
+            NotFound: it was never drained, or that is forgotten.
         """
         record = await self._management.get_record(DRAIN, "", pool)
-        if record is None:
+        drain = None if record is None else decode(record.value).asked_for
+        if drain is None:
             raise NotFound(f"The pool {pool} was never drained.")
-        return decode(record.value)
+        return drain

@@ -1,11 +1,13 @@
 """The pools and flavors that there are: make, show, change and delete them."""
 
+import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from zaqar_lite.domain import metadata as rules
 from zaqar_lite.domain.addresses import masked, without_secrets
 from zaqar_lite.domain.errors import (
     ConfigurationError,
@@ -16,11 +18,12 @@ from zaqar_lite.domain.errors import (
     RecordChanged,
     Unavailable,
 )
-from zaqar_lite.domain.models import QueueRef, Record
+from zaqar_lite.domain.models import Capability, QueueRef, Record
 from zaqar_lite.domain.sealed import is_sealed
 from zaqar_lite.service.pooling.pool import Flavor, Pool, decode_flavor, decode_pool
 from zaqar_lite.storage.management import ManagementStore
 
+logger = logging.getLogger(__name__)
 POOL, FLAVOR = "pool", "flavor"
 FRESH = 2.0
 """Seconds for which a process goes by what it has read of pools and of the catalogue."""
@@ -40,8 +43,17 @@ _CAPABILITIES = {
 
 Holds = Callable[[str], Awaitable[QueueRef | None]]
 """Answers a queue that lies in a pool, if any does."""
-Check = Callable[[Pool], str]
-"""Answers the name of a pool's driver, or raises ConfigurationError; connects to nothing."""
+
+
+class Kind(NamedTuple):
+    """The driver of a store by its name, and what it can do."""
+
+    name: str
+    capabilities: Collection[Capability] = frozenset()
+
+
+Check = Callable[[Pool | None], Kind]
+"""Tells of a pool's store, or of the server's own; connects to nothing. Or ConfigurationError."""
 
 
 class Sealer(Protocol):
@@ -64,6 +76,7 @@ class Registry:
         self._management = management
         self._check = check
         self._known: dict[str, Pool] = {}
+        self._kinds: dict[str | None, tuple[object, Kind]] = {}
         self._read_at = float("-inf")
 
     async def known(self) -> Mapping[str, Pool]:
@@ -212,6 +225,32 @@ class Registry:
             raise Unavailable(f"No pool of the flavor {flavor} takes new queues.")
         return [pool for pool in found if pool.weight]
 
+    async def missing(self, name: str | None, metadata: Mapping[str, Any]) -> str | None:
+        """What metadata ask for that the store of a pool can't do; None: it can do all."""
+        keys = [key for key in rules.FAN_OUT_ATTRIBUTES if metadata.get(key) is not None]
+        if not keys:
+            return None
+        pool = None if name is None else (await self.known()).get(name)
+        if name is not None and pool is None:
+            return None
+        return keys[0] if Capability.FAN_OUT not in self._capabilities(pool) else None
+
+    def _capabilities(self, pool: Pool | None) -> Collection[Capability]:
+        """What the store of a pool, or the server's own, can do; nothing where it can't be made."""
+        name, at = (None, None) if pool is None else (pool.name, (pool.uri, pool.options))
+        known = self._kinds.get(name)
+        if known is None or known[0] != at:
+            try:
+                kind = self._check(pool)
+            except ConfigurationError as exc:
+                uri = "" if pool is None else pool.uri
+                logger.warning(
+                    "the pool %r can't be used: %s", name, without_secrets(str(exc), uri)
+                )
+                return ()
+            known = self._kinds[name] = at, kind
+        return known[1].capabilities
+
     async def _set_flavor(
         self, known: Mapping[str, Pool], flavor: str, names: Sequence[str]
     ) -> None:
@@ -251,7 +290,7 @@ class Registry:
 
     def _driver(self, pool: Pool) -> str:
         try:
-            return self._check(pool)
+            return self._check(pool).name
         except ConfigurationError as exc:
             why = without_secrets(str(exc), pool.uri)
             raise Invalid(f"cannot connect to {masked(pool.uri)}: {why}") from exc

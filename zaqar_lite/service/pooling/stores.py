@@ -3,16 +3,21 @@
 It is a message store as any other, so no service knows whether there are pools, and a server
 without them pays nothing. A queue that is being moved out of a pool lies in two stores: what was
 posted before is in the old one until it has moved, and a claim that was made there ends there.
+Idempotency keys stay in the old one to their end: a post with a key asks there first, and for a few
+seconds waits, because other processes may still post there.
 
 The queues of notes lie in every store, each beside the messages that it is about.
 """
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from functools import partial
+from typing import TypeVar
 
-from zaqar_lite.domain.errors import Conflict, Invalid, NotFound, Unavailable
+from zaqar_lite.domain.clock import Clock
+from zaqar_lite.domain.errors import Conflict, NotFound, Unavailable
 from zaqar_lite.domain.models import (
     NO_RETRIES,
     Capability,
@@ -25,50 +30,55 @@ from zaqar_lite.domain.models import (
     QueueRef,
     Refusal,
     Retries,
+    RetriesOf,
     Selection,
     Stats,
     Swept,
     Take,
+    no_retries,
 )
-from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
-from zaqar_lite.service.notes import NOTES
+from zaqar_lite.service.notes import OWN_PROJECT
 from zaqar_lite.service.pooling.branches import Branches
-from zaqar_lite.service.pooling.catalogue import Catalogue, Place
+from zaqar_lite.service.pooling.catalogue import Catalogue
+from zaqar_lite.service.pooling.drains import Drains
+from zaqar_lite.service.pooling.keyed import post_unknown
+from zaqar_lite.service.pooling.places import Places
 from zaqar_lite.service.pooling.registry import Registry
-from zaqar_lite.storage.base import Listener, MessageStore, RetriesOf, no_retries
+from zaqar_lite.storage.base import Listener, MessageStore
 
 logger = logging.getLogger(__name__)
-_OWN_QUEUES = NOTES[0].project
-_ACROSS = frozenset((Capability.FAN_OUT, Capability.HISTORY))
-"""What needs all queues of a project, or their records, in one store."""
-
-
-class _At(NamedTuple):
-    """The stores of a queue: where it lies, and which it is moved out of."""
-
-    store: MessageStore
-    before: MessageStore | None
-
-    @property
-    def all(self) -> tuple[MessageStore, ...]:
-        """Both, the older first: what moves on the way is seen in one of them."""
-        return (self.store,) if self.before is None else (self.before, self.store)
+T = TypeVar("T")
 
 
 class PooledMessages(MessageStore):
     """The stores of all pools, and the server's own, as one."""
 
     def __init__(
-        self, home: MessageStore, registry: Registry, catalogue: Catalogue, branches: Branches
+        self,
+        home: MessageStore,
+        registry: Registry,
+        catalogue: Catalogue,
+        branches: Branches,
+        drains: Drains,
+        *,
+        clock: Clock,
+        hold: float,
     ) -> None:
+        """Wrap the stores; `hold` is in seconds how long others may still post to an old pool."""
         self._home = home
         self._registry = registry
         self._catalogue = catalogue
         self._branches = branches
+        self._places = Places(home, registry, catalogue, branches, drains, clock=clock)
+        self.pool = self._places.pool
+        """The open store of a pool, by its name."""
         self._watched: dict[QueueRef, list[tuple[MessageStore, ...]]] = {}
-        self._turn = 0
-        self.capabilities = home.capabilities - _ACROSS
+        self._clock = clock
+        self._hold = hold
+        # A history needs the queue's record in its store.
+        self.capabilities = home.capabilities - {Capability.HISTORY}
         self.poll_interval_ms = min(home.poll_interval_ms, MessageStore.poll_interval_ms)
         self.sweep_step = home.sweep_step
 
@@ -85,37 +95,6 @@ class PooledMessages(MessageStore):
         """Return when the server's own store answers."""
         await self._home.ping()
 
-    async def pool(self, name: str | None) -> MessageStore:
-        """The open store of a pool; None: the server's own.
-
-        Raises:
-            Unavailable: it does not answer, or there is no such pool.
-        """
-        if name is None:
-            return self._home
-        pool = (await self._registry.known()).get(name) or (await self._registry.pools()).get(name)
-        if pool is None:
-            raise Unavailable(f"The pool {name!r}, where the queue lies, is not registered.")
-        return await self._branches.store(pool)
-
-    async def _of(self, place: Place) -> _At:
-        before = None if place.draining is None else await self.pool(place.draining)
-        return _At(await self.pool(place.pool), before)
-
-    async def _at(self, queue: QueueRef) -> _At:
-        return await self._of(await self._catalogue.place(queue))
-
-    def _everywhere(self) -> tuple[MessageStore, ...]:
-        """All stores that are open, each time another one first."""
-        stores = (self._home, *self._branches.stores().values())
-        self._turn = (self._turn + 1) % len(stores)
-        return (*stores[self._turn :], *stores[: self._turn])
-
-    async def _all_of(self, queue: QueueRef) -> tuple[MessageStore, ...]:
-        if queue.project == _OWN_QUEUES:
-            return self._everywhere()
-        return (await self._at(queue)).all
-
     async def post(
         self,
         queue: QueueRef,
@@ -127,18 +106,44 @@ class PooledMessages(MessageStore):
     ) -> Sequence[Posted]:
         """Store messages where their queue lies, and what they bring along beside them."""
         place = await self._catalogue.place(queue)
-        store = await self.pool(place.pool)
+        store = await self._places.pool(place.pool)
         for line in {one.queue for message in messages for one in message.companions}:
-            if line.project != _OWN_QUEUES:
+            if line.project != OWN_PROJECT:
                 await self._catalogue.follow(line, queue, place)
-        return await store.post(
-            queue, messages, client_id=client_id, batch_key=batch_key, version=version
+        post = partial(store.post, queue, client_id=client_id, version=version)
+        texts = [one.idempotency_key.text for one in messages if one.idempotency_key is not None]
+        if place.keys_in is None or not (texts or batch_key is not None):
+            return await post(messages, batch_key=batch_key)
+        left = place.moved_at + self._hold * 1000 - self._clock.now_ms()
+        await asyncio.sleep(max(0.0, left / 1000))
+        old = await self._places.pool(place.keys_in)
+        return await post_unknown(
+            messages,
+            batch_key,
+            await old.recall(queue, texts, None if batch_key is None else batch_key.text),
+            post,
+        )
+
+    async def recall(
+        self, queue: QueueRef, messages: Collection[str], batch: str | None = None
+    ) -> Recalled:
+        """Tell what is remembered of keys, also where the queue was moved out of."""
+        found = Recalled()
+        for store in await self._places.remembering(queue):
+            known = await store.recall(queue, messages, batch)
+            found = Recalled(found.batch or known.batch, {**known.messages, **found.messages})
+        return found
+
+    async def remembers(self, queue: QueueRef) -> bool:
+        """Whether any store of a queue remembers a key."""
+        return any(
+            [await store.remembers(queue) for store in await self._places.remembering(queue)]
         )
 
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
         """List the older store's messages, then those of the other one."""
         page = Page((), None)
-        for store in await self._all_of(queue):
+        for store in await self._places.all_of(queue):
             page = await store.list_messages(queue, selection)
             if page.messages:
                 break
@@ -148,7 +153,7 @@ class PooledMessages(MessageStore):
         self, queue: QueueRef, ids: Collection[str], *, details: bool = False
     ) -> Sequence[Message]:
         """Fetch messages, whichever store of their queue they are in."""
-        stores = await self._all_of(queue)
+        stores = await self._places.all_of(queue)
         if len(stores) == 1:
             return await stores[0].get_messages(queue, ids, details=details)
         found: dict[str, Message] = {}
@@ -159,7 +164,7 @@ class PooledMessages(MessageStore):
 
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
         """Edit a message in the store that has it."""
-        at = await self._at(queue)
+        at = await self._places.at(queue)
         if at.before is not None:
             try:
                 edited = await at.before.edit(queue, edit)
@@ -175,15 +180,15 @@ class PooledMessages(MessageStore):
         self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
     ) -> Sequence[Refusal]:
         """Delete messages; all or none in each store, while a queue is moved."""
-        if queue.project == _OWN_QUEUES:
-            for store in self._everywhere():
+        if queue.project == OWN_PROJECT:
+            for store in self._places.everywhere():
                 try:
                     await store.delete(queue, ids, claim_ids=claim_ids)
                 except Unavailable:
                     if store is self._home:
                         raise  # what is in a pool comes again
             return ()
-        at = await self._at(queue)
+        at = await self._places.at(queue)
         if at.before is None:
             return await at.store.delete(queue, ids, claim_ids=claim_ids)
         # A copy of what is here may still be there, and nobody holds that.
@@ -197,14 +202,14 @@ class PooledMessages(MessageStore):
 
     async def pop(self, queue: QueueRef, take: Take) -> Claimed:
         """Take messages out of the store where the queue lies."""
-        return await (await self._at(queue)).store.pop(queue, take)
+        return await (await self._places.at(queue)).store.pop(queue, take)
 
     async def claim(self, queue: QueueRef, take: Take) -> Claimed:
         """Claim in the store where the queue lies; of queues in every store, in one of them."""
-        if queue.project != _OWN_QUEUES:
-            return await (await self._at(queue)).store.claim(queue, take)
+        if queue.project != OWN_PROJECT:
+            return await (await self._places.at(queue)).store.claim(queue, take)
         claimed = Claimed(None)
-        for store in self._everywhere():
+        for store in self._places.everywhere():
             try:
                 claimed = await store.claim(queue, take)
             except Unavailable as exc:
@@ -218,29 +223,29 @@ class PooledMessages(MessageStore):
 
     async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         """Read a claim in the store where it was made."""
-        at = await self._at(queue)
-        if at.before is not None:
-            try:
-                return await at.before.get_claim(queue, claim_id, details=details)
-            except NotFound:
-                pass
-        return await at.store.get_claim(queue, claim_id, details=details)
+        return await self._where_claimed(
+            queue, lambda store: store.get_claim(queue, claim_id, details=details)
+        )
 
     async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
         """Renew a claim in the store where it was made."""
-        at = await self._at(queue)
+        await self._where_claimed(
+            queue, lambda store: store.renew(queue, claim_id, ttl_ms=ttl_ms, grace_ms=grace_ms)
+        )
+
+    async def _where_claimed(
+        self, queue: QueueRef, act: Callable[[MessageStore], Awaitable[T]]
+    ) -> T:
+        """Act on a claim in the store that has it: it ends where it was made."""
+        at = await self._places.at(queue)
         if at.before is not None:
-            try:
-                await at.before.renew(queue, claim_id, ttl_ms=ttl_ms, grace_ms=grace_ms)
-            except NotFound:
-                pass
-            else:
-                return
-        await at.store.renew(queue, claim_id, ttl_ms=ttl_ms, grace_ms=grace_ms)
+            with suppress(NotFound):
+                return await act(at.before)
+        return await act(at.store)
 
     async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
         """End a claim in the store where it was made."""
-        for store in (await self._at(queue)).all:
+        for store in (await self._places.at(queue)).all:
             await store.release(queue, claim_id, delay_ms=delay_ms)
 
     async def settle(
@@ -253,7 +258,7 @@ class PooledMessages(MessageStore):
         version: int | None = None,
     ) -> Settled:
         """Settle in the store where the claim was made: the other one knows nothing of it."""
-        at = await self._at(queue)
+        at = await self._places.at(queue)
         older: Settled | None = None
         if at.before is not None:
             older = await at.before.settle(
@@ -271,22 +276,16 @@ class PooledMessages(MessageStore):
         return Settled(outcomes, older.moved + settled.moved)
 
     async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
-        """Move messages within the pool of both queues.
+        """Move messages to the target's queue in the same store, and let them go on from there.
+
+        That is what a drain does: each message is in one place, and arrives once, whatever fails.
 
         Raises:
-            Invalid: the target lies in another pool.
+            Unavailable: the target is being moved to its pool from another one.
         """
-        place = await self._catalogue.place(queue)
-        await self._catalogue.join(move.target, Place(place.pool))
-        target = await self._catalogue.place(move.target)
-        if target.pool != place.pool:
-            raise Invalid(
-                f"The queues {queue.name!r} and {move.target.name!r} lie in different pools, and "
-                "messages are moved within one."
-            )
-        at = await self._of(place)
+        at = await self._places.of_redrive(queue, move.target)
         outcomes = list(await at.store.move(queue, ids, move))
-        if at.before is not None and target.draining == place.draining:
+        if at.before is not None:
             left = [index for index, one in enumerate(outcomes) if one is Outcome.NOT_FOUND]
             older = await at.before.move(queue, [ids[index] for index in left], move)
             for index, outcome in zip(left, older, strict=True):
@@ -297,12 +296,12 @@ class PooledMessages(MessageStore):
         self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
     ) -> None:
         """Take in messages of another store where their queue lies."""
-        store = (await self._at(queue)).store
+        store = (await self._places.at(queue)).store
         await store.adopt(queue, messages, source=source, number=number)
 
     async def next_due(self, queue: QueueRef) -> int | None:
         """The earliest instant of all stores of the queue."""
-        found = [await store.next_due(queue) for store in await self._all_of(queue)]
+        found = [await store.next_due(queue) for store in await self._places.all_of(queue)]
         return min((due for due in found if due is not None), default=None)
 
     def listen(self, listener: Listener) -> None:
@@ -312,7 +311,7 @@ class PooledMessages(MessageStore):
 
     async def watch(self, queue: QueueRef) -> None:
         """Begin to announce a queue, where it lies now."""
-        stores = await self._all_of(queue)
+        stores = await self._places.all_of(queue)
         self._watched.setdefault(queue, []).append(stores)
         for store in stores:
             await store.watch(queue)
@@ -330,17 +329,18 @@ class PooledMessages(MessageStore):
 
     async def purge(self, queue: QueueRef) -> None:
         """Remove all messages of a queue, wherever they are."""
-        for store in await self._all_of(queue):
+        for store in await self._places.all_of(queue):
             await store.purge(queue)
 
     async def drop(self, queue: QueueRef) -> None:
         """Remove all that any store has of a queue."""
-        for store in await self._all_of(queue):
+        stores = [*await self._places.all_of(queue), *await self._places.remembering(queue)]
+        for store in dict.fromkeys(stores):
             await store.drop(queue)
 
     async def stats(self, queue: QueueRef) -> Stats:
         """Count a queue's messages in all its stores."""
-        found = [await store.stats(queue) for store in await self._all_of(queue)]
+        found = [await store.stats(queue) for store in await self._places.all_of(queue)]
         if len(found) == 1:
             return found[0]
         ends = [end for one in found for end in (one.oldest, one.newest) if end is not None]
@@ -356,13 +356,13 @@ class PooledMessages(MessageStore):
 
     async def census(self) -> AsyncIterator[QueueRef]:
         """Name the queues of all stores that are open."""
-        for store in self._everywhere():
+        for store in self._places.everywhere():
             async for queue in store.census():
                 yield queue
 
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
         """Cut the messages of all stores of a queue into ranges."""
-        stores = await self._all_of(queue)
+        stores = await self._places.all_of(queue)
         each = -(-count // len(stores))
         cuts = {cut for store in stores for cut in await store.split(queue, each)}
         found = sorted(cuts)
@@ -370,13 +370,10 @@ class PooledMessages(MessageStore):
 
     async def expose(self, queue: QueueRef, limit: int) -> int:
         """Make delayed messages ready, in all stores of the queue."""
-        return max([await store.expose(queue, limit) for store in await self._all_of(queue)])
+        return max([await store.expose(queue, limit) for store in await self._places.all_of(queue)])
 
     async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
-        """Tidy up in every store; one that is away does not keep the others from it.
-
-        Stores of pools that nobody has needed yet are opened meanwhile.
-        """
+        """Tidy up in every store that answers, and open those of pools not needed yet."""
         swept = await self._home.sweep(limit, retries_of)
         await self._catalogue.tidy()
         await self._open_pools()
