@@ -8,6 +8,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from tests.server import ServerProcess
 from tests.services import RabbitServer
 from zaqar_lite.rabbitmq.management import Management
 
@@ -43,3 +44,10 @@ def host(rabbitmq_server: RabbitServer) -> Iterator[Host]:
     httpx.put(url).raise_for_status()
     yield Host(rabbitmq_server, name)
     httpx.delete(url)
+
+
+@pytest.fixture(scope="module")
+def zaqar() -> Iterator[ServerProcess]:
+    server = ServerProcess("memory://").start()
+    yield server
+    server.close()

@@ -156,8 +156,9 @@ async def test_a_queue_with_messages_is_not_pruned(host: Host) -> None:
         async with amqp.connected(host.amqp_url) as connection, connection.channel() as channel:
             exchange = await channel.get_exchange("delay.ingest", ensure=False)
             await exchange.publish(aio_pika.Message(b"1"), Topology(5).routing_key(31))
+            assert until(lambda: management.waiting(Topology(5)), bool) == {"delay.16": 1}
             with pytest.raises(Conflict, match=r"still wait in delay\.16"):
-                management.apply(Topology(4), prune=True)
+                management.apply(Topology(4), prune=True, settle=0)
             await (await channel.get_queue("delay.16", ensure=False)).purge()
 
         def pruned() -> bool:

@@ -41,13 +41,6 @@ TOPOLOGY = Topology(4, unit_ms=20)
 QUICK = RelayOptions(base=0.01, cap=0.05, faults=3, check=0.2, renew=2, drain=10)
 
 
-@pytest.fixture(scope="module")
-def zaqar() -> Iterator[ServerProcess]:
-    server = ServerProcess("memory://").start()
-    yield server
-    server.close()
-
-
 @asynccontextmanager
 async def relaying(
     broker: str, zaqar: str, *, options: RelayOptions = QUICK, topology: Topology = TOPOLOGY

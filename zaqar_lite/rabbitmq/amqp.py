@@ -139,6 +139,7 @@ async def remove(
                 raise
         for queue in topology.queues:
             await channel.queue_delete(queue.name)
+        await channel.queue_delete(topology.cancelled)
         for exchange in reversed(topology.exchanges):
             await channel.exchange_delete(exchange.name)
 

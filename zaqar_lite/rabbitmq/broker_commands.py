@@ -29,7 +29,7 @@ from zaqar_lite.client import (
 from zaqar_lite.client.shell import DEFAULT_URL
 from zaqar_lite.domain.errors import Invalid, Unavailable
 from zaqar_lite.environment import client_value
-from zaqar_lite.rabbitmq import amqp
+from zaqar_lite.rabbitmq import amqp, cancellations
 from zaqar_lite.rabbitmq.drift import Kind
 from zaqar_lite.rabbitmq.management import Management
 from zaqar_lite.rabbitmq.metrics import served
@@ -161,6 +161,19 @@ def publish(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
     else:
         asyncio.run(work())
         say(message_id)
+    return 0
+
+
+def cancel(arguments: argparse.Namespace, topology: Topology, say: Say) -> int:
+    """Keep the relays from posting a message that waits."""
+
+    async def work() -> None:
+        async with amqp.connected(arguments.amqp_url) as connection:
+            await cancellations.cancel(connection, topology, arguments.message_id)
+
+    if not arguments.dry_run:
+        asyncio.run(work())
+    say(f"{'would cancel' if arguments.dry_run else 'cancelled'} {arguments.message_id}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`zaqar-lite delay ...`: plan, apply, verify, remove, migrate, export, publish, relay, explain.
+"""`zaqar-lite delay ...`: plan, apply, verify, remove, migrate, export, publish, cancel, relay.
 
 Exit codes: 0 done, 1 it failed, 2 drift was found or the words of the command make no sense.
 """
@@ -71,6 +71,8 @@ def add_commands(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     publish.add_argument("--ttl", type=duration, default=3600.0, help="counted from delivery")
     publish.add_argument("--project", default="default")
     publish.add_argument("--destination", default="zaqar")
+    cancel = add("cancel", _cancel, "keep a message that waits from being posted", amqp)
+    cancel.add_argument("message_id", help="its id, as `publish` has printed it")
     relay = add("relay", _relay, "post due messages to Zaqar until SIGTERM", amqp)
     relay.add_argument(
         "--zaqar-url", help="default http://127.0.0.1:8888, or where the cloud's catalogue says"
@@ -358,6 +360,12 @@ def _publish(arguments: argparse.Namespace, topology: Topology) -> int:
     from zaqar_lite.rabbitmq import broker_commands  # noqa: PLC0415
 
     return broker_commands.publish(arguments, topology, _say)
+
+
+def _cancel(arguments: argparse.Namespace, topology: Topology) -> int:
+    from zaqar_lite.rabbitmq import broker_commands  # noqa: PLC0415
+
+    return broker_commands.cancel(arguments, topology, _say)
 
 
 def _relay(arguments: argparse.Namespace, topology: Topology) -> int:

@@ -10,6 +10,8 @@ QUEUE = "zaqar-queue"
 TTL = "zaqar-ttl"  # seconds, counted from the post to Zaqar
 FORWARD = "zaqar-header-"  # what begins so becomes a header of the message in Zaqar
 
+UNTIL = "until-ms"  # how long an id is cancelled: milliseconds since 1970, an integer
+
 # What the relay says of a message that it parks.
 FAILED_STATUS = "relay-status"
 FAILED_REASON = "relay-reason"

@@ -16,6 +16,7 @@ class RelayMetrics:
     Attributes:
         posts: answers by status; `none` where no answer came.
         parked: messages that can never be posted, by status.
+        cancelled: messages that came under a cancelled id.
         redelivered: messages that the broker delivered again.
         connections: connections to the broker, the first one included.
         in_flight: messages held now, not yet acknowledged.
@@ -24,6 +25,7 @@ class RelayMetrics:
 
     posts: Counter[str] = field(default_factory=Counter)
     parked: Counter[str] = field(default_factory=Counter)
+    cancelled: int = 0
     redelivered: int = 0
     connections: int = 0
     in_flight: int = 0
@@ -42,6 +44,7 @@ class RelayMetrics:
         lines += ["# TYPE relay_failed_total counter"]
         lines += [f'relay_failed_total{{code="{c}"}} {n}' for c, n in sorted(self.parked.items())]
         for name, kind, number in [
+            ("relay_cancelled_total", "counter", self.cancelled),
             ("relay_redelivered_total", "counter", self.redelivered),
             ("relay_connections_total", "counter", self.connections),
             ("relay_unacked", "gauge", self.in_flight),

@@ -11,12 +11,10 @@ delivery limit that newer brokers set.
 """
 
 import asyncio
-import hashlib
-import json
 import logging
 import random
 import time
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Coroutine, Sized
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -29,7 +27,7 @@ from aio_pika.abc import (
 )
 from aio_pika.exceptions import DeliveryError
 
-from zaqar_lite.client import AsyncClient, RawBody
+from zaqar_lite.client import AsyncClient
 from zaqar_lite.client.errors import (
     BadAnswer,
     Refused,
@@ -37,9 +35,10 @@ from zaqar_lite.client.errors import (
     ZaqarError,
 )
 from zaqar_lite.domain.errors import Invalid, Unavailable
-from zaqar_lite.domain.limits import MAX_BODY_DEPTH
 from zaqar_lite.rabbitmq import headers as names
 from zaqar_lite.rabbitmq.amqp import LOST, connected
+from zaqar_lite.rabbitmq.cancellations import Cancellations
+from zaqar_lite.rabbitmq.letter import Letter
 from zaqar_lite.rabbitmq.metrics import RelayMetrics
 from zaqar_lite.rabbitmq.topology import Topology
 
@@ -79,66 +78,8 @@ class RelayOptions:
     renew: float = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Letter:
-    """What an AMQP message asks to be posted."""
-
-    project: str
-    queue: str
-    body: RawBody
-    ttl: int | None
-    key: str
-    headers: dict[str, str] | None
-
-    @classmethod
-    def read(cls, message: AbstractIncomingMessage) -> "Letter":
-        """Read it from headers and body.
-
-        Raises:
-            Invalid: something that can never be posted; the text says what.
-        """
-        queue = str(message.headers.get(names.QUEUE, ""))
-        if not names.is_queue(queue):
-            raise Invalid(f"the header {names.QUEUE} names no queue: {queue!r}")
-        project = str(message.headers.get(names.PROJECT, "default"))
-        if not names.is_project(project):
-            raise Invalid(f"the header {names.PROJECT} is no project: {project!r}")
-        if not message.message_id:
-            raise Invalid("the message has no message id")
-        forward = {
-            name.removeprefix(names.FORWARD): str(value)
-            for name, value in message.headers.items()
-            if name.startswith(names.FORWARD)
-        }
-        key = message.message_id
-        if not names.is_key(key):
-            key = hashlib.sha256(key.encode()).hexdigest()
-        return cls(
-            project=project,
-            queue=queue,
-            body=_checked(message.body),
-            ttl=_ttl(message.headers.get(names.TTL)),
-            key=key,
-            headers=forward or None,
-        )
-
-
-def _checked(body: bytes) -> RawBody:
-    """Return a body as it is, known to be one JSON value: nothing in it can break the envelope."""
-    try:
-        text = body.decode("utf-8")
-        json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Invalid(f"the body is not JSON (at most {MAX_BODY_DEPTH} deep): {error}") from error
-    return RawBody(body)
-
-
-def _ttl(value: object) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not str(value).isascii() or not str(value).isdigit():
-        raise Invalid(f"the header {names.TTL} is not a whole number of seconds: {value!r}")
-    return int(str(value))
+class _Cancelled(Exception):
+    """The id of a message is among those that are cancelled."""
 
 
 class Relay:
@@ -175,6 +116,7 @@ class Relay:
         self._resume_at = 0.0  # monotonic; nobody posts before
         self._strain = 0  # failures in a row, of any message
         self._taken = 0  # messages delivered to this relay
+        self._cancelled = Cancellations(topology)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Relay until `stop` is set, then drain. A lost broker is looked for until it is back."""
@@ -185,6 +127,8 @@ class Relay:
                 async with connected(self._url) as connection:
                     self.metrics.connections += 1
                     while not stop.is_set():
+                        if not self._cancelled.is_followed:
+                            await _unless(stop, self._cancelled.follow(connection))
                         await self._session(connection, stop)
             except (Unavailable, *LOST) as error:
                 lasted = time.monotonic() - started > self._options.cap
@@ -240,7 +184,8 @@ class Relay:
     ) -> bool:
         """End the session when the broker no longer delivers to our consumer, or may not.
 
-        The result says whether it is only that nothing has come for long.
+        The result says whether the broker would go on: nothing has come for long, or the stream of
+        cancelled ids is to be followed anew.
 
         It cancels the consumer when the queue is deleted, and leaves the channel open; the library
         then only forgets the tag. A quorum queue that is deleted and at once made again is worse
@@ -254,9 +199,10 @@ class Relay:
             await _wait(ending, self._options.check)
             if held or taken != self._taken:
                 taken, since = self._taken, time.monotonic()
+            idle = time.monotonic() - since >= self._options.renew
             if tag not in underlay.consumers:
                 ending.set()
-            elif time.monotonic() - since >= self._options.renew:
+            elif idle or not self._cancelled.is_followed:
                 ending.set()
                 return True
         return False
@@ -270,11 +216,15 @@ class Relay:
         try:
             try:
                 letter = Letter.read(message)
-                if await self._deliver(letter, ending):
+                if await self._deliver(letter, message.message_id, ending):
                     await message.ack()
                     self._note_lateness(message)
                 elif not channel.is_closed:
                     await message.nack(requeue=True)
+            except _Cancelled:
+                await message.ack()
+                self.metrics.cancelled += 1
+                LOG.info("message %s was cancelled", message.message_id)
             except Invalid as error:
                 await self._park(message, channel, "400", str(error))
             except (Refused, ServerFault, BadAnswer) as error:
@@ -290,10 +240,11 @@ class Relay:
         finally:
             self.metrics.in_flight -= 1
 
-    async def _deliver(self, letter: Letter, ending: asyncio.Event) -> bool:
+    async def _deliver(self, letter: Letter, message_id: str | None, ending: asyncio.Event) -> bool:
         """Post until it is stored; False when it should be given back.
 
         Raises:
+            _Cancelled: it is not to be posted.
             Refused: it can never be posted.
             ServerFault, BadAnswer: it was tried often, and may itself be the cause.
         """
@@ -303,6 +254,8 @@ class Relay:
             await _wait(ending, self._resume_at - time.monotonic())
             if ending.is_set():
                 break
+            if self._cancelled.has(message_id):  # it may have been while Zaqar was away
+                raise _Cancelled
             try:
                 await self._post(letter)
             except (ServerFault, BadAnswer) as error:
@@ -396,3 +349,16 @@ async def _until_set(one: asyncio.Event, other: asyncio.Event) -> None:
     """Hand an event on."""
     await one.wait()
     other.set()
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Do some work, and leave it when the event comes first."""
+    task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        for each in (task, stopped):
+            each.cancel()
+        await asyncio.gather(task, stopped, return_exceptions=True)

@@ -224,7 +224,7 @@ class Topology:
             own = queue.removeprefix(f"{self.prefix}.")
             if not queue or len(queue.encode()) > keys.MAX_KEY_BYTES or queue.startswith("amq."):
                 raise Invalid(f"not a queue's name (1..255 bytes, not 'amq.'): {queue!r}")
-            if own != queue and (own.isdigit() or own in {"unroutable", "failed"}):
+            if own != queue and (own.isdigit() or own in {"unroutable", "failed", "cancelled"}):
                 raise Invalid(f"the topology itself has a queue {queue!r}; name another one")
 
     # --- names -----------------------------------------------------------------------------
@@ -255,6 +255,11 @@ class Topology:
     def failed(self) -> str:
         """The queue of what the relay can never post."""
         return f"{self.prefix}.failed"
+
+    @property
+    def cancelled(self) -> str:
+        """The stream of the ids that are not to be posted (`cancellations`)."""
+        return f"{self.prefix}.cancelled"
 
     def level_queue(self, level: int) -> str:
         """The queue that keeps messages for 2^level units."""
