@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.client.old_server import OldServer
 from tests.server import ServerProcess
-from zaqar_lite.client import Client, NewMessage
+from zaqar_lite.client import Client, NewMessage, Settlement
 from zaqar_lite.spark import cli, jobs
 from zaqar_lite.spark.jobs.masking import mask
 from zaqar_lite.spark.jobs.progress import Progress
@@ -214,8 +214,14 @@ def test_a_report_shows_patterns_and_no_bodies(
     errors = [f"Order {n} timed out after {n * 7} ms" for n in range(30)]
     errors += [f"no such customer 'secret-{n}' <script>" for n in range(10)]
     letters = dead_letters(client, queue, errors)
+    # The reason of the last attempt says more than a text in the body.
+    client.post_all(queue, [{"error": "none"}] * 3)
+    claim = client.create_claim(queue, limit=3)
+    assert claim is not None
+    why = {"reason": "http_503", "detail": "10.0.0.7 is busy"}
+    client.settle(queue, claim.id, [Settlement.dead(one, **why) for one in claim.messages])
     told = jobs.dlq_report(spark, Target(server.url, letters), str(tmp_path / "report"))
-    assert (told["letters"], told["patterns"]) == (40, 2)
+    assert (told["letters"], told["patterns"]) == (43, 3)
     page = (tmp_path / "report" / "report.html").read_text()
     assert "order # timed out after # ms" in page
     assert "<svg" in page
@@ -227,8 +233,9 @@ def test_a_report_shows_patterns_and_no_bodies(
     assert found == {
         "order # timed out after # ms": 30,
         "no such customer '#' <script>": 10,
+        "http_#: # is busy": 3,
     }
-    assert client.stats(letters).total == 40
+    assert client.stats(letters).total == 43
     assert not (tmp_path / "report" / "read").exists()
 
 

@@ -23,7 +23,7 @@ from zaqar_lite.spark.jobs.publish import FORMATS, Publication
 from zaqar_lite.spark.jobs.redrive import Redrive
 from zaqar_lite.spark.jobs.target import Summary, Target
 from zaqar_lite.spark.options import OptionError
-from zaqar_lite.spark.session import session
+from zaqar_lite.spark.session import remote_session, session
 
 Job = Callable[[SparkSession, Target, argparse.Namespace], Summary]
 DONE, FAILED, USAGE, INCOMPLETE, INTERRUPTED = 0, 1, 2, 3, 130
@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     started = time.monotonic()
     try:
         spark = _session(arguments)
-        with Progress(spark, arguments.job, shown=arguments.progress):
+        # The bar counts tasks, which Spark Connect does not tell.
+        with Progress(spark, arguments.job, shown=arguments.progress and not arguments.remote):
             summary = arguments.run(spark, target, arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -132,7 +133,9 @@ def _add(subparsers: Any, name: str, text: str, job: Job) -> argparse.ArgumentPa
     ):
         added.add_argument(flag, dest=option, help=words)
     added.add_argument("--page-size", type=int, default=20, help="at most what the server allows")
-    added.add_argument("--master", help="where Spark runs; by default here, on all cores")
+    where = added.add_mutually_exclusive_group()
+    where.add_argument("--master", help="where Spark runs; by default here, on all cores")
+    where.add_argument("--remote", metavar="sc://HOST", help="a server of Spark Connect")
     added.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE")
     added.add_argument("--progress", action=argparse.BooleanOptionalAction, default=_watched())
     added.add_argument("--dry-run", action="store_true", help="change nothing, count only")
@@ -217,6 +220,10 @@ def _generate(spark: SparkSession, target: Target, given: argparse.Namespace) ->
 
 def _session(given: argparse.Namespace) -> SparkSession:
     settings = dict(one.split("=", 1) for one in given.conf)
+    if given.remote:
+        connected = remote_session(given.remote, **settings)
+        register(connected)
+        return connected
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # then spark-submit says where
     made = session(given.master or (None if submitted else "local[*,3]"), **settings)
     made.sparkContext.setLogLevel("ERROR")

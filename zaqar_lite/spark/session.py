@@ -5,6 +5,14 @@ import sys
 
 from pyspark.sql import SparkSession
 
+# Set on a session that lives elsewhere too.
+_SQL = {
+    # Jobs add up what their batches did: none of them may be forgotten.
+    "spark.sql.streaming.numRecentProgressUpdates": "100000",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
+
 
 def session(master: str | None = None, **settings: str) -> SparkSession:
     """Get the session, or make one with what the source needs.
@@ -12,8 +20,7 @@ def session(master: str | None = None, **settings: str) -> SparkSession:
     Workers run this interpreter. Filters are pushed down. Speculation is off, since a second copy
     of a task sends its rows a second time. spark-submit's own settings win over the master here.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    _here()
     builder = SparkSession.builder.appName("zaqar-lite")
     if master is not None:
         builder = builder.master(master).config("spark.driver.bindAddress", "127.0.0.1")
@@ -25,11 +32,26 @@ def session(master: str | None = None, **settings: str) -> SparkSession:
         builder.config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.speculation", "false")
-        # Jobs add up what their batches did: none of them may be forgotten.
-        .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.python.filterPushdown.enabled", "true")
     )
-    for name, value in settings.items():
+    for name, value in (_SQL | settings).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def remote_session(url: str, **settings: str) -> SparkSession:
+    """Get a session of Spark Connect: `sc://HOST:15002`, or `local[2]` for a server of its own.
+
+    The server's processes need this package, and the server decides about speculation, which
+    should be off: a second copy of a task sends its rows a second time.
+    """
+    if url.startswith("local"):
+        _here()
+    builder = SparkSession.builder.remote(url)
+    for name, value in (_SQL | settings).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _here() -> None:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

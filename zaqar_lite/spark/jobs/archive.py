@@ -1,6 +1,9 @@
 """Archive a queue as Parquet files by queue and date."""
 
-from pyspark.sql import SparkSession
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import Row, SparkSession
 from pyspark.sql.functions import expr
 
 from zaqar_lite.spark.jobs.progress import OBSERVED
@@ -41,11 +44,19 @@ def archive(
         .start(path)
     )
     query.awaitTermination()
-    seen = [one.observedMetrics.get(OBSERVED) for one in query.recentProgress]
-    batches = [row.asDict() for row in seen if row is not None and row["rows"]]
+    told = [_observed(one.observedMetrics.get(OBSERVED)) for one in query.recentProgress]
+    batches = [(rows, octets or 0) for rows, octets in told if rows]
     return {
-        "rows": sum(one["rows"] for one in batches),
-        "bytes": sum(one["bytes"] or 0 for one in batches),
+        "rows": sum(rows for rows, _octets in batches),
+        "bytes": sum(octets for _rows, octets in batches),
         "batches": len(batches),
         "removed": remove,
     }
+
+
+def _observed(row: Row | None) -> Sequence[Any]:
+    """Rows and bytes of a trigger; Spark Connect packs them into one column, `values`."""
+    if row is None:
+        return (0, 0)
+    values: Sequence[Any] = row.asDict().get("values", row)
+    return values or (0, 0)

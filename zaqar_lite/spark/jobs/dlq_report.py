@@ -1,8 +1,9 @@
 """Find the patterns in a dead-letter queue: Parquet tables and one HTML page.
 
-Letters are grouped by error signature (the error text with numbers, ids and quoted words taken
-out), body shape (the sorted top-level keys), source queue, claim counts and time. Everything is
-SQL in the JVM; only aggregates reach the driver. Bodies are masked unless asked for.
+Letters are grouped by error signature (the last attempt's reason, or an error text in header or
+body; numbers, ids and quoted words taken out), body shape (the sorted top-level keys), source
+queue, claim counts and time. Everything is SQL in the JVM; only aggregates reach the driver. Bodies
+are masked unless asked for.
 """
 
 import datetime as dt
@@ -21,7 +22,10 @@ from zaqar_lite.spark.jobs.masking import Samples, mask
 from zaqar_lite.spark.jobs.page import Report, page
 from zaqar_lite.spark.jobs.target import Summary, Target
 
-# Where an error's text is looked for: a header, then the body.
+# Why the last attempt failed, as its worker or the server said.
+_REASON = """nullif(concat_ws(': ', try_element_at(attempts, -1).reason,
+    try_element_at(attempts, -1).detail), '')"""
+# Where an error's text is looked for otherwise: a header, then the body.
 _ERROR = """coalesce(headers['error'], headers['reason'], get_json_object(body, '$.error'),
     get_json_object(body, '$.error.message'), get_json_object(body, '$.exception'),
     get_json_object(body, '$.reason'), '(no error text)')"""
@@ -62,7 +66,10 @@ def dlq_report(
     """
     place = Path(unquote(urlsplit(output).path) if output.startswith("file:") else output)
     place.mkdir(parents=True, exist_ok=True)
-    read = spark.read.parquet(letters) if letters else target.read(spark, numPartitions=partitions)
+    if letters:
+        read = spark.read.parquet(letters)
+    else:
+        read = target.read(spark, numPartitions=partitions, columns="attempts")
     # The queue is read once. This table has the bodies, so it goes when the report is made.
     started = time.monotonic()
     _classified(read).write.mode("overwrite").parquet(str(place / "read"))
@@ -124,7 +131,8 @@ def _write_small(spark: SparkSession, rows: Iterable[Any], columns: str, place: 
 
 
 def _classified(rows: DataFrame) -> DataFrame:
-    signature = f"lower(substring({_ERROR}, 1, 2000))"
+    error = f"coalesce({_REASON}, {_ERROR})" if "attempts" in rows.columns else _ERROR
+    signature = f"lower(substring({error}, 1, 2000))"
     columns = rows.withColumn("signature", expr(signature))
     for pattern, instead in _TAKEN_OUT:
         literal = pattern.replace("\\", "\\\\").replace("'", "\\'")

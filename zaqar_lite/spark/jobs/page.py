@@ -36,7 +36,7 @@ def page(report: Report) -> str:
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 </head><body><h1>{title}</h1>
-<p>{report.letters:,} letters in {report.patterns:,} patterns;
+<p>{report.letters:,} letters in {report.patterns:,} pattern{"" if report.patterns == 1 else "s"};
 made {report.made:%Y-%m-%d %H:%M} UTC.</p>
 <h2>When they came</h2>{_columns(report.times)}
 <h2>Where they came from</h2>{_bars(report.sources)}
@@ -48,23 +48,22 @@ made {report.made:%Y-%m-%d %H:%M} UTC.</p>
 
 
 def _columns(points: Sequence[tuple[str, int]]) -> str:
-    """Draw upright columns, the first and the last labelled."""
+    """Draw upright columns; below them stand the first label and the last."""
     if not points:
         return "<p>None.</p>"
     most = max(count for _, count in points)
-    width = 900 / len(points)
+    width = min(60.0, 900 / len(points))
     parts = [
-        f'<rect x="{index * width:.1f}" y="{150 - 140 * count / most:.1f}" '
-        f'width="{max(1.0, width - 2):.1f}" height="{140 * count / most:.1f}" fill="#4269d0">'
+        f'<rect x="{index * width:.1f}" y="{150 - 130 * count / most:.1f}" '
+        f'width="{max(1.0, width - 2):.1f}" height="{130 * count / most:.1f}" fill="#4269d0">'
         f"<title>{escape(label)}: {count:,}</title></rect>"
         for index, (label, count) in enumerate(points)
     ]
-    first, last = escape(points[0][0]), escape(points[-1][0])
+    ends = " to ".join(escape(label) for label in dict.fromkeys((points[0][0], points[-1][0])))
     return (
-        f'<svg viewBox="0 0 900 175" role="img">{"".join(parts)}'
-        f'<text x="0" y="168" font-size="12">{first}</text>'
-        f'<text x="900" y="168" font-size="12" text-anchor="end">{last}</text>'
-        f'<text x="900" y="12" font-size="12" text-anchor="end">most: {most:,}</text></svg>'
+        f'<svg viewBox="0 0 900 175" role="img" aria-label="{ends}, most: {most:,}">'
+        f'{"".join(parts)}<text x="0" y="168" font-size="12">{ends}</text>'
+        f'<text x="0" y="12" font-size="12">most: {most:,}</text></svg>'
     )
 
 
