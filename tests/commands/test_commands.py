@@ -17,8 +17,8 @@ from tests.commands.running import ZAQAR, Run
 from tests.server import ServerProcess
 from tests.services.process import free_port
 from zaqar_lite import __version__, cli
-from zaqar_lite.client import Client
-from zaqar_lite.commands import durations
+from zaqar_lite.client import Client, shell
+from zaqar_lite.commands import completing, durations
 from zaqar_lite.commands.running import add_connection
 
 
@@ -355,9 +355,11 @@ def test_a_reader_that_goes_away_is_no_traceback(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_every_noun_and_asks_for_queues(shell: str) -> None:
-    words = [*ZAQAR, "completion", shell]
-    script = subprocess.run(words, capture_output=True, check=True, text=True).stdout
+def test_completion_knows_every_noun_and_asks_for_queues(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["completion", shell]) == 0
+    script = capsys.readouterr().out
     for noun in ("queue", "message", "claim", "dlq", "redrive", "watch", "serve", "bench"):
         assert noun in script
     assert "zaqar-lite queue names --line" in script
@@ -367,7 +369,7 @@ def test_completion_knows_every_noun_and_asks_for_queues(shell: str) -> None:
 
 COMPLETING = """
 zaqar-lite() { "$PYTHON" -m zaqar_lite.cli "$@"; }
-eval "$(zaqar-lite completion bash)"
+. "$SCRIPT"
 COMP_LINE=$1 COMP_POINT=${#1}
 read -ra COMP_WORDS <<<"$1"
 [[ $1 == *" " ]] && COMP_WORDS+=("")
@@ -378,14 +380,17 @@ printf '%s\n' "${COMPREPLY[@]}"
 
 
 def test_bash_completes_the_queues_of_the_server_that_the_line_names(
-    server: ServerProcess, queue: str
+    server: ServerProcess, queue: str, tmp_path: Path
 ) -> None:
     project = f"completing-{queue}"
+    script = tmp_path / "completion.bash"
+    with script.open("w") as written:
+        subprocess.run([*ZAQAR, "completion", "bash"], stdout=written, check=True)
 
     def completed(line: str) -> list[str]:
         done = subprocess.run(
             ["bash", "-c", COMPLETING, "bash", line],
-            env={**os.environ, "PYTHON": sys.executable},
+            env={**os.environ, "PYTHON": sys.executable, "SCRIPT": str(script)},
             capture_output=True,
             check=True,
             text=True,
@@ -423,6 +428,34 @@ def test_help_imports_no_http_library_and_no_rich() -> None:
             [sys.executable, "-c", program, *words], capture_output=True, check=True, text=True
         )
         assert done.stdout.endswith("[]\n")
+
+
+COMPLETED = """
+import sys
+from zaqar_lite.cli import main
+main(["queue", "names", "--line", sys.argv[1], "--", "na"])
+slow = {"argparse", "asyncio", "dataclasses", "email", "http.client", "rich", "zaqar_lite.client"}
+print(sorted(slow & set(sys.modules)))
+"""
+
+
+def test_completion_asks_page_by_page_and_imports_neither_parser_nor_client(
+    server: ServerProcess, queue: str
+) -> None:
+    project = f"completing-{queue}"
+    expected = [f"names-{number:02}" for number in range(23)]
+    with Client(server.url, project=project) as client:
+        for name in (*expected, "others"):
+            client.create_queue(name)
+
+    def completed(line: str) -> list[str]:
+        words = [sys.executable, "-c", COMPLETED, line]
+        return subprocess.run(words, capture_output=True, check=True, text=True).stdout.split("\n")
+
+    line = f"zaqar-lite queue stats --url {server.url}/v2 --project={project} na"
+    assert completed(line) == [*expected, "[]", ""]
+    assert completed(f'{line} "an open quote')[-2:] == ["[]", ""]
+    assert completing.DEFAULT_URL == shell.DEFAULT_URL
 
 
 def test_an_answer_that_is_no_json_is_one_line(run: Run, queue: str) -> None:

@@ -30,8 +30,10 @@ def test_contexts_are_added_listed_chosen_and_removed(run: Run, home: Path) -> N
     assert rows[0]["project"] == "shop"
     assert stat.S_IMODE(home.stat().st_mode) == 0o600
     assert run("context", "remove", "test")[0] == 0
-    assert contexts.load() == contexts.Contexts(
-        {"prod": {"url": "http://prod:8888", "project": "shop"}}
+    left = contexts.load()
+    assert (left.named, left.current) == (
+        {"prod": {"url": "http://prod:8888", "project": "shop"}},
+        None,
     )
     assert run("context", "use", "test")[0] == 3
 

@@ -3,8 +3,10 @@
 import time
 from typing import Any
 
+import pytest
+
 from tests.commands.running import Run
-from zaqar_lite.client import Client, NewMessage
+from zaqar_lite.client import Client, DueChanged, NewMessage
 
 
 def run_one(run: Run, *words: str) -> tuple[int, Any]:
@@ -53,6 +55,24 @@ def test_a_group_is_cancelled(run: Run, client: Client, queue: str) -> None:
     left = list(client.list_messages(queue, include_delayed=True, echo=True))
     assert [message.body for message in left] == [2]
     assert run("message", "cancel", queue)[0] == 2
+
+
+def test_what_is_delayed_is_moved(run: Run, client: Client, queue: str) -> None:
+    client.create_queue(queue, {"_default_message_delay": 600})
+    (one, _) = client.post_batch(queue, [NewMessage(body=1, group="a"), NewMessage(body=2)])
+    (seen,) = client.get_messages(queue, [one], details=True)
+    assert seen.delay_expires is not None
+    due = seen.delay_expires.isoformat()
+    code, row = run_one(run, "message", "move", queue, one, "--by", "100", "--if-due", due)
+    assert (code, row["done"]) == (0, 1)
+    code, row = run_one(run, "message", "move", queue, one, "--by", "100", "--if-due", due)
+    assert (code, row["done"], row["refused"]) == (1, 0, {"due_changed": 1})
+    with pytest.raises(DueChanged):
+        client.edit(queue, one, delay=60, if_due=seen.delay_expires)
+    to = "2001-01-01T00:00:00Z"
+    code, row = run_one(run, "message", "move", queue, "--group", "a", "--to", to, "--watch")
+    assert (code, row["done"]) == (0, 1)
+    assert [message.body for message in client.claim(queue)] == [1]
 
 
 def test_schedules(run: Run, client: Client, queue: str) -> None:

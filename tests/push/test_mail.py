@@ -16,7 +16,7 @@ from tests.api.conftest import MakeApi, make_api  # noqa: F401 - a fixture
 from tests.services.process import free_port
 from tests.test_tls import make_certificate
 from zaqar_lite.domain.errors import ConfigurationError
-from zaqar_lite.loading import load
+from zaqar_lite.server.loading import load
 
 pytestmark = pytest.mark.anyio
 

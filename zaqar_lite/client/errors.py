@@ -18,6 +18,7 @@
         │   │   └── SignatureRefused     a pre-signed URL that has expired or does not cover this
         │   ├── Conflict         409
         │   │   ├── NotDelayed   too late to edit: the message is already claimable or claimed
+        │   │   ├── DueChanged   412: the delayed message was moved since it was read
         │   │   ├── NoDeadLetters        the queue has no place for dead letters
         │   │   ├── QueueExists  the queue to create is there, with other options
         │   │   └── KeyReused    an idempotency key that stands for another message; `index`
@@ -162,6 +163,10 @@ class NotDelayed(Conflict):
     """The message can no longer be edited: it is claimable or claimed already."""
 
 
+class DueChanged(Conflict):
+    """The message is due at another instant than `if_due` says: somebody has moved it."""
+
+
 class NoDeadLetters(Conflict):
     """The message cannot be a dead letter: its queue has no place for them; it is still held."""
 
@@ -205,6 +210,7 @@ BY_STATUS: Mapping[int, type[StatusError]] = {
     403: Forbidden,
     404: NotFound,
     409: Conflict,
+    412: DueChanged,
     429: Overloaded,
     503: Overloaded,
 }

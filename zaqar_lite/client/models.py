@@ -32,6 +32,8 @@ class NewMessage:
         delay: seconds until it becomes claimable. Only a delayed queue (one whose
             `_default_message_delay` is not 0) looks at it; None for that default.
         deliver_at: the instant it becomes claimable, instead of `delay`; it must have a time zone.
+            How far away it may be is the server's to say, which can be told another limit while it
+            runs: a batch with one that is too far is a BadRequest, and nothing of it is stored.
         idempotency_key: the server stores one message per queue and key, however often it is
             posted while it remembers the key.
         headers: the message's own headers, strings.

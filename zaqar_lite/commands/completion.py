@@ -1,6 +1,7 @@
 """`zaqar-lite completion`: completion for a shell, with the names of queues.
 
-A shell asks for the names by `zaqar-lite queue names` while a word is being typed; see `names`.
+A shell asks for the names by `zaqar-lite queue names --line LINE -- PREFIX` while a word is being
+typed, which `commands/completing.py` answers.
 """
 
 import argparse

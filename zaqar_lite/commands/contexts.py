@@ -1,10 +1,19 @@
-"""Servers with names, in a file of the user's: `zaqar-lite/contexts.json` of the configuration."""
+"""Servers with names, in a file of the user's: `zaqar-lite/contexts.json` of the configuration.
 
-import dataclasses
+And which server is meant, by options, contexts and environment. Completion imports this module at
+every press of the Tab key, so it imports little itself.
+"""
+
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from zaqar_lite.environment import client_value
+
+if TYPE_CHECKING:
+    import ssl
 
 FIELDS = ("url", "project", "client_id", "os_cloud", "signed", "ca_file", "key", "key_env")
 """What a context may say; `key_env` names the variable that holds the key."""
@@ -14,12 +23,14 @@ class UnknownContext(ValueError):
     """There is no context of this name."""
 
 
-@dataclasses.dataclass
 class Contexts:
     """All contexts by name, and the name of the one that is used where none is asked for."""
 
-    named: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
-    current: str | None = None
+    def __init__(
+        self, named: dict[str, dict[str, str]] | None = None, current: str | None = None
+    ) -> None:
+        self.named = named or {}
+        self.current = current
 
     def get(self, name: str | None) -> dict[str, str]:
         """Return what a context says; without a name the current one, or nothing.
@@ -35,6 +46,76 @@ class Contexts:
             message = f"there is no context {wanted!r}; there are: {there}"
             raise UnknownContext(message)
         return self.named[wanted]
+
+
+class Place(NamedTuple):
+    """Where a server is, as whom it is asked, and what proves that: a login, a file, or a key."""
+
+    url: str | None
+    project: str | None
+    client_id: str | None
+    os_cloud: str | None
+    signed: str | None
+    key: str | None
+    ca_file: str | None
+    client_cert: str | None
+
+    def tls(self) -> "ssl.SSLContext | None":
+        """What checks the server's certificate, and what is shown to it; None for the system's own.
+
+        Raises:
+            ValueError: a file can't be used.
+        """
+        if self.ca_file is None and self.client_cert is None:
+            return None
+        import ssl  # noqa: PLC0415 - few need it, and all would wait for it
+
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+            if self.client_cert is not None:
+                context.load_cert_chain(self.client_cert)
+        except OSError as error:
+            message = f"--ca-file, --client-cert: {error}"
+            raise ValueError(message) from error
+        return context
+
+
+def chosen(given: Mapping[str, str | None]) -> Place:
+    """Say which server is meant.
+
+    Args:
+        given: the options of connection, by their names with `_`. What they leave open is said by
+            a context that was asked for, then by the environment, then by the current context.
+
+    Raises:
+        UnknownContext: the context that was asked for is none.
+        ValueError: the file of contexts can't be read, or the variable with its key is not set.
+    """
+    asked_for = given.get("context") or client_value("CONTEXT")
+    context = load().get(asked_for)
+
+    def value(name: str) -> str | None:
+        from_context, from_environment = context.get(name), client_value(name.upper())
+        if asked_for is not None:
+            return given.get(name) or from_context or from_environment
+        return given.get(name) or from_environment or from_context
+
+    url = value("url")
+    key = given.get("access_key")
+    if key is None and given.get("os_cloud") is None:
+        key = client_value("KEY")
+        if key is None or asked_for is not None:
+            key = key_of(context, url) or key
+    return Place(
+        url,
+        value("project"),
+        value("client_id"),
+        value("os_cloud") or (os.environ.get("OS_CLOUD") if url is None else None),
+        value("signed"),
+        key,
+        value("ca_file"),
+        given.get("client_cert"),
+    )
 
 
 def key_of(context: Mapping[str, str], url: str | None) -> str | None:

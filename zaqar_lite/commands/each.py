@@ -4,11 +4,10 @@ import argparse
 import json
 import os
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 from zaqar_lite.commands.durations import seconds_above_zero
-from zaqar_lite.commands.output import Output, printable
+from zaqar_lite.commands.output import Output
 from zaqar_lite.commands.running import FAILED, Leaves, add_leaf, at_least
 
 if TYPE_CHECKING:
@@ -38,15 +37,16 @@ def add_verb(verbs: Leaves) -> None:
 
 
 def run_each(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
-    """Work until interrupted, or until the queue is empty; 1 when a command failed."""
+    """Work until interrupted, or until the queue is empty; 1 when a command failed.
+
+    The worker's log, which goes to standard error, has a line for each failure.
+    """
     from zaqar_lite.client import Worker, WorkerOptions  # noqa: PLC0415 - only once a command runs
 
     def handle(message: "Message") -> None:
         _judge(_exit_code(message, arguments))
 
-    options = WorkerOptions(
-        concurrency=arguments.concurrency, batch=1, details=True, on_failure=_tell
-    )
+    options = WorkerOptions(concurrency=arguments.concurrency, batch=1, details=True)
     worker = Worker(handle, arguments.queue, options)
     done = worker.run(client, until_empty=arguments.until_empty)
     output.record(
@@ -89,7 +89,3 @@ def _judge(code: int | None) -> None:
     if code == REJECTED:
         raise Reject(f"exit_{code}")
     raise Retry(reason=f"exit_{code}" if code > 0 else f"signal_{-code}")
-
-
-def _tell(message: "Message", error: Exception) -> None:
-    print(f"zaqar-lite: {message.id}: {printable(error)}", file=sys.stderr, flush=True)

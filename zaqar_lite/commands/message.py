@@ -52,6 +52,16 @@ def add_commands(subparsers: Leaves) -> None:
     parser.add_argument("id")
     parser.add_argument("--body", help="the new body: JSON, or else a string")
     _times(parser)
+    _if_due(parser)
+    parser = add_leaf(verbs, "move", move, "let delayed messages be due at another time")
+    parser.add_argument("queue")
+    parser.add_argument("id", nargs="*")
+    parser.add_argument("--group", help="all that is delayed and was posted in this group instead")
+    when = parser.add_mutually_exclusive_group(required=True)
+    when.add_argument("--to", type=instant, metavar="TIME", help="when (ISO 8601)")
+    when.add_argument("--by", type=int, metavar="SECONDS", help="so much later; below 0: earlier")
+    _if_due(parser)
+    jobs.add_options(parser)
     parser = add_leaf(verbs, "cancel", cancel, "take back messages that nobody holds")
     parser.add_argument("queue")
     parser.add_argument("id", nargs="*")
@@ -195,20 +205,52 @@ def edit(client: "Client", arguments: argparse.Namespace, output: Output) -> Non
         ttl=arguments.ttl,
         delay=arguments.delay,
         deliver_at=arguments.deliver_at,
+        if_due=arguments.if_due,
     )
     output.record(as_row(changed))
+
+
+def move(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
+    """Let delayed messages be due at another time."""
+    job = client.act_on_delayed(
+        arguments.queue,
+        "move",
+        **_chosen(arguments),
+        to=arguments.to,
+        by=arguments.by,
+        if_due=arguments.if_due,
+        max_per_second=arguments.rate,
+    )
+    return jobs.follow(client, job, output, watch=arguments.watch)
+
+
+def _if_due(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--if-due", type=instant, metavar="TIME", help="only what is due then (ISO 8601)"
+    )
+
+
+def _chosen(arguments: argparse.Namespace) -> dict[str, object]:
+    """Read which messages are meant: some ids, or a group.
+
+    Raises:
+        UsageError: neither, or both.
+    """
+    if (arguments.group is None) == (not arguments.id):
+        raise UsageError("give ids, or --group")
+    if arguments.group is None:
+        return {"ids": arguments.id}
+    return {"filter": {"group": arguments.group}}
 
 
 def cancel(client: "Client", arguments: argparse.Namespace, output: Output) -> int | None:
     """Take messages back."""
     from zaqar_lite.client import MessageClaimed  # noqa: PLC0415 - only once a command runs
 
-    if (arguments.group is None) == (not arguments.id):
-        raise UsageError("give ids, or --group")
+    chosen = _chosen(arguments)
     if arguments.group is not None:
-        wanted = {"group": arguments.group}
         job = client.act_on_delayed(
-            arguments.queue, "cancel", filter=wanted, max_per_second=arguments.rate
+            arguments.queue, "cancel", **chosen, max_per_second=arguments.rate
         )
         return jobs.follow(client, job, output, watch=arguments.watch)
     there = _existing(client, arguments)

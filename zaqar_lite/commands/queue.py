@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from zaqar_lite.commands import declared, names
+from zaqar_lite.commands import declared
 from zaqar_lite.commands.durations import whole_seconds
 from zaqar_lite.commands.output import Output, as_row
 from zaqar_lite.commands.running import Leaves, UsageError, add_leaf, add_noun, confirm, pairs
@@ -47,7 +47,8 @@ def add_commands(subparsers: Leaves) -> None:
     parser = add_leaf(verbs, "list", list_, "list the project's queues")
     parser.add_argument("--name", help="only names that contain this")
     parser.add_argument("--detailed", action="store_true", help="show metadata too")
-    names.add_verb(verbs)
+    parser = add_leaf(verbs, "names", names, "print the names of queues, one a line")
+    parser.add_argument("prefix", nargs="?", default="", help="only names that begin with this")
     for verb, handler, text in (
         ("create", create, "make a queue; one that exists with other options is refused"),
         ("set", set_, "set metadata of a queue"),
@@ -87,6 +88,13 @@ def list_(client: "Client", arguments: argparse.Namespace, output: Output) -> No
     columns = ("name", "metadata") if arguments.detailed else ("name",)
     named = f" with {arguments.name!r} in their name" if arguments.name else ""
     output.rows(map(as_row, found), columns, empty=f"The project has no queues{named}.")
+
+
+def names(client: "Client", arguments: argparse.Namespace, _output: Output) -> None:
+    """Print names; `completing` does so where a word is being completed (`--line`)."""
+    for queue in client.list_queues(name=arguments.prefix or None):
+        if queue.name.startswith(arguments.prefix):
+            print(queue.name)
 
 
 def create(client: "Client", arguments: argparse.Namespace, output: Output) -> None:

@@ -11,7 +11,6 @@
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -20,11 +19,8 @@ from zaqar_lite.commands import contexts
 from zaqar_lite.commands.durations import seconds_above_zero
 from zaqar_lite.commands.output import Output, printable
 from zaqar_lite.commands.retrying import Retrying
-from zaqar_lite.environment import client_value
 
 if TYPE_CHECKING:
-    import ssl
-
     from zaqar_lite.client import AsyncClient, Auth, Client, ServerWarning
     from zaqar_lite.client.shell import Shell
 
@@ -152,31 +148,15 @@ def connect(kind: type[S], arguments: argparse.Namespace) -> S:
     """Make a client as the options and the environment say."""
     from zaqar_lite.client import RetryPolicy  # noqa: PLC0415 - only once a command runs
 
-    asked_for = arguments.context or client_value("CONTEXT")
-    context = contexts.load().get(asked_for)
-
-    def value(name: str) -> str | None:
-        given: str | None = getattr(arguments, name)
-        from_context, from_environment = context.get(name), client_value(name.upper())
-        if asked_for is not None:
-            return given or from_context or from_environment
-        return given or from_environment or from_context
-
-    url = value("url")
-    cloud = value("os_cloud") or (os.environ.get("OS_CLOUD") if url is None else None)
-    key: str | None = arguments.access_key
-    if key is None and arguments.os_cloud is None:
-        key = client_value("KEY")
-        if key is None or asked_for is not None:
-            key = contexts.key_of(context, url) or key
+    place = contexts.chosen(vars(arguments))
     return kind(
-        url,
-        project=value("project"),
-        client_id=value("client_id"),
-        auth=_auth(cloud, value("signed"), key),
+        place.url,
+        project=place.project,
+        client_id=place.client_id,
+        auth=auth_at(place),
         retries=RetryPolicy(attempts=arguments.attempts, on_retry=Retrying()),
         timeout=arguments.timeout,
-        ssl_context=_tls(value("ca_file"), arguments.client_cert),
+        ssl_context=place.tls(),
         on_warning=Warnings(),
     )
 
@@ -257,30 +237,15 @@ def pairs(words: list[str], option: str) -> dict[str, str]:
     return found
 
 
-def _tls(ca_file: str | None, client_cert: str | None) -> "ssl.SSLContext | None":
-    """What checks the server's certificate, and what is shown to it; None for the system's own."""
-    if ca_file is None and client_cert is None:
-        return None
-    import ssl  # noqa: PLC0415 - few need it, and all would wait for it
-
-    try:
-        context = ssl.create_default_context(cafile=ca_file)
-        if client_cert is not None:
-            context.load_cert_chain(client_cert)
-    except OSError as error:
-        message = f"--ca-file, --client-cert: {error}"
-        raise UsageError(message) from error
-    return context
-
-
-def _auth(cloud: str | None, signed: str | None, key: str | None) -> "Auth | None":
+def auth_at(place: contexts.Place) -> "Auth | None":
+    """What proves who is asking: a signed permission, else a key, else the login of a cloud."""
     from zaqar_lite.client import KeyAuth, KeystoneAuth, SignedAuth  # noqa: PLC0415
 
-    if signed is not None:
-        return SignedAuth.from_file(signed)
-    if key is not None:
-        return KeyAuth(key)
-    return KeystoneAuth.cloud(cloud) if cloud is not None else None
+    if place.signed is not None:
+        return SignedAuth.from_file(place.signed)
+    if place.key is not None:
+        return KeyAuth(place.key)
+    return KeystoneAuth.cloud(place.os_cloud) if place.os_cloud is not None else None
 
 
 def _explain(error: Exception, code: int) -> int:

@@ -6,17 +6,13 @@ service with one address that is refused is refused as a whole. What was refused
 address.
 """
 
-import asyncio
 import ipaddress
 import socket
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 from urllib.parse import urlsplit
-
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 from zaqar_lite.domain.errors import ConfigurationError
 
@@ -24,8 +20,6 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _WELL_KNOWN = (80, 443)
 _FIRST_FREE_PORT = 1_024
-_MOST_NAMES = 64
-"""Names that are asked for at a time."""
 _PORTS = {"redis": 6_379, "mongodb": 27_017, "swift": 8_080}
 
 
@@ -127,65 +121,6 @@ def is_own(address: _Address) -> bool:
     except OSError:
         return False
     return True
-
-
-class SystemResolver(AbstractResolver):
-    """Ask the system for addresses, in threads of its own.
-
-    A name whose servers are silent holds a thread for many seconds; the event loop has a handful of
-    threads for everything, so half a dozen such names would hold up the deliveries to all others.
-    """
-
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_MOST_NAMES, thread_name_prefix="names")
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        """Resolve a name."""
-        look = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, 0)
-        found = await asyncio.get_running_loop().run_in_executor(
-            self._threads, look, socket.AI_ADDRCONFIG
-        )
-        return [
-            ResolveResult(
-                hostname=host,
-                host=str(address[0]),
-                port=port,
-                family=kind,
-                proto=protocol,
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-            )
-            for kind, _, protocol, _, address in found
-        ]
-
-    async def close(self) -> None:
-        """Leave the threads that still ask to end by themselves."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-class GuardedResolver(AbstractResolver):
-    """Resolve names, and refuse an answer that holds an address which may not be dialled."""
-
-    def __init__(self, guard: Guard, resolver: AbstractResolver, *, by_name: bool = False) -> None:
-        self._guard = guard
-        self._resolver = resolver
-        self._by_name = by_name
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        """Resolve a name; a trailing dot keeps the search domains out."""
-        absolute = host if host.endswith(".") or "." not in host else f"{host}."
-        found = await self._resolver.resolve(absolute, port, family)
-        for result in found:
-            self._guard.check(result["host"], port, by_name=self._by_name)
-            result["hostname"] = host
-        return found
-
-    async def close(self) -> None:
-        """Close the resolver behind."""
-        await self._resolver.close()
 
 
 def _split_port(text: str) -> tuple[str, int | None]:

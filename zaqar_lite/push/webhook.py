@@ -4,7 +4,9 @@ No redirect is followed, no proxy of the environment is used, no cookie is kept;
 most 64 KiB are read.
 """
 
+import asyncio
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -12,9 +14,9 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from aiohappyeyeballs import AddrInfoType
-from aiohttp.abc import AbstractResolver
+from aiohttp.abc import AbstractResolver, ResolveResult
 
-from zaqar_lite.push.guard import Guard, GuardedResolver, Refused, SystemResolver
+from zaqar_lite.push.guard import Guard, Refused
 from zaqar_lite.service.courier import Answer, Letter
 
 _CONNECT = 5.0
@@ -24,6 +26,67 @@ _CHUNK = 8_192
 _SHOWN = 1_024
 _DNS_CACHE = 10
 _KEEP_ALIVE = 15.0
+_MOST_NAMES = 64
+"""Names that are asked for at a time."""
+
+
+class SystemResolver(AbstractResolver):
+    """Ask the system for addresses, in threads of its own.
+
+    A name whose servers are silent holds a thread for many seconds; the event loop has a handful of
+    threads for everything, so half a dozen such names would hold up the deliveries to all others.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_MOST_NAMES, thread_name_prefix="names")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """Resolve a name."""
+        look = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, 0)
+        found = await asyncio.get_running_loop().run_in_executor(
+            self._threads, look, socket.AI_ADDRCONFIG
+        )
+        return [
+            ResolveResult(
+                hostname=host,
+                host=str(address[0]),
+                port=port,
+                family=kind,
+                proto=protocol,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for kind, _, protocol, _, address in found
+        ]
+
+    async def close(self) -> None:
+        """Leave the threads that still ask to end by themselves."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class GuardedResolver(AbstractResolver):
+    """Resolve names, and refuse an answer that holds an address which may not be dialled."""
+
+    def __init__(self, guard: Guard, resolver: AbstractResolver, *, by_name: bool = False) -> None:
+        self._guard = guard
+        self._resolver = resolver
+        self._by_name = by_name
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """Resolve a name; a trailing dot keeps the search domains out."""
+        absolute = host if host.endswith(".") or "." not in host else f"{host}."
+        found = await self._resolver.resolve(absolute, port, family)
+        for result in found:
+            self._guard.check(result["host"], port, by_name=self._by_name)
+            result["hostname"] = host
+        return found
+
+    async def close(self) -> None:
+        """Close the resolver behind."""
+        await self._resolver.close()
 
 
 class Webhooks:

@@ -27,7 +27,8 @@ class AsyncJobs(AsyncCalls):
         Args:
             queue: its name.
             act: what to do.
-            order: `ids` or `filter`, and for a move `to` (an instant) or `by` (seconds).
+            order: `ids` or `filter`, and for a move `to` (an instant) or `by` (seconds), and
+                `if_due` (an instant) to leave alone what is not due then.
         """
         return await self.call(jobs.begin(queue, act, order))
 

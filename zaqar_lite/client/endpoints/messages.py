@@ -13,6 +13,7 @@ from zaqar_lite.client.endpoints.paths import id_list, queue_path, with_query
 from zaqar_lite.client.endpoints.queues import JSON_TYPE, NO_QUEUE, nothing
 from zaqar_lite.client.errors import (
     ClaimLost,
+    DueChanged,
     KeyReused,
     MessageClaimed,
     MessageNotFound,
@@ -117,9 +118,10 @@ def edit(
     ttl: int | None = None,
     delay: int | None = None,
     deliver_at: dt.datetime | None = None,
+    if_due: dt.datetime | None = None,
     encoder: Encoder | None = None,
 ) -> Call[Message]:
-    """Change a message that is still delayed.
+    """Change a message that is still delayed, with `if_due` only where it is due then.
 
     Raises:
         ValueError: nothing to change was given.
@@ -136,8 +138,12 @@ def edit(
         message = "nothing to change: give body, ttl, delay or deliver_at"
         raise ValueError(message)
     path = queue_path(queue, "messages", message_id)
-    request = Request("PATCH", path, JSON_TYPE, b"{" + b",".join(parts) + b"}")
-    return Call(request, lambda r: _one(queue, r), {404: MessageNotFound, 409: NotDelayed})
+    headers = dict(JSON_TYPE)
+    if if_due is not None:
+        headers["If-Match"] = f'"{if_due.isoformat()}"'
+    request = Request("PATCH", path, headers, b"{" + b",".join(parts) + b"}")
+    errors = {404: MessageNotFound, 409: NotDelayed, 412: DueChanged}
+    return Call(request, lambda r: _one(queue, r), errors)
 
 
 def delete_message(queue: str, message_id: str, *, claim_id: str | None = None) -> Call[None]:

@@ -28,7 +28,8 @@ class SyncJobs(SyncCalls):
         Args:
             queue: its name.
             act: what to do.
-            order: `ids` or `filter`, and for a move `to` (an instant) or `by` (seconds).
+            order: `ids` or `filter`, and for a move `to` (an instant) or `by` (seconds), and
+                `if_due` (an instant) to leave alone what is not due then.
         """
         return self.call(jobs.begin(queue, act, order))
 

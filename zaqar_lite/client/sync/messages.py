@@ -195,11 +195,15 @@ class SyncMessages(SyncCalls):
         ttl: int | None = None,
         delay: int | None = None,
         deliver_at: dt.datetime | None = None,
+        if_due: dt.datetime | None = None,
     ) -> Message:
         """Change a message that is still delayed; what is not given stays.
 
+        With `if_due` it is changed only where it is due then (`Message.delay_expires`).
+
         Raises:
             NotDelayed: too late.
+            DueChanged: somebody has moved it.
             MessageNotFound: there is none (any more).
         """
         return self.call(
@@ -210,6 +214,7 @@ class SyncMessages(SyncCalls):
                 ttl=ttl,
                 delay=delay,
                 deliver_at=deliver_at,
+                if_due=if_due,
                 encoder=self.encoder,
             )
         )
