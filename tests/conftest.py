@@ -2,8 +2,10 @@
 
 import gc
 import os
+import ssl
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Protocol, TypeVar
+from importlib import import_module
+from typing import Any, Protocol, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +16,21 @@ from tests.server import ServerProcess
 # How long an example takes says how busy the machine is.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+_httpx: Any = import_module("httpx._transports.default")
+_make_context = _httpx.create_ssl_context
+_default_context: ssl.SSLContext = _make_context()
+
+
+def _shared_context(verify: object = True, **options: Any) -> ssl.SSLContext:
+    """Read the system's certificates once, not for each of thousands of clients (50 ms of CPU)."""
+    if verify is True and options.get("cert") is None:
+        return _default_context
+    made: ssl.SSLContext = _make_context(verify=verify, **options)
+    return made
+
+
+_httpx.create_ssl_context = _shared_context
 
 S = TypeVar("S", bound=services.Service)
 

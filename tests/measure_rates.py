@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from zaqar_lite.api.http import Request
+from zaqar_lite.api.call import Call
 from zaqar_lite.api.metering import Meter
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.models import StoreOptions
 from zaqar_lite.domain.quotas import UNLIMITED, Quota
-from zaqar_lite.loading import load
 from zaqar_lite.main import create_app
+from zaqar_lite.server.loading import load
 from zaqar_lite.service.quotas import Quotas
 from zaqar_lite.service.rates import Rates
 from zaqar_lite.service.stock import Stock
@@ -42,24 +42,21 @@ def measured() -> dict[str, float]:
     post = next(route for route in routes if route.name == "post_messages")
     claim = next(route for route in routes if route.name == "claim_messages")
 
-    async def receive() -> dict[str, object]:
-        return {}
-
-    request = Request("POST", "/v2/queues/q/messages", b"", {}, receive)
-    request.project, request.content_length = "p", 1_000
+    call = Call("POST", "/v2/queues/q/messages", {})
+    call.project, call.size = "p", 1_000
     found: dict[str, float] = {"nothing (the loop itself)": microseconds(lambda: None)}
 
     def asked(meter: Meter, rates: Rates) -> None:
-        if rates.is_on and request.project:
-            meter.admit(request, post)
+        if rates.is_on and call.project:
+            meter.admit(call, post)
         if rates.is_on:
-            meter.answered(request, post, 100)
+            meter.answered(call, post, 100)
 
     def read(meter: Meter, rates: Rates) -> None:
-        if rates.is_on and request.project:
-            meter.admit(request, claim)
+        if rates.is_on and call.project:
+            meter.admit(call, claim)
         if rates.is_on:
-            meter.answered(request, claim, 1_000)
+            meter.answered(call, claim, 1_000)
 
     own = Quota(write_requests=_MANY, write_bytes=_MANY, read_requests=_MANY, read_bytes=_MANY)
     for name, defaults in (

@@ -25,8 +25,8 @@ from typing import Any, NamedTuple, Protocol
 from tests.api.conftest import running
 from tests.server import ServerProcess
 from tests.services import start_redis
-from zaqar_lite.loading import load
 from zaqar_lite.main import create_app
+from zaqar_lite.server.loading import load
 
 _CLIENT_ID = "3381af92-2b9e-11e3-b191-71861300734c"
 _HEADERS = f"Host: localhost\r\nClient-ID: {_CLIENT_ID}\r\nX-Project-ID: p\r\n"

@@ -1,7 +1,8 @@
-"""Measure what an idle WebSocket costs: `python -m tests.measure_sockets [COUNT]`.
+"""Measure what an idle connection costs: `python -m tests.measure_sockets [COUNT] [KIND]`.
 
-Each socket has sent one frame and read its answer; then the server's resident memory is compared
-with that before, and its processor time while nothing is said but pings.
+KIND is `socket` (a WebSocket that has sent one frame and read its answer), `stream` (of events of a
+queue that holds nothing) or `http` (a request that was answered). The server's resident memory is
+compared with that before, and its processor time while nothing is said but pings.
 """
 
 import asyncio
@@ -20,6 +21,10 @@ ASKED = (
     b'"X-Project-ID": "p"}, "body": {}}'
 )
 FRAME = b"\x81\xfe" + len(ASKED).to_bytes(2, "big") + bytes(4) + ASKED
+REQUEST = (
+    b"GET /v2/queues/q%b HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Project-ID: p\r\n"
+    b"Client-ID: 3381af922b9e11e3b19171861300734c\r\n\r\n"
+)
 _IDLE = 25.0
 
 
@@ -35,26 +40,30 @@ def seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / 100
 
 
-async def open_socket(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Open a WebSocket and have one frame answered."""
+async def open_one(port: int, kind: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a connection and have its first request or frame answered."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=4_096)
-    writer.write(HANDSHAKE)
-    await reader.readuntil(b"\r\n\r\n")
-    writer.write(FRAME)
-    await reader.readuntil(b'"status":200}}')
+    if kind == "socket":
+        writer.write(HANDSHAKE)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(FRAME)
+        await reader.readuntil(b'"status":200}}')
+    else:
+        writer.write(REQUEST % (b"/events" if kind == "stream" else b""))
+        await reader.readuntil(b"id: " if kind == "stream" else b"}")
     return reader, writer
 
 
-async def measure(server: ServerProcess, count: int) -> None:
-    """Open that many sockets, and tell what they cost."""
-    warm = [await open_socket(server.port) for _ in range(20)]
+async def measure(server: ServerProcess, count: int, kind: str) -> None:
+    """Open that many connections, and tell what they cost."""
+    warm = [await open_one(server.port, kind) for _ in range(20)]
     before = resident(server.pid)
-    opened = [await open_socket(server.port) for _ in range(count)]
+    opened = [await open_one(server.port, kind) for _ in range(count)]
     each = (resident(server.pid) - before) / count / 1024
     begun, used = time.monotonic(), seconds(server.pid)
     await asyncio.sleep(_IDLE)
     share = (seconds(server.pid) - used) / (time.monotonic() - begun)
-    print(f"{count} sockets: {each:.1f} KiB each, {share:.2%} of a core while idle")
+    print(f"{count} of {kind}: {each:.1f} KiB each, {share:.2%} of a core while idle")
     for _, writer in (*warm, *opened):
         writer.close()
 
@@ -62,9 +71,11 @@ async def measure(server: ServerProcess, count: int) -> None:
 def main() -> None:
     """Measure."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000
-    env = {"ZAQAR_LITE_MAX_CONNECTIONS": str(count + 100)}
+    kind = sys.argv[2] if len(sys.argv) > 2 else "socket"
+    bounds = ("MAX_CONNECTIONS", "MAX_WAITERS", "MAX_WAITERS_PER_PROJECT")
+    env = {f"ZAQAR_LITE_{name}": str(count + 100) for name in bounds}
     with ServerProcess("memory://", env=env) as server:
-        asyncio.run(measure(server, count))
+        asyncio.run(measure(server, count, kind))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 from zaqar_lite.api.dispatch import Dispatcher
-from zaqar_lite.loading import load
 from zaqar_lite.main import create_app
+from zaqar_lite.server.loading import load
 from zaqar_lite.settings import Settings
 
 ROOT = Path(__file__).parents[1]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from zaqar_lite.logs import AccessFormatter, JsonFormatter
+from zaqar_lite.server.logs import AccessFormatter, JsonFormatter
 
 EVIL = "a\nb\r\x1b[31mred\x85\x7f\u2028c\u2029\u202eright"
 LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"

@@ -13,8 +13,8 @@ import yaml
 from tests import generate_dashboard
 from tests.services.process import find_program
 from zaqar_lite.api.dispatch import Dispatcher
-from zaqar_lite.loading import load
 from zaqar_lite.main import create_app
+from zaqar_lite.server.loading import load
 from zaqar_lite.service.metrics.families import Kind
 from zaqar_lite.settings import Settings
 

@@ -10,7 +10,7 @@ from zaqar_lite.cli import main
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ZaqarLiteError
 from zaqar_lite.domain.models import StoreOptions
-from zaqar_lite.loading import load
+from zaqar_lite.server.loading import load
 from zaqar_lite.storage.registry import create_stores
 from zaqar_lite.storage.swift.locks import SharedLocks
 

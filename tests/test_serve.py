@@ -24,13 +24,13 @@ HEADERS = {"Client-ID": str(uuid.uuid4()), "X-Project-ID": "demo"}
 SERVE = [sys.executable, "-m", "zaqar_lite.cli", "serve"]
 
 
-def refused(*options: str) -> str:
+def refused(*options: str, code: int = 1) -> str:
     """Start a server that must not start; answer what it says."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith("ZAQAR_")}
     finished = subprocess.run(
         [*SERVE, *options], capture_output=True, text=True, timeout=30, env=environment, check=False
     )
-    assert finished.returncode == 2
+    assert finished.returncode == code
     assert finished.stdout == ""
     (line,) = finished.stderr.strip().splitlines()
     return line
@@ -42,6 +42,9 @@ def refused(*options: str) -> str:
         (["--store", "memory://", "--workers", "2"], ["memory", "one process", "--workers 1"]),
         (["--store", "mysql://x"], ["mysql", "redis://"]),
         (["--store", "memory://host"], ["memory://"]),
+        (["--store", "redis://[::1/0"], ["can't be read"]),
+        (["--store", "redis://[::1/0", "--workers", "2"], ["can't be read"]),
+        (["--store", "redis://h?timeout=never", "--workers", "2"], ["timeout"]),
         (["--store", "memory://", "--host", "0.0.0.0"], ["0.0.0.0", "--trust-headers"]),  # noqa: S104
         (["--config", "/none.toml"], ["/none.toml"]),
     ],
@@ -52,10 +55,28 @@ def test_refuses_to_start_with_one_clear_line(options: list[str], words: list[st
         assert word in line
 
 
+def test_a_start_imports_nothing_that_most_requests_do_without() -> None:
+    program = (
+        "import sys, zaqar_lite.serve\n"
+        "from zaqar_lite.main import create_app\n"
+        "create_app()\n"
+        "slow = {'fastapi', 'starlette', 'aiohttp', 'redis', 'pymongo', 'zaqar_lite.client'}\n"
+        "print(sorted(slow & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        check=True,
+        text=True,
+        env={**os.environ, "ZAQAR_LITE_STORE": "memory://"},
+    )
+    assert done.stdout == "[]\n"
+
+
 def test_refuses_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert str(port) in refused("--store", "memory://", "--port", str(port))
+        assert str(port) in refused("--store", "memory://", "--port", str(port), code=2)
 
 
 def test_starts_and_idles_small() -> None:

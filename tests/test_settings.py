@@ -8,7 +8,7 @@ import pytest
 from zaqar_lite import environment
 from zaqar_lite.domain.errors import ConfigurationError
 from zaqar_lite.domain.limits import Limits
-from zaqar_lite.loading import load
+from zaqar_lite.server.loading import load
 from zaqar_lite.settings import Settings
 
 

@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from tests.services.keystone import PASSWORD, KeystoneServer
 
 pytestmark = pytest.mark.slow
 CLIENT_ID = str(uuid.uuid4())
+GUIDE = Path(__file__).parents[2] / "api-ref" / "source" / "guide-openstack.rst"
 _SECURE = {"ZAQAR_LITE_ROLE_DEFAULTS": "secure", "ZAQAR_LITE_KEYSTONE_BELIEVED_FOR": "0"}
 
 
@@ -66,52 +69,98 @@ def cloud(keystone_server: KeystoneServer) -> Iterator[Cloud]:
         "--pooling",
     )
     with ServerProcess("memory://", *options, env=_SECURE).start(ready=401) as server:
-        service = {"name": "zaqar-lite", "type": "messaging"}
+        service = {"name": "keystone", "type": "identity"}  # as every cloud has it
         made = keystone_server.call(admin, "POST", "/services", {"service": service})
         endpoint = {"service_id": made["id"], "region_id": "RegionOne"}
-        endpoint |= {"interface": "public", "url": server.url}
+        endpoint |= {"interface": "public", "url": keystone_server.url}
         keystone_server.call(admin, "POST", "/endpoints", {"endpoint": endpoint})
         yield Cloud(keystone_server, admin, server.url)
 
 
-def openstack(cloud: Cloud, user: str, project: str, *words: str) -> str:
-    """Run `openstack messaging ...` as a user of a project; answer what it prints."""
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("OS_")},
-        "OS_AUTH_URL": cloud.keystone.url,
-        "OS_USERNAME": user,
-        "OS_PASSWORD": PASSWORD,
-        "OS_PROJECT_NAME": project,
-        "OS_USER_DOMAIN_ID": "default",
-        "OS_PROJECT_DOMAIN_ID": "default",
-        "OS_IDENTITY_API_VERSION": "3",
-    }
-    program = str(Path(sys.executable).with_name("openstack"))
-    done = subprocess.run(
-        [program, "messaging", *words],
+def words_of(cloud: Cloud, user: str, project: str) -> list[str]:
+    """The options by which `openstack` logs in as a user of a project."""
+    return [
+        *("--os-auth-url", cloud.keystone.url, "--os-identity-api-version", "3"),
+        *("--os-username", user, "--os-password", PASSWORD, "--os-user-domain-id", "default"),
+        *("--os-project-name", project, "--os-project-domain-id", "default"),
+    ]
+
+
+def guide(*beginnings: str) -> list[list[str]]:
+    """The commands of the guide that begin so, without the name of the program."""
+    lines = re.findall(r"^   \$ (.+)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    return [shlex.split(line)[1:] for line in lines if line.startswith(beginnings)]
+
+
+# The program's own entry point, again and again: it takes five seconds to find its plugins.
+SHELL = """
+import contextlib, io, json, sys
+from openstackclient.shell import main
+for line in sys.stdin:
+    printed, said = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
+        try:
+            code = main(json.loads(line))
+        except SystemExit as left:
+            code = left.code
+    print(json.dumps([code or 0, printed.getvalue(), said.getvalue()]), flush=True)
+"""
+Openstack = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def openstack(cloud: Cloud) -> Iterator[Openstack]:
+    """A function that runs `openstack messaging ...` as a user; it answers what that prints.
+
+    The guide's own commands have led the catalogue to our server.
+    """
+    environment = {name: value for name, value in os.environ.items() if name[:3] != "OS_"}
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", SHELL],
         env=environment,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    ) as shell:
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        asked, answers = shell.stdin, shell.stdout
+
+        def run(user: str, project: str, words: Sequence[str]) -> str:
+            print(json.dumps([*words_of(cloud, user, project), *words]), file=asked, flush=True)
+            code, printed, said = json.loads(answers.readline())
+            assert code == 0, said
+            assert isinstance(printed, str)
+            return printed
+
+        service, *endpoints = guide("openstack service", "openstack endpoint")
+        run("admin", "admin", service)
+        assert len(endpoints) == 2
+        for *words, _ in endpoints:
+            run("admin", "admin", [*words, cloud.server])
+        yield lambda user, project, *words: run(user, project, ["messaging", *words])
+        asked.close()
 
 
-def test_openstack_lists_queues_with_a_password(cloud: Cloud) -> None:
-    user = cloud.make_user("manager", "shop")
-    token = cloud.keystone.log_in(user, project="shop")
-    assert cloud.ask(token, "/v2/queues/orders", "PUT").status_code == 201
-    listed = openstack(cloud, user, "shop", "queue", "list", "-f", "json")
-    assert [row["Name"] for row in json.loads(listed)] == ["orders"]
+@pytest.mark.usefixtures("openstack")
+def test_the_guide_leads_to_a_list_of_queues_by_a_password(cloud: Cloud) -> None:
+    """Each in a process of its own, as a user has them: the client keeps who it was first."""
+    program = str(Path(sys.executable).with_name("openstack"))
+    user, printed = cloud.make_user("manager", "shop"), ""
+    create, listing = guide("openstack messaging")
+    for command in (create, [*listing, "-f", "json"]):
+        words = [program, *words_of(cloud, user, "shop"), *command]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        printed = done.stdout
+    assert [row["Name"] for row in json.loads(printed)] == ["orders"]
 
 
-def test_openstack_makes_pools_and_flavors(cloud: Cloud) -> None:
+def test_openstack_makes_pools_and_flavors(cloud: Cloud, openstack: Openstack) -> None:
     user = cloud.make_user("admin", "shop")
 
     def run(*words: str) -> Any:
-        printed = openstack(cloud, user, "shop", *words)
+        printed = openstack(user, "shop", *words)
         return json.loads(printed) if "json" in words else printed
 
     as_json = ("-f", "json")
@@ -127,13 +176,13 @@ def test_openstack_makes_pools_and_flavors(cloud: Cloud) -> None:
     run("pool", "delete", "one")
 
 
-def test_openstack_subscribes_changes_and_ends(cloud: Cloud) -> None:
+def test_openstack_subscribes_changes_and_ends(cloud: Cloud, openstack: Openstack) -> None:
     """By the commands of python-zaqarclient, unmodified."""
     user, hook = cloud.make_user("manager", "hooks"), "http://receiver.example/"
     shown = ("-f", "json")
 
     def run(verb: str, *words: str) -> str:
-        return openstack(cloud, user, "hooks", "subscription", verb, "orders", *words)
+        return openstack(user, "hooks", "subscription", verb, "orders", *words)
 
     made = json.loads(run("create", hook, "600", "--options", '{"a": 1}', *shown))
     (listed,) = json.loads(run("list", *shown))

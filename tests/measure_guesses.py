@@ -1,0 +1,194 @@
+"""What guessing costs the others: `python -m tests.measure_guesses [--rate 10000] [--seconds 10]`.
+
+A server that knows keys and tokens of a Keystone gets wrong keys and wrong tokens in turn, each
+only once, over `--connections` from `--addresses` of loopback; each connection guesses again as
+soon as it is answered, but all together no faster than `--rate`. Beside them one client posts with
+a good key, and another with a good token. Printed are their latencies without and with the guesses,
+how many guesses were answered what, what the server computed for one of them, and how often
+Keystone was asked.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import secrets
+import statistics
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from tests.api.sockets import Raw, request
+from tests.keystone import Keystone
+from tests.server import ServerProcess
+
+_WARM = 0.5
+_BODY = json.dumps({"messages": [{"body": 1, "ttl": 60}]}).encode()
+
+
+class Told(NamedTuple):
+    """How a flood went."""
+
+    statuses: Counter[int]
+    seconds: float
+
+
+def wrong(number: int) -> bytes:
+    """A request with a credential that nobody has: a key or a token."""
+    if number % 2:
+        named = {"Authorization": f"Bearer zq_{secrets.token_hex(8)}_{secrets.token_hex(24)}"}
+    else:
+        named = {"X-Auth-Token": f"gAAAAA{secrets.token_hex(24)}"}
+    return request("GET", "/v2/queues", headers=named)
+
+
+class _Guesser(asyncio.Protocol):
+    """One connection that guesses, at its part of the rate, one guess at a time."""
+
+    def __init__(self, pause: float, statuses: Counter[int]) -> None:
+        self._pause = pause
+        self._statuses = statuses
+        self._next = 0.0
+        self._sent = secrets.randbelow(2)
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.WriteTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+        self._next = self._loop.time() + self._pause * secrets.randbelow(1_000) / 1_000
+        self._loop.call_at(self._next, self._guess)
+
+    def _guess(self) -> None:
+        assert self._transport is not None
+        self._sent += 1
+        self._transport.write(wrong(self._sent))
+
+    def data_received(self, data: bytes) -> None:
+        self._statuses[int(data[9:12])] += 1
+        self._next = max(self._next + self._pause, self._loop.time() - 1)
+        self._loop.call_at(self._next, self._guess)
+
+
+def flood(port: int, rate: float, addresses: int, connections: int, told: Connection) -> None:
+    """Guess from a process of its own until told to stop."""
+
+    async def run() -> None:
+        statuses: Counter[int] = Counter()
+        loop = asyncio.get_running_loop()
+        guesser = partial(_Guesser, connections / rate, statuses)
+        made = []
+        for number in range(connections):
+            source = (f"127.0.1.{1 + number % addresses}", 0)
+            made.append(await loop.create_connection(guesser, "127.0.0.1", port, local_addr=source))
+        await asyncio.sleep(_WARM)
+        statuses.clear()
+        began = time.perf_counter()
+        told.send("goes")
+        while not await asyncio.to_thread(told.poll, 0.2):
+            pass
+        told.send(Told(Counter(statuses), time.perf_counter() - began))
+        for transport, _ in made:
+            transport.abort()
+
+    asyncio.run(run())
+
+
+def post(server: ServerProcess, named: dict[str, str], seconds: float) -> list[float]:
+    """Post one message after the other; answer what each took, in milliseconds."""
+    whole = request("POST", "/v2/queues/orders/messages", _BODY, headers=named)
+    took: list[float] = []
+    with Raw(server) as link:
+        ends = time.perf_counter() + seconds
+        while time.perf_counter() < ends:
+            began = time.perf_counter()
+            link.send(whole)
+            answer = link.answer()
+            took.append((time.perf_counter() - began) * 1000)
+            assert answer.status == 201, answer
+            time.sleep(0.002)
+    return took
+
+
+def computed(pid: int) -> float:
+    """The seconds of processor time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def shown(name: str, before: Sequence[float], beside: Sequence[float]) -> str:
+    """The latencies of a good client, and how they compare."""
+    parts = []
+    for label, at in (("p50", 50), ("p99", 99)):
+        was, now = (statistics.quantiles(took, n=100)[at - 1] for took in (before, beside))
+        parts.append(f"{label} {was:.2f} to {now:.2f} ms ({now / was:.2f}x)")
+    return f"a good {name}: {', '.join(parts)}; {len(beside)} posts"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rate", type=float, default=10_000)
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--addresses", type=int, default=1)
+    parser.add_argument("--connections", type=int, default=400)
+    given = parser.parse_args()
+    with TemporaryDirectory() as home, Keystone() as keystone:
+        file = Path(home, "admin.key")
+        env = {
+            "ZAQAR_LITE_AUTH": "keys,keystone",
+            "ZAQAR_LITE_KEYSTONE_URL": keystone.url,
+            "ZAQAR_LITE_ADMIN_KEY_FILE": str(file),
+        }
+        with ServerProcess("memory://", env=env).start(ready=401) as server:
+            good = {
+                "key": {"Authorization": f"Bearer {file.read_text().strip()}"},
+                "token": {"X-Auth-Token": keystone.issue("member")},
+            }
+
+            def posted(seconds: float) -> dict[str, list[float]]:
+                found: dict[str, list[float]] = {}
+
+                def one(name: str) -> None:
+                    found[name] = post(server, good[name], seconds)
+
+                threads = [threading.Thread(target=one, args=(name,)) for name in good]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                return found
+
+            posted(_WARM)
+            began = computed(server.pid)
+            before = posted(given.seconds)
+            alone = computed(server.pid) - began
+            told, other = multiprocessing.Pipe()
+            context = multiprocessing.get_context("spawn")
+            how_much = server.port, given.rate, given.addresses, given.connections
+            process = context.Process(target=flood, args=(*how_much, other))
+            process.start()
+            told.recv()
+            lookups, began = len(keystone.lookups), computed(server.pid)
+            beside = posted(given.seconds)
+            spent, asked = computed(server.pid) - began, len(keystone.lookups) - lookups
+            told.send("stop")
+            how: Told = told.recv()
+            process.join()
+    count = how.statuses.total()
+    print(f"{count / how.seconds:.0f} guesses a second: {dict(how.statuses)}")
+    for name in good:
+        print(shown(name, before[name], beside[name]))
+    print(f"the server computed {(spent - alone) / count * 1e6:.0f} us for a guess")
+    print(f"Keystone was asked {asked / given.seconds:.2f} times a second")
+
+
+if __name__ == "__main__":
+    main()
