@@ -116,29 +116,27 @@ def _is_ours(topology: Topology, name: str) -> bool:
 
 
 def _exchanges(topology: Topology, found: Snapshot) -> Iterator[Finding]:
-    there = {entry["name"]: entry for entry in found.exchanges}
-    for exchange in topology.exchanges:
-        want = definitions.exchange_body(exchange)
-        where = path("exchanges", found.vhost, exchange.name)
-        yield from _entity(f"exchange {exchange.name}", want, there.get(exchange.name), where)
-    names = {exchange.name for exchange in topology.exchanges}
-    for name in there:
-        if name not in names and _is_ours(topology, name):
-            call = Call("DELETE", path("exchanges", found.vhost, name))
-            yield Finding(Kind.EXTRA, f"exchange {name}", "this topology has none such", call)
+    wanted = {one.name: definitions.exchange_body(one) for one in topology.exchanges}
+    return _of_kind(topology, found.vhost, "exchange", wanted, found.exchanges)
 
 
 def _queues(topology: Topology, found: Snapshot) -> Iterator[Finding]:
-    there = {entry["name"]: entry for entry in found.queues}
-    for queue in topology.queues:
-        want = definitions.queue_body(queue)
-        where = path("queues", found.vhost, queue.name)
-        yield from _entity(f"queue {queue.name}", want, there.get(queue.name), where)
-    names = {queue.name for queue in topology.queues}
-    for name in there:
-        if name not in names and _is_ours(topology, name):
-            call = Call("DELETE", path("queues", found.vhost, name))
-            yield Finding(Kind.EXTRA, f"queue {name}", "this topology has none such", call)
+    wanted = {one.name: definitions.queue_body(one) for one in topology.queues}
+    return _of_kind(topology, found.vhost, "queue", wanted, found.queues)
+
+
+def _of_kind(
+    topology: Topology, vhost: str, kind: str, wanted: Mapping[str, Entry], found: Sequence[Entry]
+) -> Iterator[Finding]:
+    """Compare what a kind of object should be, by name, with those that a broker has."""
+    present = {entry["name"]: entry for entry in found}
+    for name, want in wanted.items():
+        where = path(f"{kind}s", vhost, name)
+        yield from _entity(f"{kind} {name}", want, present.get(name), where)
+    for name in present:
+        if name not in wanted and _is_ours(topology, name):
+            call = Call("DELETE", path(f"{kind}s", vhost, name))
+            yield Finding(Kind.EXTRA, f"{kind} {name}", "this topology has none such", call)
 
 
 def _entity(subject: str, want: Entry, have: Entry | None, where: str) -> Iterator[Finding]:
