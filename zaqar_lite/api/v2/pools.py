@@ -39,9 +39,7 @@ class PoolActions:
     )
     async def list_pools(self, call: Call) -> Result:
         """List pools."""
-        most = self._limits.max_pools_per_page
-        limit = call.limit(min(DEFAULT_LIMIT, most), most)
-        marker, detailed = call.text("marker"), call.flag("detailed")
+        marker, limit, detailed = _page(call, self._limits.max_pools_per_page)
         pools = await self._registry.list_pools(marker, limit)
         shown = [_pool(pool, detailed=detailed) for pool in pools]
         return _listed(call, "pools", shown, limit, detailed=detailed)
@@ -142,9 +140,7 @@ class FlavorActions:
     )
     async def list_flavors(self, call: Call) -> Result:
         """List flavors."""
-        most = self._limits.max_flavors_per_page
-        limit = call.limit(min(DEFAULT_LIMIT, most), most)
-        marker, detailed = call.text("marker"), call.flag("detailed")
+        marker, limit, detailed = _page(call, self._limits.max_flavors_per_page)
         flavors = await self._registry.list_flavors(call.project, marker, limit)
         shown = [_flavor(flavor, detailed=detailed) for flavor in flavors]
         return _listed(call, "flavors", shown, limit, detailed=detailed)
@@ -209,6 +205,12 @@ def _name(call: Call) -> str:
     if len(name) > MAX_TEXT:
         raise bad_body(f"A name has at most {MAX_TEXT} characters.")
     return name
+
+
+def _page(call: Call, most: int) -> tuple[str | None, int, bool]:
+    """What a listing was asked for: its marker, its limit, and whether it is detailed."""
+    limit = call.limit(min(DEFAULT_LIMIT, most), most)
+    return call.text("marker"), limit, call.flag("detailed")
 
 
 def _listed(
