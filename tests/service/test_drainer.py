@@ -36,6 +36,7 @@ from zaqar_lite.service.pooling.drains import (
     decode,
     encode,
 )
+from zaqar_lite.service.pooling.places import Places
 from zaqar_lite.service.pooling.pool import Pool
 from zaqar_lite.service.pooling.registry import Kind, Registry
 from zaqar_lite.service.pooling.stores import PooledMessages
@@ -112,9 +113,8 @@ class Pools:
         catalogue = Catalogue(self.management, registry, clock)
         branches = Branches(lambda pool: stores[pool.name])
         self.drains = Drains(self.management, registry, clock)
-        self.messages = PooledMessages(
-            home, registry, catalogue, branches, self.drains, clock=clock, hold=0.02
-        )
+        places = Places(home, registry, catalogue, branches, self.drains, clock=clock)
+        self.messages = PooledMessages(places, hold=0.02)
         self.old.pooled = self.new.pooled = self.messages
         self.registry, self.catalogue = registry, catalogue
         self.targets = Targets(self.messages, self.management, registry, catalogue)

@@ -9,6 +9,7 @@ from zaqar_lite.service.pooling.branches import Branches
 from zaqar_lite.service.pooling.catalogue import Catalogue
 from zaqar_lite.service.pooling.drainer import Drainer
 from zaqar_lite.service.pooling.drains import Drains
+from zaqar_lite.service.pooling.places import Places
 from zaqar_lite.service.pooling.pool import Pool
 from zaqar_lite.service.pooling.registry import FRESH, Kind, Registry
 from zaqar_lite.service.pooling.stores import PooledMessages
@@ -100,7 +101,6 @@ def _pooling(
     hold: float,
 ) -> Pooling:
     """Put pools in front of the server's own store; pools get its limits, and their own options."""
-    pooled: PooledMessages
 
     def make(pool: Pool) -> MessageStore:
         own = {**options.extra, **pool.options}
@@ -125,9 +125,8 @@ def _pooling(
     registry = Registry(management, check)
     catalogue = Catalogue(management, registry, clock)
     drains = Drains(management, registry, clock)
-    pooled = PooledMessages(
-        home, registry, catalogue, Branches(make), drains, clock=clock, hold=hold
-    )
+    places = Places(home, registry, catalogue, Branches(make), drains, clock=clock)
+    pooled = PooledMessages(places, hold=hold)
     return Pooling(
         pooled,
         registry,

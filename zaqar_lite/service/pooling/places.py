@@ -32,7 +32,7 @@ class At(NamedTuple):
 
 
 class Places:
-    """The stores of queues, as the catalogue has them."""
+    """The stores of queues, as the catalogue has them; `home` is the server's own."""
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class Places:
         *,
         clock: Clock,
     ) -> None:
-        self._home = home
-        self._registry = registry
-        self._catalogue = catalogue
-        self._branches = branches
+        self.home = home
+        self.registry = registry
+        self.catalogue = catalogue
+        self.branches = branches
         self._drains = drains
-        self._clock = clock
+        self.clock = clock
         self._turn = 0
 
     async def pool(self, name: str | None) -> MessageStore:
@@ -59,11 +59,11 @@ class Places:
             Unavailable: it does not answer, or there is no such pool.
         """
         if name in {None, OWN}:
-            return self._home
-        pool = (await self._registry.known()).get(name) or (await self._registry.pools()).get(name)
+            return self.home
+        pool = (await self.registry.known()).get(name) or (await self.registry.pools()).get(name)
         if pool is None:
             raise Unavailable(f"The pool {name!r}, where the queue lies, is not registered.")
-        return await self._branches.store(pool)
+        return await self.branches.store(pool)
 
     async def of(self, place: Place) -> At:
         """The stores of a place."""
@@ -72,11 +72,11 @@ class Places:
 
     async def at(self, queue: QueueRef) -> At:
         """The stores of a queue."""
-        return await self.of(await self._catalogue.place(queue))
+        return await self.of(await self.catalogue.place(queue))
 
     def everywhere(self) -> tuple[MessageStore, ...]:
         """All stores that are open, each time another one first."""
-        stores = (self._home, *self._branches.stores().values())
+        stores = (self.home, *self.branches.stores().values())
         self._turn = (self._turn + 1) % len(stores)
         return (*stores[self._turn :], *stores[: self._turn])
 
@@ -88,7 +88,7 @@ class Places:
 
     async def remembering(self, queue: QueueRef) -> Sequence[MessageStore]:
         """The stores that have idempotency keys of a queue, the older first."""
-        place = await self._catalogue.place(queue)
+        place = await self.catalogue.place(queue)
         own = await self.pool(place.pool)
         return (own,) if place.keys_in is None else (await self.pool(place.keys_in), own)
 
@@ -100,9 +100,9 @@ class Places:
         Raises:
             Unavailable: messages of the target come from a third pool, or its place is changed.
         """
-        place = await self._catalogue.place(queue)
-        await self._catalogue.join(target, Place(place.pool))
-        there = (await self._catalogue.entry(target)).place
+        place = await self.catalogue.place(queue)
+        await self.catalogue.join(target, Place(place.pool))
+        there = (await self.catalogue.entry(target)).place
         at = await self.of(place)
         if there.pool != place.pool:
             await self._let_go_on(target, place.pool or OWN)
@@ -114,7 +114,7 @@ class Places:
 
     async def _let_go_on(self, queue: QueueRef, pool: str) -> None:
         """Note, for the next seconds at least, that a pool has messages of a queue of another."""
-        entry, now = await self._catalogue.entry(queue), self._clock.now_ms()
+        entry, now = await self.catalogue.entry(queue), self.clock.now_ms()
         place = entry.place
         if place.draining == pool and now - place.arrives_at < ARRIVES_MS // 3:
             return
@@ -123,6 +123,6 @@ class Places:
         await self._drains.carry(pool)
         place = msgspec.structs.replace(place, draining=pool, arrives_at=now)
         try:
-            await self._catalogue.change(queue, place, entry.version)
+            await self.catalogue.change(queue, place, entry.version)
         except RecordChanged as exc:
             raise Unavailable(f"The queue {queue.name!r} is being moved.") from exc

@@ -16,7 +16,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, NotFound, Unavailable
 from zaqar_lite.domain.models import (
     NO_RETRIES,
@@ -40,12 +39,8 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.service.notes import OWN_PROJECT
-from zaqar_lite.service.pooling.branches import Branches
-from zaqar_lite.service.pooling.catalogue import Catalogue
-from zaqar_lite.service.pooling.drains import Drains
 from zaqar_lite.service.pooling.keyed import post_unknown
 from zaqar_lite.service.pooling.places import Places
-from zaqar_lite.service.pooling.registry import Registry
 from zaqar_lite.storage.base import Listener, MessageStore
 
 logger = logging.getLogger(__name__)
@@ -55,27 +50,15 @@ T = TypeVar("T")
 class PooledMessages(MessageStore):
     """The stores of all pools, and the server's own, as one."""
 
-    def __init__(
-        self,
-        home: MessageStore,
-        registry: Registry,
-        catalogue: Catalogue,
-        branches: Branches,
-        drains: Drains,
-        *,
-        clock: Clock,
-        hold: float,
-    ) -> None:
+    def __init__(self, places: Places, *, hold: float) -> None:
         """Wrap the stores; `hold` is in seconds how long others may still post to an old pool."""
-        self._home = home
-        self._registry = registry
-        self._catalogue = catalogue
-        self._branches = branches
-        self._places = Places(home, registry, catalogue, branches, drains, clock=clock)
-        self.pool = self._places.pool
+        self._places = places
+        home = self._home = places.home
+        self._branches = places.branches
+        self._catalogue = places.catalogue
+        self.pool = places.pool
         """The open store of a pool, by its name."""
         self._watched: dict[QueueRef, list[tuple[MessageStore, ...]]] = {}
-        self._clock = clock
         self._hold = hold
         # A history needs the queue's record in its store.
         self.capabilities = home.capabilities - {Capability.HISTORY}
@@ -114,7 +97,7 @@ class PooledMessages(MessageStore):
         texts = [one.idempotency_key.text for one in messages if one.idempotency_key is not None]
         if place.keys_in is None or not (texts or batch_key is not None):
             return await post(messages, batch_key=batch_key)
-        left = place.moved_at + self._hold * 1000 - self._clock.now_ms()
+        left = place.moved_at + self._hold * 1000 - self._places.clock.now_ms()
         await asyncio.sleep(max(0.0, left / 1000))
         old = await self._places.pool(place.keys_in)
         return await post_unknown(
@@ -385,7 +368,7 @@ class PooledMessages(MessageStore):
         return swept
 
     async def _open_pools(self) -> None:
-        known = await self._registry.known()
+        known = await self._places.registry.known()
         for pool in known.values():
             self._branches.begin(pool)
         for name in self._branches.stores():
