@@ -59,7 +59,7 @@ def test_letters_go_back_where_they_came_from(client: Client, queue: str) -> Non
     client.post(dead, "by hand")
     result = client.redrive(dead)
     assert result.moved == {f"{queue}-a": 25, f"{queue}-b": 1}
-    assert (result.homeless, result.passed_over) == (1, 0)
+    assert (result.without_source, result.passed_over) == (1, 0)
     assert [m.body for m in client.list_messages(dead)] == ["by hand"]
     back = [m.body for m in client.list_messages(f"{queue}-a", raw=True)]
     assert back[0] == b'{"n": 1.00}'

@@ -136,6 +136,21 @@ def test_a_warning_of_the_server_is_printed_once(
     assert line.startswith(f"zaqar-lite: warning: The delay was ignored: {queue} is a normal queue")
 
 
+def test_an_instant_too_far_away_is_refused_in_one_line(
+    server: ServerProcess, run: Run, queue: str
+) -> None:
+    run("queue", "create", queue, "--delay", "60")
+    words = ["message", "post", queue, "late", "--deliver-at", "2999-01-01T00:00:00Z"]
+    done = subprocess.run(
+        [*ZAQAR, *words, "--url", server.url], capture_output=True, check=False, text=True
+    )
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert line.startswith("zaqar-lite: deliver_at is ")
+    assert line.endswith("by at most 900 s (its setting max_message_delay)")
+    assert run("queue", "stats", queue)[1][0]["total"] == 0
+
+
 def test_keys_make_a_repeated_post_harmless(run: Run, queue: str) -> None:
     for _ in range(2):
         assert run("message", "post", queue, "once", "--key", "order-7")[0] == 0

@@ -215,7 +215,8 @@ def _routes(
     `own` are more actions, those of the server itself.
     """
     admin, limits, authority = options.admin_mode, options.limits, services.authority
-    home = home_document(admin=admin, pools=services.registry is not None)
+    pools = services.registry is not None
+    home = functools.partial(home_document, limits, admin=admin, pools=pools)
     queues = QueueActions(services.queues, services.subscriptions, services.sharing, authority)
     settling = SettlingActions(services.settling)
     jobs = JobActions(services.jobs, authority)

@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+from zaqar_lite.domain.limits import Limits
+
 _EVENTS = "rel/queue_events"
 _NAMES = {"Q": "/v2/queues/{queue_name}", "T": "/v2/topics/{topic_name}"}
 _HEALTH = "health /v2/health GET"
@@ -71,8 +73,11 @@ flavor /v2/flavors/{flavor_name} GET PUT PATCH DELETE
 """
 
 
-def home_document(*, admin: bool, pools: bool = False) -> dict[str, Any]:
-    """Write the home document: what the store can't do and what admin mode adds is told apart."""
+def home_document(limits: Limits, *, admin: bool, pools: bool) -> dict[str, Any]:
+    """Write the home document: the resources of this server, and its longest delay in seconds.
+
+    Health is there in admin mode, pools are there where they are switched on as well.
+    """
     lines = _RESOURCES.split("\n")
     if admin:
         lines.append(_HEALTH)
@@ -80,6 +85,7 @@ def home_document(*, admin: bool, pools: bool = False) -> dict[str, Any]:
         lines += _POOLS.split("\n")
     resources = dict(_resource(*line.split(" ")) for line in lines if line)
     resources[_EVENTS]["hints"]["formats"] = {"text/event-stream": {}}
+    resources["rel/post_messages"]["hints"]["max-message-delay"] = limits.max_message_delay
     return {"resources": resources}
 
 

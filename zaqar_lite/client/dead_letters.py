@@ -72,9 +72,10 @@ class Source:
 class Redriven:
     """What a redrive did, or, of a dry run, would have done.
 
-    `moved` counts by target; `passed_over` are letters that the filter left, `homeless` those
-    that name no source and had no `to`, `refused` tells by id why the target did not take one,
-    `stayed` counts by the reason what a job of the server's left (`max_redrives`, for example).
+    `moved` counts by target. `passed_over` are letters that the filter left. `without_source` are
+    letters that name no queue to go back to, where `to` named none either. `refused` tells by id
+    why the target did not take a letter. `stayed` counts, by reason, what a job of the server left
+    (`max_redrives`, for example).
     `held` are letters that somebody else has claimed (another redrive, or one that was killed less
     than a minute ago): run again for those. `lost` were posted, but their claim lapsed before they
     were deleted: run again within the time that the server remembers keys (600 s by default), and
@@ -83,7 +84,7 @@ class Redriven:
 
     moved: dict[str, int] = dataclasses.field(default_factory=dict)
     passed_over: int = 0
-    homeless: int = 0
+    without_source: int = 0
     refused: dict[str, str] = dataclasses.field(default_factory=dict)
     stayed: dict[str, int] = dataclasses.field(default_factory=dict)
     held: int = 0
@@ -364,7 +365,7 @@ class Redrive:
             return None
         target = self._options.to or source
         if target is None or target == self.queue:
-            self.result.homeless += 1
+            self.result.without_source += 1
             return None
         return target
 

@@ -6,7 +6,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from zaqar_lite.client.bodies import Encoder, dumps, encode_body, loads
 from zaqar_lite.client.errors import BadAnswer
@@ -46,6 +46,11 @@ def encode_message(message: object, encoder: Encoder | None = None) -> bytes:
     if message.group is not None:
         parts += (b',"group":', dumps(message.group))
     return b"".join([*parts, b"}"])
+
+
+def has_instant(message: object) -> TypeGuard[NewMessage]:
+    """Whether a message to post has a `deliver_at`."""
+    return isinstance(message, NewMessage) and message.deliver_at is not None
 
 
 def several(items: I, method: str) -> I:

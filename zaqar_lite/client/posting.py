@@ -242,8 +242,12 @@ class Tally(Generic[T]):
         rejected.clear()
 
 
-def _batches(items: Iterable[T], batcher: Batcher[T]) -> Iterator[list[Entry[T]]]:
+def _batches(
+    client: "SyncCalls", items: Iterable[T], batcher: Batcher[T]
+) -> Iterator[list[Entry[T]]]:
     for item in items:
+        if encoding.has_instant(item):
+            client.learn_delay()
         if full := batcher.add(item):
             yield full
     if rest := batcher.flush():
@@ -251,17 +255,20 @@ def _batches(items: Iterable[T], batcher: Batcher[T]) -> Iterator[list[Entry[T]]
 
 
 async def _batches_async(
-    items: Iterable[T] | AsyncIterable[T], batcher: Batcher[T]
+    client: "AsyncCalls", items: Iterable[T] | AsyncIterable[T], batcher: Batcher[T]
 ) -> AsyncIterator[list[Entry[T]]]:
-    if isinstance(items, AsyncIterable):
-        async for item in items:
-            if full := batcher.add(item):
-                yield full
-        if rest := batcher.flush():
-            yield rest
-    else:
-        for batch in _batches(items, batcher):
-            yield batch
+    async for item in items if isinstance(items, AsyncIterable) else _each(items):
+        if encoding.has_instant(item):
+            await client.learn_delay()
+        if full := batcher.add(item):
+            yield full
+    if rest := batcher.flush():
+        yield rest
+
+
+async def _each(items: Iterable[T]) -> AsyncIterator[T]:
+    for item in items:
+        yield item
 
 
 def _stored(entries: Sequence[Entry[T]], ids: Ids) -> Outcome[T]:
@@ -336,7 +343,7 @@ def post_all(
     under_way: deque[Future[Outcome[T]]] = deque()
     with ThreadPoolExecutor(options.in_flight, "zaqar-post") as threads:
         try:
-            for entries in _batches(items, batcher):
+            for entries in _batches(client, items, batcher):
                 tally.reject(batcher.rejected)
                 time.sleep(pace.wait(time.monotonic(), len(entries)))
                 if len(under_way) >= tally.most_under_way(most):
@@ -373,7 +380,7 @@ async def post_all_async(
     pace, tally = Pace(options.rate), Tally(options)
     under_way: deque[asyncio.Task[Outcome[T]]] = deque()
     try:
-        async for entries in _batches_async(items, batcher):
+        async for entries in _batches_async(client, items, batcher):
             tally.reject(batcher.rejected)
             # Also without a rate: the tasks must run between two batches of a busy iterable.
             await asyncio.sleep(pace.wait(time.monotonic(), len(entries)))

@@ -1,5 +1,6 @@
 """What the sync and the async client have in common: where the server is, and who is asking."""
 
+import math
 import ssl
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -13,6 +14,7 @@ from zaqar_lite.client.auth import Auth, KeyAuth, NoAuth
 from zaqar_lite.client.bodies import Encoder
 from zaqar_lite.client.errors import ServerWarning, ZaqarError
 from zaqar_lite.client.exchange import Outcome, RetryPolicy, Step, exchange
+from zaqar_lite.client.models import NewMessage
 from zaqar_lite.client.waiting import LONGEST
 from zaqar_lite.client.wire import Call
 
@@ -28,6 +30,7 @@ class Shell:
     """The settings of a client.
 
     Attributes:
+        longest_delay: seconds that the server delays a message at most, as far as is known.
         longest_wait: seconds that one request waits for messages at most; a longer wait is several.
         settles: whether the server settles single messages, as far as is known.
         tracing: makes the client's spans; None for none.
@@ -77,6 +80,8 @@ class Shell:
         self.release_on_sigterm = release_on_sigterm
         self.encoder = encoder
         self.tracing = tracing
+        self.longest_delay = math.inf
+        self._limit_until = 0.0
         self.longest_wait = LONGEST
         self.settles = True
         self._warn = on_warning or _raise
@@ -121,10 +126,30 @@ class Shell:
         return self._url
 
     def encode(self, queue: str, message: object, *, alone: bool = False) -> bytes:
-        """Return an entry of a post to a queue; `alone` where its request has no other."""
+        """Return an entry of a post to a queue; `alone` where its request has no other.
+
+        Raises:
+            TypeError, ValueError: it can't be posted, for example at an instant too far away.
+        """
+        if encoding.has_instant(message):
+            self.check_instant(message)
         if self.tracing is None:
             return encoding.encode_message(message, self.encoder)
         return self.tracing.encode(queue, message, self.encoder, alone=alone)
+
+    def check_instant(self, message: NewMessage) -> None:
+        """Refuse a message whose `deliver_at` is beyond the server's longest delay.
+
+        Raises:
+            ValueError: it is, or has no time zone, or the message has a `delay` as well.
+        """
+        delay = encoding.seconds_until(message.delay, message.deliver_at) or 0
+        if delay > self.longest_delay:
+            text = (
+                f"deliver_at is {delay} s away: this server delays messages by at most "
+                f"{self.longest_delay} s (its setting max_message_delay)"
+            )
+            raise ValueError(text)
 
     def _exchange(self, call: Call[T]) -> Generator[Step, Outcome, T]:
         return exchange(

@@ -90,15 +90,15 @@ def redrive(client: "Client", arguments: argparse.Namespace, output: Output) -> 
         delay=arguments.delay,
     )
     output.record(as_row(result))
-    if result.homeless:
-        output.say(f"{result.homeless} letters name no source: give --to")
+    if result.without_source:
+        output.say(f"{result.without_source} letters name no source: give --to")
     if result.held:
         output.say(f"{result.held} letters are claimed by somebody: run again for them")
     if result.lost:
         output.say(f"{result.lost} letters are in both queues: run again within ten minutes")
     for reason, count in result.stayed.items():
         output.say(f"{count} letters stayed: {reason}")
-    stays = result.homeless or result.refused or result.lost or result.stayed
+    stays = result.without_source or result.refused or result.lost or result.stayed
     return FAILED if stays else None
 
 

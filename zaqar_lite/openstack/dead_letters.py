@@ -89,7 +89,7 @@ class RedriveDeadLetters(command.Lister):
                 dry_run=parsed_args.dry_run,
             )
             for count, why in (
-                (result.homeless, "name no source (give --to)"),
+                (result.without_source, "name no source (give --to)"),
                 (len(result.refused), "are refused by their target and stay"),
                 (sum(result.stayed.values()), f"stay: {', '.join(result.stayed)}"),
                 (result.held, "are claimed by somebody (run again for them)"),

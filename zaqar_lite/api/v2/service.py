@@ -1,5 +1,6 @@
 """The service itself: versions, home document, ping and health."""
 
+from collections.abc import Callable
 from typing import Any
 
 from zaqar_lite.api.call import NO_CONTENT, Call, Result
@@ -25,9 +26,9 @@ VERSIONS = {
 class ServiceActions:
     """The actions that are about no queue."""
 
-    def __init__(self, health: Health, *, home_document: dict[str, Any]) -> None:
+    def __init__(self, health: Health, *, home_document: Callable[[], dict[str, Any]]) -> None:
         self._health = health
-        self._home = home_document
+        self._home_document = home_document
 
     @route("GET /", "", (300,), public=True, needs_store=False)
     async def versions(self, call: Call) -> Result:
@@ -40,7 +41,7 @@ class ServiceActions:
         """Show the home document."""
         return Result(
             200,
-            self._home,
+            self._home_document(),
             ((b"cache-control", b"max-age=86400"),),
             media_type=b"application/json-home",
         )

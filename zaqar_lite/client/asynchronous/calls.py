@@ -1,12 +1,14 @@
 """What every method of the async client stands on: carry out a call, with retries."""
 
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
 from zaqar_lite.client.asynchronous.runtime import login, sleep
-from zaqar_lite.client.errors import BadRequest, Unreachable
+from zaqar_lite.client.endpoints import queues
+from zaqar_lite.client.errors import BadRequest, Refused, Unreachable
 from zaqar_lite.client.exchange import Login, Outcome, Sleep
 from zaqar_lite.client.line import Line
 from zaqar_lite.client.shell import Shell
@@ -15,6 +17,8 @@ from zaqar_lite.client.waiting import POLL, Waiting
 from zaqar_lite.client.wire import Call, Page
 
 T = TypeVar("T")
+LIMIT_KEPT = 60.0
+"""Seconds for which the server's longest delay is known; its operator may change it."""
 
 
 class AsyncCalls(Shell):
@@ -66,6 +70,21 @@ class AsyncCalls(Shell):
                     outcome = await self.transport.send(self.url, step)
                 except Unreachable as error:
                     outcome = error
+
+    async def learn_delay(self) -> None:
+        """Learn the server's longest delay, before a message with `deliver_at` is encoded.
+
+        It is asked for at most once in `LIMIT_KEPT` seconds. A server that does not tell it
+        refuses by itself what is too far away.
+        """
+        now = time.monotonic()
+        if now < self._limit_until:
+            return
+        try:
+            self.longest_delay = await self.call(queues.longest_delay())
+        except Refused:
+            self.longest_delay = math.inf
+        self._limit_until = now + LIMIT_KEPT
 
     async def _items(self, list_page: Callable[[str | None], Call[Page[T]]]) -> AsyncIterator[T]:
         """Yield the entries of a listing page by page; `list_page` gets each page's marker."""

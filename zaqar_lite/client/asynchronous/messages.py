@@ -45,6 +45,8 @@ class AsyncMessages(AsyncCalls):
             idempotency_key=idempotency_key,
             headers=headers,
         )
+        if deliver_at is not None:
+            await self.learn_delay()
         encoded = [self.encode(queue, message, alone=True)]
         ids = await self.call(messages.post(queue, encoded))
         return ids[0]
@@ -60,7 +62,11 @@ class AsyncMessages(AsyncCalls):
         Raises:
             KeyReused: a key stands for another message; nothing was stored.
         """
-        encoded = [self.encode(queue, message) for message in encoding.several(batch, "post_batch")]
+        encoded: list[bytes] = []
+        for message in encoding.several(batch, "post_batch"):
+            if encoding.has_instant(message):
+                await self.learn_delay()
+            encoded.append(self.encode(queue, message))
         return await self.call(messages.post(queue, encoded, idempotency_key=idempotency_key))
 
     async def post_all(
@@ -209,6 +215,9 @@ class AsyncMessages(AsyncCalls):
             DueChanged: somebody has moved it.
             MessageNotFound: there is none (any more).
         """
+        if deliver_at is not None:
+            await self.learn_delay()
+            self.check_instant(NewMessage(body=body, delay=delay, deliver_at=deliver_at))
         return await self.call(
             messages.edit(
                 queue,

@@ -1,6 +1,7 @@
 """Queues: make, read, change, list, count, empty, split, share; ping, health and the home page."""
 
 import datetime as dt
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -178,6 +179,19 @@ def home() -> Call[dict[str, Any]]:
     return Call(
         Request("GET", "/v2/", {"Accept": "application/json-home, application/json"}), _object
     )
+
+
+def longest_delay() -> Call[float]:
+    """Read the most seconds that this server delays a message; infinite if it does not tell."""
+
+    def read(response: Response) -> float:
+        try:
+            hints = _object(response)["resources"]["rel/post_messages"]["hints"]
+            return int(hints["max-message-delay"])
+        except (KeyError, TypeError, ValueError):
+            return math.inf
+
+    return Call(home().request, read)
 
 
 def _object(response: Response) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 # Generated from asynchronous/calls.py by tests/generate_sync.py; change it there.
 """What every method of the sync client stands on: carry out a call, with retries."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self, TypeVar
 
-from zaqar_lite.client.errors import BadRequest, Unreachable
+from zaqar_lite.client.endpoints import queues
+from zaqar_lite.client.errors import BadRequest, Refused, Unreachable
 from zaqar_lite.client.exchange import Login, Outcome, Sleep
 from zaqar_lite.client.line import Line
 from zaqar_lite.client.shell import Shell
@@ -16,6 +18,8 @@ from zaqar_lite.client.waiting import POLL, Waiting
 from zaqar_lite.client.wire import Call, Page
 
 T = TypeVar("T")
+LIMIT_KEPT = 60.0
+"""Seconds for which the server's longest delay is known; its operator may change it."""
 
 
 class SyncCalls(Shell):
@@ -67,6 +71,21 @@ class SyncCalls(Shell):
                     outcome = self.transport.send(self.url, step)
                 except Unreachable as error:
                     outcome = error
+
+    def learn_delay(self) -> None:
+        """Learn the server's longest delay, before a message with `deliver_at` is encoded.
+
+        It is asked for at most once in `LIMIT_KEPT` seconds. A server that does not tell it
+        refuses by itself what is too far away.
+        """
+        now = time.monotonic()
+        if now < self._limit_until:
+            return
+        try:
+            self.longest_delay = self.call(queues.longest_delay())
+        except Refused:
+            self.longest_delay = math.inf
+        self._limit_until = now + LIMIT_KEPT
 
     def _items(self, list_page: Callable[[str | None], Call[Page[T]]]) -> Iterator[T]:
         """Yield the entries of a listing page by page; `list_page` gets each page's marker."""

@@ -46,6 +46,8 @@ class SyncMessages(SyncCalls):
             idempotency_key=idempotency_key,
             headers=headers,
         )
+        if deliver_at is not None:
+            self.learn_delay()
         encoded = [self.encode(queue, message, alone=True)]
         ids = self.call(messages.post(queue, encoded))
         return ids[0]
@@ -61,7 +63,11 @@ class SyncMessages(SyncCalls):
         Raises:
             KeyReused: a key stands for another message; nothing was stored.
         """
-        encoded = [self.encode(queue, message) for message in encoding.several(batch, "post_batch")]
+        encoded: list[bytes] = []
+        for message in encoding.several(batch, "post_batch"):
+            if encoding.has_instant(message):
+                self.learn_delay()
+            encoded.append(self.encode(queue, message))
         return self.call(messages.post(queue, encoded, idempotency_key=idempotency_key))
 
     def post_all(
@@ -206,6 +212,9 @@ class SyncMessages(SyncCalls):
             DueChanged: somebody has moved it.
             MessageNotFound: there is none (any more).
         """
+        if deliver_at is not None:
+            self.learn_delay()
+            self.check_instant(NewMessage(body=body, delay=delay, deliver_at=deliver_at))
         return self.call(
             messages.edit(
                 queue,
