@@ -1,12 +1,14 @@
 """What `python -m tests.mutants` plants, and that it knows which tests cover what."""
 
 import ast
+import json
+from dataclasses import replace
 from pathlib import Path
 
-from tests.mutants.changes import find
-from tests.mutants.covering import PARTS
-
-ROOT = Path(__file__).parents[1]
+from tests.mutants.__main__ import candidates, sample
+from tests.mutants.changes import Change, find
+from tests.mutants.covering import PARTS, RECORDINGS, ROOT, Covering, enclosing
+from tests.mutants.running import failing
 
 PYTHON = '''"""A page of 7."""
 LIMIT: int = 10
@@ -59,11 +61,55 @@ def test_of_lua_it_changes_no_comment_and_no_text() -> None:
     assert b"    \n" in changes[5].planted(LUA)
 
 
-def test_every_part_has_changes_and_tests_that_are_there() -> None:
+def test_every_part_has_changes_and_every_recording_has_tests() -> None:
     for part in PARTS:
-        files = [path for name in part.folders for path in (ROOT / name).rglob("*")]
-        assert any(find(path.name, path.read_bytes()) for path in files if path.suffix == ".py")
-        for stage in part.stages:
-            named = [word for word in stage.arguments if word.startswith("tests/")]
-            assert named
-            assert all((ROOT / name).exists() for name in named)
+        assert candidates(part)
+    for recording in RECORDINGS:
+        assert all((ROOT / path).is_dir() for path in recording.paths)
+
+
+def test_a_seed_chooses_the_same_changes_whatever_else_changes() -> None:
+    before = find("x.py", PYTHON)
+    after = find("x.py", b"MORE = not 1 + 2\n" + PYTHON)
+    chosen = [(change.text, change.old) for change in sample(before, 7, 4)]
+    kept = [(change.text, change.old) for change in sample(after, 7, len(after))]
+    assert [change for change in kept if change in chosen] == chosen
+    assert [(change.text, change.old) for change in sample(before, 8, 4)] != chosen
+
+
+def test_a_change_is_covered_by_the_tests_that_enter_its_function(tmp_path: Path) -> None:
+    path = "zaqar_lite/domain/backoff.py"
+    changes = find(path, (ROOT / path).read_bytes())
+    function = next(name for change in changes if (name := enclosing(change)))
+    others = {"functions": ["zaqar_lite/domain/ids.py f", f"{path} {function}", f"{path} other"]}
+    tests = {"a.py::far": (1, [0]), "a.py::near": (2, [0, 1]), "b.py::beside": (1, [2])}
+    (tmp_path / "rules.json").write_text(json.dumps({**others, "tests": tests}))
+    covering = Covering(tmp_path)
+
+    def names(change: Change) -> list[str]:
+        return [test.name for stage in covering.stages(change) for test in stage]
+
+    inside = next(change for change in changes if enclosing(change) == function)
+    assert names(inside) == ["a.py::near"]
+    outside = replace(inside, line=1)
+    assert sorted(names(outside)) == ["a.py::near", "b.py::beside"]
+
+
+def test_a_part_of_a_script_is_covered_by_what_runs_the_script(tmp_path: Path) -> None:
+    recorded = {
+        "functions": ["script claim", "script ping"],
+        "tests": {"a::1": (1, [0]), "b::2": (1, [1])},
+    }
+    (tmp_path / "redis.json").write_text(json.dumps(recorded))
+    path = "zaqar_lite/storage/redis/scripts/parts/tracks.lua"
+    change = find(path, (ROOT / path).read_bytes())[0]
+    stages = Covering(tmp_path).stages(change)
+    assert [test.name for stage in stages for test in stage] == ["a::1"]
+
+
+def test_a_run_names_the_test_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text("def test_a(): pass\n\ndef test_b(): assert 0\n")
+    names = [f"test_one.py::test_{letter}" for letter in "ab"]
+    log = tmp_path / "log"
+    assert failing(tmp_path, names[:1], log, 60, "memory") == ""
+    assert failing(tmp_path, names, log, 60, "memory") == names[1]

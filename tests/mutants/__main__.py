@@ -1,40 +1,57 @@
 """Plant one-token changes by seed, and print those that no test notices.
 
-    python -m tests.mutants --count 40 --seed 7 domain service redis
+    python -m tests.mutants --record
+    python -m tests.mutants --count 200 --seed 22
+    python -m tests.mutants --count 200 --seed 22 --only 41-80
 
 It works in a copy of the checkout. A change is caught when a test fails or does not end in time.
 `EXPLAINED` are changes that were looked at and change nothing that anybody can see.
 """
 
 import argparse
-import random
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 
+from tests.mutants import running
 from tests.mutants.changes import Change, find
-from tests.mutants.covering import PARTS, Part, Stage, nearest
+from tests.mutants.covering import DRIVERS, PARTS, RECORDINGS, ROOT, Covering, Part
 from tests.mutants.explained import EXPLAINED
 
-ROOT = Path(__file__).parents[2]
 LINKED = (".venv", ".cache")
-PATIENCE = 600
-"""Seconds for one stage; a change that makes the tests hang is caught."""
+RECORDED = ROOT / ".cache" / "mutants"
+_RECORDER = ("-p", "tests.mutants.recording")
+PATIENCE = 90
+"""Seconds for a run of tests beyond four times those that were recorded: a change may hang them."""
 
 
 def candidates(part: Part) -> list[Change]:
     """Find every change of a part."""
     return [
         change
-        for folder in part.folders
-        for path in sorted((ROOT / folder).rglob("*"))
+        for path in sorted((ROOT / part.folder).rglob("*"))
         if path.suffix in part.suffixes
         for change in find(str(path.relative_to(ROOT)), path.read_bytes())
     ]
+
+
+def sample(changes: Sequence[Change], seed: int, count: int) -> list[Change]:
+    """Choose changes by a seed: the same ones while their lines stay, whatever else changes."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    ranked = []
+    for change in changes:
+        told = (change.path, change.text, str(change.column), change.new)
+        seen[told] += 1
+        ranked.append((sha256(f"{seed} {told} {seen[told]}".encode()).digest(), change))
+    return [change for _, change in sorted(ranked)[:count]]
 
 
 def copy_to(place: Path) -> None:
@@ -51,70 +68,103 @@ def copy_to(place: Path) -> None:
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, place / name)
     for name in LINKED:
-        (place / name).symlink_to((ROOT / name).resolve())
+        if (ROOT / name).exists() and not (place / name).exists():
+            (place / name).symlink_to((ROOT / name).resolve())
 
 
-def passes(place: Path, stage: Stage) -> bool:
-    """Run a stage in the copy; whether everything passed."""
-    words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-    try:
+def record(home: Path) -> int:
+    """Run the tests once, and record what they enter."""
+    home.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    for recording in RECORDINGS:
         done = subprocess.run(
-            [*words, *stage.arguments],
-            cwd=place,
-            env={**stage.environment, "PYTHONPATH": str(place), "PYTHONDONTWRITEBYTECODE": "1"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=PATIENCE,
+            [sys.executable, "-m", "pytest", "-q", *_RECORDER, *recording.arguments],
+            cwd=ROOT,
+            env=os.environ
+            | {
+                "ZAQAR_TEST_RECORD": str(home / f"{recording.name}.json"),
+                "ZAQAR_TEST_DRIVERS": recording.drivers,
+                "PYTHONPATH": str(ROOT),
+            },
             check=False,
         )
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+        failed += done.returncode != 0
+    return failed
 
 
-def lives(place: Path, change: Change, stages: Sequence[Stage]) -> bool:
-    """Plant a change, run the stages until one notices it, and take it back."""
+@contextmanager
+def planted(place: Path, change: Change, number: int) -> Iterator[None]:
+    """Plant a change, and take it back."""
     target = place / change.path
-    source = target.read_bytes()
+    source, status = target.read_bytes(), target.stat()
     target.write_bytes(change.planted(source))
+    # Compiled files are kept by size and second of change: each change has a second of its own.
+    os.utime(target, (status.st_mtime + number, status.st_mtime + number))
     try:
-        return all(passes(place, stage) for stage in stages)
+        yield
     finally:
         target.write_bytes(source)
+        os.utime(target, (status.st_atime, status.st_mtime))
+
+
+def noticing(place: Path, log: Path, covering: Covering, change: Change) -> str:
+    """Run the tests that cover a change until one notices it; return its name, or ""."""
+    for stage in covering.stages(change):
+        names = [test.name for test in stage]
+        patience = PATIENCE + 4 * sum(test.seconds for test in stage)
+        if failed := running.failing(place, names, log, patience, DRIVERS):
+            return failed
+    return ""
 
 
 def main() -> int:
     """Run by the command line; the exit code is 1 where fewer than the wanted share are caught."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     names = [part.name for part in PARTS]
-    parser.add_argument("part", nargs="*", help=f"of {', '.join(names)} (all)")
+    parser.add_argument("part", nargs="*", help=f"only those of {', '.join(names)} (all)")
+    parser.add_argument("--record", action="store_true", help="record what each test covers")
     parser.add_argument("--count", type=int, default=200, help="changes to plant (200)")
     parser.add_argument("--seed", type=int, default=1, help="which ones (1)")
+    parser.add_argument("--only", default="", help="a portion of them, as 7 or 41-80 (all)")
     parser.add_argument("--share", type=float, default=0.95, help="share to be caught (0.95)")
     words = parser.parse_args()
-    chosen = [part for part in PARTS if part.name in (words.part or names)]
+    if words.record:
+        return record(RECORDED)
     if unknown := set(words.part) - set(names):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
-    pairs = [(change, part) for part in chosen for change in candidates(part)]
-    sample = random.Random(words.seed).sample(pairs, min(words.count, len(pairs)))
+    every = [change for part in PARTS for change in candidates(part)]
+    first, _, last = (words.only or f"1-{words.count}").partition("-")
+    planted_ones = sample(every, words.seed, words.count)
+    folders = tuple(f"{part.folder}/" for part in PARTS if part.name in (words.part or names))
+    portion = [
+        (number, change)
+        for number, change in enumerate(planted_ones, 1)
+        if int(first) <= number <= int(last or first) and change.path.startswith(folders)
+    ]
+    covering = Covering(RECORDED)
     living: list[Change] = []
     explained = 0
+    running.warm()
     with tempfile.TemporaryDirectory(prefix="zaqar-mutants-") as home:
-        place = Path(home)
+        place, log = Path(home) / "copy", Path(home) / "log"
         copy_to(place)
-        for change, part in sample:
+        for number, change in portion:
             if reason := EXPLAINED.get((change.path, change.text, change.new)):
                 explained += 1
-                print(f"equal    {change}: {reason}", flush=True)
+                print(f"{number:3} equal   {change}: {reason}", flush=True)
                 continue
             began = time.monotonic()
-            is_living = lives(place, change, [*nearest(change.path), *part.stages])
-            living += [change] if is_living else []
-            verdict = "LIVES" if is_living else "caught"
-            print(f"{verdict:8} {change}  ({time.monotonic() - began:.0f} s)", flush=True)
-    tried = len(sample) - explained
-    print(f"{tried - len(living)} of {tried} caught; living:", *living, sep="\n  ")
-    return 0 if len(living) <= tried * (1 - words.share) else 1
+            with planted(place, change, number):
+                noticed = noticing(place, log, covering, change)
+            seconds = time.monotonic() - began
+            if not noticed:
+                living.append(change)
+            verdict = f"caught  {change}  ({seconds:.0f} s, {noticed})"
+            print(f"{number:3}", verdict if noticed else f"LIVES   {change}", flush=True)
+    caught = len(portion) - explained - len(living)
+    print(f"{len(portion)} planted, {caught} caught, {explained} explained, {len(living)} living:")
+    print(*living, sep="\n  ")
+    return 0 if len(living) <= len(portion) * (1 - words.share) else 1
 
 
 if __name__ == "__main__":

@@ -13,13 +13,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, order=True)
 class Change:
-    """Bytes of a file from `start` to `end` become `new`; `text` is the line they are in."""
+    """Bytes from `start` to `end` become `new`; they are in the line `text`, at `column`."""
 
     path: str
     start: int
     end: int
     line: int
     text: str
+    column: int
     old: str
     new: str
 
@@ -59,8 +60,10 @@ def find(path: str, source: bytes) -> list[Change]:
 
 def _change(path: str, source: bytes, start: int, end: int, new: str) -> Change:
     number = source.count(b"\n", 0, start) + 1
-    text = source.splitlines()[number - 1].decode().strip()
-    return Change(path, start, end, number, text, source[start:end].decode(), new)
+    row = source.splitlines()[number - 1].decode()
+    text = row.strip()
+    column = start - source.rfind(b"\n", 0, start) - 1 - row.index(text)
+    return Change(path, start, end, number, text, column, source[start:end].decode(), new)
 
 
 def _in_lua(path: str, source: bytes) -> Iterator[Change]:
@@ -128,20 +131,22 @@ def _in_python(path: str, source: bytes) -> Iterator[Change]:
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk what runs: no annotations, no log lines, nothing only for the type checker."""
+    """Walk what runs: no annotations, no log lines, nothing that only the type checker holds."""
     for name, value in ast.iter_fields(node):
         if name in {"annotation", "returns"}:
             continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and not _is_talk(child):
+            if isinstance(child, ast.AST) and not _is_unseen(child):
                 yield child
                 yield from _running(child)
 
 
-def _is_talk(node: ast.AST) -> bool:
+def _is_unseen(node: ast.AST) -> bool:
     match node:
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))):
             return name.lower().strip("_") in {"log", "logger"}
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return True
+        case ast.keyword(arg="frozen" | "slots" | "kw_only"):
             return True
     return False

@@ -1,83 +1,210 @@
-"""Which tests cover which files: the narrow and quick ones first, the wide ones for what lives."""
+"""Which tests cover a change: those that were recorded entering its function.
 
-import os
+`python -m tests.mutants --record` runs the tests once with `tests.mutants.recording`. A change in
+no function (a constant, a field) is covered by the tests that enter the file, or else those that
+enter the files that import it; one of a part of a Lua script by the tests that run a script that
+includes it.
+"""
+
+import ast
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
+from tests.mutants.changes import Change
 
-@dataclass(frozen=True)
-class Stage:
-    """Arguments of one run of pytest."""
-
-    arguments: Sequence[str]
-    drivers: str = "memory"
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """The environment of the run."""
-        return {**os.environ, "ZAQAR_TEST_DRIVERS": self.drivers, "CI": "1"}
+ROOT = Path(__file__).parents[2]
+DRIVERS = "memory,opendata-sqlite,redis"
+_SCRIPTS = "zaqar_lite/storage/redis/scripts"
+_NEAREST = 5
+"""Files of tests that are tried first; the others follow when all of those pass."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the package and the tests that are to notice what is changed there."""
+    """A part of the package."""
 
     name: str
-    folders: Sequence[str]
-    stages: Sequence[Stage]
+    folder: str
     suffixes: Sequence[str] = field(default=(".py",))
 
 
-_API = Stage(("tests/api", "-m", "not slow"))
-_CONTRACT = ("tests/contract", "--deselect", "tests/contract/test_sizes.py")
-
 PARTS = (
-    Part("domain", ("zaqar_lite/domain",), (
-        Stage(("tests/domain",)),
-        Stage(_CONTRACT),
-        _API,
-        Stage(("tests/service", "tests/push", "-m", "not slow")),
-    )),
-    Part("service", ("zaqar_lite/service",), (
-        Stage(("tests/service", "--deselect", "tests/service/test_killed.py")),
-        _API,
-        Stage(("tests/push", "-m", "not slow")),
-    )),
-    Part("api", ("zaqar_lite/api",), (_API, Stage(("tests/client", "-m", "not slow")))),
-    Part("memory", ("zaqar_lite/storage/memory",), (
-        Stage(("tests/drivers/memory",)),
-        Stage(("tests/contract",)),
-    )),
-    Part("redis", ("zaqar_lite/storage/redis",), (
-        Stage(("tests/drivers/redis/test_bounds.py", "tests/drivers/redis/test_letters.py")),
-        Stage(_CONTRACT, "redis"),
-        Stage(("tests/drivers/redis", "tests/contract/test_sizes.py", "-m", "not slow"), "redis"),
-    ), (".py", ".lua")),
-    Part("opendata", ("zaqar_lite/storage/opendata",), (
-        Stage(_CONTRACT, "opendata-sqlite"),
-        Stage(("tests/drivers/opendata", "-m", "not slow"), "opendata-sqlite"),
-    )),
-)  # fmt: skip
-
-_TESTS = Path(__file__).parents[1]
-_LONG = ("spark", "compat", "rabbitmq", "mutants", "contract", "drivers")
+    Part("domain", "zaqar_lite/domain"),
+    Part("service", "zaqar_lite/service"),
+    Part("api", "zaqar_lite/api"),
+    Part("memory", "zaqar_lite/storage/memory"),
+    Part("redis", "zaqar_lite/storage/redis", (".py", ".lua")),
+    Part("opendata", "zaqar_lite/storage/opendata"),
+)
 
 
-def nearest(path: str) -> list[Stage]:
-    """Find the tests that import a Python module, or are called after it: they are tried first."""
-    source = Path(path)
-    if source.suffix != ".py":
-        return []
-    module = re.escape(".".join(source.with_suffix("").parts))
-    found = [
-        str(test.relative_to(_TESTS.parent))
-        for test in sorted(_TESTS.rglob("test_*.py"))
-        if test.relative_to(_TESTS).parts[0] not in _LONG
-        and (
-            test.stem.removeprefix("test_") == source.stem
-            or re.search(rf"\b{module}\b", test.read_text(encoding="utf-8"))
-        )
-    ]
-    return [Stage((*found, "-m", "not slow"))] if found else []
+@dataclass(frozen=True)
+class Recording:
+    """Tests that are recorded in one run of pytest."""
+
+    name: str
+    drivers: str
+    paths: Sequence[str]
+
+    @property
+    def arguments(self) -> Sequence[str]:
+        """The arguments of pytest."""
+        return (*self.paths, "-m", "not slow")
+
+
+RECORDINGS = (
+    Recording("rules", "memory", ("tests/domain", "tests/service", "tests/push")),
+    Recording("memory", "memory", ("tests/contract", "tests/drivers/memory")),
+    Recording("api", "memory", ("tests/api",)),
+    Recording("redis", "redis", ("tests/contract",)),
+    Recording("opendata", "opendata-sqlite", ("tests/contract",)),
+    Recording("redis-driver", "redis", ("tests/drivers/redis",)),
+    Recording("opendata-driver", "opendata-sqlite", ("tests/drivers/opendata",)),
+)
+
+
+@dataclass(frozen=True)
+class Test:
+    """A test, the seconds that it took when it was recorded, and the functions that it enters."""
+
+    name: str
+    seconds: float
+    functions: frozenset[str]
+
+    @property
+    def file(self) -> str:
+        """The file that it is in."""
+        return self.name.partition("::")[0]
+
+
+class Covering:
+    """The recorded tests."""
+
+    def __init__(self, home: Path) -> None:
+        self._tests: list[Test] = []
+        for recording in RECORDINGS:
+            path = home / f"{recording.name}.json"
+            if not path.exists():
+                continue
+            recorded = json.loads(path.read_text(encoding="utf-8"))
+            names = recorded["functions"]
+            self._tests += [
+                Test(test, seconds, frozenset(names[number] for number in numbers))
+                for test, (seconds, numbers) in recorded["tests"].items()
+            ]
+
+    def stages(self, change: Change) -> list[list[Test]]:
+        """The tests that may notice a change: the nearest few, then the others."""
+        found = self._covering(change)
+        entering = {test.name for test in found}
+        share: dict[str, float] = {}
+        for file in {test.file for test in found}:
+            of_file = self._of_file[file]
+            share[file] = sum(test.name in entering for test in of_file) / len(of_file)
+        nearest = set(sorted(share, key=lambda file: (-share[file], file))[:_NEAREST])
+        ordered = _spread(found)
+        first = [test for test in ordered if test.file in nearest]
+        return [stage for stage in (first, [t for t in ordered if t.file not in nearest]) if stage]
+
+    @cached_property
+    def _of_file(self) -> dict[str, list[Test]]:
+        files: dict[str, list[Test]] = {}
+        for test in self._tests:
+            files.setdefault(test.file, []).append(test)
+        return files
+
+    @cached_property
+    def _files_entered(self) -> dict[str, frozenset[str]]:
+        return {
+            test.name: frozenset(name.partition(" ")[0] for name in test.functions)
+            for test in self._tests
+        }
+
+    def _covering(self, change: Change) -> list[Test]:
+        if change.path.endswith(".lua"):
+            scripts = {f"script {name}" for name in _including(Path(change.path).stem)}
+            return [test for test in self._tests if test.functions & scripts]
+        function = f"{change.path} {enclosing(change)}"
+        found = [test for test in self._tests if function in test.functions]
+        for files in ({change.path}, _importing(change.path)):
+            found = found or [t for t in self._tests if self._files_entered[t.name] & files]
+        return found
+
+
+def _spread(tests: Sequence[Test]) -> list[Test]:
+    """Order tests: the quickest of each file first, as each file looks at something else."""
+    rank: dict[str, int] = {}
+    ranked = []
+    for test in sorted(tests, key=lambda test: (test.seconds, test.name)):
+        rank[test.file] = rank.get(test.file, 0) + 1
+        ranked.append((rank[test.file], test.seconds, test.name, test))
+    return [entry[-1] for entry in sorted(ranked, key=lambda entry: entry[:3])]
+
+
+def enclosing(change: Change) -> str:
+    """The qualified name of the innermost function around a change, or nothing."""
+    source = (ROOT / change.path).read_bytes()
+    names: list[str] = []
+    innermost = ""
+    node: ast.AST = ast.parse(source)
+    while True:
+        inner = next((n for n in _scopes(node) if _around(n, change.line)), None)
+        if inner is None:
+            return innermost
+        names.append(inner.name)
+        innermost = "" if isinstance(inner, ast.ClassDef) else ".".join(names)
+        if not isinstance(inner, ast.ClassDef):
+            names.append("<locals>")
+        node = inner
+
+
+_Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def _scopes(node: ast.AST) -> Iterator[_Scope]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _Scope):
+            yield child
+        else:
+            yield from _scopes(child)
+
+
+def _around(scope: _Scope, line: int) -> bool:
+    first = min([scope.lineno, *(word.lineno for word in scope.decorator_list)])
+    return first <= line <= (scope.end_lineno or first)
+
+
+def _importing(path: str) -> set[str]:
+    """The files of the package that import a module."""
+    module = ".".join(Path(path).with_suffix("").parts).removesuffix(".__init__")
+    parent, _, name = module.rpartition(".")
+    wanted = re.compile(
+        rf"from {re.escape(module)} import|from {re.escape(parent)} import .*\b{name}\b"
+    )
+    return {
+        str(file.relative_to(ROOT))
+        for file in (ROOT / "zaqar_lite").rglob("*.py")
+        if wanted.search(file.read_text(encoding="utf-8"))
+    }
+
+
+def _including(stem: str) -> set[str]:
+    """The scripts that are, or include, a script or a part of that name."""
+    found = {stem}
+    files = list((ROOT / _SCRIPTS).rglob("*.lua"))
+    while True:
+        more = found | {
+            file.stem
+            for file in files
+            for line in re.findall(
+                r"^-- include: (.+)$", file.read_text(encoding="ascii"), re.MULTILINE
+            )
+            if found & set(line.split())
+        }
+        if more == found:
+            return found
+        found = more
