@@ -10,7 +10,6 @@ from typing import Any
 import hcl2
 import pytest
 
-from tests.rabbitmq.conftest import Host
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.rabbitmq import terraform
 from zaqar_lite.rabbitmq.topology import Anchor, Binding, Head, QueueType, Topology, Unroutable
@@ -166,36 +165,3 @@ def test_terraform_computes_what_python_computes(tmp_path: Path) -> None:
             each.name: {"type": each.type, "arguments": dict(each.arguments)}
             for each in topology.exchanges
         }
-
-
-@pytest.mark.skipif(TERRAFORM is None, reason="no terraform and no tofu on the PATH")
-@pytest.mark.skipif(
-    "ZAQAR_TEST_TERRAFORM_PROVIDER" not in os.environ,
-    reason="set ZAQAR_TEST_TERRAFORM_PROVIDER=1 where the cyrilgdn/rabbitmq provider can be had",
-)
-def test_terraform_plans_and_applies(tmp_path: Path, host: Host) -> None:
-    topology = Topology(4)
-    terraform.write(tmp_path, topology)
-    variables = json.loads((tmp_path / terraform.VARIABLES).read_text())
-    (tmp_path / terraform.VARIABLES).write_text(json.dumps({**variables, "vhost": host.name}))
-    user, _, endpoint = host.management_url.partition("://")[2].partition("@")
-    (tmp_path / "provider.tf.json").write_text(
-        json.dumps(
-            {
-                "provider": {
-                    "rabbitmq": {
-                        "endpoint": f"http://{endpoint}",
-                        "username": user.partition(":")[0],
-                        "password": user.partition(":")[2],
-                    }
-                }
-            }
-        )
-    )
-    run(tmp_path, "init", "-input=false")
-    run(tmp_path, "apply", "-auto-approve", "-input=false")
-    with host.management() as management:
-        assert management.verify(topology) == []
-    run(tmp_path, "plan", "-detailed-exitcode", "-input=false")  # 0: nothing to change
-    with pytest.raises(AssertionError, match="prevent_destroy"):
-        run(tmp_path, "destroy", "-auto-approve", "-input=false")

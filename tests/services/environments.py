@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.services.process import missing
 
-_ROOT = Path(__file__).parents[2] / ".cache" / "services"
+ROOT = Path(__file__).parents[2] / ".cache" / "services"
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Environment:
     @property
     def home(self) -> Path:
         """The virtual environment's directory."""
-        return _ROOT / f"{self.package}-{self.version}"
+        return ROOT / f"{self.package}-{self.version}"
 
     def program(self, name: str) -> str:
         """Find a program of the environment; install the environment first where it is missing."""
@@ -39,8 +39,8 @@ class Environment:
         done = self.home / ".installed"
         if done.exists():
             return
-        _ROOT.mkdir(parents=True, exist_ok=True)
-        with (_ROOT / f"{self.package}.lock").open("w") as lock:
+        ROOT.mkdir(parents=True, exist_ok=True)
+        with (ROOT / f"{self.package}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not done.exists():
                 self._install()
