@@ -54,27 +54,39 @@ async def open_one(port: int, kind: str) -> tuple[asyncio.StreamReader, asyncio.
     return reader, writer
 
 
-async def measure(server: ServerProcess, count: int, kind: str) -> None:
-    """Open that many connections, and tell what they cost."""
+async def opened(
+    server: ServerProcess, count: int, kind: str
+) -> tuple[float, list[asyncio.StreamWriter]]:
+    """Open that many connections: how much more memory each costs, in KiB, and their writers."""
     warm = [await open_one(server.port, kind) for _ in range(20)]
     before = resident(server.pid)
-    opened = [await open_one(server.port, kind) for _ in range(count)]
+    connections = [await open_one(server.port, kind) for _ in range(count)]
     each = (resident(server.pid) - before) / count / 1024
+    return each, [writer for _, writer in (*warm, *connections)]
+
+
+async def measure(server: ServerProcess, count: int, kind: str) -> None:
+    """Open that many connections, and tell what they cost."""
+    each, writers = await opened(server, count, kind)
     begun, used = time.monotonic(), seconds(server.pid)
     await asyncio.sleep(_IDLE)
     share = (seconds(server.pid) - used) / (time.monotonic() - begun)
     print(f"{count} of {kind}: {each:.1f} KiB each, {share:.2%} of a core while idle")
-    for _, writer in (*warm, *opened):
+    for writer in writers:
         writer.close()
+
+
+def bounds(count: int) -> dict[str, str]:
+    """The settings of a server that takes so many."""
+    names = ("MAX_CONNECTIONS", "MAX_WAITERS", "MAX_WAITERS_PER_PROJECT")
+    return {f"ZAQAR_LITE_{name}": str(count + 100) for name in names}
 
 
 def main() -> None:
     """Measure."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000
     kind = sys.argv[2] if len(sys.argv) > 2 else "socket"
-    bounds = ("MAX_CONNECTIONS", "MAX_WAITERS", "MAX_WAITERS_PER_PROJECT")
-    env = {f"ZAQAR_LITE_{name}": str(count + 100) for name in bounds}
-    with ServerProcess("memory://", env=env) as server:
+    with ServerProcess("memory://", env=bounds(count)) as server:
         asyncio.run(measure(server, count, kind))
 
 

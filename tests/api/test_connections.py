@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from uvicorn import Config
@@ -261,9 +261,9 @@ async def _break_a_line(scope: Scope, receive: Receive, send: Send) -> None:
     await exchange.answer(200, [(b"location", b"/\r\nx: y")], b"")
 
 
-@pytest.mark.anyio
-async def test_a_header_with_a_line_break_is_never_sent() -> None:
-    config = Config(_break_a_line, http=BoundedProtocol, ws="none", lifespan="off", log_config=None)
+async def _answered(app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> bytes:
+    """What a connection writes until it ends, whose requests are all answered by `app`."""
+    config = Config(app, http=BoundedProtocol, ws="none", lifespan="off", log_config=None)
     config.load()
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
@@ -272,7 +272,33 @@ async def test_a_header_with_a_line_break_is_never_sent() -> None:
     async with server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         writer.write(request("GET", "/"))
-        answer = await reader.read()
+        answer = await asyncio.wait_for(reader.read(), 10)
         writer.close()
+    return answer
+
+
+@pytest.mark.anyio
+async def test_a_header_with_a_line_break_is_never_sent() -> None:
+    answer = await _answered(_break_a_line)
     assert answer.startswith(b"HTTP/1.1 500 ")
     assert b"x: y" not in answer
+
+
+@pytest.mark.anyio
+async def test_a_stream_that_fails_ends_its_connection_without_an_end() -> None:
+    """Its reader would take what it has for the whole."""
+    ends: list[None] = []
+
+    async def app(scope: Scope, _: Receive, __: Send) -> None:
+        exchange: Exchange = scope.pop(EXCHANGE)
+
+        async def body() -> None:
+            await exchange.write(b"one")
+            await asyncio.sleep(0)
+            raise ValueError("planted")
+
+        await exchange.stream(200, [], body(), lambda: ends.append(None))
+
+    answer = await _answered(app)
+    assert answer.endswith(b"3\r\none\r\n")
+    assert len(ends) == 1

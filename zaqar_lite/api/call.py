@@ -5,7 +5,7 @@ what they read, and write results in their own form; both pass the same checks o
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ TOPICS = "/v2/topics/"
 Headers = tuple[tuple[bytes, bytes], ...]
 Write = Callable[[bytes], Awaitable[None]]
 """Send a part of a body; it returns once the connection has room for more."""
-Stream = Callable[[Write], Awaitable[None]]
+Stream = Callable[[Write], Coroutine[Any, Any, None]]
 """Write a body part by part, and end with it."""
 _TRUE = frozenset(("true", "True", "t", "yes", "y", "1", "on"))
 _FALSE = frozenset(("false", "False", "f", "no", "n", "0", "off"))
@@ -97,8 +97,7 @@ class Call:
 
     `headers` has lower-case names; of a repeated header the last value holds. `path_values` are
     the variable segments of the path, in order; `size` is how many bytes the document has; `route`
-    is the name of the route that answers it; `streams_since` is when it began to stream, in seconds
-    of `perf_counter`; `waits` how many seconds it may wait for a message.
+    is the name of the route that answers it; `waits` how many seconds it may wait for a message.
     `principal` is who sent it: whoever its headers name where nobody authenticates; with
     `signed_query` its signature came in the query. `tell` is called with the answer, before it
     leaves, where the audit trail is told; `address` is where it came from, for that. `end` ends
@@ -116,7 +115,6 @@ class Call:
     project: str = ""
     client_id: str = ""
     route: str = ""
-    streams_since: float = 0.0
     waits: int = 0
     signed_query: bool = False
     address: str = ""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from zaqar_lite.api.access import FAILED, SLOW, log_request
 from zaqar_lite.api.auditing import Auditor
-from zaqar_lite.api.call import Action, Call, Refused, Result
+from zaqar_lite.api.call import Action, Call, Refused, Result, Write
 from zaqar_lite.api.checks import Checks
 from zaqar_lite.api.errors import to_result
 from zaqar_lite.api.gate import Gate, Lasting
@@ -149,12 +149,14 @@ class Dispatcher:
         request.request_id = _new_request_id()
         span = None if self.traces is None else self.traces.begin(request)
         started = time.perf_counter()
-        status = await self._serve(request, scope, send, exchange)
-        self._tell(request, status, started, span)
+        result = await self._serve(request, scope, send, exchange)
+        self._tell(request, result.status, started, span)
+        if result.stream is not None:
+            await self._stream(request, result, send, exchange)
 
     def _tell(self, call: Call, status: int, started: float, span: "Span | None") -> None:
-        """Tell the metrics, the log and the traces of a call that was answered."""
-        seconds = (call.streams_since or time.perf_counter()) - started
+        """Tell the metrics, the log and the traces of a call that was answered, or now streams."""
+        seconds = time.perf_counter() - started
         self.metrics.request(call.route, status, seconds)
         if self._access_log or seconds > SLOW or status >= FAILED:
             log_request(self._tree, call, status, seconds, every=self._access_log)
@@ -176,7 +178,8 @@ class Dispatcher:
 
     async def _serve(
         self, request: Request, scope: Scope, send: Send, exchange: Exchange | None
-    ) -> int:
+    ) -> Result:
+        """Answer a request, but for a stream: `_stream` writes that."""
         try:
             found = await self._admit(request, scope, None if exchange is None else exchange.link)
         except Exception as exc:  # noqa: BLE001 - the outermost handler: a bug is a 500, logged
@@ -190,51 +193,51 @@ class Dispatcher:
                 result, body = await answer(request, found)
                 if self._rates.is_on:
                     self._meter.answered(request, found, len(body))
-        headers = header_list(request, result, body)
         if result.stream is not None:
-            assert isinstance(found, Route)  # noqa: S101 - nothing else streams
-            end = request.end or _nothing
-            release = self._lasting.hold(request, lambda _: end())
-            try:
-                await self._stream(request, result, headers, send, exchange)
-            finally:
-                release()
-            return result.status
+            return result
+        headers = header_list(request, result, body)
         if request.method == "HEAD":
             body = b""
         if exchange is None:
             await write(send, result.status, headers, body)
-            return result.status
+            return result
         await exchange.answer(result.status, headers, body)
         if exchange.unsent and result.undo is not None:
             with suppress(Unavailable):  # then its lease lapses
                 await result.undo()
-        return result.status
+        return result
 
     async def _stream(
         self,
         request: Request,
         result: Result,
-        headers: list[tuple[bytes, bytes]],
         send: Send,
         exchange: Exchange | None,
     ) -> None:
-        """Send an answer part by part; what is read of it counts against the project's rates."""
+        """Send an answer part by part; what is read of it counts against the project's rates.
 
-        async def write(part: bytes) -> None:
+        On our own connections it goes on behind the request, of which it keeps nothing.
+        """
+        stream, end = result.stream, request.end or _nothing
+        assert stream is not None  # noqa: S101 - the caller has looked
+        release = self._lasting.hold(request, lambda _: end())
+        headers = header_list(request, result, b"")
+        if exchange is not None:
+            send_part: Write = exchange.write
             if self._rates.is_on:
-                self._meter.streamed(request, len(part))
+                send_part = self._meter.counted(send_part, request.project)
+            await exchange.stream(result.status, headers, stream(send_part), release)
+            return
+
+        async def send_to(part: bytes) -> None:
             await send({"type": "http.response.body", "body": part, "more_body": True})
 
-        assert result.stream is not None  # noqa: S101 - the caller has looked
-        request.streams_since = time.perf_counter()
         try:
             await send({"type": "http.response.start", "status": result.status, "headers": headers})
-            await result.stream(write)
+            await stream(send_to)
             await send({"type": "http.response.body", "body": b""})
-        except asyncio.CancelledError:  # the server stops, and can't wait for a slow reader
-            if exchange is not None:
-                await exchange.abort()
+        finally:
+            release()
 
     async def perform(
         self, call: Call, scope: Scope, node: Node, action: Action, link: Link

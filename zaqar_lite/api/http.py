@@ -1,7 +1,7 @@
 """HTTP's reader and writer: calls made of bare ASGI, and results as its headers and bodies."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 from urllib.parse import unquote_plus
@@ -39,8 +39,20 @@ class Exchange(Protocol):
     def tell_gone(self, gone: asyncio.Future[None]) -> bool:
         """Let `gone` be done once the client has gone; False where its request is not read yet."""
 
-    async def abort(self) -> None:
-        """End the connection now; whatever was not read of its answer is lost."""
+    async def stream(
+        self,
+        status: int,
+        headers: Sequence[tuple[bytes, bytes]],
+        body: Coroutine[Any, Any, None],
+        ended: Callable[[], None],
+    ) -> None:
+        """Begin an answer, and let `body` write it in a task of its own; `ended` is called then.
+
+        If the task is cancelled, the connection ends with what was read of the answer.
+        """
+
+    async def write(self, part: bytes) -> None:
+        """Write a part of a stream, once the connection has room for it."""
 
 
 class Request(Call):

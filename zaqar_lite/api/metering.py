@@ -1,6 +1,6 @@
 """Which of a project's rates a request counts against, and counting it."""
 
-from zaqar_lite.api.call import Call
+from zaqar_lite.api.call import Call, Write
 from zaqar_lite.api.routes import Route
 from zaqar_lite.domain.identity import Verb
 from zaqar_lite.service.rates import MANAGE, READ, WRITE, Rates
@@ -30,9 +30,14 @@ class Meter:
         if size and self._kinds.get(route.name) == READ:
             self.rates.charge(call.project, READ, size)
 
-    def streamed(self, call: Call, size: int) -> None:
-        """Count the bytes that a stream has written."""
-        self.rates.charge(call.project, READ, size)
+    def counted(self, write: Write, project: str) -> Write:
+        """Write a stream of a project's, and count the bytes."""
+
+        async def counting(part: bytes) -> None:
+            self.rates.charge(project, READ, len(part))
+            await write(part)
+
+        return counting
 
 
 def _kind(route: Route) -> int | None:

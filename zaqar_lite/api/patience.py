@@ -84,18 +84,31 @@ class Patience:
 @asynccontextmanager
 async def watched(call: Call, gone: asyncio.Future[None]) -> AsyncIterator[None]:
     """Let `gone` be done once the client has closed its connection."""
-    if call.tells_gone(gone):  # our own server: a task would cost 2 KiB a stream
+    unwatch = watch(call, gone)
+    try:
         yield
-        return
+    finally:
+        await unwatch()
 
-    async def watch() -> None:
+
+def watch(call: Call, gone: asyncio.Future[None]) -> Callable[[], Awaitable[object]]:
+    """Let `gone` be done once the client has closed its connection; what is answered ends that."""
+    if call.tells_gone(gone):  # our own server: a task would cost 2 KiB a stream
+        return _nothing
+
+    async def look() -> None:
         await call.gone()
         if not gone.done():
             gone.set_result(None)
 
-    watching = asyncio.create_task(watch(), name="watch client")
-    try:
-        yield
-    finally:
+    watching = asyncio.create_task(look(), name="watch client")
+
+    async def unwatch() -> None:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
+
+    return unwatch
+
+
+async def _nothing() -> None:
+    """Nothing was begun."""

@@ -8,7 +8,7 @@ Answers to requests as such are given by `zaqar_lite.api`.
 import asyncio
 import logging
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import unquote
 
@@ -32,6 +32,10 @@ _AROUND_A_FRAME = 65_536
 _SOCKETS_PATH = b"/v2/ws"
 _RESERVED_FILES = 2 * _SPARE
 """Open files that are no connection of a client: the store's, the listener, and the spare ones."""
+
+
+_PAST: Any = {"method": ""}
+"""The scope of a request that was read whole, and is needed no more."""
 
 
 def _refusal(status: bytes, title: bytes, description: bytes, more: bytes = b"") -> bytes:
@@ -118,6 +122,26 @@ class BoundedProtocol(HttpToolsProtocol):
       written.
     """
 
+    # uvicorn's attributes fill a dictionary of the size that Python shares between instances: with
+    # ours in it, each connection would have one of its own, of 1.2 KB.
+    __slots__ = (
+        "_answered_at",
+        "_begun_at",
+        "_behind",
+        "_discarded",
+        "_head_bytes",
+        "_heard_at",
+        "_is_for_sockets",
+        "_last",
+        "_looks_at",
+        "_peer_names",
+        "_read_at",
+        "_timer",
+        "_unread_bytes",
+        "lost",
+        "on_lost",
+        "project",
+    )
     max_head = 262_144
     silence = 60.0
     longest = 300.0
@@ -260,9 +284,24 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._behind:
             self._start_asgi_task(*self._behind.pop(0))
             return
+        self._forget()
         self._answered_at = now = self.loop.time()
         if self._looks_at > now + 2 * self.timeout_keep_alive:
             self._watch(self.timeout_keep_alive)
+
+    def go_on(self, body: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Write an answer in a task, for which the server's end waits as for a request."""
+        self._forget()
+        task = self.loop.create_task(body)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    def _forget(self) -> None:
+        """Drop the head of the last request: an idle connection, or a stream, needs it no more."""
+        if self.scope is self.cycle.scope:
+            self.scope = self.cycle.scope = _PAST
+            self.headers = []
 
     def is_last(self, exchange: RequestResponseCycle) -> bool:
         """Whether nothing is answered behind this: it came early, or what follows is no HTTP."""

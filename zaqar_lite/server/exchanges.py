@@ -1,7 +1,8 @@
 """A request on one of our connections, and its answer, which is written at once."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -11,6 +12,10 @@ from zaqar_lite.service.connected import Link
 _CLOSE = (b"connection", b"close")
 _JOINED = 65_536
 """Bytes: a larger body is not copied behind its head."""
+
+
+def _do_nothing() -> None:
+    """Nobody is told any more."""
 
 
 class Signal(asyncio.Event):
@@ -41,6 +46,9 @@ class Connection(Link, Protocol):
     def discard(self) -> None:
         """Write nothing more, and close once the client had time to read."""
 
+    def go_on(self, body: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Write an answer in a task, for which the server's end waits as for a request."""
+
 
 class HttpExchange(RequestResponseCycle):
     """uvicorn's exchange, whose answer may be given whole (`zaqar_lite.api.http.Exchange`).
@@ -52,11 +60,28 @@ class HttpExchange(RequestResponseCycle):
     _default_headers: Sequence[tuple[bytes, bytes]] = ()
     _default_lines = b""
 
+    # As with the connections: 30 attributes are what instances may have without a dictionary each.
+    __slots__ = ("_closes", "_connection", "_streams", "link", "unsent")
+
     def __init__(self, connection: Connection, *arguments: Any) -> None:  # noqa: ANN401
         super().__init__(*arguments)  # by place: names cost a dictionary a request
         self.unsent = False
         self._connection = self.link = connection
-        self._closes = False
+        self._closes = self._streams = False
+
+    async def run_asgi(self, app: Any) -> None:  # noqa: ANN401 - an ASGI application
+        """Run the application; what it streams goes on when it has returned."""
+        try:
+            await app(self.scope, self.receive, self.send)
+        except BaseException as exc:
+            self.logger.error("Exception in ASGI application\n", exc_info=exc)
+            if self.response_started:
+                self.transport.close()
+            else:
+                await self.send_500_response()
+        finally:
+            if not self._streams:
+                self.on_response = _do_nothing  # it knows the connection, which knows this
 
     async def receive(self) -> Any:  # noqa: ANN401 - an ASGI event
         """Give the body, without waiting where all of it is there."""
@@ -103,13 +128,47 @@ class HttpExchange(RequestResponseCycle):
         else:
             self.transport.write(head)
             self.transport.write(body)
+        self._complete()
+
+    def _complete(self) -> None:
         self.response_complete = True
         self.message_event.set()
-        if closes and not self._closes:
+        if not (self._closes or self.keep_alive):
             self.transport.close()
         self.on_response()
         if self._closes:
             self._connection.discard()
+
+    async def stream(
+        self,
+        status: int,
+        headers: Sequence[tuple[bytes, bytes]],
+        body: Coroutine[Any, Any, None],
+        ended: Callable[[], None],
+    ) -> None:
+        """Begin an answer, and let `body` write it in a task of its own; `ended` is called then."""
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        self._streams = True
+        self._connection.go_on(body).add_done_callback(partial(self._end_stream, ended))
+
+    def _end_stream(self, ended: Callable[[], None], body: asyncio.Task[None]) -> None:
+        ended()
+        if body.cancelled():  # the server stops, and can't wait for a slow reader
+            self.transport.abort()
+        elif (error := body.exception()) is not None:
+            self.logger.error("Exception in a stream\n", exc_info=error)
+            self.transport.close()
+        elif not self.disconnected:
+            self.transport.write(b"0\r\n\r\n")
+            self._complete()
+        self.on_response = _do_nothing
+
+    async def write(self, part: bytes) -> None:
+        """Write a part of a stream, once the connection has room for it."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if not self.disconnected:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
 
     def tell_gone(self, gone: asyncio.Future[None]) -> bool:
         """Let `gone` be done once the client has gone; False where its request is not read yet."""
@@ -120,13 +179,6 @@ class HttpExchange(RequestResponseCycle):
         if self.disconnected:
             signal.set()
         return True
-
-    async def abort(self) -> None:
-        """End the connection now; whatever was not read of its answer is lost."""
-        self.transport.abort()
-        # The loop tells the protocol in its next round; then nobody misses the rest of the answer.
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
 
     async def send(self, message: Any) -> None:  # noqa: ANN401 - an ASGI event
         """Send a part of an answer; end the connection behind one that came early."""

@@ -11,8 +11,8 @@ nothing is pending, so that another stream goes on exactly there.
 
 import asyncio
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Coroutine, Sequence
+from typing import Any, NamedTuple
 
 from zaqar_lite.domain.errors import Invalid
 from zaqar_lite.domain.ids import Marker, format_marker, parse_marker
@@ -136,15 +136,23 @@ class Stream:
         """Wait no more."""
         await self._place.leave()
 
-    async def next(self, seconds: float) -> Sequence[Event] | None:
-        """Wait up to so many seconds for events; None when there are none, and nothing moved.
+    def rest(self, seconds: float) -> Coroutine[Any, Any, bool]:
+        """Wait for so long, or until there is something to look at: whether there is is answered.
+
+        A message that is pending may end it early.
+        """
+        if self._owes:
+            seconds = min(seconds, max(self._not_before - _now(), 0.0))
+        return self._place.sleep(seconds)
+
+    async def look(self) -> Sequence[Event] | None:
+        """Look for events; None when there are none, and nothing moved.
 
         Raises:
             Unavailable: the store cannot serve now.
         """
-        if self._owes:
-            seconds = min(seconds, max(self._not_before - _now(), 0.0))
-        return await self._place.until_found(seconds, self._find)
+        self._place.ask()
+        return await self._find()
 
     async def _find(self) -> Sequence[Event] | None:
         if self._look is None and self.cursor.pending < self.cursor.passed:

@@ -10,10 +10,10 @@ holds no connection of the store, no thread and no claim.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from random import uniform
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from zaqar_lite.domain.errors import QuotaReached, TooMany, Unavailable
 from zaqar_lite.domain.models import QueueRef
@@ -37,7 +37,7 @@ class _Waiter:
         self.reads = reads
         self.missed = False  # woken while it asked: what it was told may be older
         self.counted = False  # woken by a hint that counted the messages, so nobody else is owed
-        self._future: asyncio.Future[None] | None = None
+        self._future: asyncio.Future[bool] | None = None
 
     @property
     def sleeps(self) -> bool:
@@ -45,19 +45,26 @@ class _Waiter:
 
     def wake(self) -> None:
         if self._future is not None and not self._future.done():
-            self._future.set_result(None)
+            self._future.set_result(True)
         else:
             self.missed = True
 
-    async def sleep(self, seconds: float) -> None:
-        """Sleep until it is woken, or for so long; not at all when that was missed."""
+    def _time_out(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(False)
+
+    async def sleep(self, seconds: float) -> bool:
+        """Sleep until it is woken, or for so long; not at all when that was missed.
+
+        Whether it was woken is answered.
+        """
         if self.missed:
-            return
+            return True
         loop = asyncio.get_running_loop()
         self._future = loop.create_future()
-        timer = loop.call_later(max(seconds, 0), self.wake)
+        timer = loop.call_later(max(seconds, 0), self._time_out)
         try:
-            await self._future
+            return await self._future
         finally:
             timer.cancel()
             self._future = None
@@ -89,26 +96,24 @@ class _Line:
 class Place:
     """A reader's place in a queue's line, for several waits; `leave` must be called in the end."""
 
-    __slots__ = ("_gone", "_line", "_queue", "_waiter", "_waiting")
+    __slots__ = ("_line", "_queue", "_waiter", "_waiting")
 
-    def __init__(
-        self,
-        waiting: "Waiting",
-        queue: QueueRef,
-        line: _Line,
-        waiter: _Waiter,
-        gone: asyncio.Future[None],
-    ) -> None:
+    def __init__(self, waiting: "Waiting", queue: QueueRef, line: _Line, waiter: _Waiter) -> None:
         self._waiting = waiting
         self._queue = queue
         self._line = line
         self._waiter = waiter
-        self._gone = gone
 
-    async def until_found(self, seconds: float, ask: Callable[[], Awaitable[T | None]]) -> T | None:
-        """Ask until there is an answer, or None after `seconds`."""
-        deadline = asyncio.get_running_loop().time() + seconds
-        return await self._waiting.wait(self._line, self._waiter, ask, deadline, self._gone)
+    def ask(self) -> None:
+        """Begin to ask: what comes from now on ends the next `sleep`."""
+        self._waiter.missed = False
+
+    def sleep(self, seconds: float) -> Coroutine[Any, Any, bool]:
+        """Sleep for so long, or until something came, the reader has gone, or nobody waits more.
+
+        Whether it ended before its time is answered.
+        """
+        return self._waiter.sleep(seconds)
 
     async def leave(self) -> None:
         """Wait no more."""
@@ -192,7 +197,7 @@ class Waiting:
         line, waiter = await self._enter(queue, gone, reads=reads)
         try:
             await self._begin(queue, line)
-            found = await self.wait(line, waiter, ask, deadline, gone)
+            found = await self._wait(line, waiter, ask, deadline, gone)
         finally:
             await self.leave(queue, line, waiter)
         if found is not None and not (reads or waiter.counted):
@@ -212,9 +217,9 @@ class Waiting:
         except BaseException:
             await self.leave(queue, line, waiter)
             raise
-        return Place(self, queue, line, waiter, gone)
+        return Place(self, queue, line, waiter)
 
-    async def wait(
+    async def _wait(
         self,
         line: _Line,
         waiter: _Waiter,

@@ -2,13 +2,13 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
 from zaqar_lite.api.call import Call, Refused, Result, Write
 from zaqar_lite.api.checks import EVENT_STREAM
-from zaqar_lite.api.patience import watched
+from zaqar_lite.api.patience import watch
 from zaqar_lite.api.render import Renderer, to_json
 from zaqar_lite.api.routes import DETAILS, Parameter, route
 from zaqar_lite.domain.errors import Unavailable
@@ -76,57 +76,65 @@ class EventActions:
             include_delayed=include_delayed,
             gone=gone,
         )
-        path = f"/v2/queues/{queue.name}"
-
-        async def run(write: Write) -> None:
-            writer = _Writer(write, self._blocked, self._renderer, path, details=details)
-            try:
-                async with watched(call, gone):
-                    await self._run(stream, writer, seconds, gone)
-            finally:
-                await stream.leave()
-
+        writer = _Writer(self._blocked, self._renderer, f"/v2/queues/{queue.name}", details=details)
+        run = partial(
+            self._run, stream, writer, seconds=seconds, gone=gone, unwatch=watch(call, gone)
+        )
         headers = (*_HEADERS, _ANY_ORIGIN) if call.signed_query else _HEADERS
         return Result(200, b"", headers, EVENT_STREAM, stream=run)
 
     async def _run(
-        self, stream: Stream, writer: "_Writer", seconds: int, gone: asyncio.Future[None]
+        self,
+        stream: Stream,
+        writer: "_Writer",
+        write: Write,
+        *,
+        seconds: int,
+        gone: asyncio.Future[None],
+        unwatch: Callable[[], Awaitable[object]],
     ) -> None:
-        time = asyncio.get_running_loop().time
-        ends = time() + seconds
-        beat = time() + self._events.heartbeat
-        await writer.begin(str(stream.cursor))
-        while not (gone.done() or self._events.is_closed):
-            try:
-                events = await stream.next(min(beat, ends) - time())
-            except Unavailable:
+        """Write a stream. Nothing else is kept of its request: there may be thousands."""
+        time, writer.write = asyncio.get_running_loop().time, write
+        ends, beat, looks = time() + seconds, time() + self._events.heartbeat, True
+        try:
+            await writer.begin(str(stream.cursor))
+            while not (gone.done() or self._events.is_closed):
                 events = None
-                await asyncio.wait((gone,), timeout=min(_AWAY, max(ends - time(), 0)))
-            if events is not None:
-                await writer.tell(events, str(stream.cursor))
-            elif time() >= beat:
-                await writer.beat(str(stream.cursor))
-            if events is not None or time() >= beat:
-                beat = time() + self._events.heartbeat
-            if time() >= ends and (events is None or time() >= ends + _LATEST):
-                return
+                if looks:
+                    try:
+                        events = await stream.look()
+                    except Unavailable:
+                        await asyncio.wait((gone,), timeout=min(_AWAY, max(ends - time(), 0)))
+                if events is not None:
+                    await writer.tell(events, str(stream.cursor))
+                elif time() >= beat:
+                    await writer.beat(str(stream.cursor))
+                if events is not None or time() >= beat:
+                    beat = time() + self._events.heartbeat
+                if time() >= ends and (events is None or time() >= ends + _LATEST):
+                    return
+                if events is None:
+                    until = min(beat, ends)
+                    looks = await stream.rest(until - time()) or time() < until
+        finally:
+            await unwatch()
+            await stream.leave()
 
 
 class _Writer:
     """Write events, and remember which id the client has."""
 
-    __slots__ = ("_blocked", "_details", "_id", "_path", "_renderer", "_write")
+    __slots__ = ("_blocked", "_details", "_id", "_path", "_renderer", "write")
+    write: Write
 
     def __init__(
         self,
-        write: Write,
         blocked: set[asyncio.Task[object]],
         renderer: Renderer,
         path: str,
         *,
         details: bool,
     ) -> None:
-        self._write = write
         self._blocked = blocked
         self._renderer = renderer
         self._path = path
@@ -165,7 +173,7 @@ class _Writer:
         assert task is not None  # noqa: S101 - for the type checker
         self._blocked.add(task)
         try:
-            await self._write(part)
+            await self.write(part)
         finally:
             self._blocked.discard(task)
 
