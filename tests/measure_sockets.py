@@ -8,6 +8,8 @@ compared with that before, and its processor time while nothing is said but ping
 import asyncio
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.server import ServerProcess
@@ -54,26 +56,28 @@ async def open_one(port: int, kind: str) -> tuple[asyncio.StreamReader, asyncio.
     return reader, writer
 
 
-async def opened(
-    server: ServerProcess, count: int, kind: str
-) -> tuple[float, list[asyncio.StreamWriter]]:
-    """Open that many connections: how much more memory each costs, in KiB, and their writers."""
+@asynccontextmanager
+async def opened(server: ServerProcess, count: int, kind: str) -> AsyncIterator[float]:
+    """Have that many connections open: how much more memory each costs, in KiB."""
     warm = [await open_one(server.port, kind) for _ in range(20)]
     before = resident(server.pid)
     connections = [await open_one(server.port, kind) for _ in range(count)]
-    each = (resident(server.pid) - before) / count / 1024
-    return each, [writer for _, writer in (*warm, *connections)]
+    try:
+        yield (resident(server.pid) - before) / count / 1024
+    finally:
+        writers = [writer for _, writer in (*warm, *connections)]
+        for writer in writers:
+            writer.close()
+        await asyncio.gather(*(writer.wait_closed() for writer in writers))
 
 
 async def measure(server: ServerProcess, count: int, kind: str) -> None:
     """Open that many connections, and tell what they cost."""
-    each, writers = await opened(server, count, kind)
-    begun, used = time.monotonic(), seconds(server.pid)
-    await asyncio.sleep(_IDLE)
-    share = (seconds(server.pid) - used) / (time.monotonic() - begun)
-    print(f"{count} of {kind}: {each:.1f} KiB each, {share:.2%} of a core while idle")
-    for writer in writers:
-        writer.close()
+    async with opened(server, count, kind) as each:
+        begun, used = time.monotonic(), seconds(server.pid)
+        await asyncio.sleep(_IDLE)
+        share = (seconds(server.pid) - used) / (time.monotonic() - begun)
+        print(f"{count} of {kind}: {each:.1f} KiB each, {share:.2%} of a core while idle")
 
 
 def bounds(count: int) -> dict[str, str]:

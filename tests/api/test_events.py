@@ -22,7 +22,7 @@ import pytest
 from tests.api.conftest import CLIENT_ID, PROJECT, Api, MakeApi
 from tests.api.sockets import Raw, request
 from tests.conftest import StartServer
-from tests.measure_sockets import bounds, opened
+from tests.measure_sockets import opened
 from tests.server import ServerProcess
 from zaqar_lite.client import Client
 
@@ -447,10 +447,9 @@ def test_a_stop_ends_all_streams_also_those_that_nobody_reads(server_process: St
         assert idle.rest().endswith(b"0\r\n\r\n")
 
 
-def test_an_idle_stream_costs_ten_kibibytes_at_most(server_process: StartServer) -> None:
-    server = server_process("memory://", env=bounds(1_000))
-    each, _ = asyncio.run(opened(server, 1_000, "stream"))
-    assert 1 < each <= 10
+async def test_an_idle_stream_costs_ten_kibibytes_at_most(server_process: StartServer) -> None:
+    async with opened(server_process("memory://"), 500, "stream") as each:
+        assert 1 < each <= 10
 
 
 def waiting(server: ServerProcess) -> int:
