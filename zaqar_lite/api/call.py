@@ -88,8 +88,8 @@ NO_CONTENT = Result(204)
 
 def warning(*texts: str | None) -> Headers:
     """Return the header that tells a client what was done otherwise than it may think, if any."""
-    told = " ".join(text for text in texts if text is not None)
-    return ((b"zaqar-lite-warning", told.encode("ascii", "replace")),) if told else ()
+    warnings = " ".join(text for text in texts if text is not None)
+    return ((b"zaqar-lite-warning", warnings.encode("ascii", "replace")),) if warnings else ()
 
 
 class Call:

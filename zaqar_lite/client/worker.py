@@ -318,13 +318,13 @@ class Worker:
 
     def _failed(self, message: Message, error: Exception) -> None:
         self._count(failed=1)
-        told = isinstance(error, Retry | Reject)
+        is_verdict = isinstance(error, Retry | Reject)
         LOG.warning(
             "handler of %s failed on %s: %s",
             self.queue,
             message.id,
-            error if told else type(error).__name__,
-            exc_info=None if told or self.options.on_failure else error,
+            error if is_verdict else type(error).__name__,
+            exc_info=None if is_verdict or self.options.on_failure else error,
         )
         if self.options.on_failure is None:
             return

@@ -1,6 +1,6 @@
 """The audit trail: one line of JSON for each managing act, added to a file, a stream or a queue.
 
-Writing never fails an act that was carried out: what can't be written is told in the log.
+An act that was carried out never fails because its line can't be written: the log says so instead.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Trail(Protocol):
     """Where events go."""
 
     def add(self, event: Event) -> None:
-        """Add an event behind all others."""
+        """Add an event after all others."""
 
     def reopen(self) -> None:
         """Go on in another file where the one that was written to was moved away."""
@@ -82,7 +82,7 @@ class FileTrail:
             logger.error("the audit trail %s can't be written: %s", self._path, exc.strerror)
 
     def reopen(self) -> None:
-        """Open the file anew; what can't be opened leaves the old one."""
+        """Open the file again; if that fails, go on writing to the old one."""
         if self._path is None:
             return
         try:
@@ -105,10 +105,10 @@ class FileTrail:
 
 
 class QueueTrail:
-    """Messages of a queue, posted behind the acts; the queue is made by the first.
+    """Messages of a queue, posted after the acts; the first one makes the queue.
 
-    While the store does not answer they wait, up to 10,000: then the oldest are lost, and the log
-    says so.
+    While the store does not answer, up to 10,000 events wait. Beyond that the oldest are dropped,
+    and the log says so.
     """
 
     def __init__(self, messages: Messages, queue: QueueRef, *, ttl: int) -> None:
@@ -152,7 +152,10 @@ class QueueTrail:
         return _LOOK_EVERY
 
     async def _post(self) -> None:
-        """Post the first events; one that is repeated after an answer was lost is there twice."""
+        """Post the first events.
+
+        An event whose answer was lost is posted again, so it may be there twice.
+        """
         batch = [self._waiting[place] for place in range(min(_BATCH, len(self._waiting)))]
         drafts = [Draft(json.dumps(event).encode(), ttl=self._ttl) for event in batch]
         try:
@@ -171,7 +174,7 @@ def make_trail(where: str, messages: Messages, *, ttl: int) -> Trail:
     A queue without a project is one of the project `audit`. `ttl` is that of its messages.
 
     Raises:
-        ConfigurationError: the file can't be opened, or the queue's name is none.
+        ConfigurationError: the file can't be opened, or the queue's name is not valid.
     """
     if where == "stderr":
         return FileTrail(None)

@@ -27,14 +27,14 @@ from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
 DUE_CHANGED = "due_changed"
-"""Why a message is not moved that is due at another instant than whoever asked has seen."""
+"""The reason for leaving a message alone that is due at another instant than the caller saw."""
 _AT_ONCE = 20
 """Edits that are under way at the same time."""
 _REASONS = {Outcome.HELD: "claimed", Outcome.NOT_FOUND: "gone"}
 
 
 class Tally(NamedTuple):
-    """How many messages it was done to, how many were left alone, by the reason, and where to."""
+    """Counts of messages: acted on, left alone by reason, and sent where."""
 
     done: int
     refused: Mapping[str, int] = {}
@@ -42,7 +42,7 @@ class Tally(NamedTuple):
 
 
 class Bulk:
-    """Act on messages that were read a moment ago; each for itself, exactly once."""
+    """Act on messages that were just read: on each by itself, exactly once."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Bulk:
         order: Order,
         plan: Mapping[str, int],
     ) -> Tally:
-        """Do it, unless it is a dry run; `plan` is what `plan_moves` answered before."""
+        """Act on the messages, unless it is a dry run; `plan` is what `plan_moves` answered."""
         if act is JobAct.REDRIVE:
             return await self._redrive(queue, found, order)
         if order.dry_run:
@@ -97,7 +97,7 @@ class Bulk:
         }
 
     def where_to(self, found: Sequence[Message], order: Order) -> Counter[str]:
-        """How many letters are to go to which queue; those without a source to none."""
+        """Count letters by the queue that they are to go to, leaving out those without a source."""
         targets = (_target(one, order) for one in found)
         return Counter(target for target in targets if target is not None)
 
@@ -179,10 +179,11 @@ class Bulk:
     async def _edit(
         self, queue: QueueRef, message: Message, due_at: int, if_due: int | None
     ) -> str:
-        """Let a message be due at an instant; its end keeps its distance. Answers why not.
+        """Let a message be due at another instant; answer the reason if it stays as it is.
 
-        It must be due at `if_due`, or else as it was read: whoever moved it meanwhile has moved it.
-        One that is due as asked for already is done.
+        It expires as much later or earlier as it is due. It must still be due at `if_due`, or,
+        without that, at the instant that was read: a move by somebody else is not overwritten. A
+        message that is due at the wanted instant already counts as moved.
         """
         now = self._clock.now_ms()
         delay_ms = max(0, due_at - now)

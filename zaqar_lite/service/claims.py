@@ -95,7 +95,7 @@ class Claims:
     async def renew(
         self, queue: QueueRef, claim_id: str, *, ttl: int | None, grace: int | None
     ) -> None:
-        """Let a live claim live `ttl` seconds from now; what it does not say is the default.
+        """Renew a live claim for `ttl` seconds from now; a value that is not given is the default.
 
         The grace is bounded, not refused, because upstream does not check it here.
 

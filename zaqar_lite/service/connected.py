@@ -1,4 +1,4 @@
-"""Which project each connection is of: the one that it served last."""
+"""Count connections by project: each belongs to the project that it served last."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -32,7 +32,7 @@ class Connected:
         return self._quotas.has_connections
 
     async def total_of(self, project: str) -> int:
-        """How many connections are of a project, in all processes that share the store.
+        """Count the connections of a project, in all processes that share the store.
 
         Raises:
             Unavailable: that can't be read.
@@ -43,7 +43,7 @@ class Connected:
         """Serve a request of a project on a connection.
 
         Raises:
-            QuotaReached: as many others as its quota allows are of the project.
+            QuotaReached: the project has as many other connections as its quota allows.
         """
         if link.project == project:
             return
@@ -54,7 +54,7 @@ class Connected:
                 "server for more."
             )
         self._leave(link)
-        if link.lost:  # it would be counted for ever
+        if link.lost:  # else it would be counted for ever
             self._seats.leave(project)
             return
         link.project = project

@@ -120,7 +120,7 @@ class Courier:
         *,
         is_fresh: bool,
     ) -> Result:
-        """Try once; what is fresh is not sent to an endpoint that is failing, it is deferred."""
+        """Try once. A first try is deferred, not made, where its endpoint is failing."""
         endpoint = self._endpoints.of(subscription.queue.project, subscription.subscriber)
         if is_fresh and endpoint.health is Health.FAILING:
             return Result(Fate.DEFERRED, endpoint.closed_for())

@@ -169,7 +169,8 @@ class Deliveries:
     ) -> None:
         """Send a topic's message to all who subscribed before it was posted.
 
-        A queue gets it now, and delays it as it delays any message; others get it when it is due.
+        Subscribers that are queues get it now, and delay it themselves; others get it when it is
+        due.
         """
         now = self._clock.now_ms()
         wait = ((sent.delay or 0) * 1000 - (now - note.posted_at)) / 1000
@@ -213,10 +214,10 @@ class Deliveries:
             await self._post_again([again])
 
     async def _take_turn(self, queue: QueueRef, subscription_id: str, taken: int = 0) -> None:
-        """Take a turn at the line of an ordered subscription, and note when the next one is.
+        """Take a turn at the line of an ordered subscription, and post the next turn.
 
-        `taken` is the instant of this turn, whose key is known: where it came too early by this
-        process's clock, the next one needs another.
+        `taken` is the instant of this turn. The next one is later even if this turn came too early
+        by this process's clock: its key is made of its instant, and that of this turn is used.
         """
         at = await self._ordering.take_turn(queue, subscription_id)
         if at is None:
@@ -226,7 +227,7 @@ class Deliveries:
             queue.project, queue.name, subscription_id, "", at, msgspec.Raw(b"null"), kind=_TURN
         )
         wait = max(at - self._clock.now_ms(), 0)
-        # The notes that come meanwhile ask for the same turn.
+        # Other notes may ask for the same turn meanwhile: the key keeps it single.
         key = IdempotencyKey(f"{subscription_id}.{at}", bytes(16))
         turn = NewMessage(encode(delivery), wait + FAILED_MS, wait, key)
         await put(self._messages, retries_of(queue.project), turn)
@@ -245,8 +246,8 @@ class Deliveries:
     async def _look_at_due(self, note: Note, lane: QueueRef | None = None) -> Note | None:
         """Read a delayed message just before it is due: it may be deleted or edited by now.
 
-        None when it is not to be delivered now. Where the look comes too late, what was posted is
-        delivered: that the message is gone says nothing then.
+        None when it is not to be delivered now. If the message was due before this look, it is
+        delivered as it was posted: a consumer may have taken and deleted it already.
         """
         queue = QueueRef(note.project, note.queue)
         now = self._clock.now_ms()
@@ -278,7 +279,7 @@ class Deliveries:
     async def _deliver_fresh(
         self, delivery: Delivery, subscription: Subscription, policy: object
     ) -> tuple[Delivery, float] | None:
-        """Attempt one of a note's deliveries; what goes wrong with it repeats no other."""
+        """Attempt one of a note's deliveries; when it fails, the others are not repeated."""
         try:
             return await self._deliver(delivery, subscription, policy, is_fresh=True)
         except ZaqarLiteError as exc:
@@ -290,7 +291,7 @@ class Deliveries:
     async def _deliver(
         self, delivery: Delivery, subscription: Subscription, policy: object, *, is_fresh: bool
     ) -> tuple[Delivery, float] | None:
-        """Attempt a delivery; answer it with the seconds until it is tried again, if it is."""
+        """Attempt a delivery; answer it with the seconds to its next try, None without one."""
         if subscription.disabled is not None or subscription.expires_at <= self._clock.now_ms():
             return None
         if self._confirmed_only and not subscription.confirmed and delivery.kind == "Notification":

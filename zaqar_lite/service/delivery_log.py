@@ -21,7 +21,7 @@ MAX_ANSWER = 1_024
 _PAUSE = 1.0
 _MAX_ROUNDS = 10
 _LATEST_MS = 86_400_000
-"""An earlier failure than that is not gone by a single restart of the record's life."""
+"""The record of a log lives so long at least, even if its subscription ends sooner."""
 
 Attempt = Mapping[str, Any]
 

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from zaqar_lite.service.encryption.vault import Vault
 
 _RETRIED_MS = 3_600_000
-"""How long a delivery that is retried by hand is tried at least, though its message has ended."""
+"""How long a delivery that is retried by hand is tried at least, even if its message expired."""
 
 MOST_REPLAYED = 500
 """Messages that one call of `replay` looks at."""
 _PAGE, _MOST_BYTES = 50, 4_194_304
-"""How many it reads at once, and after how many bytes of bodies it leaves the rest."""
+"""How many it reads at a time, and the bytes of bodies after which it leaves the rest."""
 
 
 class Failed(NamedTuple):
@@ -143,7 +143,7 @@ class DeliveryReports:
         """Deliver again: a failed delivery by its id, or a message that the queue still has.
 
         Raises:
-            NotFound: no such subscription; or neither there is.
+            NotFound: no such subscription; or neither a delivery nor a message with this id.
             Invalid: the subscription is disabled, so that nothing would be sent.
         """
         await self._enabled(queue, subscription_id)

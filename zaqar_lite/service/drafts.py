@@ -1,4 +1,4 @@
-"""Messages as they are posted: the checks of a post, and what the store takes of it."""
+"""Messages as they are posted: the checks of a post, and its form for the store."""
 
 from collections.abc import Mapping, Sequence
 
@@ -36,7 +36,7 @@ class Drafts:
     def resolve(
         self, queue: QueueRef, first: int, drafts: Sequence[Draft], policy: Policy
     ) -> list[NewMessage]:
-        """Make a part of a post, from message `first` on, what the store takes.
+        """Turn a part of a post, from message `first` on, into what the store takes.
 
         Raises:
             Invalid: a delay is out of range, or a message would expire before it is delivered.
@@ -74,7 +74,7 @@ class Drafts:
         return new
 
     def _timed(self, index: int, deliver_at: str, new: NewMessage, policy: Policy) -> NewMessage:
-        """A message with the delay until the instant that was given; none once that is over."""
+        """Give a message the delay until its instant; 0 if that has passed."""
         delay_ms = max(0, read_instant(deliver_at) - self._clock.now_ms())
         self.check_times(f"Message {index}: deliver_at", None, -(-delay_ms // 1000))
         if new.ttl_ms <= delay_ms and not policy.ttl_after_delay:

@@ -1,9 +1,9 @@
-"""How fast the server calls whom: a window and a breaker for each endpoint.
+"""How fast the server calls each endpoint: it has a window and a breaker.
 
 An endpoint is a scheme, a host and a port, for one project. Its window begins at 2 calls at a time,
-doubles by each round of successes up to 64, and halves on 429, 5xx and silence. After five failures
-in a row the breaker opens: nothing is sent until a time that doubles, from 10 s to 10 min, when one
-call tries.
+doubles with each round of successes up to 64, and halves on 429, 5xx and silence. After five
+failures in a row the breaker opens: nothing is sent for a while, and then one call tries. The while
+doubles from 10 s to 10 min.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class Health(Enum):
 
 
 class Endpoint:
-    """One endpoint's window, its line of who waits for it, and its breaker."""
+    """One endpoint: its window, the deliveries that wait for a place in it, and its breaker."""
 
     def __init__(self) -> None:
         self.health = Health.NEW
@@ -55,15 +55,15 @@ class Endpoint:
         return max(self.opened_until - time.monotonic(), 0.0)
 
     async def enter(self, seconds: float) -> bool:
-        """Take a place in the window, after waiting for one; tell whether there was one.
+        """Take a place in the window, waiting for one if need be; answer whether there was one.
 
-        Nobody waits for an endpoint that is failing, and not for long for one that nobody has
-        called yet: such a wait takes the place of a message for others.
+        No delivery waits for an endpoint that is failing, and none waits long for one that was
+        never called: meanwhile it would keep a place from messages for other endpoints.
         """
         if self.closed_for():
             return False
         if self.failures >= _FAILURES and self.under_way:
-            return False  # one call tries whether it answers again
+            return False  # this call tries whether it answers again
         if self.under_way < self.window:
             self.under_way += 1
             return True
@@ -114,7 +114,7 @@ class Endpoint:
         if self.failures >= _FAILURES:
             self.opened_until = time.monotonic() + self._pause * uniform(0.8, 1.2)  # noqa: S311
             self._pause = min(self._pause * 2, _LONGEST)
-        while self._waiting:  # they are tried later: nobody waits for what does not answer
+        while self._waiting:  # those that wait are tried later, as it does not answer
             place = self._waiting.popleft()
             if not place.done():
                 place.set_result(False)

@@ -25,19 +25,20 @@ from zaqar_lite.storage.base import MessageStore
 PAGE = 20
 """Messages that one step of a stream reads."""
 HEARTBEAT = 15.0
-"""Seconds after which a stream without events says that it lives."""
+"""Seconds after which a stream without events sends a sign of life."""
 LONGEST = 3_600
 """Seconds that a stream lasts at most: then its client comes again, and is checked again."""
 _SPARED = 20
-"""How many times as long as a look at the pending messages took the next one waits at least."""
+"""The least rest after a look at the pending messages, in times of how long that look took."""
 _CURSOR = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{1,16})")
 
 
 class Cursor(NamedTuple):
     """How far a stream has come.
 
-    All messages up to `passed` were looked at. Of those behind `pending`, only what was due at
-    `due` (milliseconds, the store's clock) was told; with `pending` equal to `passed` all were.
+    All messages up to the position `passed` were looked at. Of those after the position `pending`,
+    only the ones that were due at `due` (milliseconds, the store's clock) were sent; where
+    `pending` equals `passed`, all were.
     """
 
     passed: int = 0
@@ -51,7 +52,7 @@ class Cursor(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A message to tell, and the id to tell it by: None repeats the id that was last."""
+    """A message to send, and the id of the event: None repeats the last id."""
 
     message: Message
     cursor: Cursor | None
@@ -78,14 +79,14 @@ def parse_cursor(text: str) -> tuple[Cursor, str | None]:
 
 
 class _Look(NamedTuple):
-    """A look at the messages that wait for their delay, as far as it has come."""
+    """How far a look at the delayed messages has come."""
 
     position: int
     due: int
-    """The instant that decides what is told; 0 before the first page."""
+    """The instant that decides which messages are due; 0 before the first page."""
     pending: int
     spent: float = 0.0
-    told: bool = False
+    has_found: bool = False
 
 
 class Stream:
@@ -137,16 +138,16 @@ class Stream:
         await self._place.leave()
 
     def rest(self, seconds: float) -> Coroutine[Any, Any, bool]:
-        """Wait for so long, or until there is something to look at: whether there is is answered.
+        """Wait up to `seconds`; answer whether there is something to look at.
 
-        A message that is pending may end it early.
+        A pending message that becomes due may end the wait early.
         """
         if self._owes:
             seconds = min(seconds, max(self._not_before - _now(), 0.0))
         return self._place.sleep(seconds)
 
     async def look(self) -> Sequence[Event] | None:
-        """Look for events; None when there are none, and nothing moved.
+        """Look for events; None when there are none and the cursor has not moved.
 
         Raises:
             Unavailable: the store cannot serve now.
@@ -167,7 +168,7 @@ class Stream:
         return None if page.marker is None else self._pass(page, page.marker, honour=honour)
 
     async def _page(self, after: int, until: int | None) -> tuple[Page, bool]:
-        """Read a page, with delayed and claimed messages; answer whether its delays count."""
+        """Read a page, with delayed and claimed messages; answer also whether the queue delays."""
 
         async def act(policy: Policy) -> tuple[Page, bool]:
             selection = Selection(
@@ -186,7 +187,7 @@ class Stream:
         return await self._policies.decide(self._queue, act)
 
     def _pass(self, page: Page, marker: int, *, honour: bool) -> Sequence[Event] | None:
-        """Pass the messages of a page; tell those that are visible."""
+        """Move the cursor past the messages of a page; answer those that are visible."""
         _, pending, due = self.cursor
         waits = pending < self.cursor.passed
         if page.messages and not waits:
@@ -203,9 +204,9 @@ class Stream:
         return events or None
 
     async def _late(self, look: _Look) -> Sequence[Event] | None:
-        """Look at a page of what is pending; tell what has become visible by now.
+        """Look at a page of the pending messages; answer those that have become visible.
 
-        The cursor moves at the end: a stream that is cut in the middle tells these again.
+        The cursor moves only at the end of the look: a stream that is cut before repeats these.
         """
         await self._policies.turns.wait()
         begun, passed = _now(), self.cursor.passed
@@ -217,16 +218,16 @@ class Stream:
                 pending = min(pending, message.position - 1)
             elif _is_delayed(message, self.cursor.due):
                 events.append(Event(message, None))
-        spent, told = look.spent + _now() - begun, look.told or bool(events)
+        spent, has_found = look.spent + _now() - begun, look.has_found or bool(events)
         if page.marker is not None and page.marker < passed:
-            self._look = _Look(page.marker, due, pending, spent, told)
+            self._look = _Look(page.marker, due, pending, spent, has_found)
             return events or None
         self._look = None
         self._not_before = _now() + _SPARED * spent
         self.cursor = Cursor(passed, pending, due or self.cursor.due)
         if events:
             events[-1] = Event(events[-1].message, self.cursor)
-        return events if told else None
+        return events if has_found else None
 
 
 class Events:
@@ -262,10 +263,10 @@ class Events:
         include_delayed: bool,
         gone: asyncio.Future[None],
     ) -> Stream:
-        """Open a stream: behind `marker`, or from now on, or from the first message.
+        """Open a stream: after `marker`, or from now on, or from the first message.
 
         Raises:
-            Invalid: the marker is none.
+            Invalid: the marker can't be read.
             TooMany, QuotaReached: too many streams and requests wait already.
         """
         cursor, message_id = Cursor(), None
@@ -285,9 +286,9 @@ class Events:
         )
 
     async def _now(self, queue: QueueRef, *, include_delayed: bool) -> Cursor:
-        """The cursor of a stream to which everything is old that is visible now.
+        """The cursor of a stream that begins after everything that is visible now.
 
-        What still waits for its delay was posted no longer ago than the longest delay.
+        Messages that still wait for their delay were posted within the longest delay.
         """
         stats = await self._messages.stats(queue)
         newest = stats.newest

@@ -47,9 +47,9 @@ class Probed(Protocol):
         """The names of the pools."""
 
     async def begin(self, pool: str | None, queue: QueueRef) -> Collection[Capability]:
-        """Let a queue lie in a pool, which must answer; answer what its store promises.
+        """Place a queue in a pool that answers; return what the pool's store promises.
 
-        No pool: in the server's own store.
+        Without a pool, the queue lies in the server's own store.
 
         Raises:
             Unavailable: it does not answer.
@@ -143,7 +143,7 @@ def _sorted(capabilities: Collection[Capability]) -> list[str]:
 
 
 class _Probe:
-    """The operations of a report, in order, each on what the ones before it left."""
+    """The operations of a report, in order; each works on what the earlier ones left."""
 
     def __init__(self, queue: QueueRef, queues: Queues, messages: Messages, claims: Claims) -> None:
         self.queue = queue

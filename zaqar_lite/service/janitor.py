@@ -22,7 +22,7 @@ _QUEUES = 10
 
 
 class Janitor:
-    """Sweep in bounded steps, one after the other while there is work; look anew after a rest.
+    """Sweep in bounded steps, one after the other while there is work; look again after a rest.
 
     There is no fixed rate, so nothing that is due can pile up. After a step that found work the
     janitor pauses for as long as that step took: it has at most half of the store's time, and the
@@ -73,11 +73,11 @@ class Janitor:
         return done
 
     async def _drain(self, record: QueueRecord) -> int:
-        """Make some of an exposing queue's messages ready; after the last, the queue normal.
+        """Make some messages of an exposing queue ready; after the last one, make the queue normal.
 
-        The record is written at the version that was read first: a post that was decided by an
-        older record was refused by its version, so no delayed message can come after the last
-        step; and a delay that was switched on again in between wins.
+        The record is written at the version that was read first. A post under an older record is
+        refused by its version, so no delayed message can follow the last step; and a delay that was
+        switched on again meanwhile stays on.
         """
         exposed = await self._messages.expose(record.ref, _STEP)
         if exposed == _STEP:

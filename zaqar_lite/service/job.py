@@ -17,7 +17,7 @@ from zaqar_lite.domain.json_values import is_same
 from zaqar_lite.domain.models import Message
 
 MAX_AT_ONCE = 100
-"""So many ids are acted on at once; more are a job."""
+"""Up to this many ids are acted on within their request; more make a job."""
 MAX_IDS = 1_000
 MAX_RATE = 1_000_000
 SAMPLE = 10
@@ -42,7 +42,7 @@ class BodyPart(Struct, forbid_unknown_fields=True):
 
 
 class Choice(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Which messages are meant: all that is given must hold.
+    """Which messages are meant: every condition that is given must hold.
 
     `older_than` is in seconds since the post; `due_before` and `due_after` are instants (RFC 3339)
     of the end of a delay. `reason` is what was given for the last failure, or why the letter died

@@ -1,12 +1,12 @@
-"""Running jobs: steps of bounded size, each of which leaves in the record how far it has come.
+"""Run jobs in steps of bounded size; each step writes to the record how far the job has come.
 
-A process works on a job while it holds it, for a few seconds from its last step on. Where it dies,
-another process, or the next one, goes on from there: what was done is not there any more, or is
-told by the plan of the step. Two processes that work on one job, because one of them was taken for
-dead, disturb no message: each act is on one message, and happens once.
+A process holds the job that it works on, for a few seconds after each step. If it dies, another
+process goes on from there: messages that were done are gone, or the plan of the step names them. If
+two processes work on one job, because one was taken for dead, no message is harmed: each act is on
+one message, and happens once.
 
 While nobody else asks the process for anything, steps are large and follow each other at once.
-Beside others they are small, and most of the time is theirs.
+While there are other requests, steps are small, and most of the time goes to the requests.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from zaqar_lite.service.turns import STEP, Pace
 
 logger = logging.getLogger(__name__)
 _HELD_MS = 4_000
-"""So long a job waits where the process that works on it is killed; steps and rests are shorter."""
+"""How long a job waits after its process was killed; steps and rests are shorter than this."""
 _LOOK_EVERY = 2.0
-"""Seconds after which jobs are looked for that nobody told of: other processes' are."""
+"""Seconds between two looks for jobs that other processes began or left."""
 _MOST_JOBS, _MOST_OF_PROJECT = 32, 8
-"""Jobs that a process works on: those of one project must leave places for the others'."""
+"""The most jobs that a process works on, and the most of one project among them."""
 _PAGE = 100
 _SMALLEST, _BYTES = 20, 1_048_576
 """Messages that one step looks at, and bytes of bodies that it may read."""
@@ -62,7 +62,7 @@ def _fail(queue: QueueRef, job: Job, exc: Exception) -> None:
     """End a job by an error: what can't be done would be tried for ever.
 
     Raises:
-        RecordChanged, Unavailable: as they came; another process has it, or it goes on later.
+        RecordChanged, Unavailable: raised again; another process has the job, or it goes on later.
     """
     if isinstance(exc, RecordChanged | Unavailable):
         raise exc
@@ -83,7 +83,7 @@ class _Ahead:
         self._task = asyncio.create_task(look, name="job-look")
 
     async def take(self, look: Callable[[], Coroutine[None, None, _Look]]) -> _Look:
-        """What was found ahead; where nobody has looked, what is found now."""
+        """Answer what was found ahead; look now if nobody has looked."""
         task, self._task = self._task, None
         return await (look() if task is None else task)
 
@@ -123,7 +123,7 @@ class JobRunner:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _begin_all(self) -> float:
-        """Begin the jobs that nobody works on; answer when to look again, in seconds."""
+        """Begin the jobs that no process works on; answer the seconds until the next look."""
         after: tuple[str, str] | None = None
         is_asked = self._is_shared and self._served.is_asked(asyncio.get_running_loop().time())
         while True:
@@ -145,7 +145,7 @@ class JobRunner:
     def _may_begin(self, project: str, job: Job) -> bool:
         """Whether there is a place for a job, and no other process works on it.
 
-        Where only one process uses the store, whoever held the job before has ended.
+        If only this process uses the store, the process that held the job before has ended.
         """
         is_free = job.holder in ("", self._name) or job.held_until <= self._clock.now_ms()
         if not is_free and self._is_shared:
@@ -219,9 +219,9 @@ class JobRunner:
         return version
 
     async def _recount(self, queue: QueueRef, job: Job) -> None:
-        """Count what a step did whose process ended before that was written.
+        """Count what a step did whose process died before it could write that.
 
-        What it had chosen, and is not to be chosen any more, is done.
+        What the step had chosen, and is no longer there to be chosen, was done.
         """
         left: list[Message] = []
         after, is_end = job.cursor, False
@@ -273,7 +273,7 @@ class JobRunner:
             for one in found
             if one.id in job.plan or (chooser.means(one) and (any_state or is_waiting(one, now)))
         ]
-        if len(chosen) > most:  # what is behind the last of them is looked at again
+        if len(chosen) > most:  # what comes after the last of them is looked at again
             chosen, is_end = chosen[:most], False
             cursor = chosen[-1].position
             found = [one for one in found if one.position <= cursor]
@@ -286,9 +286,9 @@ class JobRunner:
     async def _hold_and_act(self, queue: QueueRef, job: Job, version: int, look: "_Look") -> int:
         """Write how far the job is and act on what was chosen; answer the record's version.
 
-        Both at once, so that they share a batch of the store, unless the record has a plan, which
-        must be there before, or this process may have lost the job to another. What is done and not
-        counted in the record is recounted after a crash.
+        Both run together, so that they share a batch of the store. They run one after the other if
+        the record has a plan, which must be stored first, or if this process may have lost the job
+        to another. What is done but not counted in the record is recounted after a crash.
 
         Raises:
             RecordChanged: another process has it.
@@ -297,7 +297,7 @@ class JobRunner:
         if chosen and not order.dry_run:
             bound = self._bulk.where_to(chosen, order) if job.act is JobAct.REDRIVE else Counter()
             job.begin_step(len(chosen), look.cursor, bound)
-        # Who comes late to this may have lost the job, and would do what nobody counts.
+        # A process that comes here late may have lost the job; what it did would not be counted.
         is_late = self._clock.now_ms() > job.held_until - _HELD_MS // 2
         saving = asyncio.create_task(self._hold(queue, job, version), name="job-record")
         try:

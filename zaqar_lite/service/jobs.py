@@ -34,7 +34,7 @@ _KEPT_MS = 86_400_000
 _TRIES = 20
 _MOMENT = 0.05
 _BESIDE_MS = 5_000
-"""How long it is known that a process which does not run a job serves others."""
+"""How long a process that serves requests beside a job of another process is remembered."""
 
 
 class Jobs:
@@ -162,7 +162,7 @@ class Jobs:
         return (await self._put(queue, job, expected=version)).version
 
     async def note_others(self, queue: QueueRef, act: JobAct) -> None:
-        """Let the process that runs a job know that this one serves others."""
+        """Tell the process that runs a job that this process serves requests."""
         await self._management.put_record(
             BESIDE,
             queue.project,
@@ -173,7 +173,7 @@ class Jobs:
         )
 
     async def has_others(self, queue: QueueRef, act: JobAct) -> bool:
-        """Whether a process that does not run a job serves others."""
+        """Whether a process other than the one that runs the job serves requests."""
         name = running_name(queue, act)
         return await self._management.get_record(BESIDE, queue.project, name) is not None
 

@@ -18,7 +18,7 @@ _MOST_AT_ONCE = 400
 _WAIT = 20.0
 _PAUSE = 1.0
 _GATHER = 0.01
-"""Seconds in which what is done is gathered, to be deleted in one step."""
+"""Seconds for which finished messages are gathered, to be deleted in one step."""
 
 
 class Lane:
@@ -70,7 +70,7 @@ class Lane:
         if not done:
             return
         try:
-            # Whoever holds them by now: they were delivered, and what follows is noted.
+            # Even if another process holds them by now: they were delivered.
             await self._messages.delete(self._queue, done, claim_ids=None)
         except BaseException:
             self._done = [*done, *self._done]
@@ -87,7 +87,7 @@ class Lane:
             try:
                 never = asyncio.get_running_loop().create_future()
                 found = await self._waiting.until_found(self._queue, _WAIT, ask, gone=never)
-            except TooMany:  # too many clients wait for us to wait, too
+            except TooMany:  # so many clients wait that this lane may not
                 await asyncio.sleep(_PAUSE)
                 found = await ask()
         except Unavailable as exc:

@@ -1,9 +1,9 @@
 """Subscribers that are connections: what is delivered goes out on a socket of some process.
 
 A subscriber of this kind is `websocket:NODE/ID`: the server itself writes it, no client can. A
-process that has not the connection hands the letter to the one that has, through a queue of ours;
-where that one has ended, the letter does a minute later. Nothing is kept for a connection that has
-gone: its subscriptions end with it.
+process without the connection hands the letter to the one that has it, through a queue of the
+server's own. If that process has ended, the letter expires a minute later. Nothing is kept for a
+connection that has gone: its subscriptions end with it.
 """
 
 import asyncio

@@ -66,10 +66,10 @@ class Messages:
         self._limits = limits
         self._drafts = Drafts(limits, clock)
         self.turns = policies.turns
-        """In which large posts are read, checked and prepared."""
+        """Large posts are read, checked and prepared in these turns."""
 
     async def admit(self, queue: QueueRef, size: int) -> Policy:
-        """Refuse a body of `size` bytes before it is read; answer the policy it comes under.
+        """Refuse a body of `size` bytes that is too large, unread; answer the queue's policy.
 
         Raises:
             Invalid: larger than the queue or the server allows.

@@ -1,4 +1,4 @@
-"""What a post leaves for its subscribers: one durable note a message, in a queue of our own.
+"""What a post leaves for its subscribers: one durable note per message, in the server's queue.
 
 A note is a companion of its message: the store keeps both in one step, so a message that was
 acknowledged has its note, one that was refused has none, and no second call can fail after the
@@ -37,9 +37,9 @@ OWN_PROJECT = "~deliveries"
 NOTES = tuple(QueueRef(OWN_PROJECT, f"~new.{n}" if n else "~new") for n in range(LANES))
 RETRIES = tuple(QueueRef(OWN_PROJECT, f"~again.{n}" if n else "~again") for n in range(LANES))
 LEAD_MS = 500
-"""So long before it is due a delayed message is looked at: was it deleted, or edited?"""
+"""How long before it is due a delayed message is read again: it may be deleted or edited."""
 _BURIED_MS = 46_800_000
-"""So long a line keeps what has expired behind a message that is tried again, to tell of it."""
+"""How long a line keeps expired messages behind one that is tried again, to report them."""
 _NO_ID = "0" * 32
 
 
@@ -75,7 +75,7 @@ class Note(msgspec.Struct, omit_defaults=True):
     sent: Sent | None = None
 
     def to(self, subscription: str, payload: msgspec.Raw | None = None) -> "Delivery":
-        """The first delivery to a subscription, by its id; of `payload`, or of what is usual."""
+        """The first delivery to a subscription, by its id, of `payload` or the usual document."""
         sent = msgspec.Raw(payload_of(self)) if payload is None else payload
         return Delivery(
             self.project, self.queue, subscription, self.id, self.until, sent, trace=self.trace
@@ -106,7 +106,7 @@ class Delivery(msgspec.Struct, omit_defaults=True):
 
 
 class Forwarded(msgspec.Struct, omit_defaults=True):
-    """A message on its way to a queue: seconds; None where who posted it gave nothing.
+    """A message on its way to a queue. Times are seconds, and None where none was given.
 
     Its delay counts from `posted_at` (ms).
     """
@@ -216,7 +216,7 @@ def _notes(  # noqa: PLR0917 - the parts of an entry in their order
         trace_of(message.headers),
     )
     body, wait = encode(note), max(waits_ms - LEAD_MS, 0)
-    # Lines come first: whoever finds the last of these finds the message in them.
+    # Lines come first: a process that finds the last of these finds the message in its lines.
     notes = [
         Companion(line_of(queue.project, one), body, _ID_AT, ttl_ms + _BURIED_MS, wait)
         for one in policy.ordered

@@ -26,7 +26,7 @@ from zaqar_lite.storage.management import ManagementStore
 KIND = "ordered"
 _HELD_MS = 60_000
 _RENEW_MS = 30_000
-"""A line is held anew when less is left: more than one attempt takes."""
+"""The hold on a line is renewed when less than this is left; one attempt takes less."""
 _TURN_MS = 20_000
 _RACE_MS = 1_000
 _KEPT_MS = 172_800_000
@@ -48,7 +48,7 @@ class _State(msgspec.Struct, omit_defaults=True):
 
 
 class _Held:
-    """A line that this process works."""
+    """A line that this process works on."""
 
     def __init__(self, management: ManagementStore, queue: QueueRef, name: str) -> None:
         self.state = _State()
@@ -109,10 +109,10 @@ class Ordering:
         self._at_work: dict[tuple[QueueRef, str], bool] = {}
 
     async def take_turn(self, queue: QueueRef, subscription_id: str) -> int | None:
-        """Work a line; answer the instant (ms) of the next turn, None when none is needed."""
+        """Work on a line; answer the instant (ms) of the next turn, None when none is needed."""
         key = queue, subscription_id
         if key in self._at_work:
-            self._at_work[key] = True  # whoever works here looks once more
+            self._at_work[key] = True  # the turn that goes on here looks once more
             return None
         self._at_work[key] = True
         try:
@@ -172,7 +172,7 @@ class Ordering:
     async def _try(
         self, message: Message, subscription: Subscription, state: _State, line: QueueRef
     ) -> float | None:
-        """Try the first message of a line; answer the seconds until it is tried again, if it is."""
+        """Try the first message of a line; answer the seconds to its next try, None without one."""
         posted = decode_note(message.body)
         if state.id != posted.id:
             state.id, state.attempts, state.next_at = posted.id, 0, 0

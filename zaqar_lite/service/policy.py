@@ -31,7 +31,7 @@ from zaqar_lite.storage.management import ManagementStore
 _MAX_CACHED = 10_000
 _MAX_ROUNDS = 20
 _LONGEST_SEARCH = 1.0
-"""Seconds in which a claim or a pop goes on behind dead letters."""
+"""Seconds for which a claim or a pop goes on while its steps only move dead letters."""
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class Policies:
         self._checked = checked
         self._cache: OrderedDict[QueueRef, Policy] = OrderedDict()
         self.turns = Turns()
-        """In which the long work of all requests and of the sweep is done, step by step."""
+        """The long work of all requests and of the sweep is done in these turns, step by step."""
 
     @property
     def checked(self) -> bool:
@@ -149,10 +149,10 @@ class Policies:
         raise Unavailable(f"The queue {queue.name!r} is being changed too often.")
 
     async def take(self, queue: QueueRef, act: Callable[[Policy], Awaitable[Claimed]]) -> Claimed:
-        """Claim or pop by `act`, again while a step ended by its budget and found nothing.
+        """Claim or pop by `act`; repeat it while a step used up its budget and found nothing.
 
-        An empty answer means to clients that nothing is ready, though a step may have moved dead
-        letters only. After a second it is given all the same.
+        Clients take an empty answer for an empty queue, but a step may have moved dead letters
+        only. After a second the empty answer is given all the same.
         """
         claimed = await self.decide(queue, act)
         time = asyncio.get_running_loop().time

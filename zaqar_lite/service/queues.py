@@ -55,10 +55,10 @@ class Queues:
         self._policies = policies
         self._limits = limits
         self._quota_of = quota_of
-        # Then no other process deletes a queue, and a policy that is kept says that it is there.
+        # Alone, no other process deletes a queue, so one whose policy is cached is there.
         self._alone = policies.checked and Capability.SHARED not in messages.capabilities
         self._seen: dict[QueueRef, float] = {}
-        """Until when a dead-letter queue is taken to have a record, by the monotonic clock."""
+        """Until when (monotonic clock) a dead-letter queue is assumed to have a record."""
         self.recent = Recent(messages)
         """What the queues that somebody looks at held in the last hour."""
 
@@ -110,9 +110,9 @@ class Queues:
     async def ensure_dead_letter_queue(self, ref: QueueRef | None) -> None:
         """Create the queue that letters have just been moved to, if to any, unless it exists.
 
-        What was claimed or popped with them must reach its client, so this never fails: without
-        its record the queue holds its letters all the same, and the next move tries again. Where
-        others may delete the queue, it is looked at once in _SEEN_FOR seconds.
+        This never fails, because what was claimed or popped in the same step must reach its client.
+        A queue without a record holds its letters all the same, and the next move tries again. If
+        other processes may delete the queue, it is looked at once in _SEEN_FOR seconds.
         """
         if ref is None:
             return

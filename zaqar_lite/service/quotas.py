@@ -17,7 +17,7 @@ from zaqar_lite.storage.management import ManagementStore
 
 KIND, CHANGES = "quota", "quota-changes"
 MAX_PROJECTS = 10_000
-"""Projects that have quotas of their own."""
+"""The most projects that may have quotas of their own."""
 LOOK_EVERY = 5.0
 """Seconds after which a process has seen what another one set."""
 _NAME = "quota"
@@ -58,9 +58,9 @@ class Quotas:
         return {} if record is None else json.loads(record.value)
 
     async def set(self, project: str, document: Mapping[str, Any]) -> None:
-        """Set quotas of a project in place of all that were; what is not named is as by default.
+        """Replace a project's quotas; those that are not named get the defaults.
 
-        Here it holds at once, in other processes within LOOK_EVERY.
+        They hold at once in this process, and within LOOK_EVERY in others.
 
         Raises:
             Invalid: a quota is wrong, or too many projects have quotas of their own.

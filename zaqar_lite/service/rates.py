@@ -1,8 +1,8 @@
 """Rates of projects: how many requests and bytes a second, of reading, writing and managing.
 
-Each is a token bucket that holds two seconds' worth. A request needs one token of its requests and
-some token of its bytes; bytes may leave a debt behind, which the requests after it wait for, so
-that one which is larger than the bucket passes too.
+Each is a token bucket that holds two seconds' worth. A request takes one token of the requests, and
+passes if any token of the bytes is left. Its bytes may leave a debt, which later requests wait for;
+so a request that is larger than the bucket passes too.
 """
 
 import math
@@ -45,7 +45,7 @@ class Bucket:
         return spent
 
     def look(self, now: float) -> float:
-        """Put in what has come back by now; answer what there is."""
+        """Add the tokens that have come back by now; answer how many there are."""
         left = self.left + (now - self.seen) * self.rate
         if left > self.most:  # noqa: PLR1730 - min() takes four times as long
             left = self.most
@@ -160,9 +160,9 @@ class Rates:
         return account
 
     def _forget(self, now: float) -> None:
-        """Forget who has all tokens, which changes nothing; else those who came first.
+        """Forget projects whose buckets are full, which changes nothing; if need be, others too.
 
-        A tenth of all go at once, so that not every new project costs a look at all others.
+        The others are the tenth that came first: not every new project costs a look at all.
         """
 
         def is_full(bucket: Bucket | None) -> bool:

@@ -21,7 +21,7 @@ _EVERY = 60.0
 
 
 class Sample(NamedTuple):
-    """The counts of a queue, and how many minutes ago they were so."""
+    """The counts of a queue, and how many minutes ago they were taken."""
 
     ago: int
     ready: int

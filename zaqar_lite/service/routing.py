@@ -75,8 +75,8 @@ def compile_route(metadata: Mapping[str, Any]) -> Route:
 def stored_route(queue: QueueRef, metadata: Mapping[str, Any]) -> Route:
     """Read the filter and the rules of a stored record.
 
-    Those that an earlier version took and this one would refuse are not used: the queue would
-    otherwise be of no use at all.
+    A filter or rule that an earlier version accepted and this one refuses is left out: otherwise
+    the queue could not be used at all.
     """
     try:
         return compile_route(metadata)

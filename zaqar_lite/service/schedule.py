@@ -21,7 +21,7 @@ MAX_CATCH_UP = 86_400
 MAX_JITTER = 86_400
 MOST_CAUGHT_UP = 100
 GRACE_MS = 30_000
-"""What fires later than this after its instant was missed."""
+"""An instant that is further past than this counts as missed."""
 
 
 class Plan(Struct, forbid_unknown_fields=True, omit_defaults=True):

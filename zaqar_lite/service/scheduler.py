@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 _STEP = 50
 _AT_ONCE = 10
 _LONGEST_REST = 1.0
-"""Seconds; so late at most is seen what another process has scheduled."""
+"""Seconds after which this process sees, at the latest, what another one has scheduled."""
 _IDLE = 5.0
 """The same while no schedule is due at all."""
 _BUSY_MS = 5_000
-"""How long a process that has begun to post is left alone."""
+"""How long other processes leave a schedule alone that one has begun to post for."""
 
 
 class Scheduler:
@@ -59,7 +59,7 @@ class Scheduler:
     async def step(self) -> tuple[int, float]:
         """Do what is due; answer how much that was, and how long to rest.
 
-        What can't be posted now stays in the index, and must not keep what is behind it waiting.
+        What can't be posted now stays in the index; the entries after it go on.
         """
         done, after = 0, None
         while True:

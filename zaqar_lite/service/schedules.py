@@ -1,9 +1,10 @@
 """Schedules as users see them, and the index of what is due.
 
-A schedule is a record of its project. What is due is found by another record, whose name begins
-with the instant: it is written before the schedule says so, and removed once the schedule has
-passed it, so that there is always one, and the first of them is the next to do. One that a crash
-left behind names an instant that its schedule does not have; it is removed when it is met.
+A schedule is a record of its project. An index finds what is due: one more record per schedule,
+whose name begins with the instant. It is written before the schedule names that instant, and
+removed after the schedule has passed it. So a schedule always has an entry, and the first entry is
+the next to do. An entry that a crash left names an instant that its schedule does not have; it is
+removed when it is found.
 """
 
 from collections.abc import Callable, Sequence

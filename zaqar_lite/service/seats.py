@@ -1,4 +1,4 @@
-"""What projects have in use at once, such as connections, bounded for all processes together.
+"""Bound what projects use at a time, such as connections, over all processes together.
 
 Where processes share a store, each of them leases parts of a quota: a record per project says how
 many seats each has, and one per process that it lives. A seat within the lease costs no call. For
@@ -25,13 +25,13 @@ from zaqar_lite.storage.management import ManagementStore
 
 KIND, PROCESS = "seats", "process"
 LIVES = 20.0
-"""Seconds for which a process has what it leased, once nothing is heard of it any more."""
+"""Seconds for which a process that gives no sign of life keeps what it leased."""
 BEAT = 4.0
 """Seconds between two signs of life; what was not needed meanwhile is given back then."""
 _SPARE = 8
 _MAX_PROCESSES = 1_000
 _MOST_PROJECTS, _MOST_TOLD = 1_000, 40_000
-"""Of how many projects a process tells what they use, and in how many characters."""
+"""How many projects' use a process reports at most, and in how many characters."""
 _MAX_ROUNDS = 20
 
 
@@ -86,16 +86,16 @@ class Seats:
             return True
         used, leases = self._used[project], self._leases
         if leases is None:
-            there = quota
+            leased = quota
         else:
-            there = leases.leased(self.kind, project)
-            if used > there and used <= quota:
+            leased = leases.leased(self.kind, project)
+            if used > leased and used <= quota:
                 try:
-                    there = await leases.lease(self.kind, project, quota, used)
+                    leased = await leases.lease(self.kind, project, quota, used)
                 except BaseException:
                     self.leave(project)
                     raise
-        if used <= min(there, quota):
+        if used <= min(leased, quota):
             return True
         self.leave(project)
         return False
@@ -110,7 +110,7 @@ class Seats:
 class Leases:
     """Lease seats for this process, by records that all processes change in turn.
 
-    `workers` is among how many a quota is divided while the store is away.
+    While the store is away, a quota is divided by `workers`.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Leases:
         self._asking: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._heard_at = float("-inf")
         self._seats: list[Seats] = []
-        self._tells = False  # whether what was told last is that anything is used
+        self._reported = False  # whether the last sign of life reported any use
         self._work = Background("leasing seats", self._beat, rest=BEAT)
 
     def of(self, kind: str) -> Seats:
@@ -157,8 +157,8 @@ class Leases:
     async def used_elsewhere(self, kind: str, project: str) -> int:
         """How many seats other processes use, as each told it last."""
         alive = await self._management.list_records(PROCESS, "", limit=_MAX_PROCESSES)
-        told = [json.loads(one.value) for one in alive if one.name != self._me]
-        return sum(used.get(kind, {}).get(project, 0) for used in told)
+        reports = [json.loads(one.value) for one in alive if one.name != self._me]
+        return sum(used.get(kind, {}).get(project, 0) for used in reports)
 
     async def lease(self, kind: str, project: str, quota: int, used: int) -> int:
         """Lease as many seats as are `used`, or as there are; answer how many this process has."""
@@ -181,40 +181,41 @@ class Leases:
                 return max(has, -(-quota // self._workers))
 
     async def _live(self) -> None:
-        begun, told = self._monotonic(), self._told()
-        # A seat that is still being asked for is told too: if it is refused, the beat unsays it.
-        self._tells = any(told.values())
-        value = json.dumps(told).encode()
+        begun, uses = self._monotonic(), self._uses()
+        # A seat that is still being asked for is reported too; if it is refused, a later beat
+        # corrects it.
+        self._reported = any(uses.values())
+        value = json.dumps(uses).encode()
         await self._management.put_record(
             PROCESS, "", self._me, value, expected=None, ttl_ms=round(LIVES * 1000)
         )
         self._heard_at = begun
 
-    def _told(self) -> dict[str, dict[str, int]]:
+    def _uses(self) -> dict[str, dict[str, int]]:
         """What this process uses, by kind and project."""
-        told: dict[str, dict[str, int]] = {}
+        uses: dict[str, dict[str, int]] = {}
         left = _MOST_TOLD
         for seats in self._seats:
-            used = told[seats.kind] = {}
+            used = uses[seats.kind] = {}
             for project, count in seats.counts():
                 left -= len(json.dumps(project)) + len(str(count)) + 4
                 if left < 0:
                     break
                 used[project] = count
-        return told
+        return uses
 
     async def _write(self, place: tuple[str, str], wanted: Callable[[int], int]) -> int:
-        """Write how many seats this process has: `wanted` tells, from how many others have."""
+        """Write how many seats this process has; `wanted` computes it from those of the others."""
         kind, project = place
         for _ in range(_MAX_ROUNDS):
             record = await self._management.get_record(KIND, project, kind)
             held: dict[str, int] = {} if record is None else json.loads(record.value)
-            # Read behind the leases: who has one has given a sign of life before.
+            # Read after the leases: a process gives a sign of life before it leases.
             alive = await self._management.list_records(PROCESS, "", limit=_MAX_PROCESSES)
             live = {one.name for one in alive} - {self._me}
             others = {name: count for name, count in held.items() if name in live}
-            mine = wanted(sum(others.values()))
-            new = {**others, **({self._me: mine} if mine else {})}
+            own = wanted(sum(others.values()))
+            new = {**others, **({self._me: own} if own else {})}
             version = 0 if record is None else record.version
             delete, put = self._management.delete_record, self._management.put_record
             try:
@@ -224,13 +225,13 @@ class Leases:
                     await delete(KIND, project, kind, expected=version)
             except RecordChanged:
                 continue
-            self._keep(place, mine)
-            return mine
+            self._keep(place, own)
+            return own
         raise Unavailable("The seats of this project are being changed too often.")
 
-    def _keep(self, place: tuple[str, str], mine: int) -> None:
-        if mine:
-            self._has[place] = mine
+    def _keep(self, place: tuple[str, str], own: int) -> None:
+        if own:
+            self._has[place] = own
         else:
             self._has.pop(place, None)
             self._needed.pop(place, None)
@@ -238,8 +239,8 @@ class Leases:
     async def _beat(self) -> float:
         """Give a sign of life while anything is used, and give back what was not needed."""
         if self._has and self._monotonic() - self._heard_at > LIVES - BEAT:
-            self._has.clear()  # others may have taken it: what is used is leased anew
-        if self._has or self._tells or any(self._told().values()):
+            self._has.clear()  # others may have taken the seats: those in use are leased again
+        if self._has or self._reported or any(self._uses().values()):
             await self._live()
         for seats in self._seats:
             for place in [place for place in self._has if place[0] == seats.kind]:
@@ -253,5 +254,5 @@ class Leases:
             self._needed[place] = used
             if needed + needed // _SPARE >= self._has[place]:
                 return
-            self._keep(place, needed)  # first, so that nobody takes what is given back
+            self._keep(place, needed)  # first, so that nobody here takes what is given back
             await self._write(place, lambda _: needed)

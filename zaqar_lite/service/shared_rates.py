@@ -1,8 +1,8 @@
 """Rates of projects that several processes share by their store.
 
 A process lets requests in by its own buckets, tells the store five times a second what it spent,
-and takes over what the store says is left. So no request waits for the store; what all processes
-let in is right over time, and at once they may let in what a bucket holds, each of them.
+and takes over what the store says is left. So no request waits for the store. Over time all
+processes together let in what the rate allows; at one moment each of them may let in a full bucket.
 """
 
 import asyncio

@@ -91,7 +91,7 @@ class Sharing:
         return SignedUrl([path], [method], project, expires, signature)
 
     async def unshare(self, queue: QueueRef) -> None:
-        """Revoke all that was signed for a queue until now, requests to confirm among it."""
+        """Revoke all that was signed for a queue until now, requests to confirm included."""
         await self._revocations.revoke(queue)
 
     async def admits(self, queue: QueueRef, signature: str) -> bool:

@@ -64,18 +64,18 @@ class Revocations:
         self._management = management
 
     async def epoch(self, queue: QueueRef) -> int:
-        """How often they were."""
+        """How often the signatures of a queue were revoked."""
         return (await self._read(queue))[0]
 
     async def admits(self, queue: QueueRef, signature: str) -> bool:
-        """Tell whether a signature that fits was made since the last time."""
+        """Tell whether a valid signature was made after the last revocation."""
         _, _, rest = signature.partition(".")
         text = rest.partition(".")[0] or "0"
         known = await self.epoch(queue)
         return len(text) <= _LONGEST_EPOCH and text.isdigit() and int(text) == known
 
     async def revoke(self, queue: QueueRef) -> None:
-        """Let no signature of a queue that was made until now admit anything any more."""
+        """Make invalid all signatures of a queue that were made until now."""
         for _ in range(_MAX_ROUNDS):
             epoch, version = await self._read(queue)
             value = json.dumps({"epoch": epoch + 1}).encode()

@@ -1,16 +1,16 @@
 """What projects have: messages and bytes, counted now and then, plus what this process posted.
 
-To count is to ask each queue for its statistics, so it is done at most every five seconds, for a
-tenth of the time at most, and only for projects that have such a quota: behind a post, or before it
-where the last count is twice as old. Between two counts what
-this process posts is added, and nothing is taken off; so a project that seems to have reached its
-quota is counted again before a post is refused, once a second at most. What other processes post
-between two counts is not seen: by so much a quota may be exceeded.
+Counting asks each queue for its statistics. So it is done at most every five seconds, takes at most
+a tenth of the time, and only concerns projects that have such a quota. It is done after a post, or
+before the post if the last count is twice as old. Between two counts what this process posts is
+added, and nothing is taken off; so a project that seems to have reached its quota is counted again
+before a post is refused, once a second at most. What other processes post between two counts is not
+seen: a quota may be exceeded by that much.
 
-No store counts bytes. Those that this process posts are known, in the order they came; what others
-posted counts as the messages at the ends of the queues. What has gone since the last count is taken
-to be the oldest: so where messages leave in the order they came, the sum stays right, and whatever
-was wrong in it has gone with the messages that were there.
+No store counts bytes. This process knows the sizes of its own posts, in the order they came;
+messages of other processes are assumed to be as large as those at the ends of the queues. What has
+gone since the last count is assumed to be the oldest. So where messages leave in the order they
+came, the sum stays right, and an error in it leaves with the messages that it came from.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ COUNT_EVERY = 5.0
 COUNT_AGAIN = 1.0
 """Seconds between two counts of a project that has reached its quota."""
 _SHARE = 10
-"""How many times as long as a count the rest is that follows it."""
+"""The rest after a count, in times of how long the count took."""
 _PATIENCE = 1.0
 """Seconds that a post waits for a count; what takes longer goes on without it."""
 _PAGE = 100
 _MAX_PROJECTS = 10_000
 _MOST_PARTS = 64
-"""How many counts a project's bytes are known by; older ones are put together by twos."""
+"""How many counts of a project's bytes are kept; when there are more, they are merged in pairs."""
 
 
 class Counted(NamedTuple):
@@ -61,13 +61,13 @@ class _Stock:
         self.count: asyncio.Task[None] | None = None
 
     def is_older(self, seconds: float, now: float) -> bool:
-        """Tell whether it was counted so long ago, and not at all too often."""
+        """Tell whether the last count is so old, and old enough to be repeated."""
         return self.at is None or now - self.at >= max(seconds, self.took * (_SHARE + 1))
 
     def recount(self, found: int, average: float, added: int, added_bytes: int) -> None:
-        """Take over a count, behind which `added` messages are not counted as added any more.
+        """Take over a count, which includes `added` of the messages posted since the last one.
 
-        `average` is the size of those that this process knows nothing of.
+        `average` is the assumed size of messages that other processes posted.
         """
         if self.at is not None and added:
             self._parts.append((added, added_bytes))
@@ -122,7 +122,7 @@ class Stock:
     async def admit(self, project: str, count: int, size: int) -> None:
         """Let `count` messages with bodies of `size` bytes into a project that is bounded.
 
-        A post that fails behind this is in the sum until the next count.
+        A post that fails after this stays in the sum until the next count.
 
         Raises:
             QuotaReached: they would exceed a quota of the project.

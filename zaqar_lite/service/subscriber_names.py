@@ -23,7 +23,7 @@ class Name(NamedTuple):
 
 
 class SubscriberNames:
-    """Take names and give them free."""
+    """Take names and release them."""
 
     def __init__(self, management: ManagementStore) -> None:
         self._management = management
@@ -48,8 +48,8 @@ class SubscriberNames:
             ttl_ms=made.ttl * 1000,
         )
 
-    async def give_free(self, old: Subscription) -> None:
-        """Give a name free, unless it stands for another subscription by now."""
+    async def release(self, old: Subscription) -> None:
+        """Release a name, unless it stands for another subscription by now."""
         found = await self.find(old.queue, old.subscriber)
         if found is None or found.id != old.id:
             return

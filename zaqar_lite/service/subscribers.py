@@ -14,7 +14,7 @@ from zaqar_lite.storage.management import ManagementStore
 _MAX_CACHED = 1_000
 _PAGE = 200
 _FRESH = 1.0
-"""Seconds; so late at most another process's change is seen. One of this process is at once."""
+"""Seconds after which another process's change is seen at the latest; its own is seen at once."""
 
 
 async def list_subscriptions(
@@ -105,9 +105,9 @@ class Subscribers:
     async def of(self, queue: QueueRef, version: int = 0) -> Sequence[Subscription]:
         """The subscriptions of a queue, at most a second old.
 
-        And not older than `version` of the record (`record_of`), which each subscription that comes
-        or goes changes: so a message reaches all that were there when it was posted, whichever
-        process made them.
+        They are not older than `version` of the queue's record (`record_of`) either. Each
+        subscription that is made or ends changes that version, so a message reaches all
+        subscriptions that were there when it was posted, whichever process made them.
         """
         known = self._cache.get(queue)
         is_fresh = known is not None and time.monotonic() - known.at < _FRESH
@@ -127,7 +127,7 @@ class Subscribers:
     async def one(self, queue: QueueRef, identifier: str) -> Subscription | None:
         """One subscription of a queue, at most a second old; None when there is none (any more).
 
-        It is read by itself where the others are not known: each that is made forgets them.
+        It is read alone if the list is not known, because each new subscription drops the list.
         """
         known = self._cache.get(queue)
         if known is not None and time.monotonic() - known.at < _FRESH:

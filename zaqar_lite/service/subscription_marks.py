@@ -1,6 +1,6 @@
 """Marks of a queue's own record: that it has subscriptions, and which of them are ordered.
 
-So a post learns without a call of its own whether, and to which lines, it leaves notes.
+So a post learns, without one more call, whether it writes notes, and to which lines.
 """
 
 from dataclasses import replace
@@ -44,7 +44,7 @@ class Marks:
             raise Invalid(f"A queue may have {MAX_ORDERED} ordered subscriptions.")
 
     async def add(self, made: Subscription) -> None:
-        """Mark the queue's record, which is made unless it is there, by another number."""
+        """Count a subscription in the mark of the queue's record; make the record if need be."""
         if is_topic(made.queue):
             await self._renew(made.queue)
         else:

@@ -126,21 +126,21 @@ class Subscriptions:
         check_subscription(queue, None if listens else subscriber, draft.options, self._refused)
         for _ in range(_MAX_ROUNDS):
             named = await self._names.find(queue, subscriber)
-            there = None if named is None else await self._get(queue, named.id)
-            if there is not None and there.subscriber == subscriber:
-                if there.confirmed:
+            existing = None if named is None else await self._get(queue, named.id)
+            if existing is not None and existing.subscriber == subscriber:
+                if existing.confirmed:
                     raise Conflict("Such a subscription exists already, and is confirmed.")
                 if not (await self._policies.get(queue)).subscribed:
-                    # Who made it has not come to that yet, or crashed.
-                    await self.marks.add(there)
-                await self._ask(there)
-                return Subscribed(there.id, None)
+                    # The request that made it has not come to that yet, or crashed.
+                    await self.marks.add(existing)
+                await self._ask(existing)
+                return Subscribed(existing.id, None)
             await self._check_room(queue)
             if (draft.options or {}).get("ordered"):
                 await self.marks.check_lines(queue, "")
             # A name without a subscription is one that somebody makes just now, or a crash left:
             # whoever writes it first under that id has made it.
-            is_begun = named is not None and there is None
+            is_begun = named is not None and existing is None
             made = self._new(named.id if named and is_begun else None, queue, draft)
             made = await trusted(made, trust)
             value = made.encode()
@@ -216,8 +216,9 @@ class Subscriptions:
                     token=new_token(),
                 )
                 named = await self._names.find(queue, new.subscriber)
-                there = None if named is None else await self._get(queue, named.id)
-                if there is not None and there.id != old.id and there.subscriber == new.subscriber:
+                existing = None if named is None else await self._get(queue, named.id)
+                is_same = existing is not None and existing.subscriber == new.subscriber
+                if existing is not None and is_same and existing.id != old.id:
                     raise Conflict("The queue has another subscription with this subscriber.")
                 await self._names.take(new, expected=named.version if named else 0)
             elif draft.ttl is not None:
@@ -235,7 +236,7 @@ class Subscriptions:
         if new.is_ordered != old.is_ordered:
             await self.marks.order(queue, new.id, ordered=new.is_ordered)
         if new.subscriber != old.subscriber:
-            await self._names.give_free(old)
+            await self._names.release(old)
             await self._ask(new)
 
     async def delete(self, queue: QueueRef, subscription_id: str) -> None:
@@ -245,17 +246,17 @@ class Subscriptions:
         left, and its trust ends as one that is in no subscription.
         """
         try:
-            there = await self._get(queue, subscription_id)
-            if there is None:
+            existing = await self._get(queue, subscription_id)
+            if existing is None:
                 return
         except Unavailable:  # of a store that is away, the deletion tells
-            there = None
-        if there is not None:
-            await self._names.give_free(there)
+            existing = None
+        if existing is not None:
+            await self._names.release(existing)
         name = f"{queue.name}/{subscription_id}"
         await self._management.delete_record(KIND, queue.project, name)
-        if there is not None:
-            self._left(there)
+        if existing is not None:
+            self._left(existing)
         self._subscribers.end(queue, subscription_id)
         with suppress(Unavailable):  # it has ended; others learn it within a second
             await self.marks.end(queue, subscription_id)
@@ -297,7 +298,7 @@ class Subscriptions:
         return new.secrets[0].text
 
     async def disable(self, subscription: Subscription, reason: str) -> bool:
-        """Stop to deliver to a subscription; tell whether it was not so before."""
+        """Stop delivering to a subscription; tell whether it was not so before."""
 
         async def change(old: Subscription) -> Subscription:
             if old.disabled is not None or old.subscriber != subscription.subscriber:

@@ -1,4 +1,4 @@
-"""Long work in steps: whatever its size and its number, the others wait for one step of it."""
+"""Long work in steps: however much there is of it, other requests wait for one step at most."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -10,11 +10,11 @@ STEP = 500
 _FIRST = 20
 """Messages of the first step of a job; the next ones may be twice as large each."""
 _LONG = 1.0
-"""Seconds; a longer step is followed by a smaller one: who holds a job must write so in time."""
+"""Seconds; a longer step is followed by a smaller one, as a job's holder must renew in time."""
 _BESIDE, _REST = 16, 3.0
-"""Beside others: messages of a step, and how long a job rests after one, in times of the step."""
+"""While there are other requests: messages of a step, and a job's rest in times of the step."""
 _OTHERS, _WHILE = 5, 2.0
-"""So many requests in a second mean that there are others, for so many seconds from then on."""
+"""This many requests in a second count as others, for this many seconds from then on."""
 
 
 class Turns:
@@ -40,10 +40,10 @@ def cut(items: Sequence[T]) -> Sequence[tuple[int, Sequence[T]]]:
 
 
 class Pace:
-    """How large the next step may be, and how long the rest behind it.
+    """How large the next step may be, and how long the rest after it.
 
-    `asked` tells how many requests for messages and claims this process has had; `heed` tells what
-    other processes have.
+    `asked` tells how many requests for messages and claims this process has had; `heed` is called
+    when other processes have some.
     """
 
     def __init__(self, asked: Callable[[], int], now: float) -> None:
@@ -54,7 +54,7 @@ class Pace:
         self.is_alone = True
 
     def is_asked(self, now: float) -> bool:
-        """Whether others have asked this process for much since that was looked at last."""
+        """Whether this process has had many requests since this was last asked."""
         asked = self._asked()
         is_asked = asked - self._seen >= _OTHERS
         if is_asked or now - self._since > 1:
@@ -62,7 +62,7 @@ class Pace:
         return is_asked
 
     def heed(self, now: float) -> None:
-        """Let there be others for a while."""
+        """Assume other requests for a while."""
         self._beside_until = now + _WHILE
 
     def most(self, now: float) -> int:
@@ -73,6 +73,6 @@ class Pace:
         return self._most if self.is_alone else min(self._most, _BESIDE)
 
     def rest(self, took: float) -> float:
-        """How long to rest behind a step that took so long, in seconds."""
+        """How long to rest after a step that took `took` seconds, in seconds."""
         self._most = max(1, self._most // 2) if took > _LONG else min(STEP, self._most * 2)
         return 0.0 if self.is_alone else min(_LONG, took * _REST)

@@ -74,7 +74,7 @@ class Undeliverable:
             await self.disable(subscription, f"nothing but failures for {days:g} days")
 
     async def disable(self, subscription: Subscription, reason: str) -> None:
-        """Stop to deliver to a subscription, and say so: in the log, and where it asked for it."""
+        """Stop delivering to a subscription, and say so: in the log, and where it asked for it."""
         if not await self._subscriptions.disable(subscription, reason):
             return
         self.told()

@@ -9,7 +9,7 @@ from zaqar_lite.service.subscriptions import Subscriptions
 from zaqar_lite.service.waiting import Waiting
 
 MOST_COUNTED = 10_000
-"""Subscriptions that are counted; more are told as so many."""
+"""The most subscriptions that are counted; a larger number is reported as this one."""
 
 
 class Usage:

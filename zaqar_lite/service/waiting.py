@@ -23,9 +23,9 @@ from zaqar_lite.storage.base import MessageStore
 
 T = TypeVar("T")
 _LEAST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
-"""Seconds between two wakings by time: twice as long each time that what is due was not had."""
+"""Seconds between two alarms; doubled each time the waiter did not get what was due."""
 _BEHIND = 0.002
-"""Seconds that an alarm rings behind what is due: streams of events tell it a millisecond later."""
+"""Seconds after the due time at which an alarm rings: event streams count it due 1 ms later."""
 
 
 class _Waiter:
@@ -35,7 +35,7 @@ class _Waiter:
 
     def __init__(self, *, reads: bool) -> None:
         self.reads = reads
-        self.missed = False  # woken while it asked: what it was told may be older
+        self.missed = False  # woken while it asked, so the answer may be out of date
         self.counted = False  # woken by a hint that counted the messages, so nobody else is owed
         self._future: asyncio.Future[bool] | None = None
 
@@ -54,9 +54,9 @@ class _Waiter:
             self._future.set_result(False)
 
     async def sleep(self, seconds: float) -> bool:
-        """Sleep until it is woken, or for so long; not at all when that was missed.
+        """Sleep until it is woken, at most `seconds`; answer whether it was woken.
 
-        Whether it was woken is answered.
+        If it was woken while it asked, it does not sleep.
         """
         if self.missed:
             return True
@@ -182,7 +182,7 @@ class Waiting:
         gone: asyncio.Future[None],
         reads: bool = False,
     ) -> T | None:
-        """Ask until there is an answer, or None after `seconds`; nothing is asked for who is gone.
+        """Ask until there is an answer, or None after `seconds`; stop when the client has gone.
 
         Raises:
             TooMany: too many wait already, of this project or in this process.
@@ -227,7 +227,7 @@ class Waiting:
         deadline: float,
         gone: asyncio.Future[None],
     ) -> T | None:
-        """Ask in its turn until there is an answer; None at the deadline."""
+        """Ask when it is this waiter's turn, until there is an answer; None at the deadline."""
         time = asyncio.get_running_loop().time
         asks = waiter.reads or next(iter(line.waiters)) is waiter
         while not (gone.done() or self._closed):
@@ -305,7 +305,7 @@ class Waiting:
             due = await self._due_in(queue)
             if due is None or due >= least:
                 least = _LEAST_PAUSE
-            # An alarm once set rings, though what it was set for is ready by now.
+            # An alarm that was set rings even if what it was set for is ready by now.
             if due is not None:
                 rings_at = min(rings_at, time() + max(due + _BEHIND, least))
             try:

@@ -117,14 +117,14 @@ def error(given: Given, result: Result, missing: str) -> Answer:
     document = result.document or {}
     title = document.get("title")
     exception = document.get("description") or title or ""
-    told = None if result.status == 400 else title
+    message = None if result.status == 400 else title
     if title == "Invalid request body":
         exception = f"Bad request. {_without_place(exception)}"
     if result.status == 404 and missing:
-        told = missing.format_map(given)
+        message = missing.format_map(given)
     if result.status == 500:
-        told = "Unexpected error."
-    return Answer(result.status, {"exception": exception, "error": told})
+        message = "Unexpected error."
+    return Answer(result.status, {"exception": exception, "error": message})
 
 
 def _without_place(text: str) -> str:

@@ -16,7 +16,7 @@ from zaqar_lite.api.http import Scope
 from zaqar_lite.api.routes import INVALID_REQUEST, Node, RouteTree
 from zaqar_lite.api.websocket.actions import Served, served_actions
 from zaqar_lite.api.websocket.answers import NO_SCHEMA, NOT_AUTHENTIFIED, Answer, error, refused
-from zaqar_lite.api.websocket.encoding import UNREAD, Frame, Unreadable, read, told, write
+from zaqar_lite.api.websocket.encoding import UNREAD, Frame, Unreadable, notification, read, write
 from zaqar_lite.domain.errors import Denied, Unavailable, ZaqarLiteError
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.domain.models import QueueRef
@@ -218,7 +218,7 @@ class Conversation:
         if binary not in self._ears:
 
             def push(text: bytes) -> bool:
-                return self._socket.send(told(text, binary=binary), binary=binary)
+                return self._socket.send(notification(text, binary=binary), binary=binary)
 
             self._ears[binary] = Ear(self._host.listen(push), [])
         return self._ears[binary]

@@ -79,15 +79,15 @@ def read(data: bytes, *, binary: bool) -> Frame:
 
 
 def write(document: dict[str, Any], *, binary: bool) -> bytes:
-    """Write an answer, or what is told unasked."""
+    """Write an answer, or a document that the server sends by itself."""
     if binary:  # which holds no parts that are text already
         body = orjson.loads(orjson.dumps(document["body"]))
         return msgspec.msgpack.encode({**document, "body": body})
     return orjson.dumps(document)
 
 
-def told(text: bytes, *, binary: bool) -> bytes:
-    """Write a notification, a text that is JSON unless its subscription made it another."""
+def notification(text: bytes, *, binary: bool) -> bytes:
+    """Write a notification: JSON, unless its subscription made another text of it."""
     if not binary:
         return text.decode("utf-8", "replace").encode()
     try:

@@ -99,8 +99,8 @@ class _Opening:
         try:
             return await self._vault.open_body(project, body)
         except Unavailable as error:
-            told = {DAMAGED: error.shown, "sealed": json.loads(body)}
-            return json.dumps(told).encode()
+            shown = {DAMAGED: error.shown, "sealed": json.loads(body)}
+            return json.dumps(shown).encode()
 
 
 class _Sealing:
