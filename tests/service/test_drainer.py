@@ -401,6 +401,25 @@ async def test_a_redrive_that_goes_by_an_older_place_strands_nothing(pools: Pool
     assert await pools.consume() == [letter.id]
 
 
+@pytest.mark.parametrize("target", [Place("newer"), Place("new", draining="newer")])
+async def test_a_redrive_waits_for_letters_that_cannot_go_on_to_its_target(
+    pools: Pools, target: Place
+) -> None:
+    """They were told to be no more while they were in a third pool."""
+    await pools.registry.put_pool(Pool("newer", "memory://newer", 1))
+    await pools.catalogue.put(LETTERS, "old")
+    await pools.catalogue.put(QUEUE, "newer")
+    (letter,) = await pools.messages.post(
+        LETTERS, (NewMessage(b"1", 3_600_000),), client_id=CLIENT, version=None
+    )
+    for queue, place in ((LETTERS, Place("new", draining="old")), (QUEUE, target)):
+        version = (await pools.catalogue.entry(queue)).version
+        await pools.catalogue.change(queue, place, version)
+    with pytest.raises(Unavailable, match="redriven once they are there"):
+        await pools.messages.move(LETTERS, [letter.id], Move(QUEUE, 3_600_000))
+    assert len(await pools.old.get_messages(LETTERS, [letter.id])) == 1
+
+
 async def test_a_queue_that_left_keys_behind_takes_what_is_redriven(pools: Pools) -> None:
     ((first, _),) = await pools.post_keyed("1")
     async with draining(pools):

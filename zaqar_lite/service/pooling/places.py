@@ -92,7 +92,7 @@ class Places:
         own = await self.pool(place.pool)
         return (own,) if place.keys_in is None else (await self.pool(place.keys_in), own)
 
-    async def of_redrive(self, queue: QueueRef, target: QueueRef) -> At:
+    async def of_redrive(self, queue: QueueRef, target: QueueRef, ids: Sequence[str]) -> At:
         """The stores of a queue whose messages may be put under another queue's name just now.
 
         From each of them they go on to where the target lies.
@@ -104,13 +104,28 @@ class Places:
         await self.catalogue.join(target, Place(place.pool))
         there = (await self.catalogue.entry(target)).place
         at = await self.of(place)
+        if place.draining is None:
+            goes_on = False
+        elif there.pool != place.pool:
+            goes_on = (there.pool or OWN) == place.draining
+        else:
+            goes_on = there.draining in {None, place.draining}
+        if not goes_on:
+            at = await self._without_older(queue, ids, at)
         if there.pool != place.pool:
             await self._let_go_on(target, place.pool or OWN)
-            return at if (there.pool or OWN) == place.draining else At(at.store, None)
-        if place.draining is None or there.draining not in {None, place.draining}:
-            return At(at.store, None)
-        await self._let_go_on(target, place.draining)
+        elif goes_on and place.draining is not None:
+            await self._let_go_on(target, place.draining)
         return at
+
+    async def _without_older(self, queue: QueueRef, ids: Sequence[str], at: At) -> At:
+        """Leave out the store that a queue is moved out of, if it has none of the messages."""
+        if at.before is not None and await at.before.get_messages(queue, ids):
+            raise Unavailable(
+                f"Messages of the queue {queue.name!r} are being moved to its pool: they can be "
+                "redriven once they are there."
+            )
+        return At(at.store, None)
 
     async def _let_go_on(self, queue: QueueRef, pool: str) -> None:
         """Note, for the next seconds at least, that a pool has messages of a queue of another."""

@@ -264,9 +264,9 @@ class PooledMessages(MessageStore):
         That is what a drain does: each message is in one place, and arrives once, whatever fails.
 
         Raises:
-            Unavailable: the target is being moved to its pool from another one.
+            Unavailable: the target, or one of these messages, is being moved from a third pool.
         """
-        at = await self._places.of_redrive(queue, move.target)
+        at = await self._places.of_redrive(queue, move.target, ids)
         outcomes = list(await at.store.move(queue, ids, move))
         if at.before is not None:
             left = [index for index, one in enumerate(outcomes) if one is Outcome.NOT_FOUND]
