@@ -30,7 +30,7 @@ HOUR, DAY = 3_600, 86_400
 class Servers:
     """Server processes over one store, any of which may be killed; their clock can be moved."""
 
-    def __init__(self, store: str, count: int, directory: Path) -> None:
+    def __init__(self, store: str, count: int, directory: Path, *options: str) -> None:
         self._offset_file = directory / "clock"
         self._offset = 0
         env = {
@@ -38,7 +38,7 @@ class Servers:
             # The clock may move on by hours while a server starts again.
             "ZAQAR_LITE_IDEMPOTENCY_WINDOW": str(DAY),
         }
-        self._servers = [ServerProcess(store, env=env) for _ in range(count)]
+        self._servers = [ServerProcess(store, *options, env=env) for _ in range(count)]
         for server in self._servers:
             server.start()
 
@@ -112,7 +112,27 @@ def post(servers: Servers, queue: str, count: int) -> Sequence[str]:
 
 
 def test_each_letter_is_moved_once_whoever_dies(servers: Servers) -> None:
+    redrive_all(servers, f"letters-{uuid4().hex[:8]}")
+
+
+def test_each_letter_arrives_once_in_another_pool_whoever_dies(tmp_path: Path) -> None:
+    home = f"embedded://{tmp_path / 'home'}"
+    servers = Servers(home, 1, tmp_path, "--admin-mode", "--pooling")
     letters = f"letters-{uuid4().hex[:8]}"
+    try:
+        for queue in (letters, f"{letters}-back"):
+            pool = {"uri": f"embedded://{tmp_path / queue}", "weight": 1}
+            assert servers.call("PUT", f"/v2/pools/{queue}", pool).status_code == 201
+            servers.call("PUT", f"/v2/flavors/{queue}", {"pool_list": [queue]})
+            made = servers.call("PUT", f"/v2/queues/{queue}", {"_flavor": queue})
+            assert made.status_code == 201
+        redrive_all(servers, letters)
+    finally:
+        servers.close()
+
+
+def redrive_all(servers: Servers, letters: str) -> None:
+    """Redrive letters while servers are killed: each is moved once, and the job tells the truth."""
     ids = post(servers, letters, LETTERS)
     order = {"filter": {}, "to": f"{letters}-back", "max_per_second": LETTERS // 4}
     begun = servers.call("POST", f"/v2/queues/{letters}/redrives", order)
@@ -131,7 +151,7 @@ def test_each_letter_is_moved_once_whoever_dies(servers: Servers) -> None:
     # What a step did that ended with its process is counted too.
     assert (ended["done"], ended["selected"], ended["examined"]) == (LETTERS, LETTERS, LETTERS)
     assert (ended["targets"], ended["refused"]) == ({f"{letters}-back": LETTERS}, {})
-    assert servers.listed(f"{letters}-back") == Counter(ids)
+    wait_for(lambda: servers.listed(f"{letters}-back") == Counter(ids))
     assert servers.listed(letters) == Counter()
 
 
