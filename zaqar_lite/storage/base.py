@@ -153,10 +153,7 @@ class MessageStore(Store):
     async def get_messages(
         self, queue: QueueRef, ids: Collection[str], *, details: bool = False
     ) -> Sequence[Message]:
-        """Fetch the live ones of `ids` in this queue: ready, delayed and claimed alike.
-
-        Malformed ids, and ids of another queue or project, are simply not found.
-        """
+        """Fetch the live ones of `ids`, in any state; malformed and foreign ids are not found."""
 
     @abstractmethod
     async def edit(self, queue: QueueRef, edit: Edit) -> Message:
@@ -357,12 +354,15 @@ class MessageStore(Store):
     async def stats(self, queue: QueueRef) -> Stats:
         """Count the live messages by state; find the oldest and the newest by position."""
 
+    async def outline(self, queue: QueueRef) -> Stats:
+        """What `stats` tells, at the least cost; of the ends only an oldest that was moved here."""
+        return await self.stats(queue)
+
     @abstractmethod
     def census(self) -> AsyncIterator[QueueRef]:
-        """Name the queues that may hold messages, each about once, in any order.
+        """Name the queues that may hold messages, each about once, in bounded steps.
 
-        For counts that are shown, not for decisions: what is posted meanwhile may be left out. It
-        reads in bounded steps, and no message.
+        For counts that are shown: what is posted meanwhile may be left out. No message is read.
         """
 
     @abstractmethod

@@ -21,6 +21,8 @@ from tests.drivers.swift.conftest import OpenSwift, a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
 from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import DelayMode, QueueRecord
+from zaqar_lite.service.metrics.board import Board
+from zaqar_lite.service.metrics.census import Census
 from zaqar_lite.storage.swift import claiming
 
 pytestmark = pytest.mark.anyio
@@ -360,3 +362,36 @@ async def test_idle_queues_are_looked_at_once_a_minute(
     queue.advance(MINUTE)
     await store.messages.sweep(1_000)
     assert proxy.kinds() == {"GET account": 1, "LIST": 1}
+
+
+async def test_counting_all_queues_is_a_head_a_listing_and_a_record_each(
+    open_swift: OpenSwift, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    """Messages are not read, except the oldest where listings show that it was moved there."""
+    locks = f"file://{tmp_path}/locks"
+    stores = await open_swift(proxy.url, coordination_url=locks)
+    queues = [a_queue(stores, f"queue-{number}") for number in range(18)]
+    for queue in queues:
+        await stores.management.create_queue(queue.ref, {}, max_queues=9)
+        await queue.post("a", "b")
+    letters = queues[0]
+    await queues[1].claim(1)
+    await queues[1].release((await queues[1].claim(1)).claim_id or "")
+    assert (await queues[1].claim(1, dead_letter=letters.as_dead_letter_queue(1))).moved == 1
+    await letters.delete(*ids((await letters.page()).messages)[:2])
+    board = Board(None)
+    for first in (True, False):
+        counting = Census(stores.messages, stores.management, board, interval=0.0)
+        proxy.kinds()
+        before = board.read().get("at", 0)
+        while board.read().get("at", 0) == before:
+            await counting.latest()
+        kinds = proxy.kinds()
+        await counting.stop()
+        found = board.read()
+        assert found["totals"] == [2 * 16 + 1, 0, 1]
+        assert [(one[1], one[-1]) for one in found["shown"] if one[-1]] == [("queue-0", True)]
+        assert kinds["HEAD object"] == 18 * (2 if first else 1)
+        assert kinds["LIST"] <= 18 + 2
+        assert kinds["GET object"] <= 18 + 1
+        assert sum(kinds.values()) <= 18 * (4 if first else 3) + 10, kinds

@@ -74,6 +74,11 @@ def position_of(name: str) -> int:
     return int(name[2:18], 16)
 
 
+def id_of(name: str) -> str:
+    """The id in the name of a message."""
+    return name[19:]
+
+
 def after_position(position: int) -> str:
     """The marker of a listing that begins after a position."""
     return f"{MESSAGES}{position:016x}0"  # '0' is the character after '/'
@@ -249,7 +254,7 @@ class Listed(NamedTuple):
     @property
     def id(self) -> str:
         """Its id."""
-        return self.name[19:]
+        return id_of(self.name)
 
 
 class Content(NamedTuple):

@@ -16,7 +16,7 @@ from zaqar_lite.storage.swift.tail import Tail
 MOST_EXAMINED = 10_000
 """Entries that one claim examines, and one look for what is due; the next goes on."""
 NEVER = 1 << 62
-_CENSUS = 100
+_CENSUS = 50
 """Containers of a page of the account that are named together."""
 SPARE = 20
 """How many entries beyond the limit the first page of a listing has, for those passed over."""
@@ -166,6 +166,19 @@ class Reading(Connected, MessageStore):
 
     async def stats(self, queue: QueueRef) -> Stats:
         """Count from listings; read only the oldest and the newest."""
+        stats, ends = await self._count(queue)
+        await self._show_ends(stats, queue, ends)
+        return stats
+
+    async def outline(self, queue: QueueRef) -> Stats:
+        """Count from listings; read the oldest where its name says that it came from elsewhere."""
+        stats, ends = await self._count(queue)
+        if ends and ends[0] != layout.name_at_home(layout.id_of(ends[0])):
+            await self._show_ends(stats, queue, ends[:1])
+        return stats
+
+    async def _count(self, queue: QueueRef) -> tuple[Stats, list[str]]:
+        """Count from listings, and name the first and the last message."""
         container = self._container(queue)
         now = self._now()
         stats = Stats()
@@ -181,18 +194,22 @@ class Reading(Connected, MessageStore):
                     since = max(listed.position // 1000, listed.state.ready_at(delayed=True))
                     stats.ready_since = min(now, since)
                 stats.ready += 1
-        there = await self._fetch_all(container, ends)
+        return stats, ends
+
+    async def _show_ends(self, stats: Stats, queue: QueueRef, names: Collection[str]) -> None:
+        """Read the messages at the ends, where they are still there."""
+        there = await self._fetch_all(self._container(queue), names)
         if there:
+            now = self._now()
             stats.oldest, stats.newest = there[0].view(now), there[-1].view(now)
-        return stats
 
     async def census(self) -> AsyncIterator[QueueRef]:
-        """Name the queues by the account's listing; each costs a read of its tail, too."""
+        """Name the queues by the account's listing; each costs a read of its tail, once."""
         prefix, after = self._backend.containers.queues, ""
         while True:
             page = await self._objects.containers(prefix, after=after, limit=_CENSUS)
-            for container in page:
-                project = (await self._tails.look(container)).project
+            projects = await together(*map(self._tails.project, page))
+            for container, project in zip(page, projects, strict=True):
                 if project:
                     yield QueueRef(project, self._backend.containers.queue_name(container))
             if len(page) < _CENSUS:

@@ -141,6 +141,7 @@ class Tails:
         self._shared = shared
         self._lease_us = int(lease * 1_000_000)
         self._known: OrderedDict[str, Queue] = OrderedDict()
+        self._projects: dict[str, str] = {}
 
     def queue(self, container: str) -> Queue:
         """What is known of a queue; forgotten when others are used more."""
@@ -179,6 +180,14 @@ class Tails:
         if known is not None and known.tail is not None and not self._shared:
             return known.tail
         return await self._read(container)
+
+    async def project(self, container: str) -> str:
+        """The project of a queue, which never changes; empty where its tail does not tell."""
+        project = self._projects.get(container) or (await self.look(container)).project
+        if len(self._projects) >= _MAX_KNOWN:
+            self._projects.clear()
+        self._projects[container] = project
+        return project
 
     def hidden_from(self, tail: Tail) -> int:
         """The first position that a reader must not see who lists after having read `tail`.
