@@ -124,6 +124,7 @@ def create_app(settings: Settings | None = None, place: Place | None = None) -> 
     metrics = Metrics(families, board, census, clock, version=__version__, store=store)
     waiting = services.waiting
     metrics.gauges["waiters"] = lambda: waiting.count - waiting.count_of(OWN_PROJECT)
+    services.queues.recent.flows = board.row.flows
     services.deliveries.told = metrics.delivered
     services.deliveries.undeliverable.told = metrics.disabled
     janitor = Janitor(

@@ -3,10 +3,13 @@
 import pytest
 
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import QueueRef, Stats, StoreOptions
-from zaqar_lite.domain.posts import NewMessage
+from zaqar_lite.domain.models import NO_RETRIES, DelayMode, QueueRef, Stats, StoreOptions, Take
+from zaqar_lite.domain.posts import IdempotencyKey, NewMessage
+from zaqar_lite.domain.settlements import Act, Settlement
 from zaqar_lite.service import recent
-from zaqar_lite.service.recent import Recent, Sample
+from zaqar_lite.service.metrics.families import Families, Row
+from zaqar_lite.service.metrics.metered import metered
+from zaqar_lite.service.recent import Rates, Recent, Sample
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.registry import create_stores
 
@@ -60,3 +63,44 @@ async def test_counts_few_queues_and_those_that_were_looked_at_last(
     minutes.now += 1
     await kept.sample()
     assert [len(kept.look(queue, Stats())) for queue in (one, three, two)] == [2, 2, 1]
+    assert set(kept.flows) == {three, two}
+
+
+async def test_rates_are_of_what_came_through_since_a_queue_was_looked_at() -> None:
+    store, _ = create_stores("memory://", clock=Clock(), options=StoreOptions())
+    families, row = Families(), Row()
+    row.cells = [0] * families.size
+    counted = metered(store, families, row)
+    minutes = Minutes()
+    kept = Recent(store, minutes)
+    kept.flows = row.flows
+    await post(counted, QUEUE, 3)
+    assert row.flows == {}
+    kept.look(QUEUE, Stats())
+    assert kept.rates(QUEUE) is None
+    await post(counted, QUEUE, 1)
+    await post(counted, QUEUE, 5)
+    await post(counted, QueueRef("p", "other"), 5)
+    keyed = [NewMessage(b"1", 3_600_000, idempotency_key=IdempotencyKey("k", b"d"))]
+    for _ in range(2):
+        await counted.post(QUEUE, keyed, client_id="c", version=None)
+    take = Take(4, None, DelayMode.IGNORE, ttl_ms=60_000, grace_ms=60_000, client_id="c")
+    held = await counted.claim(QUEUE, take)
+    one, two, three, _ = (message.id for message in held.messages)
+    await counted.delete(QUEUE, [one, two], claim_ids=[held.claim_id or ""])
+    settlements = [Settlement(three, Act.ACK)]
+    await counted.settle(QUEUE, held.claim_id or "", settlements, retries=NO_RETRIES)
+    assert len((await counted.pop(QUEUE, take)).messages) == 4
+    minutes.now = 0.1
+    assert kept.rates(QUEUE) is None
+    minutes.now = 0.5
+    assert kept.rates(QUEUE) == Rates(30.0, posted=14.0, claimed=16.0, deleted=14.0)
+    for _ in range(20):
+        minutes.now += 1
+        await post(counted, QUEUE, 2)
+        await kept.sample()
+    assert kept.rates(QUEUE) == Rates(300.0, posted=2.0, claimed=0.0, deleted=0.0)
+    minutes.now += 61
+    await kept.sample()
+    assert row.flows == {}
+    assert kept.rates(QUEUE) is None

@@ -12,7 +12,8 @@ import pytest
 
 from tests.api.conftest import PROJECT, Api, MakeApi, claim_id_of, make_api  # noqa: F401 - a fixture
 from zaqar_lite.server.loading import load
-from zaqar_lite.ui.shown import change, spark
+from zaqar_lite.service import recent
+from zaqar_lite.ui.shown import rate, spark
 
 pytestmark = pytest.mark.anyio
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
@@ -170,12 +171,32 @@ async def test_a_line_shows_the_last_hour_of_what_was_looked_at(browser: Browser
     assert "recent" not in (await api.call("GET", "stats")).json()
     assert "<svg" not in await browser.look(browser.home)
     assert spark([[0, 4, 0, 0]]) is None
-    assert [change(one) for one in ([], [[0, 4, 0, 0]], [[9, 1, 1, 1], [0, 4, 0, 0]])] == [""] * 3
-    assert change([[9, 9, 9, 9], [4, 0, 10, 0], [2, 0, 9, 0], [0, 5, 0, 0]]) == "-1.25"
     drawn = spark([[59, 0, 9, 1], [30, 10, 0, 0], [0, 5, 0, 0]])
     assert drawn is not None
     assert drawn.points == "1,15.0 30,1.0 60,8.0"
     assert drawn.words == "ready 59 minutes ago 0, at most 10, now 5"
+
+
+async def test_rates_are_shown_of_what_was_looked_at(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = browser.api
+    await api.call("PUT", "", {})
+    assert "rates" not in (await api.call("GET", "stats?recent=true")).json()
+    assert ">Posted a minute</dt>" not in await browser.look(browser.queue)
+    monkeypatch.setattr(recent, "_LEAST", 0)
+    await api.post({"body": 1}, {"body": 2})
+    (held,) = await api.claim(limit=1)
+    assert (await api.call("DELETE", held["href"])).status_code == 204
+    rates = (await api.call("GET", "stats?recent=true")).json()["rates"]
+    assert 0 < rates["seconds"] < 60
+    counts = [round(rates[one] * rates["seconds"] / 60) for one in ("posted", "claimed", "deleted")]
+    assert counts == [2, 1, 1]
+    shown = r"<dt>(\w+) a minute</dt><dd>[\d.e+]+</dd>"
+    text = await browser.look(browser.queue)
+    assert re.findall(shown, text) == ["Posted", "Claimed", "Deleted"]
+    assert len(re.findall(r'class="number">[\d.e+]+</td>', await browser.look(browser.home))) == 6
+    assert [rate(one) for one in (0, 0.04, 3.25, 12_345.6)] == ["0", "0.04", "3.2", "12346"]
 
 
 async def test_claims_are_shown_and_released(browser: Browser) -> None:

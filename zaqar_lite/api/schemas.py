@@ -43,6 +43,7 @@ def _list(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
+_NUMBER: Schema = {"type": "number", "minimum": 0}
 _KINDS: dict[str, Schema] = {
     "text": {"type": "string"},
     "count": {"type": "integer", "minimum": 0},
@@ -161,16 +162,19 @@ def _of_queues() -> dict[str, Schema]:
         ),
         "Depth": _object(
             "depth!:count ready!:count delayed!:count claimed!:count oldest_ready_seconds!:seconds",
-            seconds={"type": "number", "minimum": 0},
+            seconds=_NUMBER,
         ),
         "Stats": _object(
-            "messages!:counts recent:recent",
+            "messages!:counts recent:recent rates:rates",
             counts=_object(
                 "claimed!:count free!:count total!:count ready:count delayed:count oldest:end "
                 "newest:end",
                 end=end,
             ),
             recent=_list(_list(_KINDS["count"])),
+            rates=_object(
+                "seconds!:number posted!:number claimed!:number deleted!:number", number=_NUMBER
+            ),
         ),
         "Purge": _object("resource_types!:kinds", kinds=kinds),
         "Share": _object(

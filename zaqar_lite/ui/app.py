@@ -53,10 +53,10 @@ class _Page:
         )
         self._templates.filters.update(
             bound=shown.bound,
-            change=shown.change,
             duration=shown.duration,
             line=shown.line,
             pretty=shown.body,
+            rate=shown.rate,
             short=shown.short,
             spark=shown.spark,
             state=shown.state,

@@ -11,8 +11,6 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 _HORIZONS = ((1_200, 60), (7_200, 300), (43_200, 1_800), (86_400, 3_600), (1_209_600, 86_400))
 """Up to how many seconds ahead a timeline has slots of which size."""
 _MOST_SLOTS, _TALLEST = 24, 60
-_MINUTES = 5
-"""Of the last how many minutes a queue's change is told."""
 _LONGEST = 100_000
 """Characters of a body that a page shows."""
 
@@ -58,13 +56,9 @@ def spark(recent: Sequence[Sequence[int]]) -> Spark | None:
     return Spark(points, words)
 
 
-def change(recent: Sequence[Sequence[int]]) -> str:
-    """Say by how many messages a minute a queue grew or shrank in the last minutes, if known."""
-    known = [(ago, sum(counts)) for ago, *counts in recent if ago <= _MINUTES]
-    if len(known) < 2:
-        return ""
-    (then, before), (last, now) = known[0], known[-1]
-    return f"{(now - before) / (then - last):+.3g}"
+def rate(a_minute: float) -> str:
+    """Write how many come a minute."""
+    return f"{a_minute:.0f}" if a_minute >= 10 else f"{a_minute:.2g}"
 
 
 def duration(seconds: float | None) -> str:

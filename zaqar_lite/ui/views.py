@@ -168,6 +168,7 @@ async def counts_of(caller: Caller, name: str) -> Values:
         "total": found["total"],
         "oldest_age": oldest.get("age", 0),
         "recent": answer.document["recent"],
+        "rates": answer.document.get("rates"),
     }
 
 

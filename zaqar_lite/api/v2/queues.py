@@ -150,6 +150,9 @@ class QueueActions:
         document: dict[str, Any] = {"messages": counts}
         if call.flag("recent"):
             document["recent"] = [list(one) for one in self._queues.recent.look(queue, stats)]
+            rates = self._queues.recent.rates(queue)
+            if rates is not None:
+                document["rates"] = rates._asdict()
         return Result(200, document)
 
     async def stats_stored(self, call: Call) -> Result:

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 MOST_SHOWN = 20
 """Queues that are shown by their oldest message, and as many by their dead letters."""
 MOST_MONITORED = 100
+_MARKED = 10
+"""After how many passes the records of queues are read again, for who is monitored."""
 _AT_ONCE = 16
 """Queues that are counted at once: a store that answers after milliseconds has others in hand."""
 _SHARE = 19
@@ -81,6 +83,8 @@ class Census:
         self._board = board
         self._interval = interval
         self._pass: asyncio.Task[None] | None = None
+        self._passes = 0
+        self._monitored: set[QueueRef] = set()
 
     def start(self) -> None:
         """Begin nothing: a pass begins when somebody asks."""
@@ -120,8 +124,9 @@ class Census:
         queues, pending, since = 0, 0, _NEVER
         oldest: list[tuple[int, QueueRef, Depth]] = []
         letters: list[tuple[int, QueueRef, Depth]] = []
-        monitored: list[tuple[QueueRef, Depth]] = []
-        async for ref, depth, is_monitored in self._depths():
+        monitored: dict[QueueRef, Depth] = {}
+        reads_marks = self._passes % _MARKED == 0
+        async for ref, depth, is_monitored in self._depths(reads_marks=reads_marks):
             if notes.is_own(ref):
                 pending += sum(depth.counts) if notes.is_pending(ref) else 0
             else:
@@ -133,9 +138,10 @@ class Census:
                 if depth.letters:
                     _keep(letters, (sum(depth.counts), ref, depth))
                 if is_monitored and len(monitored) < MOST_MONITORED:
-                    monitored.append((ref, depth))
+                    monitored[ref] = depth
+        self._passes, self._monitored = self._passes + 1, set(monitored)
         subscriptions = await self._count_subscriptions()
-        shown = {ref: depth for _, ref, depth in (*oldest, *letters)} | dict(monitored)
+        shown = {ref: depth for _, ref, depth in (*oldest, *letters)} | monitored
         self._board.write(
             {
                 "at": time.time(),
@@ -161,16 +167,15 @@ class Census:
             after = page[-1].project, page[-1].name
             await asyncio.sleep((time.perf_counter() - begun) * _SHARE)
 
-    async def _depths(self) -> AsyncIterator[tuple[QueueRef, Depth, bool]]:
+    async def _depths(self, *, reads_marks: bool) -> AsyncIterator[tuple[QueueRef, Depth, bool]]:
         """Count queue after queue, and tell whether each is monitored; rest in between."""
         resumed = time.perf_counter()
         async for group in _groups(self._messages.census()):
-            outlines = [self._messages.outline(ref) for ref in group]
-            marks = [self._is_monitored(ref) for ref in group]
-            stats, monitored = await asyncio.gather(
-                asyncio.gather(*outlines), asyncio.gather(*marks)
-            )
-            for ref, one, is_monitored in zip(group, stats, monitored, strict=True):
+            counts = await asyncio.gather(*map(self._messages.outline, group))
+            marks = [ref in self._monitored for ref in group]
+            if reads_marks:
+                marks = await asyncio.gather(*map(self._is_monitored, group))
+            for ref, one, is_monitored in zip(group, counts, marks, strict=True):
                 yield ref, depth_of(one), is_monitored
             worked = time.perf_counter() - resumed
             if worked >= _STEP:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import product
 
+from zaqar_lite.domain.models import QueueRef
+
 LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LATENESS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 15.0, 60.0, 300.0, 3_600.0)
 _MICRO = 1_000_000
@@ -55,13 +57,18 @@ class Family:
         return self.first + index * self.width
 
 
+Flows = dict[QueueRef, list[int]]
+"""Messages posted, handed out and deleted, of each queue that somebody looks at."""
+
+
 class Row:
     """The integers of one process; a list, because nothing is counted in faster."""
 
-    __slots__ = ("cells",)
+    __slots__ = ("cells", "flows")
 
     def __init__(self) -> None:
         self.cells: list[int] = []
+        self.flows: Flows = {}
 
     def add(self, cell: int, count: int = 1) -> None:
         """Count."""

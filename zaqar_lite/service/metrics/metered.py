@@ -78,7 +78,8 @@ class _Metered:
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
-    def _count_post(self, posted: Sequence[Posted], new: Sequence[NewMessage]) -> None:
+    def _count_post(self, posted: Sequence[Posted], new: Sequence[NewMessage]) -> int:
+        """Count a post; answer how many messages it stored."""
         count = stored = len(posted)
         if count > 1 or posted[0].duplicate:
             stored -= sum([one.duplicate for one in posted])
@@ -87,6 +88,7 @@ class _Metered:
         key = new[0].idempotency_key
         if key is not None and is_message_id(key.text):
             self._row.add(self._cells["redriven"], stored)
+        return stored
 
     def _count_due(self, messages: Sequence[Message]) -> None:
         """Count how long what was delayed, and is handed out for the first time, had been due."""
@@ -100,11 +102,19 @@ class _Metered:
                 late = max(0, message.now - due) / 1000
                 self._row.observe(self._lateness, LATENESS, late)
 
-    def _count_pop(self, popped: Claimed, _: tuple[Any, ...]) -> None:
+    def _count_flow(self, queue: QueueRef, *, claimed: int = 0, deleted: int = 0) -> None:
+        flow = self._row.flows.get(queue)
+        if flow is not None:
+            flow[1] += claimed
+            flow[2] += deleted
+
+    def _count_pop(self, popped: Claimed, given: tuple[Any, ...]) -> None:
         if popped.moved:
             self._row.add(self._exhausted, popped.moved)
         if popped.messages:
-            self._row.add(self._cells["popped"], len(popped.messages))
+            count = len(popped.messages)
+            self._row.add(self._cells["popped"], count)
+            self._count_flow(given[0], claimed=count, deleted=count)
 
     def _count_settle(self, settled: Settled, given: tuple[Any, ...]) -> None:
         settlements: Sequence[Settlement] = given[2]
@@ -126,6 +136,7 @@ class _Metered:
         for name, count in (("deleted", deleted), ("released", released), ("failed", failed)):
             if count:
                 self._row.add(self._cells[name], count)
+        self._count_flow(given[0], deleted=deleted)
         rejected = min(rejected, settled.moved)
         self._row.add(self._dead["rejected"], rejected)
         self._row.add(self._dead["failed"], settled.moved - rejected)
@@ -136,6 +147,7 @@ class _Metered:
     def _count_delete(self, refused: Sequence[Refusal], given: tuple[Any, ...]) -> None:
         if not refused:
             self._row.cells[self._cells["deleted"]] += len(given[1])
+            self._count_flow(given[0], deleted=len(given[1]))
 
 
 def _timed(
@@ -183,7 +195,7 @@ def _timed_claim(
     How long a message had been ready is noted of the first of a claim, when that is handed out for
     the first time. `due` counts a claim whose first message was delayed.
     """
-    clock, first = time.perf_counter_ns, seconds + 1
+    clock, first, flows = time.perf_counter_ns, seconds + 1, row.flows
 
     async def claim(queue: QueueRef, take: Take) -> Claimed:
         begun = clock()
@@ -203,6 +215,8 @@ def _timed_claim(
         messages = result.messages
         if messages:
             cells[claimed] += len(messages)
+            if flows and (flow := flows.get(queue)) is not None:
+                flow[1] += len(messages)
             message = messages[0]
             if message.delay_expires_at is not None:
                 due(messages)
@@ -219,10 +233,10 @@ def _timed_claim(
 
 
 def _timed_post(
-    act: Call, row: Row, seconds: int, errors: int, *, posted: int, more: Callable[..., None]
+    act: Call, row: Row, seconds: int, errors: int, *, posted: int, more: Callable[..., int]
 ) -> Call:
     """What `_timed` is, for posts: without packing arguments, and one message counted at once."""
-    clock, first = time.perf_counter_ns, seconds + 1
+    clock, first, flows = time.perf_counter_ns, seconds + 1, row.flows
 
     async def post(
         queue: QueueRef,
@@ -248,8 +262,11 @@ def _timed_post(
         cells[first if took <= _QUICK else first + bisect_left(LATENCIES, took / 1e6)] += 1
         if len(result) == 1 and new[0].idempotency_key is None and not result[0].duplicate:
             cells[posted] += 1
+            stored = 1
         else:
-            more(result, new)
+            stored = more(result, new)
+        if flows and (flow := flows.get(queue)) is not None:
+            flow[0] += stored
         return result
 
     return post

@@ -15,7 +15,7 @@ from zaqar_lite.domain.models import Message, Origin, QueueRef
 from zaqar_lite.domain.posts import NewMessage
 
 ATTEMPTS, CLAIMS, INDEX, KEYS, MESSAGES = "a/", "c/", "i/", "k/", "m/"
-TAIL = "l/tail"
+BEFORE_TAIL, TAIL = "l/", "l/tail"
 AFTER_MESSAGES = "m0"
 """The marker before which a listing shows the last message."""
 BROOM_SLACK_S = 300

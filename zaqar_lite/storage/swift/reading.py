@@ -10,7 +10,7 @@ from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.backend import Backend, Connected
 from zaqar_lite.storage.swift.dead_letters import DeadLetters
 from zaqar_lite.storage.swift.layout import Fetched, Listed, State
-from zaqar_lite.storage.swift.objects import together
+from zaqar_lite.storage.swift.objects import PAGE, together
 from zaqar_lite.storage.swift.tail import Tail
 
 MOST_EXAMINED = 10_000
@@ -166,24 +166,41 @@ class Reading(Connected, MessageStore):
 
     async def stats(self, queue: QueueRef) -> Stats:
         """Count from listings; read only the oldest and the newest."""
-        stats, ends = await self._count(queue)
-        await self._show_ends(stats, queue, ends)
+        container = self._container(queue)
+        tail = await self._tails.look(container)
+        stats, ends = await self._count(self._live(container, tail))
+        await self._show_ends(stats, container, ends)
         return stats
 
     async def outline(self, queue: QueueRef) -> Stats:
         """Count from listings; read the oldest where its name says that it came from elsewhere."""
-        stats, ends = await self._count(queue)
+        container = self._container(queue)
+        stats, ends = await self._count(self._listed_live(container))
         if ends and ends[0] != layout.name_at_home(layout.id_of(ends[0])):
-            await self._show_ends(stats, queue, ends[:1])
+            await self._show_ends(stats, container, ends[:1])
         return stats
 
-    async def _count(self, queue: QueueRef) -> tuple[Stats, list[str]]:
-        """Count from listings, and name the first and the last message."""
-        container = self._container(queue)
+    async def _listed_live(self, container: str) -> AsyncIterator[Listed]:
+        """The live messages, by listings alone: they begin with the tail."""
+        tail: Tail | None = None
+        async for page in self._objects.pages(
+            container, after=layout.BEFORE_TAIL, before=layout.AFTER_MESSAGES, first=PAGE
+        ):
+            now, is_tail = self._now(), page[0].name == layout.TAIL
+            if is_tail or tail is None:
+                listed = page[0].content_type
+                tail = Tail.parse(listed) if is_tail else await self._tails.look(container)
+            for name, text in page[is_tail:]:
+                found = Listed(name, State.parse(text))
+                if found.position >= tail.birth and found.state.is_live(now):
+                    yield found
+
+    async def _count(self, live: AsyncIterator[Listed]) -> tuple[Stats, list[str]]:
+        """Count messages, and name the first and the last one."""
         now = self._now()
         stats = Stats()
         ends: list[str] = []
-        async for listed in self._live(container, await self._tails.look(container)):
+        async for listed in live:
             ends[1:] = [listed.name]
             if listed.state.is_claimed(now):
                 stats.claimed += 1
@@ -196,9 +213,9 @@ class Reading(Connected, MessageStore):
                 stats.ready += 1
         return stats, ends
 
-    async def _show_ends(self, stats: Stats, queue: QueueRef, names: Collection[str]) -> None:
+    async def _show_ends(self, stats: Stats, container: str, names: Collection[str]) -> None:
         """Read the messages at the ends, where they are still there."""
-        there = await self._fetch_all(self._container(queue), names)
+        there = await self._fetch_all(container, names)
         if there:
             now = self._now()
             stats.oldest, stats.newest = there[0].view(now), there[-1].view(now)
