@@ -19,7 +19,7 @@ import httpx
 from tests.server import ServerProcess
 from zaqar_lite.client import Client
 from zaqar_lite.domain.clock import Clock
-from zaqar_lite.domain.models import Claimed, Message, QueueRef, StoreOptions
+from zaqar_lite.domain.models import Claimed, DelayMode, Message, QueueRef, StoreOptions, Take
 from zaqar_lite.domain.posts import NewMessage, Posted
 from zaqar_lite.service.metrics.board import Board
 from zaqar_lite.service.metrics.census import Census
@@ -86,6 +86,7 @@ def costs() -> dict[str, float]:
     bare: Any = Nothing()
     counted, metrics = make(bare, None)
     new = [NewMessage(b"1", 60_000)]
+    take = Take(20, None, DelayMode.IGNORE)
     cells = [0]
 
     def add() -> None:
@@ -96,8 +97,8 @@ def costs() -> dict[str, float]:
         "request": best(lambda: metrics.request("route_7", 201, 0.0004)),
         "post of one": best(lambda: run(counted.post(QUEUE, new, client_id="c", version=1)))
         - best(lambda: run(bare.post(QUEUE, new, client_id="c", version=1))),
-        "claim of twenty": best(lambda: run(counted.claim(QUEUE, None)))
-        - best(lambda: run(bare.claim(QUEUE, None))),
+        "claim of twenty": best(lambda: run(counted.claim(QUEUE, take)))
+        - best(lambda: run(bare.claim(QUEUE, take))),
     }
 
 

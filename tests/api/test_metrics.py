@@ -111,6 +111,20 @@ async def test_tells_how_late_what_was_due_is_handed_out(api: Api) -> None:
     assert found['zaqar_lite_delay_lateness_seconds_bucket{le="+Inf"}'] == 1
 
 
+async def test_tells_it_of_every_delayed_message_of_a_claim_and_of_a_pop(api: Api) -> None:
+    await api.call("PUT", "", {"_default_message_delay": 10})
+    await api.post({"body": 1, "delay": 0}, {"body": 2}, {"body": 3}, {"body": 4, "delay": 11})
+    api.advance(13)
+    assert len(await api.claim(limit=2)) == 2
+    assert (await api.call("DELETE", "messages?pop=2")).status_code == 200
+    found = await scrape(api)
+    assert found["zaqar_lite_delay_lateness_seconds_count"] == 3
+    assert 7.9 <= found["zaqar_lite_delay_lateness_seconds_sum"] < 20
+    # The first message of each: one was ready at once, the other after ten seconds.
+    assert found["zaqar_lite_pickup_seconds_count"] == 2
+    assert 15.9 <= found["zaqar_lite_pickup_seconds_sum"] < 30
+
+
 async def test_shows_few_queues_by_name_and_those_that_ask_for_it(
     make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from zaqar_lite.domain.errors import LimitReached, Unavailable
 from zaqar_lite.domain.ids import is_message_id
-from zaqar_lite.domain.models import Claimed, Message, QueueRef, Refusal, Take
+from zaqar_lite.domain.models import Claimed, DelayMode, Message, QueueRef, Refusal, Take
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
 from zaqar_lite.service.metrics.families import LATENCIES, LATENESS, OPERATIONS, Families, Row
@@ -90,16 +90,20 @@ class _Metered:
             self._row.add(self._cells["redriven"], stored)
         return stored
 
-    def _count_due(self, messages: Sequence[Message]) -> None:
-        """Count how long what was delayed, and is handed out for the first time, had been due."""
-        first = messages[0]
-        if first.claim_count == 1:
-            since = max(first.created_at, first.delay_expires_at or 0)
-            self._row.observe(self._pickup, LATENESS, max(0, first.now - since) / 1000)
+    def _count_due(self, messages: Sequence[Message], first: int = 1) -> None:
+        """Count how long what is handed out for the first time had been ready, and how late it was.
+
+        Of the first message how long, and of each that was delayed how late; the first hand-out is
+        the one that counts as `first`.
+        """
+        head = messages[0]
+        if head.claim_count == first:
+            since = max(head.created_at, head.delay_expires_at or 0)
+            self._row.observe(self._pickup, LATENESS, max(0, head.now - since) / 1000)
         for message in messages:
             due = message.delay_expires_at
-            if due is not None and message.claim_count == 1:
-                late = max(0, message.now - due) / 1000
+            if due is not None and due <= message.now and message.claim_count == first:
+                late = (message.now - due) / 1000
                 self._row.observe(self._lateness, LATENESS, late)
 
     def _count_flow(self, queue: QueueRef, *, claimed: int = 0, deleted: int = 0) -> None:
@@ -115,6 +119,7 @@ class _Metered:
             count = len(popped.messages)
             self._row.add(self._cells["popped"], count)
             self._count_flow(given[0], claimed=count, deleted=count)
+            self._count_due(popped.messages, first=0)
 
     def _count_settle(self, settled: Settled, given: tuple[Any, ...]) -> None:
         settlements: Sequence[Settlement] = given[2]
@@ -193,9 +198,10 @@ def _timed_claim(
     """What `_timed` is, for claims: without packing arguments, and counted here.
 
     How long a message had been ready is noted of the first of a claim, when that is handed out for
-    the first time. `due` counts a claim whose first message was delayed.
+    the first time. `due` counts that for claims of delayed queues, and how late each message is.
     """
     clock, first, flows = time.perf_counter_ns, seconds + 1, row.flows
+    normal = DelayMode.IGNORE
 
     async def claim(queue: QueueRef, take: Take) -> Claimed:
         begun = clock()
@@ -218,7 +224,7 @@ def _timed_claim(
             if flows and (flow := flows.get(queue)) is not None:
                 flow[1] += len(messages)
             message = messages[0]
-            if message.delay_expires_at is not None:
+            if take.delay_mode is not normal:
                 due(messages)
             elif message.claim_count == 1:
                 waited = message.now - message.created_at
