@@ -2,13 +2,15 @@
 
 import ast
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from tests.mutants.__main__ import candidates, sample
 from tests.mutants.changes import Change, find
 from tests.mutants.covering import PARTS, RECORDINGS, ROOT, Covering, enclosing
-from tests.mutants.running import failing
 
 PYTHON = '''"""A page of 7."""
 LIMIT: int = 10
@@ -27,6 +29,23 @@ if found >= 10 and redis.call('ZCARD', key2) == 0 then
     redis.call('DEL', KEYS[1])
     redis.call('SET', name,
 end
+"""
+
+WORK = """
+from pathlib import Path
+from tests.mutants.changes import find
+from tests.mutants.running import Warm
+
+source = Path("one.py").absolute()
+
+def work(session):
+    before = source.read_bytes()
+    for change in find(source.name, before):
+        source.write_bytes(change.planted(before))
+        names = ["test_one.py::test_a", "test_one.py::test_b"]
+        print("told", change.old, session.failing(names, change, 60), flush=True)
+
+Warm(source.parent, source.parent / "log", work).run(["test_one.py"])
 """
 
 
@@ -107,9 +126,18 @@ def test_a_part_of_a_script_is_covered_by_what_runs_the_script(tmp_path: Path) -
     assert [test.name for stage in stages for test in stage] == ["a::1"]
 
 
-def test_a_run_names_the_test_that_fails(tmp_path: Path) -> None:
-    (tmp_path / "test_one.py").write_text("def test_a(): pass\n\ndef test_b(): assert 0\n")
-    names = [f"test_one.py::test_{letter}" for letter in "ab"]
-    log = tmp_path / "log"
-    assert failing(tmp_path, names[:1], log, 60, "memory") == ""
-    assert failing(tmp_path, names, log, 60, "memory") == names[1]
+def test_a_run_names_the_test_that_fails_in_a_fork_and_apart(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text("LIMIT = 2\n\ndef small(n):\n    return n < LIMIT\n")
+    (tmp_path / "test_one.py").write_text(
+        "from one import small\ndef test_a(): assert small(1)\ndef test_b(): assert not small(2)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", WORK],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    told = [line for line in done.stdout.splitlines() if line.startswith("told")]
+    assert told == ["told 2 test_one.py::test_b", "told < test_one.py::test_b"]

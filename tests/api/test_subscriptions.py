@@ -150,6 +150,8 @@ async def test_lists_in_pages_in_the_order_they_were_made(api: Api) -> None:
         assert url.startswith(f"/v2/queues/{api.queue}/subscriptions?limit=2&marker=")
     assert found == made == sorted(made)
     assert page == {"subscriptions": [], "links": []}
+    first = (await api.call("GET", "subscriptions?limit=1")).json()
+    assert [entry["id"] for entry in first["subscriptions"]] == made[:1]
     assert (await api.call("GET", "subscriptions?limit=21")).status_code == 400
     assert (await api.call("GET", "subscriptions?limit=0")).status_code == 400
     assert (await api.call("GET", "/v2/queues/none/subscriptions")).json() == page

@@ -125,3 +125,35 @@ async def test_a_server_that_starts_ends_what_was_left_and_nothing_else(
     async with make_api(**given):
         await left(keystone, 1)
     assert old not in keystone.state.trusts
+
+
+async def test_a_trust_ends_though_the_token_that_was_kept_of_it_is_revoked(
+    make_api: MakeApi, keystone: Keystone
+) -> None:
+    async with Receiver(204) as receiver, make_api(**settings(keystone)) as api:
+        made = await subscribe(api, keystone, f"trust+{receiver.url}/hook")
+        await api.post({"body": 1})
+        (request,) = await receiver.wait(1)
+        keystone.revoke(request.headers["x-auth-token"])
+        assert (await api.call("DELETE", f"subscriptions/{made}")).status_code == 204
+        await left(keystone, 0)
+
+
+async def test_a_trust_is_not_forgotten_while_the_server_can_not_log_in(
+    make_api: MakeApi, keystone: Keystone, tmp_path: Path
+) -> None:
+    given = settings(keystone, store=f"embedded:{tmp_path}/data")
+    right = keystone.state.users["zaqar"]
+    async with make_api(**given) as api:
+        made = await subscribe(api, keystone)
+        keystone.state.users["zaqar"] = User("another", "service", ("service",))
+        before = len(keystone.state.calls)
+        assert (await api.call("DELETE", f"subscriptions/{made}")).status_code == 204
+        for _ in range(ROUNDS):  # it tries by the trust, and then by itself
+            if len(keystone.state.calls) >= before + 2:
+                break
+            await asyncio.sleep(0.01)
+    keystone.state.users["zaqar"] = right
+    api.advance(trusts.UNUSED_MS / 1000)
+    async with make_api(**given):
+        await left(keystone, 0)

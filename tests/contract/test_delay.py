@@ -147,6 +147,10 @@ async def test_expose_makes_delayed_messages_ready_in_bounded_steps(queue: Queue
     assert texts((await queue.claim(10, mode=IGNORE)).messages) == list("abcdef")
 
 
+async def test_of_a_queue_that_holds_nothing_nothing_is_exposed(queue: QueueUnderTest) -> None:
+    assert await queue.expose(3) == 0
+
+
 async def test_expose_leaves_what_has_expired(queue: QueueUnderTest) -> None:
     await queue.post("gone", ttl=2 * MINUTE, delay=10 * MINUTE)
     await queue.post("here", ttl=HOUR, delay=10 * MINUTE)

@@ -164,6 +164,12 @@ def test_a_filter_has_bounds(text: str) -> None:
         parse(text)
 
 
+def test_the_deepest_filter_is_taken() -> None:
+    parse("(" * 15 + "TRUE" + ")" * 15)
+    with pytest.raises(Invalid, match="nested more than 16 deep"):
+        parse("(" * 16 + "TRUE" + ")" * 16)
+
+
 def test_a_pattern_has_a_greatest_length() -> None:
     parse("a LIKE '" + "%" * 256 + "'")
     with pytest.raises(Invalid, match=r"position 8: a LIKE pattern has at most 256"):

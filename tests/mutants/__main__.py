@@ -21,10 +21,10 @@ from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
-from tests.mutants import running
 from tests.mutants.changes import Change, find
 from tests.mutants.covering import DRIVERS, PARTS, RECORDINGS, ROOT, Covering, Part
 from tests.mutants.explained import EXPLAINED
+from tests.mutants.running import Warm
 
 LINKED = (".venv", ".cache")
 RECORDED = ROOT / ".cache" / "mutants"
@@ -93,9 +93,10 @@ def record(home: Path) -> int:
 
 
 @contextmanager
-def planted(place: Path, change: Change, number: int) -> Iterator[None]:
-    """Plant a change, and take it back."""
-    target = place / change.path
+def planted(change: Change, number: int) -> Iterator[None]:
+    """Plant a change, and take it back, here and not in a fork."""
+    process = os.getpid()
+    target = ROOT / change.path
     source, status = target.read_bytes(), target.stat()
     target.write_bytes(change.planted(source))
     # Compiled files are kept by size and second of change: each change has a second of its own.
@@ -103,18 +104,45 @@ def planted(place: Path, change: Change, number: int) -> Iterator[None]:
     try:
         yield
     finally:
-        target.write_bytes(source)
-        os.utime(target, (status.st_atime, status.st_mtime))
+        if os.getpid() == process:
+            target.write_bytes(source)
+            os.utime(target, (status.st_atime, status.st_mtime))
 
 
-def noticing(place: Path, log: Path, covering: Covering, change: Change) -> str:
-    """Run the tests that cover a change until one notices it; return its name, or ""."""
-    for stage in covering.stages(change):
-        names = [test.name for test in stage]
-        patience = PATIENCE + 4 * sum(test.seconds for test in stage)
-        if failed := running.failing(place, names, log, patience, DRIVERS):
-            return failed
-    return ""
+class Planting:
+    """Plants one change after the other, and counts."""
+
+    def __init__(self, portion: Sequence[tuple[int, Change]]) -> None:
+        self._portion = portion
+        self._covering = Covering(RECORDED)
+        self._explained = 0
+        self.living: list[Change] = []
+
+    def work(self, session: Warm) -> None:
+        """Plant all, print what becomes of each, and the sum."""
+        for number, change in self._portion:
+            if reason := EXPLAINED.get((change.path, change.text, change.new)):
+                self._explained += 1
+                print(f"{number:3} equal   {change}: {reason}", flush=True)
+                continue
+            began = time.monotonic()
+            with planted(change, number):
+                noticed = self._noticing(session, change)
+            seconds = time.monotonic() - began
+            verdict = f"caught  {change}  ({seconds:.0f} s, {noticed})"
+            print(f"{number:3}", verdict if noticed else f"LIVES   {change}", flush=True)
+            self.living += [] if noticed else [change]
+        caught = len(self._portion) - self._explained - len(self.living)
+        figures = f"{caught} caught, {self._explained} explained, {len(self.living)} living"
+        print(f"{len(self._portion)} planted: {figures}", *self.living, sep="\n  ", flush=True)
+
+    def _noticing(self, session: Warm, change: Change) -> str:
+        """Run the tests that cover a change until one notices it; return its name, or ""."""
+        for stage in self._covering.stages(change):
+            patience = PATIENCE + 4 * sum(test.seconds for test in stage)
+            if failed := session.failing([test.name for test in stage], change, patience):
+                return failed
+        return ""
 
 
 def main() -> int:
@@ -127,44 +155,35 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="which ones (1)")
     parser.add_argument("--only", default="", help="a portion of them, as 7 or 41-80 (all)")
     parser.add_argument("--share", type=float, default=0.95, help="share to be caught (0.95)")
+    parser.add_argument("--here", action="store_true", help="plant in this checkout, not in a copy")
     words = parser.parse_args()
     if words.record:
         return record(RECORDED)
     if unknown := set(words.part) - set(names):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    if not words.here:
+        with tempfile.TemporaryDirectory(prefix="zaqar-mutants-") as home:
+            copy_to(Path(home))
+            again = [sys.executable, "-m", "tests.mutants", *sys.argv[1:], "--here"]
+            environment = os.environ | {
+                "PYTHONPATH": home,
+                "ZAQAR_TEST_DRIVERS": DRIVERS,
+                "CI": "1",
+            }
+            return subprocess.run(again, cwd=home, env=environment, check=False).returncode
     every = [change for part in PARTS for change in candidates(part)]
     first, _, last = (words.only or f"1-{words.count}").partition("-")
-    planted_ones = sample(every, words.seed, words.count)
     folders = tuple(f"{part.folder}/" for part in PARTS if part.name in (words.part or names))
-    portion = [
-        (number, change)
-        for number, change in enumerate(planted_ones, 1)
-        if int(first) <= number <= int(last or first) and change.path.startswith(folders)
-    ]
-    covering = Covering(RECORDED)
-    living: list[Change] = []
-    explained = 0
-    running.warm()
-    with tempfile.TemporaryDirectory(prefix="zaqar-mutants-") as home:
-        place, log = Path(home) / "copy", Path(home) / "log"
-        copy_to(place)
-        for number, change in portion:
-            if reason := EXPLAINED.get((change.path, change.text, change.new)):
-                explained += 1
-                print(f"{number:3} equal   {change}: {reason}", flush=True)
-                continue
-            began = time.monotonic()
-            with planted(place, change, number):
-                noticed = noticing(place, log, covering, change)
-            seconds = time.monotonic() - began
-            if not noticed:
-                living.append(change)
-            verdict = f"caught  {change}  ({seconds:.0f} s, {noticed})"
-            print(f"{number:3}", verdict if noticed else f"LIVES   {change}", flush=True)
-    caught = len(portion) - explained - len(living)
-    print(f"{len(portion)} planted, {caught} caught, {explained} explained, {len(living)} living:")
-    print(*living, sep="\n  ")
-    return 0 if len(living) <= len(portion) * (1 - words.share) else 1
+    planting = Planting(
+        [
+            (number, change)
+            for number, change in enumerate(sample(every, words.seed, words.count), 1)
+            if int(first) <= number <= int(last or first) and change.path.startswith(folders)
+        ]
+    )
+    paths = dict.fromkeys(path for recording in RECORDINGS for path in recording.paths)
+    Warm(ROOT, ROOT / "log", planting.work).run(list(paths))
+    return 0 if len(planting.living) <= words.count * (1 - words.share) else 1
 
 
 if __name__ == "__main__":

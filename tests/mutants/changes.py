@@ -25,12 +25,14 @@ class Change:
     new: str
 
     def planted(self, source: bytes) -> bytes:
-        """Return the source with the change."""
-        return source[: self.start] + self.new.encode() + source[self.end :]
+        """Return the source with the change; each line keeps its number."""
+        lines = source.count(b"\n", self.start, self.end) * b"\n"
+        return source[: self.start] + self.new.encode() + lines + source[self.end :]
 
     def __str__(self) -> str:
         """Tell where it is and what it does."""
-        return f"{self.path}:{self.line}: {self.old} -> {self.new or 'nothing'} in: {self.text}"
+        change = f"{self.old} -> {self.new or 'nothing'}"
+        return f"{self.path}:{self.line}:{self.column}: {change} in: {self.text}"
 
 
 _PYTHON_SWAPS = {

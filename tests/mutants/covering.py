@@ -19,8 +19,14 @@ from tests.mutants.changes import Change
 ROOT = Path(__file__).parents[2]
 DRIVERS = "memory,opendata-sqlite,redis"
 _SCRIPTS = "zaqar_lite/storage/redis/scripts"
+_ELSEWHERE = ("zaqar_lite/storage/mongodb/", "zaqar_lite/storage/swift/")
+"""Who enters these starts a server that takes long to start, and repeats what others test."""
 _NEAREST = 5
 """Files of tests that are tried first; the others follow when all of those pass."""
+_FARTHER = 150
+"""Tests of other files; where a function is entered by more, these are as many as notice it."""
+_SLOW, _SLOWEST = 1.0, 8
+"""Seconds of a test that is tried last, and how many of those are."""
 
 
 @dataclass(frozen=True)
@@ -95,20 +101,28 @@ class Covering:
             self._tests += [
                 Test(test, seconds, frozenset(names[number] for number in numbers))
                 for test, (seconds, numbers) in recorded["tests"].items()
+                if not any(names[number].startswith(_ELSEWHERE) for number in numbers)
             ]
 
     def stages(self, change: Change) -> list[list[Test]]:
-        """The tests that may notice a change: the nearest few, then the others."""
+        """The tests that may notice a change: of the nearest files, of others, and slow ones."""
         found = self._covering(change)
         entering = {test.name for test in found}
-        share: dict[str, float] = {}
+        far: dict[str, tuple[float, float, str]] = {}
         for file in {test.file for test in found}:
             of_file = self._of_file[file]
-            share[file] = sum(test.name in entering for test in of_file) / len(of_file)
-        nearest = set(sorted(share, key=lambda file: (-share[file], file))[:_NEAREST])
+            share = sum(test.name in entering for test in of_file) / len(of_file)
+            entered = sum(len(test.functions) for test in of_file) / len(of_file)
+            far[file] = (-share, entered, file)
+        nearest = set(sorted(far, key=far.__getitem__)[:_NEAREST])
         ordered = _spread(found)
-        first = [test for test in ordered if test.file in nearest]
-        return [stage for stage in (first, [t for t in ordered if t.file not in nearest]) if stage]
+        quick = [test for test in ordered if test.seconds < _SLOW]
+        stages = (
+            [test for test in quick if test.file in nearest],
+            [test for test in quick if test.file not in nearest][:_FARTHER],
+            [test for test in ordered if test.seconds >= _SLOW][:_SLOWEST],
+        )
+        return [stage for stage in stages if stage]
 
     @cached_property
     def _of_file(self) -> dict[str, list[Test]]:

@@ -6,4 +6,64 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "if subscription.created_at <= note.posted_at + _SKEW_MS",
         "<",
     ): "A tolerance of ten seconds for clocks that differ: a millisecond of it is no promise.",
+    (
+        "zaqar_lite/service/delivering.py",
+        "return delivery, LEASE_MS / 1000",
+        "1001",
+    ): "When a delivery that failed by a bug is tried again: the lease's time, or 0.1 % before it.",
+    (
+        "zaqar_lite/service/subscriber_names.py",
+        "ttl_ms=made.ttl * 1000,",
+        "1001",
+    ): "A name that outlives its subscription by 0.1 % is taken over, as one that a crash left.",
+    (
+        "zaqar_lite/service/identity/trusts.py",
+        "if status not in (204, 404):",
+        "405",
+    ): "Whether a line is logged when a trust ends by itself between two calls.",
+    (
+        "zaqar_lite/service/ordering.py",
+        "_PAGE = 20",
+        "21",
+    ): "How many notes one look takes; the next look takes the others.",
+    (
+        "zaqar_lite/service/ordering.py",
+        "_HELD_MS = 60_000",
+        "60001",
+    ): "How long a line is held beyond the attempt that renews it in time; not told to anybody.",
+    (
+        "zaqar_lite/service/shared_rates.py",
+        "_AT_ONCE = 100",
+        "101",
+    ): "How many projects one round writes at once; the same are written.",
+    (
+        "zaqar_lite/storage/memory/messages.py",
+        "if claim.ends_at < before:",
+        "<=",
+    ): "A wake for nothing: readiness is a hint, and who wakes asks the store.",
+    (
+        "zaqar_lite/storage/opendata/state.py",
+        "_PAGE_CACHE = 32 * 1024 * 1024",
+        "33",
+    ): "The size of a cache.",
+    (
+        "zaqar_lite/storage/opendata/engine.py",
+        "probe.write(bytes(65_536))",
+        "65537",
+    ): "How much is written to see whether the disk takes anything.",
+    (
+        "zaqar_lite/storage/opendata/shares.py",
+        "ROOM = 120",
+        "121",
+    ): "A measured balance between projects; its neighbours serve as well.",
+    (
+        "zaqar_lite/storage/redis/scripts/stats.lua",
+        "if not best or (rank == 0 and number < best) or (rank == -1 and number > best) then",
+        "<=",
+    ): "Where both are the same number, it is the best already.",
+    (
+        "zaqar_lite/storage/redis/scripts/parts/outbox.lua",
+        "local key = row.ending or track:sub(12) .. reason",
+        "13",
+    ): "The key leaves out the highest byte of a claim count, which differs from 16,777,216 on.",
 }

@@ -47,9 +47,9 @@ _KEY = How.KEY  # an attribute of an enumeration is found slowly
 class ClientIds:
     """How Client-ID is checked: as a UUID, or by its length alone (client_id_uuid_safe=off)."""
 
-    strict: bool = True
-    shortest: int = 10
-    longest: int = 36
+    strict: bool
+    shortest: int
+    longest: int
 
 
 class Checks:

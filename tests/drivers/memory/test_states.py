@@ -166,3 +166,18 @@ async def test_two_stores_share_nothing(queue: QueueRef) -> None:
     two, _ = create("memory://", clock=Clock(), options=StoreOptions())
     await one.post(queue, [NewMessage(b"1", MINUTE)], client_id="c", version=None)
     assert (await two.stats(queue)).total == 0
+
+
+async def test_a_parking_ends_in_the_millisecond_that_it_says(
+    store: MemoryMessageStore, queue: QueueRef, clock: Clock
+) -> None:
+    message_id = await post(store, queue, NewMessage(b"1", MINUTE))
+    claim_id = await claim(store, queue)
+    assert claim_id is not None
+    await store.release(queue, claim_id, delay_ms=1_000)
+    clock.advance(999)
+    (message,) = await store.get_messages(queue, [message_id])
+    assert message.parked_until == message.now + 1
+    clock.advance(1)
+    (message,) = await store.get_messages(queue, [message_id])
+    assert message.parked_until is None

@@ -189,7 +189,10 @@ def test_what_a_message_remembers_of_its_attempts(known: records.Attempts) -> No
     ),
 )  # fmt: skip
 def test_an_attempt(attempt: Attempt) -> None:
-    assert records.decode_attempt(records.encode_attempt(attempt)) == attempt
+    data = records.encode_attempt(attempt)
+    assert records.decode_attempt(data) == attempt
+    with pytest.raises(CodecError):
+        records.decode_attempt(data + b"x")
 
 
 @settings(deadline=None)

@@ -17,14 +17,14 @@ class Claim:
 
     __slots__ = ("client_id", "ends_at", "held", "id", "is_even", "started_at", "ttl_ms")
 
-    def __init__(self, claim_id: str, client_id: str) -> None:
+    def __init__(self, claim_id: str, client_id: str, now: int, ttl_ms: int) -> None:
         self.id = claim_id
         self.client_id = client_id
         self.held: dict[int, None] = {}
         self.is_even = True
-        self.ttl_ms = 0
-        self.started_at = 0
-        self.ends_at = 0
+        self.ttl_ms = ttl_ms
+        self.started_at = now
+        self.ends_at = now + ttl_ms
 
 
 class Shared:

@@ -193,7 +193,7 @@ class MemoryMessageStore(Reading):
         if not taken:
             self._state.close(queue, there)
             return Claimed(None, (), moved, more)
-        claim = entries.Claim(new_claim_id(), take.client_id)
+        claim = entries.Claim(new_claim_id(), take.client_id, now, take.ttl_ms)
         there.begin(claim, taken, now, take)
         self._state.note(queue, there, now + take.ttl_ms)
         self._announce(queue, 0)

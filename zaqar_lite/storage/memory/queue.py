@@ -166,8 +166,7 @@ class Queue:
 
     def begin(self, claim: Claim, taken: Sequence[Entry], now: int, take: Take) -> None:
         """Let a new claim hold what was taken, for its ttl from now."""
-        until = now + take.ttl_ms
-        claim.started_at, claim.ttl_ms, claim.ends_at = now, take.ttl_ms, until
+        until = claim.ends_at
         self.claims[claim.id] = claim
         self.lapses.add((until, claim.id))
         held = claim.held

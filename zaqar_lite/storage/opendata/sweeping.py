@@ -114,8 +114,9 @@ async def _visit(  # noqa: PLR0917 - what one visit works with
     queue.write_holders(STEP)
     if queue.changed_pages or queue.ended:
         db.touched.add(queue)
-    trimmed = await past.trim(db, queue, now) if queue.done or queue.failed else 0
-    return has_more or bool(queue.begun) or trimmed >= STEP or next_due(queue) <= now
+    if (queue.done or queue.failed) and await past.trim(db, queue, now) >= STEP:
+        return True
+    return has_more or bool(queue.begun) or next_due(queue) <= now
 
 
 def _bring_up(db: State, queue: Queue, now: int, limit: int, tidied: _Tidied) -> None:
