@@ -276,8 +276,10 @@ async def delayed(api: Api, *groups: str | None) -> list[str]:
 
 async def test_what_is_delayed_is_cancelled_by_its_group(api: Api) -> None:
     await delayed(api, "c-7", None, "c-7", "c-8")
+    counted = await run(api, "delayed/cancel", {"filter": {"group": "c-7"}, "dry_run": True})
+    assert (counted["selected"], counted["done"]) == (2, 0)
     job = await run(api, "delayed/cancel", {"filter": {"group": "c-7"}})
-    assert (job["selected"], job["done"]) == (2, 2)
+    assert (job["selected"], job["done"], job["examined"], job["total"]) == (2, 2, 2, 2)
     assert await bodies(api) == [1, 3]
     (one, other) = (
         await api.call("GET", "messages?echo=true&details=true&include_delayed=true")

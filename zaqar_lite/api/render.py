@@ -108,7 +108,7 @@ class Renderer:
 
 def _details(message: Message) -> Mapping[str, Any]:
     delayed_until, origin = message.delay_expires_at, message.origin
-    parked_until, group = message.parked_until, group_of(message)
+    parked_until, group = message.parked_until, group_of(message.headers)
     headers = message.headers
     if headers is not None and group is not None:
         headers = {name: text for name, text in headers.items() if name != GROUP_HEADER} or None

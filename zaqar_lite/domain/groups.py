@@ -1,12 +1,15 @@
-"""Groups of messages: a text that is kept as one of a message's headers."""
+"""Groups of messages: a text that is kept as one of a message's headers, and indexed by stores."""
 
-from zaqar_lite.domain.models import Message
+from collections.abc import Mapping
 
 GROUP_HEADER = "zaqar-group"
 MAX_GROUP = 128
 """Bytes in UTF-8."""
 
 
-def group_of(message: Message) -> str | None:
-    """The group that a message was posted in."""
-    return None if message.headers is None else message.headers.get(GROUP_HEADER)
+def group_of(headers: Mapping[str, str] | None) -> str | None:
+    """The group that a message with these headers is in; a text of another length is none."""
+    group = None if headers is None else headers.get(GROUP_HEADER)
+    if not group or len(group.encode(errors="surrogatepass")) > MAX_GROUP:
+        return None
+    return group

@@ -151,6 +151,7 @@ class Selection(NamedTuple):
     `exclude_client_id` leaves out what that client posted (echo off). `version` is the queue
     record's that decided it. `details` fills the messages' attempts. `bare` says that bodies,
     headers, clients and instants of posting may be left out, where reading them costs more.
+    `group` asks for the messages of one group (`domain/groups.py`) alone.
     """
 
     limit: int
@@ -162,6 +163,7 @@ class Selection(NamedTuple):
     version: int | None = None
     details: bool = False
     bare: bool = False
+    group: str | None = None
 
 
 class Edit(NamedTuple):

@@ -156,6 +156,12 @@ class Job(Struct):
         """Note what a step is about to do."""
         self.under_way, self.reached, self.bound = chosen, reached, dict(bound)
 
+    def complete(self) -> None:
+        """Note that all was looked at; how large a group is, is known only then."""
+        self.state = "completed"
+        if self.order.filter is not None and self.order.filter.group is not None:
+            self.total = self.examined
+
     def end_step(self, cursor: int) -> None:
         """Note that what a step did is counted."""
         self.cursor, self.under_way, self.reached, self.bound = cursor, 0, 0, {}
@@ -165,7 +171,7 @@ _decode = msgspec.json.Decoder(Job).decode
 
 
 class Chooser:
-    """Tells which messages a choice means, as of the instant `at` (ms).
+    """Tells which messages a choice means, as of the instant `at` (ms), among those of its group.
 
     Raises:
         Invalid: an instant or the filter can't be read.
@@ -181,6 +187,11 @@ class Chooser:
         self._path = () if choice.body is None else tuple(choice.body.path.split("."))
 
     @property
+    def group(self) -> str | None:
+        """The group whose messages are read; the store finds them."""
+        return self._choice.group
+
+    @property
     def needs_attempts(self) -> bool:
         """Whether the messages must be read with their attempts."""
         return self._choice.reason is not None or self._where is not None
@@ -189,7 +200,7 @@ class Chooser:
     def needs_content(self) -> bool:
         """Whether bodies, headers or instants of posting decide."""
         choice = self._choice
-        others = (choice.older_than, choice.group, choice.headers, choice.body, choice.where)
+        others = (choice.older_than, choice.headers, choice.body, choice.where)
         return any(one is not None for one in others)
 
     def means(self, message: Message) -> bool:
@@ -205,7 +216,6 @@ class Chooser:
             and (self._posted_before is None or message.created_at <= self._posted_before)
             and (self._before is None or 0 < due < self._before)
             and (self._after is None or due > self._after)
-            and (choice.group is None or group_of(message) == choice.group)
             and all(headers.get(name) == text for name, text in (choice.headers or {}).items())
             and (self._where is None or self._where(_facts(message)))
             and self._has_body(message)
@@ -239,7 +249,7 @@ def _facts(message: Message) -> dict[str, str]:
         "claim_count": str(message.claim_count),
         "failure_count": str(message.failure_count),
     }
-    origin, group = message.origin, group_of(message)
+    origin, group = message.origin, group_of(message.headers)
     if origin is not None:
         facts |= {
             "reason": _reasons(message)[0],

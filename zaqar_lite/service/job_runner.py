@@ -326,7 +326,7 @@ class JobRunner:
             job.plan.pop(one.id, None)
         job.examined += len(look.found)
         if (look.is_end or job.wants_all) and not job.is_over():
-            job.state = "completed"
+            job.complete()
 
     async def _page(
         self, queue: QueueRef, job: Job, span: _Span, size: int, chooser: Chooser
@@ -350,6 +350,7 @@ class JobRunner:
                 include_delayed=True,
                 details=chooser.needs_attempts,
                 bare=not chooser.needs_content,
+                group=chooser.group,
             ),
         )
         if page.marker is None or not page.messages:

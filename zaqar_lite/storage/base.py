@@ -146,7 +146,7 @@ class MessageStore(Store):
         """List the live messages of a selection, in order of position.
 
         One step examines at most MAX_EXAMINED entries, and the driver repeats until the page has
-        a message or the queue ends, because an empty page means the end to clients.
+        a message or the queue ends: clients take an empty page for that. A group costs O(its size).
         """
 
     @abstractmethod

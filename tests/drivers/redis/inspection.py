@@ -52,6 +52,9 @@ def check_queue(client: Any, tag: str, keys: dict[str, bytes], offset_ms: int) -
     assert members("ranked") == members("aside")
     assert members("due") == members("waiting")
     assert set(tracks) <= set(messages)
+    grouped = {position for position, record in messages.items() if record[31] & 4}
+    assert {member[-8:] for member in members("groups")} == grouped
+    assert len(members("groups")) == len(grouped)
     assert set(table("ids").values()) <= set(messages)
     assert set(claims) == members("leases")
     assert set(table("keys")) == members("forgets")
@@ -69,6 +72,7 @@ def check_queue(client: Any, tag: str, keys: dict[str, bytes], offset_ms: int) -
         ("tracks", set(tracks)),
         ("ids", set(table("ids").values())),
         ("attempts", set(table("attempts"))),
+        ("groups", grouped),
     ):
         ends = client.pexpiretime(keys[kind]) + offset_ms if positions else 0
         latest = max((deadline_of[position] for position in positions), default=0)

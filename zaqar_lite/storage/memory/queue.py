@@ -6,6 +6,7 @@ is one number (`_pair`), which takes half of a tuple's memory and time:
 
     entries    position -> entry              ids      message id -> entry
     order      position                       expiry   (expires_at, position)
+    groups     group -> positions
     ready      (priority, position)           delayed  (delay_expires_at, position)
     claims     claim id -> claim, while it    parked   (lease_until, position)
                holds an entry
@@ -23,6 +24,7 @@ from operator import attrgetter
 
 from sortedcontainers import SortedList
 
+from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.models import Take
 from zaqar_lite.storage.memory.deadlines import Deadlines
 from zaqar_lite.storage.memory.entries import Claim, Entry, Known
@@ -53,6 +55,7 @@ class Queue:
         "entries",
         "examined",
         "expiry",
+        "groups",
         "ids",
         "lapses",
         "message_keys",
@@ -76,6 +79,7 @@ class Queue:
         entries = getattr(self, "entries", {})
         self.entries: dict[int, Entry] = {}
         self.ids: dict[str, Entry] = {}
+        self.groups: dict[str, SortedList[int]] = {}
         self.order: Run[int] = Run()
         self.expiry = Deadlines()
         self.ready: Run[int] = Run()
@@ -97,6 +101,8 @@ class Queue:
             entry.shared.holders += 1
         self.entries[position] = entry
         self.ids[entry.id] = entry
+        if entry.headers is not None:
+            self._join_group(entry)
         self.order.add(position)
         self.expiry.add(entry.expires_at, position)
         if delay_expires_at:
@@ -120,6 +126,8 @@ class Queue:
         for entry in entries:
             if entry.shared is not None:
                 entry.shared.holders += 1
+            if entry.headers is not None:
+                self._join_group(entry)
             if entry.delay_expires_at:
                 entry.is_delayed = True
                 self.delayed.add(_pair(entry.delay_expires_at, entry.position))
@@ -128,6 +136,11 @@ class Queue:
         )
         for instant, group in groupby(entries, _expiry_of):
             self.expiry.add_all(instant, list(map(_position_of, group)))
+
+    def _join_group(self, entry: Entry) -> None:
+        group = group_of(entry.headers)
+        if group is not None:
+            self.groups.setdefault(group, SortedList()).add(entry.position)
 
     def remove(self, entry: Entry) -> None:
         """Take an entry out of the queue, whatever its state."""
@@ -156,6 +169,11 @@ class Queue:
             entry.shared.holders -= 1
         del self.entries[position]
         del self.ids[entry.id]
+        group = None if entry.headers is None else group_of(entry.headers)
+        if group is not None:
+            self.groups[group].remove(position)
+            if not self.groups[group]:
+                del self.groups[group]
         self.order.remove(position)
         self.expiry.remove(entry.expires_at, position)
 

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from itertools import islice
 
+from sortedcontainers import SortedList
+
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.ids import Marker
 from zaqar_lite.domain.models import Message, Page, QueueRef, Selection, Stats
@@ -80,7 +82,9 @@ class Reading(MessageStore):
             now = self._clock.now_ms()
             found: list[Message] = []
             examined = 0
-            positions = there.order.irange(after, last, inclusive=(False, True))
+            group = selection.group
+            order = there.order if group is None else there.groups.get(group, _NOTHING)
+            positions = order.irange(after, last, inclusive=(False, True))
             for position in islice(positions, MAX_EXAMINED):
                 examined += 1
                 entry = there.entries[position]
@@ -165,6 +169,9 @@ class Reading(MessageStore):
     def _announce(self, queue: QueueRef, count: int) -> None:
         if self._listener is not None and queue in self._watched:
             self._listener(queue, count)
+
+
+_NOTHING: SortedList[int] = SortedList()
 
 
 def _resolve(marker: Marker | None, there: Queue) -> int | None:

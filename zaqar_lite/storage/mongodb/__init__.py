@@ -32,6 +32,7 @@ key of a queue is `project/name` (a name has no slash). `<prefix>` is a setting,
     u    client id              d   delayed until: the spec's `d`; never read on a normal queue
     h    headers [[name, text]] o   origin of a dead letter
     a    attempts, each a list of its fields    x   mark of the call that settled it last
+    g    the group that `h` names
 
 Popped and gone messages (4 and 6) are in no queue any more.
 
@@ -41,6 +42,7 @@ Popped and gone messages (4 and 6) are in no queue any more.
     waking    (q, s, w, k) partial: w    due delays and lapsed claims of a queue; what is delayed
     due       (s, w) partial: w          the same over all queues, for the sweep
     claim     (q, cid) partial: cid      what a claim holds, which is all there is of a claim
+    group     (q, g, k) partial: g       list a group
     expiry    (e) TTL 0                  the broom
 
 `<prefix>keys`, idempotency keys; `_id` is kind, key and queue

@@ -1,11 +1,13 @@
 """Messages as documents: their fields, and how a reader sees one."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from bson import Int64
 from bson.datetime_ms import DatetimeMS
 
 from zaqar_lite.domain.attempts import MAX_CLAIMS, Attempt, Ended
+from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.models import Message, Origin
 from zaqar_lite.domain.posts import NewMessage
 from zaqar_lite.storage.mongodb.indexes import Document
@@ -35,8 +37,7 @@ def new_document(
         document["s"] = DELAYED
         document["d"] = document["w"] = DatetimeMS(state.now + message.delay_ms)
     if message.headers is not None:
-        # Pairs: a header's name may hold a dot or begin with a dollar sign.
-        document["h"] = [[name, text] for name, text in message.headers.items()]
+        _put_headers(document, message.headers)
     return document
 
 
@@ -59,7 +60,7 @@ def adopted_document(message: Message, state: QueueState, position: int) -> Docu
         if message.delay_expires_at > state.now:
             document["s"], document["w"] = DELAYED, document["d"]
     if message.headers is not None:
-        document["h"] = [[name, text] for name, text in message.headers.items()]
+        _put_headers(document, message.headers)
     if message.failure_count:
         document["f"] = message.failure_count
     if message.attempts:
@@ -75,6 +76,14 @@ def adopted_document(message: Message, state: QueueState, position: int) -> Docu
             "rd": origin.redriven,
         }
     return document
+
+
+def _put_headers(document: Document, headers: Mapping[str, str]) -> None:
+    """Put headers into a document, and the group that they name into a field for its index."""
+    # Pairs: a header's name may hold a dot or begin with a dollar sign.
+    document["h"] = [[name, text] for name, text in headers.items()]
+    if (group := group_of(headers)) is not None:
+        document["g"] = group
 
 
 def to_message(document: Document, now: int) -> Message:

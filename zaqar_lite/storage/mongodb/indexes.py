@@ -38,6 +38,7 @@ MESSAGES: Sequence[IndexModel] = (
     _index("waking", "q", "s", "w", "k", **_only(w=_EXISTS)),
     _index("due", "s", "w", **_only(w=_EXISTS)),
     _index("claim", "q", "cid", **_only(cid=_EXISTS)),
+    _index("group", "q", "g", "k", **_only(g=_EXISTS)),
     _index("expiry", "e", expireAfterSeconds=0),
 )
 KEYS: Sequence[IndexModel] = (

@@ -55,7 +55,9 @@ class Listing:
                 residual["u"] = {"$ne": own_id}
             low = max(state.birth, after)
             high = state.counter if last is None else min(state.counter, last)
-            query = PageQuery(state, selection.limit, states, residual, selection.details)
+            query = PageQuery(
+                state, selection.limit, states, residual, selection.details, selection.group
+            )
             return await self._search(query, low, high, bound, session)
 
     async def _read(
@@ -289,16 +291,22 @@ class PageQuery(NamedTuple):
     states: Collection[int]
     residual: Document
     details: bool
+    group: str | None
 
     def pipelines(self, positions: Document) -> Sequence[Any]:
         """The hint of the first pipeline, and the pipelines whose union is the page.
 
         With all states it is one range of the index of positions. Else it is a range for each
         state that is wanted, after what is due or has lapsed of the others: that is ready too.
-        First what wakes and then what is ready: a message changes in that direction.
+        First what wakes and then what is ready: a message changes in that direction. A group is
+        one range of its index.
         """
         key, end = self.state.key, [{"$match": self.residual}, {"$limit": self.limit}]
         by_position = {"$sort": {"k": 1}}
+        if self.group is not None:
+            awake = [{"s": {"$in": sorted(self.states)}}, {"w": {"$lte": self.state.date}}]
+            members = {"q": key, "g": self.group, "k": positions}
+            return "group", [{"$match": members}, by_position, {"$match": {"$or": awake}}, *end]
         asleep = sorted(set(LIVE_STATES) - set(self.states))
         if not asleep:
             return "position", [{"$match": {"q": key, "k": positions}}, by_position, *end]

@@ -31,6 +31,7 @@ _DECODERS: dict[RecordType, Callable[[bytes], Any]] = {
     RecordType.RECORD: bookkeeping.decode_record,
     RecordType.UNROUTED: bytes,
     RecordType.ADOPTED: bytes.hex,
+    RecordType.GROUP: bytes,
 }
 _LOG_ENTRY = 0x10
 _LOG_DECODERS: dict[int, Callable[[bytes], Any]] = {
@@ -71,11 +72,14 @@ async def check(db: Database) -> Findings:
     garbage, unrouted = await garbage_ids(db), await unrouted_ids(db)
     held: dict[int, QueueRef] = {}
     known: set[bytes] = set()
+    members: set[bytes] = set()
     async for queue, entry in walk(db):
         held[entry.id] = queue.ref
         if entry.past is not None:
             history = entry.past.history
             known.update(keys.attempt_key(history, kept.number) for kept in entry.past.kept)
+            if entry.past.group is not None:
+                members.add(keys.group_key(queue.raw, entry.past.group, entry.position))
     for kind, ids in (("payload", there.payloads), ("metadata", there.metadata)):
         found.problems += [
             f"message {message_id} of {held[message_id]} has no {kind}"
@@ -83,20 +87,21 @@ async def check(db: Database) -> Findings:
         ]
         lost = ids - held.keys() - garbage - unrouted
         found.problems += [f"{kind} of message {number}: no queue holds it" for number in lost]
-    attempts = there.attempts
-    found.problems += [f"{keys.describe(key)} is missing" for key in sorted(known - attempts)]
-    lost_keys = sorted(attempts - known)
-    found.problems += [f"{keys.describe(key)}: no message has it" for key in lost_keys]
+    for wanted, stored in ((known, there.attempts), (members, there.groups)):
+        found.problems += [f"{keys.describe(key)} is missing" for key in sorted(wanted - stored)]
+        lost_keys = sorted(stored - wanted)
+        found.problems += [f"{keys.describe(key)}: no message has it" for key in lost_keys]
     return found
 
 
 @dataclass
 class _There:
-    """The messages that have a payload and metadata, and the keys of attempts."""
+    """The messages that have a payload and metadata, and the keys of attempts and of groups."""
 
     payloads: set[int] = field(default_factory=set)
     metadata: set[int] = field(default_factory=set)
     attempts: set[bytes] = field(default_factory=set)
+    groups: set[bytes] = field(default_factory=set)
 
 
 def _check_record(
@@ -119,6 +124,8 @@ def _check_record(
                 there.payloads.add(keys.read_message_id(key))
             elif kind is RecordType.ATTEMPT:
                 there.attempts.add(key)
+            elif kind is RecordType.GROUP:
+                there.groups.add(key)
         if isinstance(value, Damage):
             return str(value)
         decode(value)

@@ -43,6 +43,7 @@ def encode_changes(db: State, queue: Queue) -> None:
         else:
             db.delete(key)
     queue.changed_pages.clear()
+    _encode_groups(db, queue)
     _encode_claims(db, queue)
     prefix = keys.queue_key(RecordType.IDEMPOTENCY, queue.raw)
     for name, value in queue.keys.changed.items():
@@ -65,6 +66,12 @@ def _write(db: State, key: bytes, value: bytes | None) -> None:
         db.delete(key)
     else:
         db.put(key, value)
+
+
+def _encode_groups(db: State, queue: Queue) -> None:
+    for (group, position), is_there in queue.changed_groups.items():
+        _write(db, keys.group_key(queue.raw, group, position), b"" if is_there else None)
+    queue.changed_groups.clear()
 
 
 def _encode_claims(db: State, queue: Queue) -> None:
@@ -204,6 +211,7 @@ def _extra(entry: Entry) -> bytes | None:
     if past is not None:
         extra.last_claim, extra.parked = past.last_claim, past.parked_until != 0
         extra.renamed, extra.shared, extra.origin = past.renamed, past.shared, past.origin
+        extra.group = past.group
     if extra.parked or (claim is not None and claim.ttl_ms):
         extra.visible_at, extra.deadline = entry.visible_at, entry.expires_at
     if not entry.is_plain and entry.ttl_ms:
@@ -296,8 +304,8 @@ def _restored(
         message_id, position, page, priority, 0, 0, extra.ttl_ms or 0, UNKNOWN, None, None
     )
     entry.attempts = attempts
-    if extra.last_claim or extra.shared or extra.renamed or extra.origin is not None:
+    if extra.last_claim or extra.shared or extra.renamed or extra.origin or extra.group:
         past = entry.remember()
         past.last_claim, past.shared = extra.last_claim, extra.shared
-        past.renamed, past.origin = extra.renamed, extra.origin
+        past.renamed, past.origin, past.group = extra.renamed, extra.origin, extra.group
     return entry

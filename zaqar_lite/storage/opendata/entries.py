@@ -82,10 +82,11 @@ class Past:
     shared        more than one queue was given the message
     renamed       its id here is its position, because this queue held its own id already
     damaged       its payload or metadata can't be read: it is never handed out
+    group         the group that its headers name, which are not always in memory
     """
 
     __slots__ = (
-        "consumers", "damaged", "failures", "history", "kept", "last_claim", "last_ended",
+        "consumers", "damaged", "failures", "group", "history", "kept", "last_claim", "last_ended",
         "origin", "parked_until", "renamed", "shared",
     )  # fmt: skip
 
@@ -101,6 +102,7 @@ class Past:
         self.shared = False
         self.renamed = False
         self.damaged = False
+        self.group: str | None = None
 
     @property
     def attempts(self) -> Attempts:

@@ -40,6 +40,7 @@ from zaqar_lite.storage.opendata.claiming import live_claim, refusal
 from zaqar_lite.storage.opendata.database import DatabaseUser
 from zaqar_lite.storage.opendata.due import STEP, expose, ripens_at
 from zaqar_lite.storage.opendata.entries import NEVER
+from zaqar_lite.storage.opendata.grouping import list_group
 from zaqar_lite.storage.opendata.paging import cold_of_claim, cold_tail, load, prepared, purge_some
 from zaqar_lite.storage.opendata.reading import cold_named, named, read
 from zaqar_lite.storage.opendata.shares import cost_of
@@ -117,6 +118,8 @@ class OpenDataMessageStore(DatabaseUser, MessageStore):
         return there is not None and there.keys.last_due() > self._db.clock.now_ms()
 
     async def list_messages(self, queue: QueueRef, selection: Selection) -> Page:
+        if selection.group is not None:
+            return await list_group(self._db, queue, selection, selection.group)
         return await reading.list_messages(self._db, queue, selection)
 
     async def get_messages(

@@ -187,7 +187,7 @@ async def purge_some(db: State, queue: Queue, until: int) -> None:
 
 def cold_for_names(queue: Queue, names: Iterable[int]) -> list[Page]:
     """The cold pages in which entries of these names may be."""
-    return _cold(queue, (queue.names.get(name, name) for name in names))
+    return cold_for_positions(queue, (queue.names.get(name, name) for name in names))
 
 
 def cold_of_claim(claim_id: str) -> Needed:
@@ -195,12 +195,13 @@ def cold_of_claim(claim_id: str) -> Needed:
 
     def needed(queue: Queue) -> list[Page]:
         claim = queue.claims.get(claim_id)
-        return [] if claim is None else _cold(queue, claim.held)
+        return [] if claim is None else cold_for_positions(queue, claim.held)
 
     return needed
 
 
-def _cold(queue: Queue, positions: Iterable[int]) -> list[Page]:
+def cold_for_positions(queue: Queue, positions: Iterable[int]) -> list[Page]:
+    """The cold pages in which entries at these positions may be."""
     return _only_cold(map(queue.page_of, positions))
 
 

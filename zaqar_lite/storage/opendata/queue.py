@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from heapq import heappush
 from itertools import islice
 
+from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.models import QueueRecord, QueueRef
 from zaqar_lite.storage.opendata.entries import (
     NEVER,
@@ -39,8 +40,8 @@ class Queue:
     """The messages, claims, keys and history of one queue, and the moves between states."""
 
     __slots__ = (
-        "arrivals", "begun", "changed_claims", "changed_pages", "claims", "cold_pages",
-        "damaged_pages", "delayed_count", "done", "due", "ended", "epoch", "examined",
+        "arrivals", "begun", "changed_claims", "changed_groups", "changed_pages", "claims",
+        "cold_pages", "damaged_pages", "delayed_count", "done", "due", "ended", "epoch", "examined",
         "expired_pages", "expiries", "failed", "firsts", "half_due", "is_noted", "keys",
         "lapse_count", "lapses", "last_page", "names", "numbered", "pages", "parked_count", "raw",
         "ready", "ready_count", "record", "ref", "removed", "total", "visit_at", "waiting",
@@ -74,6 +75,7 @@ class Queue:
         self.is_noted = False  # whether it comes at once
         self.changed_pages: set[int | None] = set()  # by number
         self.changed_claims: dict[str, Claim | None] = {}
+        self.changed_groups: dict[tuple[str, int], bool] = {}  # who is in one: by position
         self.begun: set[int] = set()  # positions of those held by whom the sweep is to write down
         self.ended: list[Entry] = []  # whose attempts record is to be written with the batch
         self.removed: list[Entry] = []
@@ -205,7 +207,19 @@ class Queue:
         self.changed_pages.add(page.number)
         if entry.position != entry.id:
             self.names[entry.name] = entry.position
+        if entry.headers is not None or entry.past is not None:
+            self.join_group(entry)
         self.index(entry)
+
+    def join_group(self, entry: Entry) -> None:
+        """Let an entry be found by the group that its headers name, if they do."""
+        group = None if entry.past is None else entry.past.group
+        if group is None:
+            group = group_of(entry.headers)
+            if group is None:
+                return
+            entry.remember().group = group
+        self.changed_groups[group, entry.position] = True
 
     def change(self, page: Page) -> None:
         """Note that an entry of a page changed or left."""
@@ -274,6 +288,8 @@ class Queue:
         self.names.pop(entry.name, None)
         self.change(page)
         self.removed.append(entry)
+        if entry.past is not None and entry.past.group is not None:
+            self.changed_groups[entry.past.group, entry.position] = False
         if not page.entries and page is not self.pages[-1]:
             self.drop_page(page)
 

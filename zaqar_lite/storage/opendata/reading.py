@@ -177,13 +177,13 @@ async def list_messages(db: State, queue: QueueRef, selection: Selection) -> Pag
     """List messages in steps of at most MAX_EXAMINED entries; see the seam."""
     limit, version = selection.limit, selection.version
     exclude_client_id = selection.exclude_client_id
-    include_claimed, include_delayed = selection.include_claimed, selection.include_delayed
     there = db.queue(queue, version)
     if there is None:
         return Page((), None)
     after, last = resolve(db, selection.marker, there), resolve(db, selection.until, there)
     page = Page((), None)
-    takes_all = include_claimed and include_delayed and exclude_client_id is None
+    takes_all = selection.include_claimed and selection.include_delayed
+    takes_all = takes_all and exclude_client_id is None
     step = min(limit, MAX_EXAMINED) if takes_all else MAX_EXAMINED
     while True:
         start = -1 if after is None else after
@@ -202,12 +202,8 @@ async def list_messages(db: State, queue: QueueRef, selection: Selection) -> Pag
                 break
             examined += 1
             reached = entry.position
-            if (
-                entry.expires_at > now
-                and (include_claimed or not (entry.holder(now) or entry.is_parked(now)))
-                and (include_delayed or not entry.delayed or entry.visible_at <= now)
-                and (exclude_client_id is None or entry.client_id != exclude_client_id)
-                and not damaged
+            if is_wanted(selection, entry, now) and (
+                exclude_client_id is None or entry.client_id != exclude_client_id
             ):
                 found.append(entry)
                 if len(found) == limit:
@@ -228,6 +224,16 @@ async def list_messages(db: State, queue: QueueRef, selection: Selection) -> Pag
         if examined < step and len(found) < limit:
             return page
         await asyncio.sleep(0)
+
+
+def is_wanted(selection: Selection, entry: Entry, now: int) -> bool:
+    """Whether a listing shows an entry, whoever posted it."""
+    return (
+        entry.expires_at > now
+        and (selection.include_claimed or not (entry.holder(now) or entry.is_parked(now)))
+        and (selection.include_delayed or not entry.delayed or entry.visible_at <= now)
+        and not is_damaged(entry)
+    )
 
 
 def _between(there: Queue, start: int, last: int | None, step: int) -> Iterator[Entry]:

@@ -386,4 +386,5 @@ def _enter(queue: Queue, entries: list[Entry]) -> None:
     for page in pages:
         queue.insert(page)
         for entry in page.entries.values():
+            queue.join_group(entry)
             queue.index(entry)

@@ -20,6 +20,7 @@ track and a claim. A queue has these keys, `zl:<kind>:{<project>/<name>}`:
     leases    zset    claim id by a moment before which no lease of its messages ends
     attempts  hash    position -> its hand-outs that have ended; only of messages that have some
     ids       hash    id -> position of dead letters, whose ids do not tell their position here
+    groups    zset    group and position, of the messages that are in one
     keys      hash    idempotency key -> deadline, digest, ids
     forgets   zset    idempotency key by deadline
     outbox    list    dead letters on their way to other queues

@@ -3,8 +3,8 @@
 A record is written once, when a message enters a queue, and again only by an edit:
 
     0   created 6   expires 6   ttl 5   d 6 (0: none)   randomness of the id 8
-    31  flags 1 (1: a priority, 2: headers)   offset of the body 2
-    34  client   headers (JSON)   priority 4 (signed)   body
+    31  flags 1 (1: a priority, 2: headers, 4: a group)   offset of the body 2
+    34  client   group 1+n   headers (JSON, without the group)   priority 4 (signed)   body
 
 A track is what changes, and is there once a message was claimed or moved:
 
@@ -36,7 +36,6 @@ A client is one byte of kind and: 0 length 2 and UTF-8; 1 the 16 bytes of a dash
 2 those of 32 hex digits.
 """
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -48,6 +47,7 @@ from zaqar_lite.domain.attempts import MAX_CLAIMS, REJECTED, Attempt, Ended
 from zaqar_lite.domain.models import DEFAULT_PRIORITY, Message, Origin
 from zaqar_lite.domain.posts import Companion, IdempotencyKey, NewMessage, Remembered
 from zaqar_lite.domain.settlements import Act, Settlement
+from zaqar_lite.storage.redis.headers import HAS_PRIORITY, pack_headers, read_headers, sized
 from zaqar_lite.storage.redis.keys import tag_of
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -57,7 +57,6 @@ _RECORD = Struct(">HIHIBIHI8sBH")
 _TRACK = Struct(">HIBII16sHBHI6xI")
 _COMPANION = Struct(">IIH")
 _NO_ORIGIN = 32_768
-_HAS_PRIORITY, _HAS_HEADERS = 1, 2
 _HELD, _PARKED, _REMEMBERED, _WAITS = 8, 16, 32, 64
 _OUTCOMES = (Ended.RELEASED, Ended.RELEASED, Ended.FAILED, Ended.LAPSED, Ended.DEAD)
 _NO_DELAY = (1 << 48) - 1
@@ -92,11 +91,9 @@ def _client_length(data: bytes, at: int) -> int:
 
 def pack_new(message: NewMessage, client: bytes, randomness: bytes) -> bytes:
     """Write a new message as scripts take it: ttl, delay, and the record after its `d`."""
-    flags, extra = 0, b""
-    if message.headers:
-        flags, extra = _HAS_HEADERS, json.dumps(dict(message.headers)).encode()
+    flags, extra = pack_headers(message.headers) if message.headers else (0, b"")
     if message.priority != DEFAULT_PRIORITY:
-        flags |= _HAS_PRIORITY
+        flags |= HAS_PRIORITY
         extra += message.priority.to_bytes(4, "big", signed=True)
     return b"".join(
         (
@@ -176,10 +173,7 @@ def read_message(
         offset,
     ) = _RECORD.unpack_from(record)
     client_end = 34 + _client_length(record, 34)
-    headers = None
-    if flags & _HAS_HEADERS:
-        end = offset - 4 if flags & _HAS_PRIORITY else offset
-        headers = json.loads(record[client_end:end])
+    headers = read_headers(record[client_end:offset], flags) if flags > 1 else None
     message_id = position + randomness
     count = failures = 0
     claim_id = origin = parked_until = None
@@ -228,7 +222,7 @@ def read_message(
 def pack_letter(message: Message, now: int) -> bytes:
     """Write a message of another store as `accept.lua` takes it, behind its number."""
     client = pack_client(message.client_id or "")
-    headers = json.dumps(dict(message.headers)).encode() if message.headers else b""
+    flags, headers = pack_headers(message.headers) if message.headers else (0, b"")
     due = message.delay_expires_at or 0
     instants = message.expires_at.to_bytes(6, "big") + message.ttl_ms.to_bytes(5, "big")
     record = b"".join(
@@ -237,7 +231,7 @@ def pack_letter(message: Message, now: int) -> bytes:
             instants,
             due.to_bytes(6, "big"),
             os.urandom(8),
-            _FLAGS_AND_OFFSET.pack(_HAS_HEADERS if headers else 0, 34 + len(client) + len(headers)),
+            _FLAGS_AND_OFFSET.pack(flags, 34 + len(client) + len(headers)),
             client,
             headers,
             message.body,
@@ -274,7 +268,7 @@ def _pack_origin(message_id: str, origin: Origin | None) -> bytes:
             bytes((origin.redriven,)),
             min(origin.claim_count, 0xFFFFFF).to_bytes(3, "big"),
             claim,
-            _sized(origin.source, 1),
+            sized(origin.source, 1),
             pack_client(origin.last_client_id or ""),
             origin.reason.encode(),
         )
@@ -289,8 +283,8 @@ def _pack_attempt(attempt: Attempt) -> bytes:
             attempt.ended_at.to_bytes(6, "big"),
             attempt.delay_ms.to_bytes(6, "big"),
             bytes((_OUTCOMES.index(attempt.outcome, 1),)),
-            _NO_REASON if attempt.reason is None else _sized(attempt.reason, 1),
-            _NO_DETAIL if attempt.detail is None else _sized(attempt.detail, 2),
+            _NO_REASON if attempt.reason is None else sized(attempt.reason, 1),
+            _NO_DETAIL if attempt.detail is None else sized(attempt.detail, 2),
             pack_client(attempt.client_id or ""),
         )
     )
@@ -379,15 +373,10 @@ def _said(settlement: Settlement) -> bytes:
             letter,
             first.to_bytes(6, "big"),
             second.to_bytes(6, "big"),
-            _NO_REASON if reason is None else _sized(reason, 1),
-            _NO_DETAIL if detail is None else _sized(detail, 2),
+            _NO_REASON if reason is None else sized(reason, 1),
+            _NO_DETAIL if detail is None else sized(detail, 2),
         )
     )
-
-
-def _sized(text: str, width: int) -> bytes:
-    data = text.encode("utf-8", "surrogatepass")
-    return len(data).to_bytes(width, "big") + data
 
 
 def read_messages(reply: Sequence[Any], start: int, now: int) -> list[Message]:

@@ -42,6 +42,7 @@ from zaqar_lite.storage.redis.codec import (
     read_messages,
 )
 from zaqar_lite.storage.redis.connection import Connection
+from zaqar_lite.storage.redis.headers import pack_group
 from zaqar_lite.storage.redis.in_flight import ROOM
 from zaqar_lite.storage.redis.keys import keys_of
 from zaqar_lite.storage.redis.news import POLL_INTERVAL_MS, News
@@ -137,6 +138,7 @@ class RedisMessageStore(MessageStore):
                 client,
                 "c" * include_claimed + "d" * include_delayed,
                 "1" if selection.details else "",
+                pack_group(selection.group),
                 repeatable=True,
                 cost=cost,
             )

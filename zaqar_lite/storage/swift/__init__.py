@@ -13,6 +13,7 @@ Every queue has one container, PREFIX.queue.HASH.NAME (the hash is of the projec
                         c, s, x, w  the last claim: id, claimed at, lease ends at (ms), Client-ID
                         o       how that hand-out ended; x is then the end of parking
                         f       failure count
+                        g       digest of the group
                         to, at, mt, y   leaves for the dead-letter queue of that container, to that
                                 position, with that ttl, for that reason
                         from, at     arrives from that container and that position

@@ -99,6 +99,11 @@ def client_digest(client_id: str) -> str:
     return sha256(client_id.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
+def group_digest(group: str) -> str:
+    """What a listing shows of a message's group."""
+    return _digest(group)
+
+
 def parameters(content_type: str) -> dict[str, str]:
     """The parameters of a content type; whitespace is Swift's to change."""
     found = {}
@@ -122,7 +127,8 @@ class State:
     then parked until `claim_expires_at`. `leaving` is set while the message moves to the
     dead-letter queue of that container, at `move_position` there, for the reason `move_reason`, or
     as `move_back` says (`dead_letters.py`) where somebody asked for it; `arriving` on its copy
-    there until the original at `move_position` of that container is gone.
+    there until the original at `move_position` of that container is gone. `group` is the digest of
+    the message's group.
     """
 
     expires_at: int
@@ -142,6 +148,7 @@ class State:
     move_ttl_ms: int = 0
     move_reason: str = ""
     move_back: str = ""
+    group: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -169,6 +176,7 @@ class State:
             move_ttl_ms=number("mt"),
             move_reason=unquote(found.get("y", "")),
             move_back=found.get("b", ""),
+            group=found.get("g", ""),
         )
 
     def content_type(self) -> str:
@@ -190,6 +198,7 @@ class State:
             mt=self.move_ttl_ms,
             y=quote(self.move_reason, safe=""),
             b=self.move_back,
+            g=self.group,
             at=f"{self.move_position:x}" if self.move_position else "",
         )
         return f"{text};from={self.arriving}" if self.arriving else text

@@ -6,6 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from zaqar_lite.domain.errors import KeyReused, LimitReached, ZaqarLiteError
+from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.ids import new_message_ids
 from zaqar_lite.domain.models import Message, QueueRef
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted, Recalled, Remembered
@@ -301,10 +302,16 @@ def _new(message: NewMessage, message_id: str, client_id: str, now: int) -> Fetc
         ttl_ms=message.ttl_ms,
         poster=layout.client_digest(client_id),
         delay_expires_at=now + message.delay_ms if message.delay_ms else 0,
+        group=_group_of(message.headers),
     )
     return Fetched(
         Listed(layout.name_at_home(message_id), state), Content.of(message, client_id, now)
     )
+
+
+def _group_of(headers: Mapping[str, str] | None) -> str:
+    group = group_of(headers)
+    return "" if group is None else layout.group_digest(group)
 
 
 def _adopted(message: Message, position: int) -> Fetched:
@@ -317,6 +324,7 @@ def _adopted(message: Message, position: int) -> Fetched:
         delay_expires_at=message.delay_expires_at or 0,
         claim_count=message.claim_count,
         failure_count=message.failure_count,
+        group=_group_of(headers),
     )
     content = Content(
         message.created_at,

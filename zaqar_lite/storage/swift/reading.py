@@ -287,6 +287,8 @@ def _wanted(selection: Selection, state: State, now: int) -> bool:
     """Whether a listing shows a message in this state."""
     if not state.is_live(now):
         return False
+    if selection.group is not None and state.group != layout.group_digest(selection.group):
+        return False
     if state.is_away(now):
         return selection.include_claimed
     return selection.include_delayed or not state.is_delayed(now)

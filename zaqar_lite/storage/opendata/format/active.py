@@ -76,6 +76,7 @@ class Extra:
     shared                more than one queue was given the message
     parked                given back with a delay: in flight until then, and nobody holds it
     origin                of a dead letter
+    group                 the group that its headers name
     """
 
     visible_at: int | None = None
@@ -87,13 +88,14 @@ class Extra:
     shared: bool = False
     parked: bool = False
     origin: Origin | None = None
+    group: str | None = None
 
 
 _EXTRA = struct.Struct("<QH")
 _HELD, _TTL, _POSITION, _RENAMED, _LAST_CLAIM, _SHARED, _ORIGIN, _ORIGIN_CLAIM, _ORIGIN_CLIENT = (
     1, 2, 4, 8, 16, 32, 64, 128, 256,
 )  # fmt: skip
-_ORIGIN_REASON, _PARKED, _REDRIVEN = 512, 1024, 2048
+_ORIGIN_REASON, _PARKED, _REDRIVEN, _GROUP = 512, 1024, 2048, 4096
 _SELDOM = _RENAMED | _SHARED | _PARKED
 _ORIGIN_FIELDS = struct.Struct("<qI")
 _ORIGIN_HEAD = struct.Struct("<qIH")
@@ -132,6 +134,9 @@ def encode_extra(message_id: int, extra: Extra) -> bytes:
         if redriven:
             flags |= _REDRIVEN
             parts.append(bytes((redriven,)))
+    if extra.group is not None:
+        flags |= _GROUP
+        parts.append(utf8(extra.group))
     flags |= _RENAMED * extra.renamed | _SHARED * extra.shared | _PARKED * extra.parked
     return _EXTRA.pack(message_id, flags) + b"".join(parts)
 
@@ -159,6 +164,8 @@ def _read_extras(data: bytes, offset: int) -> tuple[list[tuple[int, Extra]], int
                 offset += 16
             if flags & _ORIGIN:
                 extra.origin, offset = _read_origin(data, offset, flags)
+            if flags & _GROUP:
+                extra.group, offset = _text(data, offset + 2, read_count(data, offset))
             if flags & _SELDOM:
                 extra.renamed = bool(flags & _RENAMED)
                 extra.shared = bool(flags & _SHARED)
@@ -269,6 +276,8 @@ def skim_active(data: bytes) -> tuple[Sequence[int], Mapping[int, int]] | None:
                     offset += 16
                 if flags & _ORIGIN:
                     offset = _after_origin(data, offset, flags)
+                if flags & _GROUP:
+                    offset += 2 + read_count(data, offset)
         except (struct.error, IndexError) as exc:
             raise CodecError(f"cut short at byte {offset}: {exc}") from exc
     finish(data, offset, "active page")

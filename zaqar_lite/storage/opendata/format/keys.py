@@ -17,6 +17,7 @@
     01 0f TB(kind) TB(project) TB(name)    a record that is neither a queue nor a message
     01 10 deadline id            message of the log that no queue received, until its retention ends
     01 11 id                     id of a message that another store had given it
+    01 12 TB(queue) TB(group) position    message of a group (position: u64)
     03 01 segment 10 TB(log) var_u64(sequence - start of the segment)     entry of the log
     03 01 segment 40 log         listing of the log's keys
     03 01 00000000 20            block of the log's sequences
@@ -68,6 +69,7 @@ class RecordType(Enum):
     RECORD = 0x0F
     UNROUTED = 0x10
     ADOPTED = 0x11
+    GROUP = 0x12
 
 
 def prefix(kind: RecordType) -> bytes:
@@ -168,6 +170,26 @@ def claim_key(queue: bytes, claim: bytes) -> bytes:
     return queue_key(RecordType.CLAIM, queue) + claim
 
 
+def group_key(queue: bytes, group: str, position: int | None = None) -> bytes:
+    """Key of a message of a group in a queue; without a position what such keys begin with."""
+    key = queue_key(RecordType.GROUP, queue) + terminated(group.encode())
+    return key if position is None else key + _U64.pack(position)
+
+
+def read_group_key(rest: bytes) -> tuple[str, int]:
+    """Read the group and the position behind a queue.
+
+    Raises CodecError: something is missing or left over, or no UTF-8.
+    """
+    group, end = read_terminated(rest, 0)
+    if len(rest) != end + 8:
+        raise CodecError(f"position of {len(rest) - end} bytes")
+    try:
+        return group.decode(), int.from_bytes(rest[end:], "big")
+    except UnicodeDecodeError as exc:
+        raise CodecError(f"group that is no UTF-8: {group.hex()}") from exc
+
+
 def unrouted_key(deadline: int, message_id: int) -> bytes:
     """Key of a message that no queue received; such keys are in the order of their deadlines."""
     return prefix(RecordType.UNROUTED) + _U64.pack(deadline) + _U64.pack(message_id)
@@ -259,6 +281,7 @@ _OF_QUEUE = frozenset(
         RecordType.CONFIG,
         RecordType.CLAIM,
         RecordType.IDEMPOTENCY,
+        RecordType.GROUP,
     }
 )
 

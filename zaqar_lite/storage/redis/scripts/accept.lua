@@ -7,7 +7,7 @@
 -- key expiry: zset, every position by its deadline (ms); expires by `keep`
 -- key ids: hash, id -> position of each dead letter, whose id holds another; expires by `keep`
 -- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
--- include: whole ready delays tracks
+-- include: whole ready delays tracks groups
 
 -- Track, attempts and record of a letter. One that an earlier version sent has no attempts.
 local function read_letter(letter)
@@ -45,6 +45,7 @@ end
 local first = take_positions(#fresh)
 local positions, priorities, late, ends = {}, {}, {}, {}
 local records, its, deadlines, named, histories = {}, {}, {}, {}, {}
+local grouped, members = {}, {}
 for i, letter in ipairs(fresh) do
   local position, track = struct.pack('>I8', first + i - 1), letter[1]
   if has_flag(track, WAITS) then
@@ -56,6 +57,9 @@ for i, letter in ipairs(fresh) do
   end
   local at = 2 * i
   records[at - 1], records[at] = position, letter[2]
+  if is_grouped(letter[2]) then
+    grouped[#grouped + 1], members[#members + 1] = position, letter[2]
+  end
   its[at - 1], its[at] = position, letter[1]
   deadlines[at - 1], deadlines[at] = score_of(letter[3]), position
   named[at - 1], named[at] = letter[1]:sub(51, 66), position
@@ -70,6 +74,7 @@ apply('ZADD', expiry, deadlines)
 apply('HSET', ids, named)
 apply('HSET', attempts, histories)
 keep(latest, {messages, tracks, expiry, ids, attempts})
+join_groups(grouped, members)
 if #positions > 0 then
   enter_ready(positions, priorities)
 end

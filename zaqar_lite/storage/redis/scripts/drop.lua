@@ -12,7 +12,7 @@
 local metadata = redis.call('HGET', queue, 'metadata')
 redis.call('UNLINK', messages, tracks, ready, ranked, aside, due, waiting, held, claims, leases, lapsed, parked,
   attempts,
-  expiry, ids, keys, forgets, queue)
+  expiry, ids, groups, keys, forgets, queue)
 redis.call('EXPIRE', inbox, 600)
 if redis.call('EXISTS', outbox) == 0 then
   redis.call('UNLINK', state)

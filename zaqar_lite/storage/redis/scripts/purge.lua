@@ -3,5 +3,5 @@
 -- include: whole expire
 redis.call('UNLINK', messages, tracks, ready, ranked, aside, due, waiting, held, claims, leases, lapsed, parked,
   attempts,
-  expiry, ids)
+  expiry, ids, groups)
 return {'ok'}

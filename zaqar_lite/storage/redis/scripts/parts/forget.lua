@@ -4,8 +4,9 @@
 -- key expiry: zset, every position by its deadline (ms); expires by `keep`
 -- key ids: hash, id -> position of each dead letter, whose id holds another; expires by `keep`
 -- key attempts: hash, position -> hand-outs that have ended; expires by `keep`
--- include: chunks tracks
+-- include: chunks tracks groups
 local function forget(positions, its)
+  leave_groups(positions)
   local moved, remembered = {}, {}
   for i = 1, #positions do
     local track = its[i]

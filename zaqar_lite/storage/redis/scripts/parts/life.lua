@@ -1,10 +1,12 @@
 -- How long keys live, when the sweep must come, and which position is next.
--- key state: hash; last (position), horizon, due, armed (ms), ranked, returns (flags), part (the next one of
+-- key state: hash; last (position), horizon, due, armed (ms), ranked, returns, grouped (flags), part (the next one of
 -- a post in parts), checking (who decides by its keys, and until when); expires by `keep`
 -- key messages: hash, position -> record; expires by `keep`
 -- key expiry: zset, every position by its deadline (ms); expires by `keep`
+-- key groups: zset, score 0, length of the group (1 byte), group, position; expires by `keep`
 -- include: now visit
-local life = redis.call('HMGET', state, 'last', 'horizon', 'due', 'ranked', 'returns', 'armed', 'part')
+local life = redis.call('HMGET', state, 'last', 'horizon', 'due', 'ranked', 'returns', 'armed', 'part',
+  'grouped')
 
 -- Let `keys`, which this call wrote, live until the horizon of the queue, which is never before
 -- any deadline in it. It moves in steps of an hour, so that it is rarely written, and takes the
@@ -19,7 +21,7 @@ local function keep(deadline, keys)
   end
   local at = math.ceil((horizon - offset) / 1000) + 60
   if moved then
-    for _, key in ipairs({state, messages, expiry}) do
+    for _, key in ipairs({state, messages, expiry, life[8] and groups or nil}) do
       redis.call('EXPIREAT', key, at)
     end
   end

@@ -2,7 +2,7 @@
 -- randomness on.
 -- key due: zset, positions by d (ms); expires by `keep`
 -- key waiting: zset, score 0, the same positions, for listing; expires by `keep`
--- include: ready
+-- include: ready groups
 
 -- Store them at positions from `first` on, as posted at the instant `at`, where so many messages are `there`.
 -- Answers their positions, and when the first of them is due or expires.
@@ -25,12 +25,16 @@ local function store(blobs, first, at, there)
   end
   local stored, records, expiring = {}, {}, {}
   local ready_now, priorities, delayed, delays = {}, {}, {}, {}
+  local grouped, members = {}, {}
   for k, blob in ipairs(blobs) do
     local times = blob:sub(1, 10)
     local kind = kinds[times] or kind_of(times)
     local position, record = struct.pack('>I8', first + k - 1), kind.head .. blob:sub(11)
     stored[k], expiring[k] = position, kind.expires
     records[2 * k - 1], records[2 * k] = position, record
+    if is_grouped(record) then
+      grouped[#grouped + 1], members[#members + 1] = position, record
+    end
     if not kind.d then
       ready_now[#ready_now + 1] = position
       priorities[#priorities + 1] = priority_of(record)
@@ -46,6 +50,7 @@ local function store(blobs, first, at, there)
   apply('HSET', messages, records)
   add_to(expiry, stored, expiring)
   keep(latest, there == 0 and {messages, expiry} or {})
+  join_groups(grouped, members)
   if #ready_now > 0 then
     enter_ready(ready_now, priorities)
   end
