@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from functools import lru_cache
 
 from zaqar_lite.domain.attempts import MOVED
 from zaqar_lite.domain.histories import HistoryEntry, HistoryPage, HistoryState
@@ -18,6 +19,7 @@ from zaqar_lite.storage.opendata.state import State
 
 logger = logging.getLogger(__name__)
 _MOST_DIGITS = 20  # of a 64-bit number; Python refuses to read thousands
+_put_back = lru_cache(256)(Origin.put_back)  # what died at once has one origin, and keeps it so
 _RETENTIONS = {RecordType.DONE: DONE_RETENTION, RecordType.FAILED: FAILED_RETENTION}
 
 
@@ -50,7 +52,7 @@ def put_back(db: State, queue: Queue, entry: Entry, how: Move, now: int) -> None
     """
     queue.uncount(entry)
     lived = entry.remember()
-    lived.origin = (lived.origin or _origin(queue, entry, now, MOVED)).put_back()
+    lived.origin = _put_back(lived.origin or _origin(queue, entry, now, MOVED))
     if how.reset:
         entry.attempts = lived.failures = 0
     entry.ttl_ms, entry.expires_at = how.ttl_ms, now + how.ttl_ms
@@ -76,12 +78,12 @@ def _carry(db: State, queue: Queue, entry: Entry, ref: QueueRef) -> Queue:
     """Let an entry that is in no state's index leave the queue for another one, with its past."""
     queue.leave(entry)
     queue.removed.pop()  # the payload goes along
-    before = entry.remember()
+    before, name = entry.remember(), entry.name
     if entry.attempts or before.consumers:
-        db.delete(keys.attempts_key(entry.name, queue.raw))
+        db.delete(keys.attempts_key(name, queue.raw))
     target = db.queues.make(ref)
     # A message that was copied may be here already: then this one gets a name of its own.
-    name, entry.position = entry.name, db.ids.take(1, db.puts)
+    entry.position = db.ids.take(1, db.puts)
     before.renamed = before.renamed or target.find_named(name) is not None
     entry.page = target.tail(entry.position)
     target.add(entry)

@@ -316,6 +316,15 @@ def named(db: State, there: Queue, ids: Collection[str], now: int) -> list[Entry
     return found
 
 
+def first_named(db: State, there: Queue, text: str, now: int) -> Entry | None:
+    """The first live entry of an id that the queue has."""
+    for name in db.names.read(text):
+        entry = there.find_named(name)
+        if entry is not None and entry.expires_at > now:
+            return entry
+    return None
+
+
 def cold_named(db: State, ids: Collection[str]) -> Callable[[Queue], list[QueuePage]]:
     """Ask for the cold pages in which messages of these ids may be."""
 

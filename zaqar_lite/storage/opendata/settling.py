@@ -17,7 +17,7 @@ from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.records import Kept, encode_attempt
 from zaqar_lite.storage.opendata.paging import cold_of_claim, prepared
 from zaqar_lite.storage.opendata.queue import Queue
-from zaqar_lite.storage.opendata.reading import cold_named, named
+from zaqar_lite.storage.opendata.reading import cold_named, first_named
 from zaqar_lite.storage.opendata.state import State
 
 # Looking up a member of an Enum costs as much as calling a function.
@@ -101,10 +101,9 @@ def end_lapsed(step: Step, limit: int) -> tuple[int, int]:
 def _settle(step: Step, claim_id: str, settlement: Settlement) -> tuple[Outcome, int]:
     """Do what a settlement says; answer what became of it, and how many dead letters moved."""
     db, queue, now, retries = step
-    found = named(db, queue, (settlement.message_id,), now)
-    if not found:
+    entry = first_named(db, queue, settlement.message_id, now)
+    if entry is None:
         return _NOT_FOUND, 0
-    (entry, *_) = found
     holder = entry.holder(now)
     if holder is None or holder.id != claim_id:
         return _not_held(entry, holder, claim_id, settlement), 0
@@ -219,13 +218,13 @@ async def move(db: State, ref: QueueRef, ids: Sequence[str], how: Move) -> list[
         return [Outcome.NOT_FOUND] * len(ids)
     outcomes = []
     for message_id in ids:
-        found = named(db, there, (message_id,), now)
-        if not found:
+        entry = first_named(db, there, message_id, now)
+        if entry is None:
             outcomes.append(Outcome.NOT_FOUND)
-        elif found[0].claim is not None or (found[0].past and found[0].past.parked_until):
+        elif entry.claim is not None or (entry.past and entry.past.parked_until):
             outcomes.append(Outcome.HELD)
         else:
-            past.put_back(db, there, found[0], how, now)
+            past.put_back(db, there, entry, how, now)
             outcomes.append(Outcome.DONE)
     if Outcome.DONE in outcomes:
         db.changed(db.queues.make(how.target))

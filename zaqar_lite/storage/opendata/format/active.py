@@ -99,7 +99,6 @@ _ORIGIN_REASON, _PARKED, _REDRIVEN, _GROUP = 512, 1024, 2048, 4096
 _SELDOM = _RENAMED | _SHARED | _PARKED
 _ORIGIN_FIELDS = struct.Struct("<qI")
 _ORIGIN_HEAD = struct.Struct("<qIH")
-_utf8 = lru_cache(1024)(utf8)  # sources and reasons are few
 
 
 def encode_extra(message_id: int, extra: Extra) -> bytes:
@@ -119,21 +118,9 @@ def encode_extra(message_id: int, extra: Extra) -> bytes:
         flags |= _LAST_CLAIM
         parts.append(extra.last_claim)
     if extra.origin is not None:
-        source, moved_at, claims, claim, client, reason, redriven = extra.origin
-        flags |= _ORIGIN
-        parts += (_ORIGIN_FIELDS.pack(moved_at, claims), _utf8(source))
-        if claim is not None:
-            flags |= _ORIGIN_CLAIM
-            parts.append(bytes.fromhex(claim))
-        if client is not None:
-            flags |= _ORIGIN_CLIENT
-            parts.append(encode_consumer(client))
-        if reason != MAX_CLAIMS:
-            flags |= _ORIGIN_REASON
-            parts.append(_utf8(reason))
-        if redriven:
-            flags |= _REDRIVEN
-            parts.append(bytes((redriven,)))
+        of_origin, encoded = _encode_origin(extra.origin)
+        flags |= of_origin
+        parts.append(encoded)
     if extra.group is not None:
         flags |= _GROUP
         parts.append(utf8(extra.group))
@@ -141,10 +128,32 @@ def encode_extra(message_id: int, extra: Extra) -> bytes:
     return _EXTRA.pack(message_id, flags) + b"".join(parts)
 
 
+@lru_cache(256)  # what died in one step has one origin
+def _encode_origin(origin: Origin) -> tuple[int, bytes]:
+    """Encode an origin, and tell the flags that name its fields."""
+    source, moved_at, claims, claim, client, reason, redriven = origin
+    flags = _ORIGIN
+    parts = [_ORIGIN_FIELDS.pack(moved_at, claims), utf8(source)]
+    if claim is not None:
+        flags |= _ORIGIN_CLAIM
+        parts.append(bytes.fromhex(claim))
+    if client is not None:
+        flags |= _ORIGIN_CLIENT
+        parts.append(encode_consumer(client))
+    if reason != MAX_CLAIMS:
+        flags |= _ORIGIN_REASON
+        parts.append(utf8(reason))
+    if redriven:
+        flags |= _REDRIVEN
+        parts.append(bytes((redriven,)))
+    return flags, b"".join(parts)
+
+
 def _read_extras(data: bytes, offset: int) -> tuple[list[tuple[int, Extra]], int]:
     """Read the extras of a page. Raises CodecError: cut short, or no UTF-8."""
     found: list[tuple[int, Extra]] = []
     number, offset = read_count(data, offset), offset + 2
+    known_flags, known, origin = 0, b"", None  # of the origin before: the next is mostly the same
     try:
         for _ in range(number):
             message_id, flags = _EXTRA.unpack_from(data, offset)
@@ -163,7 +172,13 @@ def _read_extras(data: bytes, offset: int) -> tuple[list[tuple[int, Extra]], int
                 extra.last_claim = data[offset : offset + 16]
                 offset += 16
             if flags & _ORIGIN:
-                extra.origin, offset = _read_origin(data, offset, flags)
+                if flags == known_flags and data.startswith(known, offset):
+                    offset += len(known)
+                else:
+                    start = offset
+                    origin, offset = _read_origin(data, start, flags)
+                    known_flags, known = flags, data[start:offset]
+                extra.origin = origin
             if flags & _GROUP:
                 extra.group, offset = _text(data, offset + 2, read_count(data, offset))
             if flags & _SELDOM:
@@ -257,6 +272,7 @@ def skim_active(data: bytes) -> tuple[Sequence[int], Mapping[int, int]] | None:
     available, offset = _read_entries(data, 0)
     in_flight, offset = _read_entries(data, offset)
     moved: dict[int, int] = {}
+    known_flags, known = 0, b""  # as in `_read_extras`
     if in_flight:
         return None
     if offset < len(data):
@@ -275,7 +291,12 @@ def skim_active(data: bytes) -> tuple[Sequence[int], Mapping[int, int]] | None:
                 if flags & _LAST_CLAIM:
                     offset += 16
                 if flags & _ORIGIN:
-                    offset = _after_origin(data, offset, flags)
+                    if flags == known_flags and data.startswith(known, offset):
+                        offset += len(known)
+                    else:
+                        start = offset
+                        offset = _after_origin(data, start, flags)
+                        known_flags, known = flags, data[start:offset]
                 if flags & _GROUP:
                     offset += 2 + read_count(data, offset)
         except (struct.error, IndexError) as exc:

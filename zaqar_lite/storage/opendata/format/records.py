@@ -245,6 +245,7 @@ _REASON, _DETAIL, _CLIENT = 1, 2, 4
 _ENDINGS = (Ended.RELEASED, Ended.FAILED, Ended.LAPSED, Ended.DEAD)
 _CODES = {ending: code for code, ending in enumerate(_ENDINGS)}
 _NONE_ENDED, _IS_HELD = 0x7F, 0x80
+_ONE_UUID, _AFTER_ONE = b"\x01\x00\x01", 19
 
 
 class Kept(NamedTuple):
@@ -269,6 +270,10 @@ class Attempts(NamedTuple):
     kept: tuple[Kept, ...] = ()
 
 
+def _encode_kept(kept: Kept) -> bytes:
+    return pack(_KEPT, *kept)
+
+
 def encode_attempts(attempts: Attempts, holder: str | None = None) -> bytes:
     """Encode what a message remembers of its ended attempts, and who holds it now.
 
@@ -282,7 +287,7 @@ def encode_attempts(attempts: Attempts, holder: str | None = None) -> bytes:
     if holder is not None:
         consumers, code = [*consumers, holder], code | _IS_HELD
     fixed = pack(_SUMMARY, history, failures, code)
-    return array(consumers, encode_consumer) + fixed + array(kept, lambda one: pack(_KEPT, *one))
+    return array(consumers, encode_consumer) + fixed + array(kept, _encode_kept)
 
 
 def decode_attempts(data: bytes) -> Attempts:
@@ -290,7 +295,10 @@ def decode_attempts(data: bytes) -> Attempts:
 
     Raises CodecError: cut short, bytes left over, or an unknown ending.
     """
-    consumers, offset = read_array(data, 0, read_consumer)
+    if data.startswith(_ONE_UUID) and len(data) >= _AFTER_ONE:  # nearly all that died at once
+        consumers, offset = [_uuid_text(data[3:_AFTER_ONE])], _AFTER_ONE
+    else:
+        consumers, offset = read_array(data, 0, read_consumer)
     if offset == len(data):
         return Attempts(consumers)
     (history, failures, code), offset = unpack(_SUMMARY, data, offset)
