@@ -3,6 +3,7 @@
 Pages of three entries, at most four in memory: the memory store says what is right.
 """
 
+import asyncio
 import contextlib
 import json
 import random
@@ -125,6 +126,23 @@ async def test_the_tail_of_a_long_queue_stays_on_disk(
         handed_out += texts(messages)
         await store.delete(QUEUE, [m.id for m in messages], claim_ids=[claim_id or ""])
     assert handed_out == numbers
+
+
+async def test_a_claim_over_many_cold_pages_looks_at_each_entry_about_once(
+    store: OpenDataMessageStore,
+) -> None:
+    numbers = [str(number) for number in range(60)]
+    await post(store, numbers)
+    await store.sweep(100)
+    there = store._db.queues.get(QUEUE)
+    assert there is not None
+    examined = there.examined
+    assert texts((await claim(store, 20))[1]) == numbers[:20]
+    assert there.examined - examined <= 20  # loaded one by one, its seven pages made 83 of it
+    examined = there.examined
+    found = await asyncio.gather(*(claim(store, 10) for _ in range(4)))
+    assert sorted(int(text) for _, claimed in found for text in texts(claimed)) == [*range(20, 60)]
+    assert there.examined - examined <= 60
 
 
 @pytest.mark.parametrize("state", ["delayed", "claimed", "parked"])

@@ -24,13 +24,8 @@ from zaqar_lite.storage.opendata.due import (
     live,
     wake,
 )
-from zaqar_lite.storage.opendata.entries import (
-    Claim,
-    Entry,
-    Page,
-    is_damaged,
-)
-from zaqar_lite.storage.opendata.paging import load, prepared
+from zaqar_lite.storage.opendata.entries import NOTHING, Claim, Entry, Page, is_damaged
+from zaqar_lite.storage.opendata.paging import cold_after, load, prepared
 from zaqar_lite.storage.opendata.queue import Queue
 from zaqar_lite.storage.opendata.reading import bodies_in_memory, read_bodies
 from zaqar_lite.storage.opendata.ready import head, take_first
@@ -150,6 +145,10 @@ async def _take(db: State, queue: QueueRef, take: Take) -> _Taken | None:
             return _Taken(there, now, [], moved, more=True)
         if ended and first_lapse(there) <= now:
             continue  # the next ones may have to be loaded
+        if len(kept) < _MOST_PAGES and (ahead := _cold_ahead(there, limit)):
+            kept.update(ahead)
+            await load(db, there, ahead, kept)
+            continue
         entries, also_moved, stop = _pick(db, there, now, take, limit, budget)
         moved += also_moved
         if there.is_changed:
@@ -161,6 +160,17 @@ async def _take(db: State, queue: QueueRef, take: Take) -> _Taken | None:
             there.make_ready(entry)
         kept.add(stop)
         await load(db, there, [stop], kept)
+
+
+def _cold_ahead(there: Queue, limit: int) -> list[Page]:
+    """The cold pages that are likely to be taken from: they are loaded together, and before.
+
+    Each that is met while entries are taken costs putting these back, and many claims at once meet
+    the same ones.
+    """
+    first = head(there) if there.cold_pages else None
+    pages = [] if first is None else cold_after(there, first.first, limit)
+    return [page for page in pages if page.best != NOTHING]
 
 
 def _pick(  # noqa: PLR0917 - what one call works with
