@@ -45,10 +45,14 @@ _STESTR = "[DEFAULT]\ntest_path={tests}\ntop_dir={top}\ngroup_regex=([^\\.]*\\.)
 
 
 class Tempest:
-    """A tempest workspace and its identity stand-in; a context manager."""
+    """A tempest workspace and its identity stand-in; a context manager.
 
-    def __init__(self, server: str, home: Path) -> None:
+    A test that sleeps for a minute or more moves the server's clock by the file `clock` instead.
+    """
+
+    def __init__(self, server: str, home: Path, clock: Path) -> None:
         self._home = home
+        self._clock = clock
         port = free_port()
         self._identity = f"http://127.0.0.1:{port}"
         self._process = Process(
@@ -82,6 +86,8 @@ class Tempest:
                 **os.environ,
                 "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
                 "TEMPEST_CONFIG_DIR": str(self._home / "etc"),
+                "PYTHONPATH": str(Path(__file__).parent / "clock"),
+                "ZAQAR_TEST_CLOCK": str(self._clock),
                 "PYTHONWARNINGS": "ignore",
             },
             capture_output=True,
