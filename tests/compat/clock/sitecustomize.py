@@ -23,4 +23,4 @@ def _move(seconds: float) -> None:
     new.replace(offset)
 
 
-time.sleep = _move
+time.sleep = _move  # type: ignore[assignment] # nobody sleeps by an object with __index__

@@ -11,7 +11,7 @@ from tests.contract.test_model import (
     test_the_driver_answers_as_the_model_does as test_the_driver_answers_as_the_model_does,  # noqa: PLC0414
 )
 from tests.contract.test_versions import *  # noqa: F403
-from tests.drivers.swift.conftest import ALONE
+from tests.drivers.swift.together import ALONE
 
 __all__ = ["open_stores", "other", "project", "store_uri", "stores"]
 

@@ -7,7 +7,7 @@ from tests.contract.conftest import open_stores, other, project, store_uri
 from tests.contract.conftest import queue as queue  # noqa: PLC0414 - a fixture of this module
 from tests.contract.stores import DriverCase
 from tests.contract.test_readiness import ears, event, stores
-from tests.drivers.swift.conftest import ALONE
+from tests.drivers.swift.together import ALONE
 
 __all__ = ["ears", "event", "open_stores", "other", "project", "store_uri", "stores"]
 

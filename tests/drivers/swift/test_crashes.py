@@ -11,8 +11,9 @@ import pytest
 
 from tests.contract.stores import Stores
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, ids, new, texts
-from tests.drivers.swift.conftest import OpenSwift, a_queue
+from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
+from tests.drivers.swift.together import OpenSwift, together
 from zaqar_lite.domain.errors import NotFound, Unavailable
 from zaqar_lite.domain.models import Move, QueueRef
 from zaqar_lite.storage.swift.backend import Backend
@@ -51,8 +52,11 @@ def place(queue: QueueUnderTest) -> str:
     return rf"\.{queue.ref.name}"
 
 
-@pytest.mark.parametrize(("method", "where", "cut"), CRASHES)
-@pytest.mark.parametrize("healer", ["claim", "sweep"])
+@together(
+    pytest.param(*crash.values, healer, id=f"{crash.id}, {healer}")
+    for crash in CRASHES
+    for healer in ("claim", "sweep")
+)
 async def test_a_move_that_was_cut_short_is_finished(  # noqa: PLR0917 - fixtures
     open_swift: OpenSwift, proxy: FaultyProxy, method: str, where: str, cut: str, healer: str
 ) -> None:
@@ -156,7 +160,7 @@ KEYED = [
 ]
 
 
-@pytest.mark.parametrize(("method", "where", "cut", "skip"), KEYED)
+@together(KEYED)
 async def test_a_post_with_keys_that_was_cut_short_is_all_or_none(  # noqa: PLR0917 - fixtures
     open_swift: OpenSwift, proxy: FaultyProxy, method: str, where: str, cut: str, skip: int
 ) -> None:
@@ -178,16 +182,16 @@ async def test_a_post_with_keys_that_was_cut_short_is_all_or_none(  # noqa: PLR0
     assert all(answer.duplicate for answer in again)
 
 
-@pytest.mark.parametrize(
-    ("where", "cut", "skip"),
-    [
-        pytest.param("/i/", "before", 0, id="before-any-can-be-found"),
-        pytest.param("/m/0", "before", 1, id="when-one-of-two-is-there"),
-        pytest.param("/m/0", "after", 1, id="when-both-are-there"),
-        pytest.param("/k/a", "before", 0, id="before-the-number-is-known"),
-        pytest.param("/k/a", "after", 0, id="when-the-number-is-known"),
-    ],
-)
+ADOPTED = [
+    pytest.param("/i/", "before", 0, id="before-any-can-be-found"),
+    pytest.param("/m/0", "before", 1, id="when-one-of-two-is-there"),
+    pytest.param("/m/0", "after", 1, id="when-both-are-there"),
+    pytest.param("/k/a", "before", 0, id="before-the-number-is-known"),
+    pytest.param("/k/a", "after", 0, id="when-the-number-is-known"),
+]
+
+
+@together(ADOPTED)
 async def test_taking_in_that_was_cut_short_is_all_or_none(
     open_swift: OpenSwift, proxy: FaultyProxy, where: str, cut: str, skip: int
 ) -> None:

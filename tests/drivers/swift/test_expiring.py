@@ -6,7 +6,8 @@ import time
 import pytest
 
 from tests.contract.subject import MINUTE, QueueUnderTest
-from tests.drivers.swift.conftest import OpenSwift, a_queue
+from tests.drivers.swift.conftest import a_queue
+from tests.drivers.swift.together import OpenSwift
 from zaqar_lite.storage.swift import layout
 from zaqar_lite.storage.swift.messages import SwiftMessageStore
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.contract.subject import QueueUnderTest, give_back, ids, new, texts
-from tests.drivers.swift.conftest import OpenSwift, a_queue
+from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
+from tests.drivers.swift.together import OpenSwift, together
 from zaqar_lite.domain.errors import NotFound, Unavailable
 from zaqar_lite.storage.swift.objects import UNLOCKED
 
@@ -87,11 +88,15 @@ async def test_a_refused_key_is_told_without_it(open_swift: OpenSwift, proxy: Fa
     assert "wrong-key" not in str(error.value)
 
 
-@pytest.mark.parametrize("cut", ["before", "after"])
-@pytest.mark.parametrize("method", ["PUT", "GET", "POST", "DELETE"])
+@together(
+    pytest.param(method, cut, id=f"{method}, {cut}")
+    for method in ("PUT", "GET", "POST", "DELETE")
+    for cut in ("before", "after")
+)
 async def test_a_connection_that_ends_early_loses_and_doubles_nothing(
-    queue: QueueUnderTest, proxy: FaultyProxy, method: str, cut: str
+    open_swift: OpenSwift, proxy: FaultyProxy, method: str, cut: str
 ) -> None:
+    queue = a_queue(await open_swift(proxy.url, options="&timeout=3"))
     proxy.fault(method, MESSAGE, times=3, cut=cut)
     posted = await queue.post(*TEXTS)
     assert ids(await queue.listed()) == posted

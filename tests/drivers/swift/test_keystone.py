@@ -12,8 +12,9 @@ import pytest
 
 from tests.contract.stores import Stores
 from tests.contract.subject import texts
-from tests.drivers.swift.conftest import ALONE, a_queue
+from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
+from tests.drivers.swift.together import ALONE
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import StoreOptions

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.stores import Stores
-from tests.drivers.swift.conftest import OpenSwift
+from tests.drivers.swift.together import OpenSwift
 from zaqar_lite.domain.models import Record
 from zaqar_lite.storage.swift.kind_records import object_name
 

@@ -20,8 +20,9 @@ from tests.contract.subject import (
     ids,
     texts,
 )
-from tests.drivers.swift.conftest import OpenSwift, a_queue
+from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.faulty_proxy import Fault, FaultyProxy
+from tests.drivers.swift.together import OpenSwift, together
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef, Retries
 from zaqar_lite.domain.settlements import Outcome
@@ -113,8 +114,7 @@ async def posted_and_claimed(queue: QueueUnderTest) -> str:
     return await queue.claim_id()
 
 
-@pytest.mark.parametrize(
-    ("step", "method", "skip"),
+@together(
     [
         pytest.param(post, "PUT", 0, id="a-post"),
         pytest.param(claim, "POST", 0, id="a-claim"),
@@ -127,7 +127,7 @@ async def posted_and_claimed(queue: QueueUnderTest) -> str:
         pytest.param(fail_one, "POST", 1, id="a-failure"),
         pytest.param(extend_one, "POST", 1, id="a-lease-of-one-message"),
         pytest.param(meet_a_lapse, "POST", 1, id="a-lapse"),
-    ],
+    ]
 )
 async def test_what_hung_changes_nothing_that_another_holds(
     open_swift: OpenSwift, proxy: FaultyProxy, step: Step, method: str, skip: int
@@ -176,14 +176,13 @@ async def test_a_deletion_that_hung_and_failed_takes_nothing_from_the_next_holde
     assert texts((await queue.get_claim(holder)).messages) == ["a"]
 
 
-@pytest.mark.parametrize(
-    ("method", "place"),
+@together(
     [
         pytest.param("POST", "source/m/", id="the-mark-of-the-original"),
         pytest.param("PUT", "target/m/", id="the-copy"),
         pytest.param("DELETE", "source/m/", id="the-deletion-of-the-original"),
         pytest.param("POST", "target/m/", id="the-copy-that-is-shown"),
-    ],
+    ]
 )
 async def test_a_move_that_hung_changes_nothing_that_another_holds(
     open_swift: OpenSwift, proxy: FaultyProxy, method: str, place: str
@@ -238,15 +237,14 @@ async def lengthen(queue: QueueUnderTest, claim_id: str, message_id: str) -> obj
     return await queue.settle(claim_id, extend(message_id, HOUR))
 
 
-@pytest.mark.parametrize(
-    ("settle", "method", "place"),
+@together(
     [
         pytest.param(give_up, "PUT", "/a/", id="the-attempt"),
         pytest.param(give_up, "POST", "/m/", id="a-release"),
         pytest.param(lengthen, "POST", "/m/", id="a-lease"),
         pytest.param(acknowledge, "DELETE", "/m/", id="an-acknowledgement"),
         pytest.param(reject, "POST", "/m/", id="a-rejection"),
-    ],
+    ]
 )
 async def test_a_settlement_that_failed_changes_nothing_when_its_write_comes_late(
     open_swift: OpenSwift, proxy: FaultyProxy, settle: Settle, method: str, place: str

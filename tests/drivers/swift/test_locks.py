@@ -13,8 +13,9 @@ import pytest
 
 from tests import services
 from tests.contract.subject import MINUTE, QueueUnderTest, ids, texts
-from tests.drivers.swift.conftest import OpenSwift, a_queue
+from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
+from tests.drivers.swift.together import OpenSwift
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, QueueChanged, Unavailable
 from zaqar_lite.domain.models import Capability, QueueRecord, StoreOptions

@@ -17,8 +17,9 @@ from tests.contract.subject import (
     ids,
     texts,
 )
-from tests.drivers.swift.conftest import OpenSwift, a_queue
+from tests.drivers.swift.conftest import a_queue
 from tests.drivers.swift.faulty_proxy import FaultyProxy
+from tests.drivers.swift.together import OpenSwift
 from zaqar_lite.domain.errors import QueueChanged
 from zaqar_lite.domain.models import DelayMode, QueueRecord
 from zaqar_lite.service.metrics.board import Board
