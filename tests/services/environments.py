@@ -1,7 +1,7 @@
 """Python servers that the tests start live in virtual environments of their own.
 
 Their pins (eventlet, botocore, an exact pymongo) would otherwise decide the versions that the
-tests run our own code with.
+tests run our own code with. A server of Java's is a jar, which Maven fetches.
 """
 
 import fcntl
@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.services.process import missing
+from tests.services.process import find_program, missing
 
 ROOT = Path(__file__).parents[2] / ".cache" / "services"
 
@@ -47,23 +47,46 @@ class Environment:
                 done.touch()
 
     def _install(self) -> None:
+        for command in self._commands():
+            result = subprocess.run(command, capture_output=True, text=True, check=False)
+            if result.returncode != 0:
+                words = (result.stdout + result.stderr)[-2000:]
+                missing(f"{self.package} {self.version}", f"it could not be installed:\n{words}")
+
+    def _commands(self) -> list[list[str]]:
         requirement = f"{self.package}{self.extras}=={self.version}"
         python = str(self.home / "bin" / "python")
         uv = shutil.which("uv")
         if uv:
-            commands = [
+            return [
                 [uv, "venv", "--clear", "--python", sys.executable, str(self.home)],
                 [uv, "pip", "install", "--python", python, requirement],
             ]
-        else:
-            commands = [
-                [sys.executable, "-m", "venv", "--clear", str(self.home)],
-                [python, "-m", "pip", "install", "--quiet", requirement],
-            ]
-        for command in commands:
-            result = subprocess.run(command, capture_output=True, text=True, check=False)
-            if result.returncode != 0:
-                missing(requirement, f"it could not be installed:\n{result.stderr[-2000:]}")
+        return [
+            [sys.executable, "-m", "venv", "--clear", str(self.home)],
+            [python, "-m", "pip", "install", "--quiet", requirement],
+        ]
+
+
+@dataclass(frozen=True)
+class Jar(Environment):
+    """One server program of Java's, with all that it needs in one jar."""
+
+    group: str = ""
+
+    @property
+    def path(self) -> str:
+        """The jar; it is fetched first where it is missing."""
+        self.install()
+        return str(self.home / f"{self.package}-{self.version}.jar")
+
+    def _commands(self) -> list[list[str]]:
+        artifact = f"{self.group}:{self.package}:{self.version}"
+        maven = find_program("mvn", "maven")
+        copy = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy"
+        return [
+            [maven, "-q", "-B", copy, f"-Dartifact={artifact}", f"-DoutputDirectory={self.home}"]
+        ]
 
 
 SWIFT = Environment("swift", "2.38.3")
@@ -72,5 +95,7 @@ MOTO = Environment("moto", "5.2.5", "[server,s3]")
 KEYSTONE = Environment("keystone", "30.0.0")
 KOMBU = Environment("kombu", "5.7.0")
 """Only measured beside ours: no test needs it."""
+HADOOP = Jar("hadoop-client-minicluster", "3.5.0", group="org.apache.hadoop")
+"""Of the version of the client that pyspark has, without which it does not run."""
 
-ENVIRONMENTS = (SWIFT, SECANTUSDB, MOTO, KEYSTONE)
+ENVIRONMENTS = (SWIFT, SECANTUSDB, MOTO, KEYSTONE, HADOOP)

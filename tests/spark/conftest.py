@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.client.conftest import MovableServer
 from tests.server import ServerProcess
-from tests.services.process import missing
+from tests.services.process import Service, missing
 from tests.services.s3 import S3Server
 from tests.spark.losing_proxy import LosingProxy
 from zaqar_lite.client import Client
@@ -52,6 +52,11 @@ def in_bucket(server: S3Server) -> str:
         "region": server.region,
     }
     return f"s3a://{name}/streams/orders?{urlencode(where)}"
+
+
+def in_hdfs(server: Service) -> str:
+    """Return a place in HDFS as Spark names it."""
+    return f"{server.url}/streams/orders-{uuid.uuid4().hex}"
 
 
 @pytest.fixture(scope="session")

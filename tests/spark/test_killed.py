@@ -12,8 +12,9 @@ from typing import NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.services.process import Service
 from tests.services.s3 import S3Server
-from tests.spark.conftest import in_bucket
+from tests.spark.conftest import in_bucket, in_hdfs
 from tests.spark.killed_driver import PLAN, to_files
 from tests.spark.losing_proxy import LosingProxy
 from tests.spark.test_jobs import bodies, dead_letters
@@ -84,6 +85,13 @@ def test_a_killed_driver_goes_on_from_a_ledger_in_an_object_store(
     spark: SparkSession, scene: Scene, s3_server: S3Server
 ) -> None:
     kill_and_go_on(spark, scene, in_bucket(s3_server))
+
+
+@pytest.mark.skipif("ZAQAR_TEST_ALL" not in os.environ, reason="half a minute: tests/run --all")
+def test_a_killed_driver_goes_on_from_a_ledger_in_hdfs(
+    spark: SparkSession, scene: Scene, hdfs_server: Service
+) -> None:
+    kill_and_go_on(spark, scene, in_hdfs(hdfs_server))
 
 
 def kill_and_go_on(spark: SparkSession, scene: Scene, ledger: str) -> None:

@@ -1,12 +1,15 @@
 """Readers, writers and the ledger as plain objects, without a Spark session."""
 
 import pickle
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import hdfs_native
 import pyarrow as pa
 import pytest
 from pyarrow import fs
@@ -23,15 +26,16 @@ from pyspark.sql.types import (
 
 from tests.client.conftest import MovableServer
 from tests.server import ServerProcess
+from tests.services.process import Service, free_port
 from tests.services.s3 import S3Server
-from tests.spark.conftest import in_bucket
+from tests.spark.conftest import in_bucket, in_hdfs
 from tests.spark.losing_proxy import LosingProxy
 from zaqar_lite.client import Client
 from zaqar_lite.spark.browse_stream import BrowseStream, DataLoss
 from zaqar_lite.spark.claim_stream import ClaimStream
 from zaqar_lite.spark.claiming import claim
 from zaqar_lite.spark.columns import InvalidRow
-from zaqar_lite.spark.files import SharedFiles
+from zaqar_lite.spark.files import ArrowFiles, files_of
 from zaqar_lite.spark.ledger import Ledger
 from zaqar_lite.spark.messages import Messages
 from zaqar_lite.spark.options import OptionError, Options, parse
@@ -270,7 +274,7 @@ def test_a_ledger_of_another_queue_checkpoint_or_running_query_is_refused(
 
 def test_a_ledger_on_a_file_system_without_locks_is_the_last_ones(tmp_path: Path) -> None:
     check_last_has_it(
-        lambda: Ledger(SharedFiles(fs.LocalFileSystem(), f"{tmp_path}/far/away/"), "q")
+        lambda: Ledger(ArrowFiles(fs.LocalFileSystem(), f"{tmp_path}/far/away/"), "q")
     )
 
 
@@ -279,6 +283,46 @@ def test_a_ledger_lies_in_an_object_store(s3_server: S3Server) -> None:
     check_last_has_it(lambda: Ledger(place, "q"))
     with pytest.raises(OptionError, match="belongs to the queue 'q'"):
         Ledger(place, "other").open()
+
+
+def test_a_ledger_lies_in_hdfs(hdfs_server: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = in_hdfs(hdfs_server)
+    # A query that was killed while it wrote: HDFS still has its file open for it.
+    dead = hdfs_native.Client(hdfs_server.url)
+    half = dead.create(f"{urlsplit(place).path}/identity.json.new")
+    half.write(b"{")
+    check_last_has_it(lambda: Ledger(place, "q"))
+    with pytest.raises(OptionError, match="belongs to the queue 'q'"):
+        Ledger(place, "other").open()
+    monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
+    with pytest.raises(RuntimeError, match="Permission denied: user=stranger"):
+        Ledger(place, "q").open()
+
+
+def test_a_ledger_in_an_hdfs_that_no_configuration_names_is_refused() -> None:
+    with pytest.raises(OptionError, match="'hdfs://nowhere/orders' can't be reached"):
+        files_of("hdfs://nowhere/orders")
+
+
+def test_hdfs_names_the_package_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hdfs_native", None)
+    with pytest.raises(OptionError, match=r"zaqar-lite\[spark-hdfs\]"):
+        files_of("hdfs://namenode:8020/streams/orders")
+
+
+def test_a_ledger_out_of_reach_is_no_acknowledged_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hdfs-site.xml").write_text(
+        "<configuration><property><name>dfs.client.failover.max.attempts</name>"
+        "<value>1</value></property></configuration>"
+    )
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    files = files_of(f"hdfs://127.0.0.1:{free_port()}/streams/orders")
+    with pytest.raises(OSError, match="refused"):
+        files.read("000000000001.json")
+    with pytest.raises(OSError, match="refused"):
+        files.names()
 
 
 def check_last_has_it(ledger: Callable[[], Ledger]) -> None:

@@ -1,8 +1,8 @@
-"""A directory that a stream keeps its state in: on this machine, or wherever Arrow has files.
+"""A directory that a stream keeps its state in: on this machine, in HDFS, or where Arrow has files.
 
-A path, or a URI as Spark has them: `file:` is this machine; `hdfs:`, `s3a:` (and `s3:`, `gs:`) go
-through Arrow's file systems, since the process that Spark plans a stream in has no Java. A file is
-there whole or not at all.
+A path, or a URI as Spark has them: `file:` is this machine; `hdfs:` and `s3a:` (and `s3:`, `gs:`)
+are reached without Hadoop's own client, since the process that Spark plans a stream in has no Java.
+A file is there whole or not at all.
 """
 
 import contextlib
@@ -70,10 +70,11 @@ def files_of(place: str) -> Files:
         return LocalFiles(Path(place))
     if parts.scheme == "file":
         return LocalFiles(Path(unquote(parts.path)))
-    uri = place.replace("s3a://", "s3://", 1)
     try:
-        return SharedFiles(*fs.FileSystem.from_uri(uri))
-    except (pa.ArrowException, OSError, ValueError) as error:
+        if parts.scheme == "hdfs":
+            return HdfsFiles(f"hdfs://{parts.netloc}", parts.path)
+        return ArrowFiles(*fs.FileSystem.from_uri(place.replace("s3a://", "s3://", 1)))
+    except (pa.ArrowException, ImportError, OSError, RuntimeError, ValueError) as error:
         raise OptionError(f"The stateDir {place!r} can't be reached: {error}") from error
 
 
@@ -134,19 +135,22 @@ class LocalFiles:
         (self._place / name).unlink(missing_ok=True)
 
 
-class SharedFiles:
+class SharedFiles(Files):
     """A directory of a file system that has no locks: who came last has it.
 
     A query looks before each batch that it writes whether another came after it.
     """
 
-    def __init__(self, system: fs.FileSystem, place: str) -> None:
-        self._system = system
+    def __init__(self, place: str) -> None:
         self._place = place.rstrip("/")
         self._owner = uuid.uuid4().hex.encode()
 
+    def _make(self) -> None:
+        """Make the directory unless it is there."""
+        raise NotImplementedError
+
     def lock(self, patience: float) -> None:  # noqa: D102 - who came before may be dead
-        self._system.create_dir(self._place, recursive=True)
+        self._make()
         self.write(_OWNER, self._owner)
 
     def check(self) -> None:  # noqa: D102
@@ -157,6 +161,17 @@ class SharedFiles:
 
     def unlock(self) -> None:  # noqa: D102 - the next one takes it
         return
+
+
+class ArrowFiles(SharedFiles):
+    """A directory of one of Arrow's file systems."""
+
+    def __init__(self, system: fs.FileSystem, place: str) -> None:
+        super().__init__(place)
+        self._system = system
+
+    def _make(self) -> None:
+        self._system.create_dir(self._place, recursive=True)
 
     def names(self) -> list[str]:  # noqa: D102
         found = self._system.get_file_info(fs.FileSelector(self._place, allow_not_found=True))
@@ -175,3 +190,38 @@ class SharedFiles:
     def remove(self, name: str) -> None:  # noqa: D102
         with contextlib.suppress(FileNotFoundError):
             self._system.delete_file(f"{self._place}/{name}")
+
+
+class HdfsFiles(SharedFiles):
+    """A directory in HDFS, through a client that needs neither Java nor Hadoop's C library.
+
+    Not through Arrow: its own HDFS can't rename over a file that is there, and what it makes of
+    fsspec's takes a namenode that does not answer for a file that does not exist.
+    """
+
+    def __init__(self, system: str, place: str) -> None:
+        try:
+            import hdfs_native  # noqa: PLC0415 - only users of HDFS have it
+        except ModuleNotFoundError as error:
+            raise ImportError("hdfs: needs pip install 'zaqar-lite[spark-hdfs]'") from error
+        super().__init__(place)
+        self._client = hdfs_native.Client(system)
+        self._replacing = hdfs_native.WriteOptions(overwrite=True)
+
+    def _make(self) -> None:
+        self._client.mkdirs(self._place, create_parent=True)
+
+    def names(self) -> list[str]:  # noqa: D102
+        return [one.path.rpartition("/")[2] for one in self._client.list_status(self._place)]
+
+    def read(self, name: str) -> pa.Buffer:  # noqa: D102
+        return pa.py_buffer(self._client.read(f"{self._place}/{name}").read())
+
+    def write(self, name: str, content: pa.Buffer | bytes) -> None:  # noqa: D102
+        temporary = f"{self._place}/{name}.new"
+        with self._client.create(temporary, self._replacing) as file:
+            file.write(content)
+        self._client.rename(temporary, f"{self._place}/{name}", overwrite=True)
+
+    def remove(self, name: str) -> None:  # noqa: D102
+        self._client.delete(f"{self._place}/{name}")
