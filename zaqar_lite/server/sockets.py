@@ -28,9 +28,11 @@ from zaqar_lite.api.websocket.conversation import Conversation, SocketHost
 
 _GOING_AWAY, _INTERNAL, _TRY_LATER, _POLICY = 1001, 1011, 1013, 1008
 _MOST_UNREAD = 1_048_576
-"""Bytes that may wait for a reader; whom more waits for is too slow."""
+"""Bytes that may wait for a client to read them; with more it is too slow."""
 _PATIENCE = 5.0
 """Seconds in which the client answers a close."""
+_QUIET = 0.25
+"""Seconds of silence after which a client that was refused over TLS is taken to have read why."""
 _SWITCHING = 101
 logger = logging.getLogger("zaqar_lite")
 _wire_logger = logging.getLogger("zaqar_lite.wire")
@@ -46,9 +48,9 @@ class SocketProtocol(asyncio.Protocol):
     """A connection that began as HTTP and asked to be a WebSocket.
 
     `sockets` is what it speaks to; a frame has `largest` bytes at most. A ping goes out every
-    `interval` seconds, and a client that has said nothing until the next is gone. Who has not said
-    who it is after `silence` seconds, where that is asked for, is sent away; so is who reads
-    nothing for as long.
+    `interval` seconds, and a client that has said nothing until the next is gone. A client
+    that has not authenticated after `silence` seconds, where it must, is closed; so is one that
+    reads nothing for as long.
     """
 
     sockets: SocketHost | None = None
@@ -86,6 +88,8 @@ class SocketProtocol(asyncio.Protocol):
         """Take what has come."""
         self._heard = True
         self._wire.receive_data(data)
+        if "quiet" in self._timers:
+            self._close_when_quiet()
         for event in self._wire.events_received():
             if isinstance(event, Request):
                 self._shake_hands(event)
@@ -119,7 +123,7 @@ class SocketProtocol(asyncio.Protocol):
         self._conversation = None
 
     def shutdown(self) -> None:
-        """End the connection behind the answer that is being made: the server stops."""
+        """End the connection after the answer that is being made: the server stops."""
         self._waiting.clear()
         if self._task is None:
             self._go_away()
@@ -143,7 +147,7 @@ class SocketProtocol(asyncio.Protocol):
         return True
 
     def close(self, code: int, reason: str) -> None:
-        """End the connection behind what was sent, and without its consent if that takes long."""
+        """Close after what was sent; end the connection if the client does not close for long."""
         if self.lost or self._wire.state is not State.OPEN:
             return
         self._wire.send_close(code, reason)
@@ -157,7 +161,7 @@ class SocketProtocol(asyncio.Protocol):
         elif (timer := self._timers.pop("close_at", None)) is not None:
             timer.cancel()
 
-    # The rest is its own.
+    # What only this class calls.
 
     def _shake_hands(self, request: Request) -> None:
         response = self._wire.accept(request)
@@ -234,7 +238,7 @@ class SocketProtocol(asyncio.Protocol):
         return task
 
     def _look(self) -> None:
-        """Ask whether the client is there still, and send away who is not, or not known."""
+        """Ping the client; close the connection if it is gone or has not authenticated in time."""
         now = self._loop.time()
         is_known = self._conversation is not None and self._conversation.is_known
         if self._unread_since is not None and now - self._unread_since > self.silence:
@@ -264,12 +268,17 @@ class SocketProtocol(asyncio.Protocol):
             self._transport.abort()
 
     def _close_transport(self) -> None:
-        """Close behind what was sent; input that was not read would make it a reset."""
+        """Close after what was sent; input that was not read would make it a reset."""
         if self._wire.parser_exc is None:
             self._transport.close()
         elif self._transport.can_write_eof():
             self._transport.write_eof()
+        else:  # TLS can't end one direction alone
+            self._close_when_quiet()
         self._end()
+
+    def _close_when_quiet(self) -> None:
+        self._after(_QUIET, "quiet", self._transport.close)
 
     def _end(self) -> None:
         """Leave the client a little time to close."""
@@ -287,7 +296,7 @@ class SocketProtocol(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _after(self, seconds: float, name: str, act: Callable[..., object], *given: object) -> None:
-        """Do something in a while, instead of what was to be done under this name."""
+        """Call `act` in so many seconds, instead of what was to be called under this name."""
         before = self._timers.get(name)
         if before is not None:
             before.cancel()
