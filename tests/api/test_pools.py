@@ -169,6 +169,8 @@ async def test_a_flavor_is_made_shown_changed_and_deleted(pools: Pools) -> None:
     assert (changed.status_code, changed.json()["pool_list"]) == (200, ["two"])
     assert (await api.call("GET", "/v2/pools/one")).json()["flavor"] is None
     assert (await api.call("GET", "/v2/pools/two")).json()["flavor"] == "fast"
+    await api.call("PATCH", "/v2/pools/two", {"weight": 3})
+    assert (await api.call("GET", "/v2/pools/two")).json()["flavor"] == "fast"
     listed = (await api.call("GET", "/v2/flavors")).json()["flavors"]
     assert [sorted(one) for one in listed] == [["href", "name", "pool_list"]]
     other = await api.call("GET", "/v2/flavors/fast", X_Project_ID="other")

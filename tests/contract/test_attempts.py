@@ -1,6 +1,7 @@
 """Attempts: what a message remembers of its hand-outs, bounded, and shown only to who asks."""
 
 from collections.abc import Sequence
+from uuid import uuid4
 
 import pytest
 
@@ -35,10 +36,16 @@ pytestmark = pytest.mark.anyio
 FAILED, RELEASED, DEAD = Ended.FAILED, Ended.RELEASED, Ended.DEAD
 
 
-async def attempt(queue: QueueUnderTest, *, client: str = "consumer", reason: str = "") -> None:
+async def attempt(
+    queue: QueueUnderTest,
+    *,
+    client: str = "consumer",
+    reason: str | None = None,
+    detail: str | None = None,
+) -> None:
     """Claim the only message and fail it."""
     (message,) = (await queue.claim(client=client)).messages
-    await queue.settle(message.claim_id or "", fail(message.id, reason=reason or None))
+    await queue.settle(message.claim_id or "", fail(message.id, reason=reason, detail=detail))
 
 
 def numbers(attempts: Sequence[Attempt]) -> list[int]:
@@ -242,6 +249,16 @@ async def test_what_is_kept_is_bounded_in_bytes(queue: QueueUnderTest) -> None:
     for _ in range(MAX_ATTEMPTS - 1):
         await attempt(queue)
     assert numbers(await queue.attempts(message_id)) == [1, *range(13, 12 + MAX_ATTEMPTS)]
+
+
+@pytest.mark.parametrize("client", [str(uuid4()), uuid4().hex], ids=["uuid", "hex"])
+async def test_a_client_id_counts_as_it_is_written(queue: QueueUnderTest, client: str) -> None:
+    """Stores may write a UUID in 16 bytes: what is kept is the same in all of them."""
+    (message_id,) = await queue.post("a")
+    detail = "d" * (MAX_ATTEMPTS_SIZE // MAX_ATTEMPTS + 1 - 64 - len(client))
+    for _ in range(MAX_ATTEMPTS):
+        await attempt(queue, client=client, detail=detail)
+    assert numbers(await queue.attempts(message_id)) == [1, *range(3, MAX_ATTEMPTS + 1)]
 
 
 async def test_attempts_count_neither_as_body_nor_as_messages(queue: QueueUnderTest) -> None:

@@ -37,6 +37,11 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "101",
     ): "How many projects one round writes at once; the same are written.",
     (
+        "zaqar_lite/api/v2/settling.py",
+        "_settlement((one.id, dead, None, False, one.reason, one.detail, 0, 0))",
+        "True",
+    ): "Whether the work failed is asked of a release only.",
+    (
         "zaqar_lite/storage/memory/messages.py",
         "if claim.ends_at < before:",
         "<=",

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import NoReturn
@@ -23,12 +23,18 @@ import pytest
 from tests.mutants.changes import Change
 
 OPTIONS = ("-x", "-q", "-s", "-p", "no:cacheprovider")
+_LONGEST = 60
+"""Seconds that one test may take."""
 _LEAVING = 20
 """Seconds that a run gets to stop its servers when its time is over."""
 
 
 class _Forked(BaseException):
     """Leaves the work of the parent: this process is to run the tests of its session."""
+
+
+def _raise(*_: object) -> NoReturn:
+    raise TimeoutError
 
 
 class Chosen:
@@ -47,6 +53,17 @@ class Chosen:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep the chosen ones."""
         items[:] = self.of(items)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
+        """Let a test fail that does not end: a change may have made a loop endless."""
+        signal.signal(signal.SIGALRM, _raise)
+        # Again and again: hypothesis takes the first for a failure, and looks for smaller ones.
+        signal.setitimer(signal.ITIMER_REAL, _LONGEST, 1)
+        try:
+            return (yield)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Keep the name of a file that cannot be imported."""
