@@ -35,6 +35,7 @@ UUID = "3381af922b9e11e3b19171861300734c"
         ({"accept": "application/xml"}, 406, "406 Not Acceptable"),
         ({"accept": "application/json;q=0"}, 406, "406 Not Acceptable"),
         ({"accept": "application/json;q=0, */*"}, 406, "406 Not Acceptable"),
+        ({"accept": "*/*, application/json;q=0"}, 406, "406 Not Acceptable"),
         ({"accept": "*/*;q=0.000"}, 406, "406 Not Acceptable"),
     ],
 )

@@ -262,3 +262,12 @@ async def test_many_claims_can_be_live_at_once(queue: QueueUnderTest) -> None:
     assert held == [[str(n) for n in range(first, first + 3)] for first in (0, 3, 6, 9)]
     await queue.release(claims[1])
     assert texts((await queue.claim()).messages) == ["3", "4", "5"]
+
+
+async def test_a_claim_is_shown_in_the_order_of_the_queue(queue: QueueUnderTest) -> None:
+    """Whatever the order in which it was handed out."""
+    await queue.post(new("low", priority=200), new("mid"), new("high", priority=1))
+    claimed = await queue.claim(3)
+    assert texts(claimed.messages) == ["high", "mid", "low"]
+    claim = await queue.get_claim(claimed.claim_id or "")
+    assert texts(claim.messages) == ["low", "mid", "high"]

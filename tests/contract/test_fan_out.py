@@ -2,9 +2,10 @@
 
 import pytest
 
+from tests.contract.conftest import OpenStores
 from tests.contract.subject import HOUR, MINUTE, QueueUnderTest, new, texts
-from zaqar_lite.domain.errors import Conflict
-from zaqar_lite.domain.models import Capability, DelayMode
+from zaqar_lite.domain.errors import Conflict, LimitReached
+from zaqar_lite.domain.models import Capability, DelayMode, QueueRef
 from zaqar_lite.domain.posts import Copy
 
 pytestmark = pytest.mark.anyio
@@ -132,3 +133,17 @@ async def test_two_letters_of_one_message_are_two(
     assert await third.counts() == (1, 0, 1)
     await third.delete(letters[0].id, claims=[claim_id])
     assert [letter.id for letter in await third.listed()] == [letters[1].id]
+
+
+async def test_a_copy_takes_the_place_of_what_has_expired(
+    open_stores: OpenStores, project: str
+) -> None:
+    """Also the last place, and where nothing has swept since."""
+    stores = await open_stores(max_messages=2)
+    queue, other = (QueueUnderTest(stores, QueueRef(project, name)) for name in "qr")
+    await other.post(new("stays"), new("goes", ttl=5 * MINUTE))
+    with pytest.raises(LimitReached):
+        await queue.post(new("refused", copies=(to(other),)))
+    queue.advance(6 * MINUTE)
+    await queue.post(new("comes", copies=(to(other),)))
+    assert texts(await other.listed()) == ["stays", "comes"]

@@ -155,3 +155,17 @@ async def test_marks_its_queue_for_other_servers(
     assert await rules.queues.metadata(queue.ref) == await rules.queues.metadata(
         QueueRef(queue.ref.project, "none")
     )
+
+
+async def test_disabling_tells_whether_it_was_not_so_before(
+    rules: Rules, queue: QueueUnderTest
+) -> None:
+    made_id = (await rules.subscriptions.create(queue.ref, draft())).id
+    made = await rules.subscriptions.get(queue.ref, made_id)
+    assert await rules.subscriptions.disable(made, "the receiver answered 410")
+    assert not await rules.subscriptions.disable(made, "again")
+    found = await rules.subscriptions.get(queue.ref, made.id)
+    assert found.disabled is not None
+    assert found.disabled.reason == "the receiver answered 410"
+    await rules.subscriptions.delete(queue.ref, made.id)
+    assert not await rules.subscriptions.disable(made, "gone")

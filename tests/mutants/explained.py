@@ -42,6 +42,11 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "True",
     ): "Whether the work failed is asked of a release only.",
     (
+        "zaqar_lite/service/seats.py",
+        "if left < 0:",
+        "1",
+    ): "How much is told is bounded; whether the last byte of the room is used is no promise.",
+    (
         "zaqar_lite/storage/memory/messages.py",
         "if claim.ends_at < before:",
         "<=",
@@ -66,6 +71,21 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "if not best or (rank == 0 and number < best) or (rank == -1 and number > best) then",
         "<=",
     ): "Where both are the same number, it is the best already.",
+    (
+        "zaqar_lite/storage/redis/scripts/accept.lua",
+        "return lifted(track, 0, 0, 0), '', letter:sub(rest)",
+        "1",
+    ): "How the last hand-out ended is read only where attempts are remembered; here none are.",
+    (
+        "zaqar_lite/storage/redis/scripts/parts/delays.lua",
+        "if #positions > 0 then",
+        ">=",
+    ): "Without positions each step below does nothing; asking first only saves the calls.",
+    (
+        "zaqar_lite/storage/redis/scripts/parts/outbox.lua",
+        "local letters, bytes, head = {}, 0, struct.pack('>H', #target) .. target",
+        "1",
+    ): "Letters of nearly 1 MiB come with the answer, or are fetched by the next call.",
     (
         "zaqar_lite/storage/redis/scripts/parts/outbox.lua",
         "local key = row.ending or track:sub(12) .. reason",

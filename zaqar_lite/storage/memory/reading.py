@@ -124,7 +124,6 @@ class Reading(MessageStore):
             if there.expire(now, MAX_EXAMINED) == MAX_EXAMINED:
                 await asyncio.sleep(0)  # much has expired: others act between two steps
                 continue
-            self._state.close(queue, there)
             if not there.entries:
                 break
             oldest, newest = (there.entries[there.order[end]].full_view(now) for end in (0, -1))
