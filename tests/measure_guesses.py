@@ -1,11 +1,13 @@
-"""What guessing costs the others: `python -m tests.measure_guesses [--rate 10000] [--seconds 10]`.
+"""What guessing costs the others: `python -m tests.measure_guesses [--pings] [--seconds 10]`.
 
 A server that knows keys and tokens of a Keystone gets wrong keys and wrong tokens in turn, each
-only once, over `--connections` from `--addresses` of loopback; each connection guesses again as
-soon as it is answered, but all together no faster than `--rate`. Beside them one client posts with
-a good key, and another with a good token. Printed are their latencies without and with the guesses,
-how many guesses were answered what, what the server computed for one of them, and how often
-Keystone was asked.
+only once, over `--connections` from `--addresses` of loopback. They send `--rate` a second
+together, whether or not they are answered; what the server does not read waits in the
+connections. Beside them one client posts with a good key, and another with a good token. Printed
+are their latencies without and with the guesses, how many guesses were answered what, what the
+server computed, and how often Keystone was asked. `--pings` sends good and cheap requests instead,
+the next on a connection once the one before was answered: what the machine has no room for shows
+there.
 """
 
 import argparse
@@ -29,8 +31,18 @@ from tests.api.sockets import Raw, request
 from tests.keystone import Keystone
 from tests.server import ServerProcess
 
-_WARM = 0.5
+_WARM = 2.0
+_SENT = 0
 _BODY = json.dumps({"messages": [{"body": 1, "ttl": 60}]}).encode()
+
+
+class Load(NamedTuple):
+    """What a flood is: how many requests a second, from where, and what is `good` of it."""
+
+    rate: float
+    addresses: int
+    connections: int
+    good: bytes | None
 
 
 class Told(NamedTuple):
@@ -38,6 +50,7 @@ class Told(NamedTuple):
 
     statuses: Counter[int]
     seconds: float
+    sent: int
 
 
 def wrong(number: int) -> bytes:
@@ -50,11 +63,12 @@ def wrong(number: int) -> bytes:
 
 
 class _Guesser(asyncio.Protocol):
-    """One connection that guesses, at its part of the rate, one guess at a time."""
+    """One connection that sends its part of the rate: guesses, or what is `good`."""
 
-    def __init__(self, pause: float, statuses: Counter[int]) -> None:
+    def __init__(self, pause: float, statuses: Counter[int], good: bytes | None) -> None:
         self._pause = pause
         self._statuses = statuses
+        self._good = good
         self._next = 0.0
         self._sent = secrets.randbelow(2)
         self._loop = asyncio.get_running_loop()
@@ -69,24 +83,32 @@ class _Guesser(asyncio.Protocol):
     def _guess(self) -> None:
         assert self._transport is not None
         self._sent += 1
-        self._transport.write(wrong(self._sent))
+        self._statuses[_SENT] += 1
+        self._transport.write(self._good or wrong(self._sent))
+        if self._good is None:
+            self._go_on()
 
-    def data_received(self, data: bytes) -> None:
-        self._statuses[int(data[9:12])] += 1
+    def _go_on(self) -> None:
         self._next = max(self._next + self._pause, self._loop.time() - 1)
         self._loop.call_at(self._next, self._guess)
 
+    def data_received(self, data: bytes) -> None:
+        for answer in data.split(b"HTTP/1.1 ")[1:]:
+            self._statuses[int(answer[:3])] += 1
+        if self._good is not None:
+            self._go_on()
 
-def flood(port: int, rate: float, addresses: int, connections: int, told: Connection) -> None:
-    """Guess from a process of its own until told to stop."""
+
+def flood(port: int, load: Load, told: Connection) -> None:
+    """Guess, or send what is good, from a process of its own until told to stop."""
 
     async def run() -> None:
         statuses: Counter[int] = Counter()
         loop = asyncio.get_running_loop()
-        guesser = partial(_Guesser, connections / rate, statuses)
+        guesser = partial(_Guesser, load.connections / load.rate, statuses, load.good)
         made = []
-        for number in range(connections):
-            source = (f"127.0.1.{1 + number % addresses}", 0)
+        for number in range(load.connections):
+            source = (f"127.0.1.{1 + number % load.addresses}", 0)
             made.append(await loop.create_connection(guesser, "127.0.0.1", port, local_addr=source))
         await asyncio.sleep(_WARM)
         statuses.clear()
@@ -94,7 +116,8 @@ def flood(port: int, rate: float, addresses: int, connections: int, told: Connec
         told.send("goes")
         while not await asyncio.to_thread(told.poll, 0.2):
             pass
-        told.send(Told(Counter(statuses), time.perf_counter() - began))
+        sent = statuses.pop(_SENT)
+        told.send(Told(Counter(statuses), time.perf_counter() - began, sent))
         for transport, _ in made:
             transport.abort()
 
@@ -139,6 +162,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--addresses", type=int, default=1)
     parser.add_argument("--connections", type=int, default=400)
+    parser.add_argument("--pings", action="store_true")
     given = parser.parse_args()
     with TemporaryDirectory() as home, Keystone() as keystone:
         file = Path(home, "admin.key")
@@ -166,14 +190,15 @@ def main() -> None:
                     thread.join()
                 return found
 
+            ping = request("GET", "/v2/ping", headers=good["key"]) if given.pings else None
             posted(_WARM)
             began = computed(server.pid)
             before = posted(given.seconds)
             alone = computed(server.pid) - began
             told, other = multiprocessing.Pipe()
             context = multiprocessing.get_context("spawn")
-            how_much = server.port, given.rate, given.addresses, given.connections
-            process = context.Process(target=flood, args=(*how_much, other))
+            load = Load(given.rate, given.addresses, given.connections, ping)
+            process = context.Process(target=flood, args=(server.port, load, other))
             process.start()
             told.recv()
             lookups, began = len(keystone.lookups), computed(server.pid)
@@ -183,10 +208,14 @@ def main() -> None:
             how: Told = told.recv()
             process.join()
     count = how.statuses.total()
-    print(f"{count / how.seconds:.0f} guesses a second: {dict(how.statuses)}")
+    sent, answered = how.sent / how.seconds, count / how.seconds
+    what = "pings" if given.pings else "guesses"
+    print(f"{sent:.0f} {what} a second were sent, {answered:.0f} answered")
+    print(f"the answers: {dict(how.statuses)}")
     for name in good:
         print(shown(name, before[name], beside[name]))
-    print(f"the server computed {(spent - alone) / count * 1e6:.0f} us for a guess")
+    busy, idle = spent / given.seconds, alone / given.seconds
+    print(f"the server computed {busy:.0%} of a core, {idle:.0%} before")
     print(f"Keystone was asked {asked / given.seconds:.2f} times a second")
 
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.api.conftest import Api, MakeApi
+from zaqar_lite.api.dispatch import Dispatcher
 from zaqar_lite.service.identity import identity
 
 pytestmark = pytest.mark.anyio
@@ -410,6 +411,43 @@ async def test_who_is_refused_too_often_is_told_so_late_and_good_keys_are_not(
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
+
+
+async def test_a_guess_is_refused_by_its_header_alone(
+    make_api: MakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where too many from an address were wrong, nothing else is looked at."""
+    monkeypatch.setattr(identity, "SLOWED", 0.0)
+    file = tmp_path / "admin.key"
+    async with make_api(auth="keys", admin_key_file=file, max_failed_logins=4) as api:
+        doors = Doors(api, file)
+        good, new = await doors.make("read:*"), await doors.make("read:*")
+        assert (await doors.call(good, "GET", "/v2/queues")).status_code == 200
+        wrong, other, third = (f"zq_{number:016x}_{'0' * 48}" for number in range(3))
+        for key in (wrong, other):
+            assert (await doors.call(key, "GET", "/v2/queues")).status_code == 401
+        with monkeypatch.context() as patched:
+            patched.setattr(Dispatcher, "_admit", None)  # nobody comes as far as that
+            for key in (third, new):
+                refused = await doors.call(key, "POST", "/v2/queues/q/messages", {"messages": []})
+                assert refused.status_code == 429
+                assert 1 <= int(refused.headers["retry-after"]) <= 15
+                assert refused.json()["title"] == "Too many requests"
+            told = await doors.call(wrong, "GET", "/v2/queues")
+            assert (told.status_code, told.json()) == (401, UNAUTHORIZED)
+            assert 'error="invalid_token"' in told.headers["www-authenticate"]
+            head = await doors.call(third, "HEAD", "/v2/queues")
+            assert (head.status_code, head.content) == (429, b"")
+        # Good keys, public paths and pre-signed URLs are let in from there.
+        assert (await doors.call(good, "GET", "/v2/queues")).status_code == 200
+        assert (await doors.call(third, "GET", "/")).status_code == 300
+        signed = await doors.call(third, "GET", "/v2/queues", URL_Signature="x")
+        assert signed.status_code == 404
+        path = f"/v2/keys/{id_of(good)}"
+        assert (await doors.call(doors.admin, "PATCH", path, {"disabled": True})).status_code == 200
+        # Who was good is looked at, and so learns that it is no more.
+        refused = await doors.call(good, "GET", "/v2/queues")
+        assert refused.status_code == 401
 
 
 async def test_requests_at_once_look_a_key_up_once(

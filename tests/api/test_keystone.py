@@ -181,6 +181,46 @@ async def test_guessing_costs_keystone_one_call_a_second_and_good_tokens_nothing
     assert len(keystone.lookups) == len(guessed) + 2
 
 
+async def test_guesses_of_many_addresses_share_one_call_a_second(keystone: Keystone) -> None:
+    server = KeystoneServer(keystone.url, ca_file=None, timeout=60)
+    identity = Identity([provider_of(server)], 60, Clock())
+    addresses = [f"192.0.2.{number}" for number in range(1, 51)]
+
+    async def guess(name: str) -> list[BaseException | object]:
+        waiting = (identity.identify(token_of(f"{name}-{one}"), one) for one in addresses)
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    first = await guess("first")  # nothing is known of any address yet
+    assert {type(one) for one in first} == {Unauthenticated}
+    begun, asked = time.monotonic(), len(keystone.lookups)
+    guesses = [asyncio.create_task(guess(f"guess-{number}")) for number in range(20)]
+    await asyncio.sleep(0)
+    took = -time.monotonic()
+    for number in range(51, 61):  # beside them, new tokens of other addresses go through
+        new = token_of(keystone.issue())
+        assert (await identity.identify(new, f"192.0.2.{number}")).user == "alice"
+    took += time.monotonic()
+    refusals = [one for told in await asyncio.gather(*guesses) for one in told]
+    assert {type(one) for one in refusals} <= {Unauthenticated, TooMany}
+    assert took < 1.5
+    assert len(keystone.lookups) - asked <= 10 + 1 + (time.monotonic() - begun)
+    new = token_of(keystone.issue())
+    for _ in range(20):  # and a new token of an address that guessed gets its turn
+        try:
+            found = await identity.identify(new, addresses[0])
+        except TooMany as exc:
+            waits = exc.retry_after
+            await asyncio.sleep(waits)
+        else:
+            break
+        assert 1 <= waits <= 10
+    assert found.user == "alice"
+    begun = time.monotonic()  # which then is suspected no more
+    assert (await identity.identify(token_of(keystone.issue()), addresses[0])).user == "alice"
+    assert time.monotonic() - begun < 0.5
+    await server.stop()
+
+
 async def test_a_login_that_outlives_the_server_leaves_no_connection(keystone: Keystone) -> None:
     server = KeystoneServer(keystone.url, ca_file=None, timeout=60)
     identity = Identity([provider_of(server)], 60, Clock())

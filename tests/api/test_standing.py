@@ -13,7 +13,7 @@ from tests.keystone import Keystone
 from zaqar_lite.service.identity import identity, standing
 
 pytestmark = pytest.mark.anyio
-LOOK = 0.02
+EVERY, LOOK = standing.LOOK_EVERY, 0.02
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +59,20 @@ async def test_a_stream_ends_when_its_key_is_revoked(
             await api.post({"body": 1}, Authorization=f"Bearer {other}")
             assert (await stays.next()).body == 1
         assert gone.rest() == []
+
+
+async def test_a_stream_ends_within_five_seconds_of_what_another_process_revoked(
+    make_api: MakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity.Identity, "forget", lambda _: None)  # nobody tells this one
+    async with make_api(auth="keys", admin_key_file=tmp_path / "admin.key") as api:
+        operator = {"Authorization": f"Bearer {(tmp_path / 'admin.key').read_text().strip()}"}
+        key = await make_key(api, tmp_path)
+        async with listening(api, authorization=f"Bearer {key}") as listener:
+            assert (await listener.head)["status"] == 200
+            await api.call("DELETE", f"/v2/keys/{key.split('_')[1]}", **operator)
+            api.advance(5 - EVERY)
+            await asyncio.wait_for(listener.ended.wait(), 2)
 
 
 @pytest.mark.parametrize("how", ["revoked", "another project", "no role for it"])

@@ -25,6 +25,7 @@ from zaqar_lite.api.http import (
     Request,
     Scope,
     Send,
+    address_of,
     header_list,
     write,
 )
@@ -147,12 +148,27 @@ class Dispatcher:
         )
         request.exchange = exchange
         request.request_id = _new_request_id()
+        refused = None if self._gate is None else self._gate.refuses(request, address_of(scope))
+        if self._gate is not None and refused is not None:
+            await self._refuse(request, refused, self._gate, send, exchange)
+            return
         span = None if self.traces is None else self.traces.begin(request)
         started = time.perf_counter()
         result = await self._serve(request, scope, send, exchange)
         self._tell(request, result.status, started, span)
         if result.stream is not None:
             await self._stream(request, result, send, exchange)
+
+    async def _refuse(
+        self, request: Request, result: Result, gate: Gate, send: Send, exchange: Exchange | None
+    ) -> None:
+        """Answer what is refused without a look; it is counted, and in no log."""
+        self.metrics.request("", result.status, 0.0)
+        await gate.be_late()
+        body = result.text()
+        headers = header_list(request, result, body)
+        body = b"" if request.method == "HEAD" else body
+        await write(send, result.status, headers, body, exchange)
 
     def _tell(self, call: Call, status: int, started: float, span: "Span | None") -> None:
         """Tell the metrics, the log and the traces of a call that was answered, or now streams."""
@@ -198,11 +214,8 @@ class Dispatcher:
         headers = header_list(request, result, body)
         if request.method == "HEAD":
             body = b""
-        if exchange is None:
-            await write(send, result.status, headers, body)
-            return result
-        await exchange.answer(result.status, headers, body)
-        if exchange.unsent and result.undo is not None:
+        await write(send, result.status, headers, body, exchange)
+        if exchange is not None and exchange.unsent and result.undo is not None:
             with suppress(Unavailable):  # then its lease lapses
                 await result.undo()
         return result
@@ -276,11 +289,11 @@ class Dispatcher:
         if self._gateways is not None and node is None:
             self._gateways.check(call, scope)
         if self._gate is not None:
-            await self._gate.admit(call, _address(scope))
+            await self._gate.admit(call, address_of(scope))
         if node is None:
             node = self._find(call, scope)
         if self._auditor is not None:
-            call.address = _address(scope)
+            call.address = address_of(scope)
         found = self._route(call, node)
         if isinstance(found, Route):
             if b"url-signature" in call.headers and found.names_queue:
@@ -329,12 +342,6 @@ class Dispatcher:
 
 def _nothing() -> None:
     """Take over nothing."""
-
-
-def _address(scope: Scope) -> str:
-    """Where a request comes from; empty for a socket that has no address."""
-    client = scope.get("client")
-    return client[0] if client else ""
 
 
 def _new_request_id() -> str:

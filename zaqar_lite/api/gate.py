@@ -7,9 +7,10 @@ there: X-Project-ID is compared, or belongs to a signed URL, and the others are 
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from zaqar_lite.api.call import Call, Refused
+from zaqar_lite.api.call import Call, Refused, Result
 from zaqar_lite.api.checks import Checks
-from zaqar_lite.api.routes import OPEN_PATHS, Route
+from zaqar_lite.api.errors import to_result
+from zaqar_lite.api.routes import INVALID_REQUEST, OPEN_PATHS, Route
 from zaqar_lite.domain.errors import Denied, Unauthenticated
 from zaqar_lite.domain.identity import SIGNED, Access, Principal, Verb
 from zaqar_lite.service.identity.authority import Authority
@@ -41,6 +42,24 @@ class Gate:
         self._identity = identity
         self._authority = authority
         self._check_store = check_store
+
+    def refuses(self, call: Call, address: str) -> Result | None:
+        """Answer without a look what comes from where too many logins failed and was never good.
+
+        Nothing else of the request is read. The answer should `be_late`.
+        """
+        if not self._identity.has_failed(address) or call.path in OPEN_PATHS:
+            return None
+        credential = None if b"url-signature" in call.headers else _credential(call.headers)
+        why = None if credential is None else self._identity.refuses(address, credential)
+        if why is None:
+            return None
+        error = self._unauthorized(wrong=True) if isinstance(why, Unauthenticated) else why
+        return to_result(error, invalid_title=INVALID_REQUEST, request_id=call.request_id)
+
+    async def be_late(self) -> None:
+        """Wait as long as such an answer does."""
+        await self._identity.be_late()
 
     async def admit(self, call: Call, address: str) -> None:
         """Fill in the principal of a call, and its project as X-Project-ID.

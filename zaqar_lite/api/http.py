@@ -21,6 +21,12 @@ _NO_CONTENT_STATUSES = (204, 304)
 _MAX_PARAMETERS = 256
 
 
+def address_of(scope: Scope) -> str:
+    """Where a request comes from; empty for a socket that has no address."""
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
 class Exchange(Protocol):
     """One request on a connection, which may be answered in one step."""
 
@@ -121,8 +127,17 @@ def header_list(call: Call, result: Result, body: bytes) -> list[tuple[bytes, by
     return headers
 
 
-async def write(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    """Send an answer to a server that is not ours, in two parts."""
+async def write(
+    send: Send,
+    status: int,
+    headers: list[tuple[bytes, bytes]],
+    body: bytes,
+    exchange: Exchange | None = None,
+) -> None:
+    """Send an answer, in two parts where the server is not ours."""
+    if exchange is not None:
+        await exchange.answer(status, headers, body)
+        return
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

@@ -6,6 +6,7 @@ An action that is new is in here by itself: who has not its verb must be denied.
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
@@ -13,7 +14,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from tests.api import test_tokens as tokens
-from tests.api.test_matrix import GIVE_AWAY, OPERATORS_ONLY, VERBS
+from tests.api.test_matrix import GIVE_AWAY, NEEDED, OPERATORS_ONLY, RANKS, VERBS
 from tests.api.websocket.talk import Answer, Talk
 from tests.keystone import Keystone
 from tests.server import ServerProcess
@@ -116,7 +117,16 @@ class Guarded:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """A server that asks for a key, or for a token of an issuer."""
-    folder = tmp_path_factory.mktemp("keys")
+    yield from guarding(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """One where roles open what they are named for."""
+    yield from guarding(tmp_path_factory.mktemp("keys"), ZAQAR_LITE_ROLE_DEFAULTS="secure")
+
+
+def guarding(folder: Path, **more: str) -> Iterator[Guarded]:
     file = folder / "admin.key"
     env = {
         "ZAQAR_LITE_JWT_ISSUER": tokens.ISSUER,
@@ -125,6 +135,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         "ZAQAR_LITE_SIGNED_URL_SECRET_KEY": "secret" * 6,
         "ZAQAR_LITE_MAX_FAILED_LOGINS": "1000000",
         "ZAQAR_LITE_POOLING": "true",
+        **more,
     }
     options = ("--auth", "keys,jwt", "--admin-mode", "--admin-key-file", str(file))
     with ServerProcess("memory://", *options, env=env).start(ready=401) as server:
@@ -303,6 +314,34 @@ def test_a_signed_url_admits_its_methods_alone(guarded: Guarded) -> None:
         posted = talk.ask("message_post", headers, queue_name="q", messages=[{"body": 1}])
         assert posted.status == 403
         assert talk.ask("message_delete", headers, queue_name="q", message_id="x").status == 403
+
+
+def test_an_operator_may_do_everything(guarded: Guarded) -> None:
+    with guarded.talk() as talk:
+        assert login(talk, guarded.operator, **{"X-Project-ID": "p"}).status == 200
+        for shot in SHOTS:
+            assert not is_denied(fire(talk, shot)), shot
+
+
+def test_nothing_is_open_any_more_where_a_key_was_disabled(guarded: Guarded) -> None:
+    with guarded.talk() as talk:
+        key = guarded.key("*:*")
+        assert login(talk, key).status == 200
+        guarded.disable(key)
+        for shot in SHOTS:
+            answer = fire(talk, shot)
+            assert (answer.status, answer.body) == (403, NOT_AUTHENTIFIED), shot
+
+
+@pytest.mark.parametrize("role", [*RANKS, "auditor"])
+def test_a_role_opens_what_it_and_those_below_it_are_for(secured: Guarded, role: str) -> None:
+    with secured.talk() as talk:
+        assert login(talk, tokens.token(roles=[role])).status == 200
+        for shot in SHOTS:
+            answer = fire(talk, shot)
+            may = shot.verb is None or RANKS.get(role, 0) >= NEEDED[shot.verb]
+            if not (may and shot.operators_only):
+                assert is_denied(answer) != may, (shot, answer)
 
 
 def test_a_token_of_keystone_opens_what_its_role_does() -> None:

@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 _MAX_ADDRESSES = 10_000
+_LATELY = 60.0
+"""Seconds for which an address that took a token is one that failed lately."""
 _IPV6_SITE = 64
 
 
@@ -26,15 +28,26 @@ class Failures:
     def take(self, address: str) -> float:
         """Take a token; answer 0, or how many seconds to wait because there was none."""
         site, left, now = self._look(address)
-        if left < 1:
-            return (1 - left) / self._rate
-        self._keep(site, left - 1, now)
-        return 0.0
+        if left >= 1:
+            self._keep(site, left - 1, now)
+        return self._lack(left)
+
+    def lack(self, address: str) -> float:
+        """How many seconds to wait for a token; 0 where one is there."""
+        return self._lack(self._look(address)[1])
+
+    def has_failed(self, address: str) -> bool:
+        """Tell whether the address took a token lately, and did not give it back."""
+        found = self._buckets.get(site_of(address))
+        return found is not None and self._monotonic() - found[1] < _LATELY
 
     def give_back(self, address: str) -> None:
         """Give a token back: the try was good."""
         site, left, now = self._look(address)
         self._keep(site, min(left + 1, self._most), now)
+
+    def _lack(self, left: float) -> float:
+        return max(0.0, (1 - left) / self._rate)
 
     def _look(self, address: str) -> tuple[str, float, float]:
         site, now = site_of(address), self._monotonic()

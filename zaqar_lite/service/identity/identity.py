@@ -5,7 +5,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from random import uniform
 from typing import NamedTuple
 
 from zaqar_lite.domain.clock import Clock
@@ -13,22 +12,37 @@ from zaqar_lite.domain.errors import TooMany, Unauthenticated
 from zaqar_lite.domain.identity import Principal
 from zaqar_lite.service.identity.failures import Failures
 from zaqar_lite.service.identity.pace import Pace
-from zaqar_lite.service.identity.provider import Credential, Known, Provider
+from zaqar_lite.service.identity.provider import Credential, Provider
 
 REFUSED_FOR = 10.0
 """Seconds for which a refused credential stays refused without another look."""
+LASTING_FOR = 1.0
+"""Seconds for which what lasts is let go on without another look, where a look asks nobody else."""
 SLOWED = 1.0
 """Seconds by which an address that is refused too often is refused later."""
-_MOST_SLOWED = 10_000
+_LATE_A_SECOND = 500
+"""Refusals that come later than they could: what they cost together is bounded."""
+_LATEST = 10.0
+"""Seconds by which a refusal comes later still because of that, at most."""
+_ADDRESSES = 10
+"""As much as so many addresses may fail, all may that failed lately."""
 _MAX_CACHED = 10_000
+_EVERYBODY = ""
+_TOO_MANY = "Too many logins from this address failed."
 Turn = AbstractAsyncContextManager[None]
 
 
 class _Entry(NamedTuple):
-    """What is known of a credential until an instant; no principal: that it is refused."""
+    """What is known of a credential until an instant; no principal: that it is refused.
+
+    `lasts_until` is until when it is known of what was let in before and goes on, and `generation`
+    how often keys had been changed here before.
+    """
 
     principal: Principal | None
     until: float
+    lasts_until: float
+    generation: int
 
 
 class Identity:
@@ -47,7 +61,8 @@ class Identity:
         self._failures = Failures(max_failed)
         self._pace = Pace(max_failed)
         self._refusals = Failures(max_failed)
-        self._slowed = 0
+        self._together = Failures(max_failed * _ADDRESSES)
+        self._last_at = float("-inf")
         self._clock = clock
         self._cache: OrderedDict[bytes, _Entry] = OrderedDict()
         self._running: dict[bytes, asyncio.Task[Principal]] = {}
@@ -61,14 +76,13 @@ class Identity:
     def forget(self) -> None:
         """Look at every credential again: a key was changed."""
         self._generation += 1
-        self._cache.clear()
         self._running.clear()
 
     async def identify(self, credential: Credential | None, address: str | None) -> Principal:
         """Find out who sent a credential, from this address; None where it was let in before.
 
         An address that was refused more than `max_failed` times in a minute, for whatever reason,
-        is told so about SLOWED later: so many connections make as few guesses in that time.
+        is told so SLOWED later or more: so many connections make as few guesses in that time.
 
         Raises:
             Unauthenticated: nobody knows.
@@ -78,44 +92,83 @@ class Identity:
         try:
             return await self._identify(credential, address)
         except (Unauthenticated, TooMany):
-            if address and self._refusals.take(address) and self._slowed < _MOST_SLOWED:
-                self._slowed += 1
-                try:
-                    # Not all at the same instant.
-                    await asyncio.sleep(SLOWED * uniform(0.5, 1.5))  # noqa: S311 - jitter
-                finally:
-                    self._slowed -= 1
+            if address and self._refusals.take(address):
+                await self.be_late()
             raise
+
+    def refuses(self, address: str, credential: Credential) -> Unauthenticated | TooMany | None:
+        """Why a credential is refused without a look, if it is: a guess then costs next to nothing.
+
+        It was never good, and its address was refused too often; or it was refused lately, and all
+        such addresses together were. The answer should `be_late`.
+        """
+        wait = max(self._failures.lack(address), self._together.lack(_EVERYBODY))
+        if not wait:
+            return None
+        entry = self._cache.get(credential.digest)
+        if entry is not None and entry.principal is not None:
+            return None
+        if entry is not None and self._is_known(entry, entry.until):
+            return Unauthenticated("it was refused before")
+        return TooMany(_TOO_MANY, retry_after=math.ceil(wait))
+
+    def has_failed(self, address: str) -> bool:
+        """Tell whether an address brought a wrong credential lately."""
+        return self._failures.has_failed(address)
+
+    async def be_late(self) -> None:
+        """Wait as long as a refusal does, unless too many wait already."""
+        now = asyncio.get_running_loop().time()
+        turn_at = max(self._last_at + 1 / _LATE_A_SECOND, now + SLOWED)
+        if turn_at <= now + SLOWED + _LATEST:
+            self._last_at = turn_at
+            await asyncio.sleep(turn_at - now)
 
     async def _identify(self, credential: Credential | None, address: str | None) -> Principal:
         if credential is None:
             raise Unauthenticated("no credential")
         digest = credential.digest
         entry = self._cache.get(digest)
-        now = self._clock.now_ms() / 1000
-        if entry is not None and now < entry.until:
+        until = 0.0
+        if entry is not None:
+            until = entry.lasts_until if address is None else entry.until
+        if entry is not None and self._is_known(entry, until):
             if entry.principal is None:
-                raise Unauthenticated("it was refused before")
+                raise self._wrong("it was refused before", address)
             return entry.principal
         provider = next((one for one in self._providers if one.recognises(credential)), None)
         if provider is None:
-            raise Unauthenticated("no provider recognises it")
+            raise self._wrong("no provider recognises it", address)
         if address is None or (entry is not None and entry.principal is not None):
             return await self._look(digest, provider, credential, None)
         if provider.is_remote:
-            return await self._look(digest, provider, credential, self._pace.turn(address))
+            try:
+                return await self._look(digest, provider, credential, self._pace.turn(address))
+            except Unauthenticated as exc:
+                raise self._wrong(str(exc), address) from None
         wait = self._failures.take(address)
         if wait:
-            raise TooMany("Too many logins from this address failed.", retry_after=math.ceil(wait))
+            raise TooMany(_TOO_MANY, retry_after=math.ceil(wait))
         try:
             principal = await self._look(digest, provider, credential, None)
         except Unauthenticated:
+            self._together.take(_EVERYBODY)
             raise
         except BaseException:
             self._failures.give_back(address)  # it was not the credential that failed
             raise
         self._failures.give_back(address)
         return principal
+
+    def _is_known(self, entry: _Entry, until: float) -> bool:
+        return entry.generation == self._generation and self._clock.now_ms() / 1000 < until
+
+    def _wrong(self, why: str, address: str | None) -> Unauthenticated:
+        """Note that a credential was wrong."""
+        if address:
+            self._failures.take(address)
+            self._together.take(_EVERYBODY)
+        return Unauthenticated(why)
 
     async def _look(
         self, digest: bytes, provider: Provider, credential: Credential, turn: Turn | None
@@ -140,26 +193,23 @@ class Identity:
     async def _ask(
         self, digest: bytes, provider: Provider, credential: Credential, turn: Turn | None
     ) -> Principal:
-        generation = self._generation
+        generation = self._generation  # what is changed meanwhile may be this
         try:
             async with turn or nullcontext():
                 known = await provider.authenticate(credential)
         except Unauthenticated:
-            self._keep(digest, None, generation)
+            until = self._clock.now_ms() / 1000 + REFUSED_FOR
+            self._keep(digest, _Entry(None, until, until, generation))
             raise
-        self._keep(digest, known, generation)
-        return known.principal
+        principal, now = known.principal, self._clock.now_ms() / 1000
+        until = now + known.seconds
+        if principal.expires_at is not None:
+            until = min(until, principal.expires_at / 1000)
+        lasts = until if provider.is_remote else min(until, now + LASTING_FOR)
+        self._keep(digest, _Entry(principal, until, lasts, generation))
+        return principal
 
-    def _keep(self, digest: bytes, known: Known | None, generation: int) -> None:
-        if generation != self._generation:
-            return  # what was changed meanwhile may be this
-        now = self._clock.now_ms() / 1000
-        if known is None:
-            entry = _Entry(None, now + REFUSED_FOR)
-        else:
-            ends = known.principal.expires_at
-            until = now + known.seconds
-            entry = _Entry(known.principal, until if ends is None else min(until, ends / 1000))
+    def _keep(self, digest: bytes, entry: _Entry) -> None:
         self._cache[digest] = entry
         self._cache.move_to_end(digest)
         if len(self._cache) > _MAX_CACHED:

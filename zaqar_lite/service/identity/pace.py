@@ -16,6 +16,8 @@ WIDEST = 16
 """Credentials of one address that are looked at together, at most."""
 LONGEST = 3.0
 """Seconds that a request waits for its turn, at most."""
+SUSPECTED = 600.0
+"""Seconds for which an address is suspected after a refusal, unless a good one comes."""
 _MOST_WAITING = 256
 _MOST_PAUSES = 10
 _MAX_SITES = 10_000
@@ -23,26 +25,35 @@ _MAX_SITES = 10_000
 
 @dataclass(slots=True, eq=False)
 class _Way:
-    """The way from one site: how many may go together, how many do, and from when on."""
+    """The way from one site: how many may go together, how many do, and who waits."""
 
     width: int = 1
     running: int = 0
-    opens_at: float = 0.0
+    suspected_until: float = float("-inf")
+    is_queued: bool = False
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
-    alarm: asyncio.TimerHandle | None = None
+
+    @property
+    def is_suspected(self) -> bool:
+        return time.monotonic() < self.suspected_until
 
 
 class Pace:
     """Turns for each address: one at a time at first, and one more after each good credential.
 
-    A refused one closes the way for a while, and then it is one at a time again. So whoever guesses
-    costs the other server one call in that while, and whoever brings good credentials does not
-    notice. The addresses of one IPv6 site (/64) share a way. Who waits is woken once, in its turn.
+    An address whose last credential was refused is suspected. All that are suspected share one
+    turn in each pause, address by address, and every refusal takes a pause of its own. So whoever
+    guesses, from however many addresses, costs the other server one call in that time and one
+    more for each address; whoever brings good credentials from elsewhere does not notice. The
+    addresses of one IPv6 site (/64) share a way. Who waits is woken once, in its turn.
     """
 
     def __init__(self, per_minute: int) -> None:
         self._pause = 60 / per_minute
         self._ways: OrderedDict[str, _Way] = OrderedDict()
+        self._suspects: deque[_Way] = deque()
+        self._opens_at = float("-inf")
+        self._alarm: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
     async def turn(self, address: str) -> AsyncIterator[None]:
@@ -56,20 +67,23 @@ class Pace:
         try:
             yield
         except Unauthenticated:
+            if not way.is_suspected:  # else its turn has taken the pause
+                self._take_pause()
             way.width = 1
-            now = time.monotonic()
-            way.opens_at = min(
-                max(way.opens_at, now) + self._pause, now + _MOST_PAUSES * self._pause
-            )
+            way.suspected_until = time.monotonic() + SUSPECTED
             raise
         else:
+            if way.is_suspected:
+                self._opens_at -= self._pause
+            way.suspected_until = float("-inf")
             way.width = min(way.width + 1, WIDEST)
         finally:
             way.running -= 1
             self._wake(way)
 
     async def _enter(self, way: _Way) -> None:
-        if len(way.waiting) >= _MOST_WAITING or way.opens_at > time.monotonic() + LONGEST:
+        too_late = way.is_suspected and self._opens_at > time.monotonic() + LONGEST
+        if len(way.waiting) >= _MOST_WAITING or too_late:
             raise self._too_many(way)
         turn = asyncio.get_running_loop().create_future()
         way.waiting.append(turn)
@@ -89,27 +103,55 @@ class Pace:
             raise
 
     def _wake(self, way: _Way) -> None:
-        """Give turns to those who wait, the first first, or set the alarm for when that may be."""
-        while way.waiting and way.running < way.width:
-            wait = way.opens_at - time.monotonic()
+        """Give turns to those who wait, the first first; suspects get theirs among each other."""
+        if not way.is_suspected:
+            while way.running < way.width and self._give(way):
+                pass
+        elif way.waiting and not way.running and not way.is_queued:
+            way.is_queued = True
+            self._suspects.append(way)
+            self._wake_suspects()
+
+    def _wake_suspects(self) -> None:
+        """Give the next suspect its turn, or set the alarm for when that may be."""
+        while self._suspects:
+            wait = self._opens_at - time.monotonic()
             if wait > 0:
-                if way.alarm is None:
-                    way.alarm = asyncio.get_running_loop().call_later(wait, self._ring, way)
+                if self._alarm is None:
+                    self._alarm = asyncio.get_running_loop().call_later(wait, self._ring)
                 return
+            way = self._suspects.popleft()
+            way.is_queued = False
+            if not way.is_suspected:
+                self._wake(way)
+            elif self._give(way):
+                self._take_pause()
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._wake_suspects()
+
+    def _give(self, way: _Way) -> bool:
+        """Give a turn to the first who still waits, if anybody does."""
+        while way.waiting:
             turn = way.waiting.popleft()
             if not turn.done():
                 way.running += 1
                 turn.set_result(None)
+                return True
+        return False
 
-    def _ring(self, way: _Way) -> None:
-        way.alarm = None
-        self._wake(way)
+    def _take_pause(self) -> None:
+        now = time.monotonic()
+        self._opens_at = min(
+            max(self._opens_at, now) + self._pause, now + _MOST_PAUSES * self._pause
+        )
 
     def _too_many(self, way: _Way) -> TooMany:
-        wait = math.ceil(way.opens_at - time.monotonic())
-        what = "Too many logins from this address failed."
-        if wait <= 0:
-            what = "There are too many new logins from this address at once."
+        what, wait = "There are too many new logins from this address at once.", 0
+        if way.is_suspected:
+            what = "Too many logins from this address failed."
+            wait = math.ceil(self._opens_at - time.monotonic())
         return TooMany(what, retry_after=max(1, wait))
 
     def _way(self, site: str) -> _Way:

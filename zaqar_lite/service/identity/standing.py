@@ -7,8 +7,8 @@ from typing import NamedTuple
 from zaqar_lite.domain.errors import ZaqarLiteError
 from zaqar_lite.service.background import Background
 
-LOOK_EVERY = 5.0
-"""Seconds between two looks at all that stands."""
+LOOK_EVERY = 4.0
+"""Seconds between two looks at all that stands: what a key opened has ended 5 seconds after it."""
 _AT_ONCE = 8
 _TURN = 100
 
