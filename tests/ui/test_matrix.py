@@ -31,6 +31,7 @@ FORMS: dict[str, tuple[tuple[str, dict[str, str]], ...]] = {
     QUEUE: (
         ("send", {"act": "post", "body": "1"}),
         ("manage", {"act": "settings", "settings": '{"team": "a"}'}),
+        ("manage", {"act": "set", "set._monitor": "yes"}),
         ("manage", {"act": "purge", "confirm": "orders"}),
         ("manage", {"act": "delete", "confirm": "orders"}),
     ),

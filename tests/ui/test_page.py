@@ -13,6 +13,7 @@ import pytest
 from tests.api.conftest import PROJECT, Api, MakeApi, claim_id_of, make_api  # noqa: F401 - a fixture
 from zaqar_lite.server.loading import load
 from zaqar_lite.service import recent
+from zaqar_lite.ui.settings import FIELDS
 from zaqar_lite.ui.shown import rate, spark
 
 pytestmark = pytest.mark.anyio
@@ -449,3 +450,61 @@ def test_is_never_there_where_headers_say_who_somebody_is(
     overrides: dict[str, object], shows: bool
 ) -> None:
     assert load(environment={}, overrides=overrides).shows_page is shows
+
+
+async def test_settings_explain_themselves_and_are_changed_one_by_one(browser: Browser) -> None:
+    api, queue = browser.api, browser.queue
+    await api.call("PUT", "", {"_max_failures": 4, "_dead_letter_queue": "letters", "team": "a"})
+    text = await browser.look(queue)
+    fields = re.findall(
+        r'<input (?:type="\w+" )?name="(set\.\w+)"[^>]*aria-describedby="([\w.-]+)"', text
+    )
+    assert {name.removeprefix("set.") for name, _ in fields} == {one.key for one in FIELDS}
+    assert all(f'id="{hint}"' in text for _, hint in fields)
+    assert re.search(r'name="set\._max_failures" value="4"', text)
+
+    async def save(**changed: str) -> dict[str, Any]:
+        shown = await browser.look(queue)
+        kept = dict(re.findall(r'name="(set\.\w+)" value="([^"]*)"', shown))
+        ticked = dict.fromkeys(re.findall(r'name="(set\.\w+)" value="yes" checked', shown), "yes")
+        kept = {name: value for name, value in kept.items() if value != "yes"} | ticked
+        values = kept | {f"set.{name}": value for name, value in changed.items()}
+        await browser.send(queue, act="set", **values)
+        found: dict[str, Any] = (await api.call("GET", "")).json()
+        return found
+
+    before = (await api.call("GET", "")).json()
+    assert await save() == before
+    after = await save(_max_failures="7", _default_message_delay="60", _monitor="yes")
+    assert after == before | {"_max_failures": 7, "_default_message_delay": 60, "_monitor": True}
+    after = await save(_max_failures="", _dead_letter_queue="", _default_message_ttl="")
+    assert "_max_failures" not in after
+    assert after["_dead_letter_queue"] is None
+    assert after["_default_message_ttl"] == before["_default_message_ttl"]
+    assert (after["_monitor"], after["team"]) == (True, "a")
+    shown = await browser.send(queue, 400, act="set", **{"set._max_failures": "many"})
+    assert "must be a whole number" in shown.text
+    assert (await browser.send(queue, act="set")).status_code == 303
+    assert (await api.call("GET", "")).json()["_monitor"] is False
+
+
+async def test_putting_letters_back_says_how_many_it_touches(browser: Browser) -> None:
+    api = browser.api
+    settings = {"_dead_letter_queue": "letters", "_max_failures": 1}
+    await api.call("PUT", "", settings)
+    await api.post(*({"body": number} for number in range(5)))
+    held = await api.claim(limit=5)
+    for one, reason in zip(held, "aabbb", strict=True):
+        claim = {"claim": {"dead": True, "reason": reason}}
+        assert (await api.call("PATCH", one["href"], claim)).status_code == 204
+    dead = f"{browser.home}q/letters/dead"
+    assert ">Put them back: 5<" in await browser.look(dead)
+    assert ">Put them back: 2<" in await browser.look(f"{dead}?reason=a")
+    await api.call("POST", "/v2/queues/letters/claims?limit=1", {"ttl": 60, "grace": 60})
+    assert ">Put them back: 4<" in await browser.look(dead)
+    for _ in range(6):
+        await api.post(*({"body": number} for number in range(20)))
+    while held := await api.claim(limit=20):
+        for one in held:
+            await api.call("PATCH", one["href"], {"claim": {"dead": True, "reason": "c"}})
+    assert ">Put them back: at least 99<" in await browser.look(dead)

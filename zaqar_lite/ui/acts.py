@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from starlette.requests import Request
 
+from zaqar_lite.ui import settings
 from zaqar_lite.ui.calls import Caller, refused
 from zaqar_lite.ui.views import job_path
 
@@ -46,8 +47,10 @@ async def on_queue(caller: Caller, request: Request, fields: Mapping[str, str]) 
                 for key, value in wanted.items()
                 if now.get(key) != value
             ]
-            if patch:
-                await caller.call("PATCH", path, document=patch, content_type=_PATCH)
+            await _patch(caller, path, patch)
+        case "set":
+            now = (await caller.call("GET", path)).document
+            await _patch(caller, path, settings.changes(fields, now, _whole))
         case "purge" | "delete" as act:
             if fields.get("confirm") != request.path_params["queue"]:
                 raise refused("Nothing was deleted", "Type the queue's name to confirm.")
@@ -60,6 +63,12 @@ async def on_queue(caller: Caller, request: Request, fields: Mapping[str, str]) 
         case _:
             raise refused("The form has no such act")
     return here
+
+
+async def _patch(caller: Caller, path: str, patch: list[dict[str, Any]]) -> None:
+    """Change a queue's metadata, if there is anything to change."""
+    if patch:
+        await caller.call("PATCH", path, document=patch, content_type=_PATCH)
 
 
 async def on_message(caller: Caller, request: Request, fields: Mapping[str, str]) -> str:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from zaqar_lite.ui import shown
 from zaqar_lite.ui.calls import Caller, Refused
+from zaqar_lite.ui.settings import FIELDS
 
 _MESSAGES, _MOST = 20, 100
 _STATES = {
@@ -39,6 +40,7 @@ async def queue(caller: Caller, request: Request) -> Values:
     return {
         "counts": counts,
         "settings": settings.document,
+        "fields": FIELDS,
         "messages": messages,
         "state": state,
         "due": shown.timeline([shown.waits(one) for one in ahead if shown.waits(one) > 0]),
@@ -65,7 +67,9 @@ async def dead_letters(caller: Caller, request: Request) -> Values:
     if reason is not None:
         letters = [one for one in letters if one["dead_letter"]["reason"] == reason]
     jobs = await caller.call("GET", f"{path}/redrives")
+    free = sum("claim_id=" not in one["href"] for one in letters)
     return {
+        "touched": f"at least {free}" if len(messages) >= _MOST else str(free),
         "groups": groups.most_common(),
         "letters": letters[:_MESSAGES],
         "looked_at": len(messages),

@@ -1,0 +1,77 @@
+"""The settings of a queue as a form: each with its meaning, and what was changed as a patch."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+Whole = Callable[[str, str], int]
+PREFIX = "set."
+"""What the names of the form's fields begin with, before the key."""
+
+
+class Field(NamedTuple):
+    """A setting: its key, what it is called, what it means, and what is written into it."""
+
+    key: str
+    label: str
+    hint: str
+    kind: str = "number"
+
+
+FIELDS = (
+    Field("_default_message_ttl", "Messages live for", "Seconds, where a post does not say."),
+    Field(
+        "_default_message_delay",
+        "Messages wait for",
+        "Seconds, where a post does not say. With 0 nothing is delayed; a change holds for what is "
+        "posted from then on.",
+    ),
+    Field("_max_messages_post_size", "Largest post", "Bytes of a request that posts messages."),
+    Field(
+        "_max_failures",
+        "Failures",
+        "The failure that reaches this number makes a message a dead letter. Empty: no limit.",
+    ),
+    Field(
+        "_max_claim_count",
+        "Hand-outs",
+        "A message that was claimed so often becomes a dead letter, whatever became of it. Empty: "
+        "no limit.",
+    ),
+    Field(
+        "_dead_letter_queue",
+        "Dead letters go to",
+        "A queue of this project, made when it is not there. Without it the two limits do nothing.",
+        "text",
+    ),
+    Field(
+        "_dead_letter_queue_messages_ttl",
+        "A dead letter lives for",
+        "Seconds from when it became one. Empty: what was left of its own time.",
+    ),
+    Field("_monitor", "Watch it", "The metrics show this queue by name.", "checkbox"),
+)
+"""The settings that most queues need; the others are written as JSON."""
+
+
+def changes(
+    fields: Mapping[str, str], now: Mapping[str, Any], whole: Whole
+) -> list[dict[str, Any]]:
+    """The patch that makes a queue what the form says; what is empty is removed.
+
+    `whole` reads a number of a field, or refuses it.
+    """
+    patch: list[dict[str, Any]] = []
+    for key, label, _, kind in FIELDS:
+        text, before = fields.get(PREFIX + key, "").strip(), now.get(key)
+        wanted: Any = text or None
+        if kind == "checkbox":
+            wanted = bool(text)
+        elif text and kind == "number":
+            wanted = whole(label, text)
+        is_nothing = wanted is None or wanted is False
+        if wanted == before or (is_nothing and not before):
+            continue
+        op = "remove" if wanted is None else "replace" if key in now else "add"
+        value = {} if wanted is None else {"value": wanted}
+        patch.append({"op": op, "path": f"/metadata/{key}", **value})
+    return patch
