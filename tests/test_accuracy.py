@@ -22,14 +22,15 @@ LATER = 900
 """Seconds that the server's clock jumps between the last post and the first claim."""
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[MovableServer]:
+@pytest.fixture(params=["memory", "embedded"])
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MovableServer]:
     offset = tmp_path / "offset"
     env = {
         "ZAQAR_LITE_CLOCK_OFFSET_FILE": str(offset),
         "ZAQAR_LITE_COUNT_INTERVAL": "0.1",
     }
-    with ServerProcess("memory://", env=env) as process:
+    store = "memory://" if request.param == "memory" else f"embedded://{tmp_path}/store"
+    with ServerProcess(store, env=env) as process:
         yield MovableServer(process, offset)
 
 

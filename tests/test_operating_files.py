@@ -134,11 +134,19 @@ def test_keda_asks_for_a_depth_that_is_answered() -> None:
     assert asked["valueLocation"] == "depth"
 
 
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_credentials", [False, True])
+def test_systemd_takes_the_unit(tmp_path: Path, with_credentials: bool) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd is not here")
     text = (FILES / "zaqar-lite.service").read_text()
-    assert "Type=notify" in text
+    assert {"Type=notify", "WatchdogSec=30", "DynamicUser=yes"} < set(text.splitlines())
+    optional = re.compile(r"^#(LoadCredential=.*|Environment=.*)$", re.MULTILINE)
+    assert len(optional.findall(text)) == 2
+    if with_credentials:
+        text = optional.sub(r"\1", text)
+        named = re.findall(r"^Environment=ZAQAR_LITE_(\w+)=%d/(\S+)$", text, re.MULTILINE)
+        assert {name.lower() for name, _ in named} <= set(Settings.model_fields)
+        assert {file for _, file in named} == set(re.findall(r"LoadCredential=([^:]+):/", text))
     unit = tmp_path / "zaqar-lite.service"
     unit.write_text(text.replace("/opt/zaqar-lite/bin/zaqar-lite", "/bin/true"))
     done = subprocess.run(
