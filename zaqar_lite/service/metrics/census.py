@@ -9,8 +9,8 @@ import asyncio
 import heapq
 import logging
 import time
-from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar
 
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.metadata import MONITOR
@@ -28,12 +28,13 @@ MOST_MONITORED = 100
 _MARKED = 10
 """After how many passes the records of queues are read again, for who is monitored."""
 _AT_ONCE = 16
-"""Queues that are counted at once: a store that answers after milliseconds has others in hand."""
+"""Queues that are counted at once where the store has to be waited for."""
 _SHARE = 19
 """How many times as long as it worked a pass rests."""
 _STEP = 0.01
 _PAGE = 500
 _NEVER = 1 << 62
+T = TypeVar("T")
 
 
 class Depth(NamedTuple):
@@ -83,7 +84,7 @@ class Census:
         self._board = board
         self._interval = interval
         self._pass: asyncio.Task[None] | None = None
-        self._passes = 0
+        self._passes, self._waits = 0, False
         self._monitored: set[QueueRef] = set()
 
     def start(self) -> None:
@@ -169,18 +170,28 @@ class Census:
 
     async def _depths(self, *, reads_marks: bool) -> AsyncIterator[tuple[QueueRef, Depth, bool]]:
         """Count queue after queue, and tell whether each is monitored; rest in between."""
-        resumed = time.perf_counter()
+        resumed, self._waits = time.perf_counter(), False
         async for group in _groups(self._messages.census()):
-            counts = await asyncio.gather(*map(self._messages.outline, group))
+            counts = await self._ask(self._messages.outline, group)
             marks = [ref in self._monitored for ref in group]
             if reads_marks:
-                marks = await asyncio.gather(*map(self._is_monitored, group))
+                marks = await self._ask(self._is_monitored, group)
             for ref, one, is_monitored in zip(group, counts, marks, strict=True):
                 yield ref, depth_of(one), is_monitored
             worked = time.perf_counter() - resumed
             if worked >= _STEP:
                 await asyncio.sleep(worked * _SHARE)
                 resumed = time.perf_counter()
+
+    async def _ask(self, ask: Callable[[QueueRef], Awaitable[T]], group: list[QueueRef]) -> list[T]:
+        """Ask for each queue: one by one, or at once after a group that let the event loop turn."""
+        if self._waits:
+            return await asyncio.gather(*map(ask, group))
+        turns: list[None] = []
+        asyncio.get_running_loop().call_soon(turns.append, None)
+        found = [await ask(ref) for ref in group]
+        self._waits = bool(turns)
+        return found
 
     async def _is_monitored(self, ref: QueueRef) -> bool:
         if notes.is_own(ref):
