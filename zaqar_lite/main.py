@@ -254,7 +254,7 @@ def _services(
     """The services; those that serve requests work on the store that counts, `counted`."""
     policies = Policies(management, limits, checked=one_store)
     if pools is not None:
-        pools.registry.sealer = vault
+        pools.registry.management = management
     # Deliveries keep what they send sealed, so they see the store as it is.
     opened = counted if vault is None else _opened(counted, vault)
     queues = Queues(

@@ -108,11 +108,14 @@ async def test_a_receiver_that_answers_410_ends_it_and_to_enable_makes_another(
         await receiver.wait(2)
 
 
+@pytest.mark.parametrize("sealed", [False, True])
 async def test_a_server_that_starts_ends_what_was_left_and_nothing_else(
-    make_api: MakeApi, keystone: Keystone, tmp_path: Path
+    make_api: MakeApi, keystone: Keystone, tmp_path: Path, sealed: bool
 ) -> None:
     """Keystone was away, and the server stopped behind it."""
     given = settings(keystone, store=f"embedded:{tmp_path}/data")
+    if sealed:
+        given["encryption_key_file"] = Path(__file__).with_name("encryption.keys")
     async with make_api(**given) as api:
         gone = await subscribe(api, keystone)
         (old,) = keystone.state.trusts
@@ -120,6 +123,9 @@ async def test_a_server_that_starts_ends_what_was_left_and_nothing_else(
         keystone.state.away = 503
         assert (await api.call("DELETE", f"subscriptions/{gone}")).status_code == 204
     assert len(keystone.state.trusts) == 2
+    files = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+    stored = b"".join(path.read_bytes() for path in files)
+    assert [trust.encode() in stored for trust in keystone.state.trusts] == [not sealed] * 2
     keystone.state.away = None
     api.advance(trusts.UNUSED_MS / 1000)
     async with make_api(**given):

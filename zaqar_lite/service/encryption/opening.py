@@ -1,8 +1,9 @@
 """The stores as services see them where the server has keys.
 
 Bodies of encrypted queues come out opened. Records that hold what their users would hide, such as
-the headers of a webhook, the secret that signs for it and the body of a schedule, lie sealed in the
-management store, bound to their project, kind and name.
+the headers of a webhook, the secret that signs for it, the body of a schedule, the id of a trust
+and the passwords of a pool, lie sealed in the management store, bound to their project, kind and
+name.
 """
 
 import json
@@ -28,12 +29,14 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.sealed import is_sealed
 from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
 from zaqar_lite.service.encryption.vault import DAMAGED, Vault
+from zaqar_lite.service.identity.trusts import KIND as TRUST
+from zaqar_lite.service.pooling.registry import POOL
 from zaqar_lite.service.schedule import KIND as SCHEDULE
 from zaqar_lite.storage.base import MessageStore
 from zaqar_lite.storage.management import ManagementStore
 
 logger = logging.getLogger(__name__)
-_SEALED_KINDS = frozenset((SUBSCRIPTION, SCHEDULE))
+_SEALED_KINDS = frozenset((SUBSCRIPTION, SCHEDULE, POOL, TRUST))
 
 
 def opening(store: MessageStore, vault: Vault) -> MessageStore:

@@ -14,8 +14,10 @@ import json
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -23,6 +25,7 @@ from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Forbidden, Invalid, NotFound, RecordDamaged, Unavailable
 from zaqar_lite.domain.identity import How, Principal
 from zaqar_lite.domain.models import Record
+from zaqar_lite.domain.sealed import is_sealed
 from zaqar_lite.domain.subscriptions import KIND as SUBSCRIPTION
 from zaqar_lite.domain.subscriptions import Subscription
 from zaqar_lite.service.background import Background
@@ -108,8 +111,8 @@ class Trusts:
         await self._management.put_record(
             KIND,
             subscription.queue.project,
-            made,
-            json.dumps({"of": subscription.name, "at": now}).encode(),
+            _name_of(made),
+            json.dumps({"id": made, "of": subscription.name, "at": now}).encode(),
             expected=None,
             ttl_ms=subscription.ttl * 1000,
         )
@@ -145,30 +148,34 @@ class Trusts:
     async def _end_some(self) -> float:
         """End the trusts that were left, and look at a page of all others."""
         for project, trust in tuple(self._left):
-            record = await self._management.get_record(KIND, project, trust)
-            if record is not None:
-                await self._end_unused(record, unused_ms=0)
+            with suppress(RecordDamaged):
+                record = await self._management.get_record(KIND, project, _name_of(trust))
+                if record is not None:
+                    await self._end_unused(record, unused_ms=0)
             self._left.discard((project, trust))
         page = await self._management.list_records(KIND, after=self._after, limit=_PAGE)
-        for record in page:
+        for record in await self._management.opened(page):
             await self._end_unused(record, unused_ms=UNUSED_MS)
         self._after = (page[-1].project, page[-1].name) if len(page) == _PAGE else None
         return LOOK_EVERY
 
     async def _end_unused(self, record: Record, *, unused_ms: int) -> None:
         """End a trust, and forget it, unless a live subscription has it or soon may."""
+        if is_sealed(record.value):
+            return  # by a key that this server has not
         made = json.loads(record.value)
+        trust = made.get("id", record.name)  # it was the name before
         try:
             found = await self._management.get_record(SUBSCRIPTION, record.project, made["of"])
         except RecordDamaged:
             return  # until somebody deletes it
         if found is not None:
             subscription = Subscription.decode(found)
-            if subscription.trust == record.name and subscription.disabled is None:
+            if subscription.trust == trust and subscription.disabled is None:
                 return
         if self._clock.now_ms() - made["at"] < unused_ms:
             return
-        await self._end(record.name)
+        await self._end(trust)
         await self._management.delete_record(KIND, record.project, record.name)
 
     async def _end(self, trust: str) -> None:
@@ -192,6 +199,11 @@ class Trusts:
                 break
         if status not in (204, 404):
             logger.warning("Keystone ends no trust (%s): it lasts until its ttl", status)
+
+
+def _name_of(trust: str) -> str:
+    """The name of a trust's record, which is in the clear also where its value is sealed."""
+    return sha256(trust.encode()).hexdigest()
 
 
 async def trusted(subscription: Subscription, make: MakeTrust | None) -> Subscription:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,7 +19,7 @@ from zaqar_lite.domain.errors import (
     Unavailable,
 )
 from zaqar_lite.domain.models import Capability, QueueRef, Record
-from zaqar_lite.domain.sealed import is_sealed
+from zaqar_lite.domain.sealed import check_opened
 from zaqar_lite.service.pooling.pool import Flavor, Pool, decode_flavor, decode_pool
 from zaqar_lite.storage.management import ManagementStore
 
@@ -29,8 +29,6 @@ FRESH = 2.0
 """Seconds for which a process goes by what it has read of pools and of the catalogue."""
 MAX_POOLS = 100
 _PAGE = 1_000
-_SEALED = QueueRef("~pools", "~pools")
-"""In whose name pools are sealed."""
 _TRIES = 20
 _CAPABILITIES = {
     "mongodb": ("FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT"),
@@ -56,24 +54,12 @@ Check = Callable[[Pool | None], Kind]
 """Tells of a pool's store, or of the server's own; connects to nothing. Or ConfigurationError."""
 
 
-class Sealer(Protocol):
-    """Seals what is kept, and opens it again."""
-
-    async def seal_body(self, queue: QueueRef, body: bytes) -> bytes:
-        """Seal a document in the name of a queue."""
-
-    async def open_body(self, project: str, body: bytes) -> bytes:
-        """Return the document that was sealed."""
-
-
 class Registry:
     """Keep pools, which are the server's, and flavors, which are a project's."""
 
-    sealer: Sealer | None = None
-    """Seals pools, whose URIs and options hold passwords; None where the server has no key."""
-
     def __init__(self, management: ManagementStore, check: Check) -> None:
-        self._management = management
+        self.management = management
+        """Where they lie: one that seals pools, where the server has a key."""
         self._check = check
         self._known: dict[str, Pool] = {}
         self._kinds: dict[str | None, tuple[object, Kind]] = {}
@@ -88,7 +74,7 @@ class Registry:
     async def pools(self) -> Mapping[str, Pool]:
         """The pools by name, as they are now."""
         begun = time.monotonic()
-        page = await self._management.list_records(POOL, "", limit=MAX_POOLS)
+        page = await self.management.list_records(POOL, "", limit=MAX_POOLS)
         self._known = {record.name: await self._read(record) for record in page}
         self._read_at = begun
         return self._known
@@ -105,7 +91,7 @@ class Registry:
         Raises:
             NotFound: there is none of this name.
         """
-        record = await self._management.get_record(POOL, "", name)
+        record = await self.management.get_record(POOL, "", name)
         if record is None:
             raise NotFound(f"Pool {name} does not exist.")
         return await self._read(record)
@@ -123,7 +109,7 @@ class Registry:
             raise Conflict("Another pool has this URI already.")
         if len(others) >= MAX_POOLS:
             raise Invalid(f"There are {MAX_POOLS} pools, as many as there may be.")
-        await self._put(POOL, "", pool.name, await self._sealed(pool), None)
+        await self._put(POOL, "", pool.name, pool.encode(), None)
         self._read_at = float("-inf")
 
     async def change_pool(self, name: str, changes: Mapping[str, Any]) -> Pool:
@@ -161,12 +147,12 @@ class Registry:
                     f"The pool {name} is the only one of the flavor {flavor.name}: delete the "
                     "flavor first, or give it another pool."
                 )
-        await self._management.delete_record(POOL, "", name)
+        await self.management.delete_record(POOL, "", name)
         self._read_at = float("-inf")
         try:
             await self._check_empty(name, holds)
         except Forbidden:  # a queue was placed in it meanwhile
-            await self._put(POOL, "", name, await self._sealed(pool), None)
+            await self._put(POOL, "", name, pool.encode(), None)
             raise
 
     async def list_flavors(self, project: str, after: str | None, limit: int) -> Sequence[Flavor]:
@@ -181,7 +167,7 @@ class Registry:
         Raises:
             NotFound: the project has none of this name.
         """
-        record = await self._management.get_record(FLAVOR, project, name)
+        record = await self.management.get_record(FLAVOR, project, name)
         if record is None:
             raise NotFound(f"Flavor {name} does not exist.")
         return self._shown(decode_flavor(record.value), await self.pools())
@@ -206,7 +192,7 @@ class Registry:
 
     async def delete_flavor(self, project: str, name: str) -> None:
         """Delete a flavor; its pools serve queues without one again. No error when it is gone."""
-        await self._management.delete_record(FLAVOR, project, name)
+        await self.management.delete_record(FLAVOR, project, name)
         await self._set_flavor(await self.pools(), name, ())
 
     async def fitting(self, project: str, flavor: str | None) -> Sequence[Pool]:
@@ -263,7 +249,7 @@ class Registry:
 
     async def _note_flavor(self, name: str, flavor: str, wanted: str | None) -> None:
         for _ in range(_TRIES):
-            record = await self._management.get_record(POOL, "", name)
+            record = await self.management.get_record(POOL, "", name)
             if record is None:
                 return
             pool = await self._read(record)
@@ -271,8 +257,7 @@ class Registry:
                 return
             changed = msgspec.structs.replace(pool, flavor=wanted)
             try:
-                sealed = await self._sealed(changed)
-                await self._put(POOL, "", name, sealed, record.version)
+                await self._put(POOL, "", name, changed.encode(), record.version)
             except RecordChanged:
                 continue
             return
@@ -301,19 +286,10 @@ class Registry:
         Raises:
             Unavailable: it is sealed, and can't be opened.
         """
-        value = record.value
-        if is_sealed(value):
-            if self.sealer is None:
-                raise Unavailable(f"The pool {record.name} is sealed: set encryption_key_file.")
-            value = await self.sealer.open_body(_SEALED.project, value)
-        try:
-            return decode_pool(value)
-        except msgspec.ValidationError:
-            raise Unavailable(f"The pool {record.name} is sealed, and was damaged.") from None
-
-    async def _sealed(self, pool: Pool) -> bytes:
-        value = pool.encode()
-        return value if self.sealer is None else await self.sealer.seal_body(_SEALED, value)
+        for opened in await self.management.opened((record,)):
+            check_opened(opened.value, f"pool {record.name}")
+            return decode_pool(opened.value)
+        raise Unavailable(f"The pool {record.name} is sealed, and was damaged.")
 
     @staticmethod
     async def _check_empty(name: str, holds: Holds) -> None:
@@ -326,10 +302,10 @@ class Registry:
     async def _put(
         self, kind: str, project: str, name: str, value: bytes, expected: int | None
     ) -> None:
-        await self._management.put_record(kind, project, name, value, expected=expected)
+        await self.management.put_record(kind, project, name, value, expected=expected)
 
     async def _page(self, kind: str, project: str, after: str, limit: int) -> Sequence[Record]:
-        return await self._management.list_records(
+        return await self.management.list_records(
             kind, project, after=(project, after), limit=limit
         )
 
@@ -337,7 +313,7 @@ class Registry:
         found: list[Record] = []
         after: tuple[str, str] | None = None
         while True:
-            page = await self._management.list_records(kind, after=after, limit=_PAGE)
+            page = await self.management.list_records(kind, after=after, limit=_PAGE)
             found += page
             if len(page) < _PAGE:
                 return found
