@@ -198,7 +198,7 @@ class Metrics:
             *totals,
             (
                 "oldest_ready_message_age_seconds",
-                "How long the message that has been ready longest has been so.",
+                "How long the first ready message of a queue has been so, at most.",
                 age,
             ),
             ("counted_queues", "Queues that may hold messages.", found["queues"]),
@@ -233,7 +233,7 @@ class Metrics:
         page.add(
             "zaqar_lite_queue_oldest_ready_message_age_seconds",
             Kind.GAUGE,
-            "How long the message of a queue that has been ready longest has been so.",
+            "How long the first ready message of a queue has been so.",
             [(labels, depth.age(now)) for labels, (_, depth) in zip(names, depths, strict=True)],
         )
         page.add(
