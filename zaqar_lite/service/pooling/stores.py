@@ -330,9 +330,14 @@ class PooledMessages(MessageStore):
         return _sum_of([await store.outline(queue) for store in await self._places.all_of(queue)])
 
     async def census(self) -> AsyncIterator[QueueRef]:
-        """Name the queues of all stores that are open."""
+        """Name the queues of all stores that are open; once those that lie in several."""
+        several: set[QueueRef] = set()
         for store in self._places.everywhere():
             async for queue in store.census():
+                if queue in several:
+                    continue
+                if len(await self._places.all_of(queue)) > 1:
+                    several.add(queue)
                 yield queue
 
     async def split(self, queue: QueueRef, count: int) -> Sequence[int]:
