@@ -284,6 +284,18 @@ async def test_keyed_posts_are_known_across_the_move(pools: Pools) -> None:
     assert await pools.catalogue.holds("old") is None
 
 
+async def test_a_keyed_post_waits_until_all_processes_know_of_the_move(pools: Pools) -> None:
+    """One that does not know may still post the same key into the old pool."""
+    pools.messages._hold = 0.3
+    await pools.post_keyed("1")
+    async with draining(pools):
+        await until_place(pools, lambda place: place.draining is not None)
+        moved_at = (await pools.catalogue.entry(QUEUE)).place.moved_at
+        assert moved_at
+        await pools.post_keyed("1")
+        assert pools.clock.now_ms() >= moved_at + 300
+
+
 async def test_a_deleted_queue_forgets_the_keys_that_it_left_behind(pools: Pools) -> None:
     ((first, _),) = await pools.post_keyed("1")
     async with draining(pools):

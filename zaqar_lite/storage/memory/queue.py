@@ -94,7 +94,7 @@ class Queue:
         """Whether nothing at all is left to remember."""
         return not (self.entries or self.message_keys or self.batch_keys)
 
-    def add(self, entry: Entry, delay_expires_at: int = 0) -> None:
+    def add(self, entry: Entry, delay_expires_at: int) -> None:
         """Let an entry in at its position: delayed until `delay_expires_at`, or ready if 0."""
         position = entry.position
         if entry.shared is not None:
