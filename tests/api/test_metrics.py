@@ -85,8 +85,11 @@ async def test_counts_what_happens_to_messages(make_api: MakeApi) -> None:
         found = await scrape(api)
         assert found['zaqar_lite_dead_letters{project="demo",queue="letters"}'] == 1
         assert (await api.call("GET", "/none")).status_code == 404
+        assert (await api.call("DELETE", "messages?pop=x")).status_code == 400
         found = await scrape(api)
         assert found['zaqar_lite_http_requests_total{route="none",status="404"}'] == 1
+        route = "DELETE /v2/queues/{queue_name}/messages"
+        assert found[f'zaqar_lite_http_requests_total{{route="{route}",status="400"}}'] == 1
 
 
 async def test_counts_apart_what_the_server_keeps_for_itself(make_api: MakeApi) -> None:

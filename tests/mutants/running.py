@@ -23,7 +23,7 @@ import pytest
 from tests.mutants.changes import Change
 
 OPTIONS = ("-x", "-q", "-s", "-p", "no:cacheprovider")
-_LONGEST = 60
+_LONGEST = 30
 """Seconds that one test may take."""
 _LEAVING = 20
 """Seconds that a run gets to stop its servers when its time is over."""
