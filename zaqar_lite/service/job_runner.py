@@ -28,8 +28,11 @@ from zaqar_lite.service.jobs import Jobs, running_name
 from zaqar_lite.service.turns import STEP, Pace
 
 logger = logging.getLogger(__name__)
-_HELD_MS = 4_000
-"""How long a job waits after its process was killed; steps and rests are shorter than this."""
+_HELD_MS = 3_000
+"""How long a job waits where the process that works on it is killed.
+
+A step takes up to about a second, a rest too, and the clocks may differ by the third.
+"""
 _LOOK_EVERY = 2.0
 """Seconds between two looks for jobs that other processes began or left."""
 _MOST_JOBS, _MOST_OF_PROJECT = 32, 8
@@ -125,6 +128,7 @@ class JobRunner:
     async def _begin_all(self) -> float:
         """Begin the jobs that no process works on; answer the seconds until the next look."""
         after: tuple[str, str] | None = None
+        rest = _LOOK_EVERY
         is_asked = self._is_shared and self._served.is_asked(asyncio.get_running_loop().time())
         while True:
             page = await self._jobs.running(after, _PAGE)
@@ -133,23 +137,30 @@ class JobRunner:
                 key = queue, job.act
                 if is_asked and key not in self._running:
                     await self._jobs.note_others(queue, job.act)
-                if key not in self._running and self._may_begin(queue.project, job):
+                if key in self._running:
+                    continue
+                if (held := self._held_for(job)) > 0:
+                    rest = min(rest, held / 1000)
+                elif self._has_place(queue.project):
                     task = asyncio.create_task(self._run(queue, record), name="job")
                     self._running[key] = task
                     task.add_done_callback(partial(self._forget, key))
             if len(page) < _PAGE:
-                return _LOOK_EVERY
+                return rest
             last = page[-1][1]
             after = last.project, last.name
 
-    def _may_begin(self, project: str, job: Job) -> bool:
-        """Whether there is a place for a job, and no other process works on it.
+    def _held_for(self, job: Job) -> int:
+        """How long another process still holds a job, in milliseconds.
 
         If only this process uses the store, the process that held the job before has ended.
         """
-        is_free = job.holder in ("", self._name) or job.held_until <= self._clock.now_ms()
-        if not is_free and self._is_shared:
-            return False
+        if not self._is_shared or job.holder in ("", self._name):
+            return 0
+        return job.held_until - self._clock.now_ms()
+
+    def _has_place(self, project: str) -> bool:
+        """Whether there is a place for a job of a project."""
         ours = sum(ref.project == project for ref, _ in self._running)
         return ours < _MOST_OF_PROJECT and len(self._running) < _MOST_JOBS
 
