@@ -1,6 +1,8 @@
 """When a process takes over the job of another one that has ended."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from typing import NamedTuple
 from uuid import uuid4
 
 import pytest
@@ -20,14 +22,31 @@ from zaqar_lite.service.queues import Queues
 from zaqar_lite.storage.registry import create_stores
 
 pytestmark = pytest.mark.anyio
+ORDER = Order(filter=Choice(), to="back")
 
 
-async def test_a_job_is_taken_over_as_soon_as_it_is_held_no_more(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Held(NamedTuple):
+    """A queue with a letter, its jobs, one that a dead process holds, and until when."""
+
+    queue: QueueRef
+    jobs: Jobs
+    job: Job
+
+    async def ended(self, job: Job) -> Job:
+        """Wait for the end of a job."""
+        async with asyncio.timeout(60):
+            while not (now := await self.jobs.get(self.queue, job.act, job.id)).is_over():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        return now
+
+
+@pytest.fixture
+async def held(
+    request: pytest.FixtureRequest, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Held]:
+    """A job that is held for a while by nobody, and a process that may take it over."""
     monkeypatch.setattr(job_runner, "_LOOK_EVERY", 600.0)
-    clock, limits = Clock(), Limits()
-    queue, name = QueueRef(f"p-{uuid4().hex}", "letters"), running_name
+    clock, limits, queue = Clock(), Limits(), QueueRef(f"p-{uuid4().hex}", "letters")
     messages, management = create_stores(redis_server.url, clock=clock, options=StoreOptions())
     async with management, messages:
         policies = Policies(management, limits, checked=True)
@@ -37,19 +56,25 @@ async def test_a_job_is_taken_over_as_soon_as_it_is_held_no_more(
         await messages.post(queue, [NewMessage(b"1", 600_000)], client_id="c", version=None)
         newest = (await messages.stats(queue)).newest
         assert newest is not None
-        order, held_until = Order(filter=Choice(), to="back"), clock.now_ms() + 1_500
-        job = Job("j", "letters", JobAct.REDRIVE, order, 0, until=newest.position, total=1)
-        job.holder, job.held_until = "another", held_until
-        await management.put_record(
-            RUNNING, queue.project, name(queue, job.act), job.encode(), expected=0
-        )
+        job = Job("j", "letters", JobAct.REDRIVE, ORDER, 0, until=newest.position, total=1)
+        job.holder, job.held_until, job.state = "another", clock.now_ms() + 1_500, request.param
+        name = running_name(queue, job.act)
+        await management.put_record(RUNNING, queue.project, name, job.encode(), expected=0)
         runner = JobRunner(jobs, clock, lambda: 0)
         runner.start()
-        try:
-            async with asyncio.timeout(60):
-                while not (ended := (await jobs.list_jobs(queue, job.act))[0]).is_over():  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-        finally:
-            await runner.stop()
-        assert (ended.state, ended.done) == ("completed", 1)
-        assert ended.ended_at >= held_until
+        yield Held(queue, jobs, job)
+        await runner.stop()
+
+
+@pytest.mark.parametrize("held", ["running"], indirect=True)
+async def test_a_job_is_taken_over_as_soon_as_it_is_held_no_more(held: Held) -> None:
+    ended = await held.ended(held.job)
+    assert (ended.state, ended.done) == ("completed", 1)
+    assert ended.ended_at >= held.job.held_until
+
+
+@pytest.mark.parametrize("held", ["cancelled"], indirect=True)
+async def test_a_job_follows_a_cancelled_one_whose_process_has_ended(held: Held) -> None:
+    begun = await held.jobs.begin(held.queue, JobAct.REDRIVE, ORDER)
+    assert (await held.ended(begun)).done == 1
+    assert (await held.jobs.get(held.queue, JobAct.REDRIVE, "j")).state == "cancelled"

@@ -33,6 +33,8 @@ KEPT = 20
 _KEPT_MS = 86_400_000
 _TRIES = 20
 _MOMENT = 0.05
+_ROOM_TRIES = 120
+"""In six seconds a job that was cancelled is put away, also by who takes it over."""
 _BESIDE_MS = 5_000
 """How long a process that serves requests beside a job of another process is remembered."""
 
@@ -75,7 +77,7 @@ class Jobs:
             stats = await self.messages.stats(queue)
             job.total = stats.total
             job.until = 0 if stats.newest is None else stats.newest.position
-        for _ in range(_TRIES):
+        for _ in range(_ROOM_TRIES):
             try:
                 await self._put(queue, job, expected=0)
             except RecordChanged:
