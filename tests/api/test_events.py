@@ -233,6 +233,18 @@ async def test_a_delayed_message_is_told_when_it_is_due(api: Api) -> None:
     assert await told(api, listener.last_id) == []
 
 
+@pytest.mark.parametrize("seconds", [0, 60])
+async def test_what_is_visible_behind_many_delayed_messages_is_told_at_once(
+    api: Api, seconds: int
+) -> None:
+    await delayed(api)
+    for first in range(0, 100, 10):
+        await api.post(*({"body": n, "delay": 60} for n in range(first, first + 10)))
+    await api.post({"body": "now", "delay": 0})
+    async with listening(api, f"echo=true&seconds={seconds}") as listener:
+        assert (await listener.next(5)).body == "now"
+
+
 async def test_who_comes_back_misses_nothing_that_became_visible_meanwhile(api: Api) -> None:
     await delayed(api)
     for n in range(60):
@@ -445,6 +457,13 @@ def test_a_stop_ends_all_streams_also_those_that_nobody_reads(server_process: St
         assert server.terminate() == 0
         assert time.monotonic() - started < 5
         assert idle.rest().endswith(b"0\r\n\r\n")
+
+
+def test_a_request_behind_a_stream_is_answered(server_process: StartServer) -> None:
+    with Raw(server_process("memory://")) as raw:
+        last = request("GET", "/v2/queues", headers={"Connection": "close"})
+        raw.send(stream("/v2/queues/q/events?seconds=0") + last)
+        assert raw.rest().count(b"HTTP/1.1 200 OK\r\n") == 2
 
 
 async def test_an_idle_stream_costs_ten_kibibytes_at_most(server_process: StartServer) -> None:

@@ -291,7 +291,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def go_on(self, body: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Write an answer in a task, for which the server's end waits as for a request."""
-        self._forget()
+        if not self._behind:
+            self._forget()
         task = self.loop.create_task(body)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)

@@ -167,7 +167,7 @@ class HttpExchange(RequestResponseCycle):
         """Write a part of a stream, once the connection has room for it."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
-        if not self.disconnected:
+        if part and not self.disconnected:  # an empty part would be the end
             self.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
 
     def tell_gone(self, gone: asyncio.Future[None]) -> bool:

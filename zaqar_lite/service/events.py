@@ -147,7 +147,7 @@ class Stream:
         return self._place.sleep(seconds)
 
     async def look(self) -> Sequence[Event] | None:
-        """Look for events; None when there are none and the cursor has not moved.
+        """Look for events; None when nothing was found and the cursor has not moved.
 
         Raises:
             Unavailable: the store cannot serve now.
@@ -165,7 +165,12 @@ class Stream:
             if events is not None:
                 return events
         page, honour = await self._page(self.cursor.passed, None)
-        return None if page.marker is None else self._pass(page, page.marker, honour=honour)
+        if page.marker is None:
+            return None
+        events = self._pass(page, page.marker, honour=honour)
+        if not events:  # all of them are delayed, and there may be many more
+            await self._policies.turns.wait()
+        return events
 
     async def _page(self, after: int, until: int | None) -> tuple[Page, bool]:
         """Read a page, with delayed and claimed messages; answer also whether the queue delays."""
@@ -186,7 +191,7 @@ class Stream:
 
         return await self._policies.decide(self._queue, act)
 
-    def _pass(self, page: Page, marker: int, *, honour: bool) -> Sequence[Event] | None:
+    def _pass(self, page: Page, marker: int, *, honour: bool) -> Sequence[Event]:
         """Move the cursor past the messages of a page; answer those that are visible."""
         _, pending, due = self.cursor
         waits = pending < self.cursor.passed
@@ -201,7 +206,7 @@ class Stream:
                 waits, pending = True, at - 1
         self._at = None
         self.cursor = Cursor(marker, pending if waits else marker, due)
-        return events or None
+        return events
 
     async def _late(self, look: _Look) -> Sequence[Event] | None:
         """Look at a page of the pending messages; answer those that have become visible.

@@ -99,11 +99,12 @@ class EventActions:
         try:
             await writer.begin(str(stream.cursor))
             while not (gone.done() or self._events.is_closed):
-                events = None
+                events, is_away = None, False
                 if looks:
                     try:
                         events = await stream.look()
                     except Unavailable:
+                        is_away = True
                         await asyncio.wait((gone,), timeout=min(_AWAY, max(ends - time(), 0)))
                 if events is not None:
                     await writer.tell(events, str(stream.cursor))
@@ -113,7 +114,7 @@ class EventActions:
                     beat = time() + self._events.heartbeat
                 if time() >= ends and (events is None or time() >= ends + _LATEST):
                     return
-                if events is None:
+                if events is None and not is_away:
                     until = min(beat, ends)
                     looks = await stream.rest(until - time()) or time() < until
         finally:
