@@ -508,3 +508,20 @@ async def test_putting_letters_back_says_how_many_it_touches(browser: Browser) -
         for one in held:
             await api.call("PATCH", one["href"], {"claim": {"dead": True, "reason": "c"}})
     assert ">Put them back: at least 99<" in await browser.look(dead)
+
+
+async def test_messages_are_shown_by_state(browser: Browser) -> None:
+    api = browser.api
+    await api.call("PUT", "", {"_default_message_delay": 600})
+    await api.post({"body": "r", "delay": 0}, {"body": "c", "delay": 0}, {"body": "d"})
+    (first,) = await api.claim(limit=1)
+    assert first["body"] == "r"
+
+    async def shown(state: str) -> list[str]:
+        text = await browser.look(f"{browser.queue}?state={state}")
+        assert f'href="?state={state}" aria-current="true"' in text
+        return re.findall(r"<code>&#34;(.)&#34;</code>", text)
+
+    found = {state: await shown(state) for state in ("all", "ready", "delayed", "claimed")}
+    assert found == {"all": ["r", "c", "d"], "ready": ["c"], "delayed": ["d"], "claimed": ["r"]}
+    await browser.look(f"{browser.queue}?state=nonsense")

@@ -11,6 +11,7 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 _HORIZONS = ((1_200, 60), (7_200, 300), (43_200, 1_800), (86_400, 3_600), (1_209_600, 86_400))
 """Up to how many seconds ahead a timeline has slots of which size."""
 _MOST_SLOTS, _TALLEST = 24, 60
+WAITS_AGAIN = "waits to be tried again"
 _LONGEST = 100_000
 """Characters of a body that a page shows."""
 
@@ -101,7 +102,7 @@ def state(message: dict[str, Any]) -> str:
     if "?claim_id=" in message["href"]:
         return "claimed"
     if message.get("parked_until"):
-        return "waits to be tried again"
+        return WAITS_AGAIN
     return "delayed" if waits(message) > 0 else "ready"
 
 

@@ -16,6 +16,8 @@ _STATES = {
     "all": {"include_claimed": "true", "include_delayed": "true"},
     "ready": {"include_claimed": "false", "include_delayed": "false"},
 }
+_SIFTED = {"delayed": ("delayed", shown.WAITS_AGAIN), "claimed": ("claimed",)}
+"""States that no list asks for: they are sifted out of the first messages."""
 Values = dict[str, Any]
 
 
@@ -35,7 +37,12 @@ async def queue(caller: Caller, request: Request) -> Values:
         caller.call("GET", path),
         caller.call("GET", f"{path}/messages", query),
     )
-    messages = listed.document["messages"]
+    messages, next_ = listed.document["messages"], None
+    if len(messages) == _MESSAGES and state not in _SIFTED:
+        next_ = next_of(listed.document)
+    if state in _SIFTED:
+        first = await _first(caller, f"{path}/messages", delayed=state == "delayed")
+        messages = [one for one in first if shown.state(one) in _SIFTED[state]]
     ahead = await _first(caller, f"{path}/messages", delayed=True) if counts["delayed"] else []
     return {
         "counts": counts,
@@ -45,7 +52,8 @@ async def queue(caller: Caller, request: Request) -> Values:
         "state": state,
         "due": shown.timeline([shown.waits(one) for one in ahead if shown.waits(one) > 0]),
         "looked_at": len(ahead),
-        "next": next_of(listed.document) if len(messages) == _MESSAGES else None,
+        "next": next_,
+        "most": _MOST,
     }
 
 
