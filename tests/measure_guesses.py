@@ -7,7 +7,7 @@ connections. Beside them one client posts with a good key, and another with a go
 are their latencies without and with the guesses, how many guesses were answered what, what the
 server computed, and how often Keystone was asked. `--pings` sends good and cheap requests instead,
 the next on a connection once the one before was answered: what the machine has no room for shows
-there.
+there. `--elsewhere` sends the guesses to nobody, so that what is left is the machine's share.
 """
 
 import argparse
@@ -99,17 +99,19 @@ class _Guesser(asyncio.Protocol):
             self._go_on()
 
 
-def flood(port: int, load: Load, told: Connection) -> None:
+def flood(port: int | None, load: Load, told: Connection) -> None:
     """Guess, or send what is good, from a process of its own until told to stop."""
 
     async def run() -> None:
         statuses: Counter[int] = Counter()
         loop = asyncio.get_running_loop()
+        nobody = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+        to = port or nobody.sockets[0].getsockname()[1]
         guesser = partial(_Guesser, load.connections / load.rate, statuses, load.good)
         made = []
         for number in range(load.connections):
             source = (f"127.0.1.{1 + number % load.addresses}", 0)
-            made.append(await loop.create_connection(guesser, "127.0.0.1", port, local_addr=source))
+            made.append(await loop.create_connection(guesser, "127.0.0.1", to, local_addr=source))
         await asyncio.sleep(_WARM)
         statuses.clear()
         began = time.perf_counter()
@@ -163,6 +165,7 @@ def main() -> None:
     parser.add_argument("--addresses", type=int, default=1)
     parser.add_argument("--connections", type=int, default=400)
     parser.add_argument("--pings", action="store_true")
+    parser.add_argument("--elsewhere", action="store_true")
     given = parser.parse_args()
     with TemporaryDirectory() as home, Keystone() as keystone:
         file = Path(home, "admin.key")
@@ -198,7 +201,8 @@ def main() -> None:
             told, other = multiprocessing.Pipe()
             context = multiprocessing.get_context("spawn")
             load = Load(given.rate, given.addresses, given.connections, ping)
-            process = context.Process(target=flood, args=(server.port, load, other))
+            port = None if given.elsewhere else server.port
+            process = context.Process(target=flood, args=(port, load, other))
             process.start()
             told.recv()
             lookups, began = len(keystone.lookups), computed(server.pid)

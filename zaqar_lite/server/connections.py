@@ -26,7 +26,6 @@ _DISCARDED_BYTES = 8 * 1024 * 1024
 _DISCARDED_SECONDS = 2.0
 _SPARE = 128
 """Connections over the bound that are told so; those beyond are closed without a word."""
-
 _AROUND_A_FRAME = 65_536
 """Bytes of a frame beside the largest document."""
 _SOCKETS_PATH = b"/v2/ws"
@@ -280,10 +279,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
-        if self._behind:
+        if self._behind:  # what follows is read when they are answered
             self._start_asgi_task(*self._behind.pop(0))
             return
+        self.flow.resume_reading()
         self._forget()
         self._answered_at = now = self.loop.time()
         if self._looks_at > now + 2 * self.timeout_keep_alive:
