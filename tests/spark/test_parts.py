@@ -436,3 +436,14 @@ def test_a_rate_is_that_of_all_tasks_however_few_run_at_a_time(
 def test_a_reader_needs_a_queue() -> None:
     with pytest.raises(OptionError, match="queue"):
         ZaqarReader(parse({"endpoint": "http://127.0.0.1:1"}), BODY)
+
+
+def test_a_page_is_as_large_as_the_server_allows_but_not_above_200(
+    server: ServerProcess, queue: str
+) -> None:
+    with options(server.url, queue).client() as client:
+        assert client.page_size == 200
+    with options(server.url, queue, pageSize=1000).client() as client:
+        assert client.page_size == 1000
+    with ServerProcess("memory://") as small, options(small.url, queue).client() as client:
+        assert client.page_size == 20

@@ -74,7 +74,7 @@ flavor /v2/flavors/{flavor_name} GET PUT PATCH DELETE
 
 
 def home_document(limits: Limits, *, admin: bool, pools: bool) -> dict[str, Any]:
-    """Write the home document: the resources of this server, and its longest delay in seconds.
+    """Write the home document: the resources of this server, its longest delay and largest pages.
 
     Health is there in admin mode, pools are there where they are switched on as well.
     """
@@ -86,6 +86,8 @@ def home_document(limits: Limits, *, admin: bool, pools: bool) -> dict[str, Any]
     resources = dict(_resource(*line.split(" ")) for line in lines if line)
     resources[_EVENTS]["hints"]["formats"] = {"text/event-stream": {}}
     resources["rel/post_messages"]["hints"]["max-message-delay"] = limits.max_message_delay
+    resources["rel/messages"]["hints"]["max-limit"] = limits.max_messages_per_page
+    resources["rel/post_claim"]["hints"]["max-limit"] = limits.max_messages_per_claim_or_pop
     return {"resources": resources}
 
 

@@ -127,7 +127,7 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = None if self._targets is None else self._targets[queue]
         count = 0
         while until != "" and (most is None or count < most):
-            size = self._options.page_size
+            size = client.page_size
             page = client.list_page(
                 queue,
                 marker=marker or None,

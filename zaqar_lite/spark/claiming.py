@@ -57,11 +57,11 @@ def claim(client: Client, options: Options, most: int, *, wait: float = 0) -> li
     try:
         left = most
         if wait and most > 0:
-            left -= one(min(options.page_size, most), wait)
+            left -= one(min(client.page_size, most), wait)
         with ThreadPoolExecutor(options.concurrency, "zaqar-claim") as threads:
             while left > 0 and not ended.is_set():
-                firsts = range(0, left, options.page_size)[:_ROUND]
-                limits = [min(options.page_size, left - first) for first in firsts]
+                firsts = range(0, left, client.page_size)[:_ROUND]
+                limits = [min(client.page_size, left - first) for first in firsts]
                 left -= sum(threads.map(one, limits))
     except BaseException:
         release(client, options.queue, [held.id for held in claims])

@@ -132,7 +132,7 @@ def _add(subparsers: Any, name: str, text: str, job: Job) -> argparse.ArgumentPa
         ("--retry-timeout", "retryTimeout", "seconds to try while there is no answer; 10"),
     ):
         added.add_argument(flag, dest=option, help=words)
-    added.add_argument("--page-size", type=int, default=20, help="at most what the server allows")
+    added.add_argument("--page-size", type=int, help="at most what the server allows; 200, if so")
     where = added.add_mutually_exclusive_group()
     where.add_argument("--master", help="where Spark runs; by default here, on all cores")
     where.add_argument("--remote", metavar="sc://HOST", help="a server of Spark Connect")

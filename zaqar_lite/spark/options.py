@@ -8,7 +8,7 @@ import datetime as dt
 import functools
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,6 +25,7 @@ from zaqar_lite.client import (
     SignedAuth,
     ZaqarError,
 )
+from zaqar_lite.client.endpoints.queues import largest_page
 from zaqar_lite.environment import client_value
 
 InvalidRows = Literal["fail", "skip", "deadletter"]
@@ -73,6 +74,21 @@ def _once(warning: ServerWarning) -> None:
     _log(warning.description or warning.title)
 
 
+_MOST = 200
+_allowed: dict[str, int] = {}
+
+
+def _page_size(endpoint: str, open_client: Callable[..., Client]) -> int:
+    """Return how many messages to ask for at a time where nobody says; asked once a process."""
+    if endpoint not in _allowed:
+        try:
+            with open_client(retries=RetryPolicy(attempts=1)) as client:
+                _allowed[endpoint] = min(_MOST, client.call(largest_page()))
+        except ZaqarError:  # what is wrong there is the next request's to say
+            return 20
+    return _allowed[endpoint]
+
+
 class OptionError(ValueError):
     """An option is unknown, missing or out of range; the text says which and what it may be."""
 
@@ -85,7 +101,7 @@ class Options:
     project: str = "default"
     queues: tuple[str, ...] = ()
     client_id: str | None = None
-    page_size: int = 20
+    page_size: int | None = None
     timeout: float = 60.0
     include_claimed: bool = True
     include_delayed: bool = True
@@ -129,6 +145,8 @@ class Options:
     def client(self) -> Client:
         """Open a client; it belongs to the process that opened it, never to a pickled object.
 
+        Its `page_size` is the option's, or 200 where the server allows so many.
+
         Raises:
             OptionError: a file that proves who asks can't be read.
         """
@@ -144,18 +162,21 @@ class Options:
             trusted = self.ca_file and ssl.create_default_context(cafile=self.ca_file)
         except (OSError, ValueError, ImportError, ZaqarError) as error:
             raise OptionError(f"Can't prove who asks, or trust the server: {error}") from error
-        return Client(
+        open_client = functools.partial(
+            Client,
             self.endpoint,
             project=self.project if auth is None else None,
             client_id=self.client_id,
             timeout=self.timeout,
-            page_size=self.page_size,
             key=key,
             auth=auth,
             ssl_context=trusted or None,
-            retries=_retries(self.retry_timeout),
             release_on_sigterm=False,
             on_warning=_once,
+        )
+        return open_client(
+            page_size=self.page_size or _page_size(self.endpoint, open_client),
+            retries=_retries(self.retry_timeout),
         )
 
     @property
@@ -221,7 +242,7 @@ def parse(given: Mapping[str, str]) -> Options:
         project=values.get("project", "default"),
         queues=tuple(name.strip() for name in queues.split(",") if name.strip()),
         client_id=values.get("clientId"),
-        page_size=reader.whole("pageSize", 20, 1, 10_000),
+        page_size=reader.optional("pageSize", 1, 10_000),
         timeout=reader.number("timeout", 60.0),
         include_claimed=reader.flag("includeClaimed", default=True),
         include_delayed=reader.flag("includeDelayed", default=True),
@@ -308,8 +329,8 @@ class _Reader:
             raise OptionError(f"The option {name!r} must be between {least} and {most}.")
         return value
 
-    def optional(self, name: str, least: int) -> int | None:
-        return self.whole(name, least, least, 1 << 31) if name in self._values else None
+    def optional(self, name: str, least: int, most: int = 1 << 31) -> int | None:
+        return self.whole(name, least, least, most) if name in self._values else None
 
     def number(self, name: str, default: float) -> float:
         text = self._values.get(name)

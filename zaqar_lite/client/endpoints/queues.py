@@ -194,6 +194,20 @@ def longest_delay() -> Call[float]:
     return Call(home().request, read)
 
 
+def largest_page() -> Call[int]:
+    """Read how many messages this server gives in a page and in a claim; 20 if it does not tell."""
+
+    def read(response: Response) -> int:
+        try:
+            resources = _object(response)["resources"]
+            given = [resources[name]["hints"] for name in ("rel/messages", "rel/post_claim")]
+            return min(int(hints["max-limit"]) for hints in given)
+        except (KeyError, TypeError, ValueError):
+            return 20
+
+    return Call(home().request, read)
+
+
 def _object(response: Response) -> dict[str, Any]:
     found = encoding.document(response)
     if not isinstance(found, dict):

@@ -17,7 +17,7 @@ Summary = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a queue is; `page_size` is at most what the server allows on a page.
+    """Where a queue is; `page_size` is at most what the server allows; None: up to 200.
 
     `access` are further options of the data source: who asks, whom to trust, how long to try.
     """
@@ -25,16 +25,17 @@ class Target:
     endpoint: str
     queue: str
     project: str = "default"
-    page_size: int = 20
+    page_size: int | None = None
     access: Mapping[str, str] = field(default_factory=dict)
 
     def options(self) -> dict[str, str]:
         """The options of the data source that say this."""
+        size = {} if self.page_size is None else {"pageSize": str(self.page_size)}
         return {
             "endpoint": self.endpoint,
             "project": self.project,
             "queue": self.queue,
-            "pageSize": str(self.page_size),
+            **size,
             **self.access,
         }
 
