@@ -124,23 +124,10 @@ class BoundedProtocol(HttpToolsProtocol):
     # uvicorn's attributes fill a dictionary of the size that Python shares between instances: with
     # ours in it, each connection would have one of its own, of 1.2 KB.
     __slots__ = (
-        "_answered_at",
-        "_begun_at",
-        "_behind",
-        "_discarded",
-        "_head_bytes",
-        "_heard_at",
-        "_is_for_sockets",
-        "_last",
-        "_looks_at",
-        "_peer_names",
-        "_read_at",
-        "_timer",
-        "_unread_bytes",
-        "lost",
-        "on_lost",
-        "project",
-    )
+        "_answered_at", "_begun_at", "_behind", "_discarded", "_head_bytes", "_heard_at",
+        "_is_for_sockets", "_last", "_looks_at", "_peer_names", "_read_at", "_timer",
+        "_unread_bytes", "lost", "on_lost", "project",
+    )  # fmt: skip
     max_head = 262_144
     silence = 60.0
     longest = 300.0
