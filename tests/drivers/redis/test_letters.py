@@ -350,3 +350,21 @@ async def test_companions_travel_together(
     calls = client.info("commandstats")["cmdstat_rpush"]["calls"]
     assert calls == 100
     assert client.info("commandstats")["cmdstat_zremrangebyscore"]["calls"] < 30
+
+
+async def test_an_acknowledgement_behind_another_leaves_later_letters(
+    queue: QueueUnderTest, target: QueueUnderTest, client: Any
+) -> None:
+    """Two processes had read the same letters, and one has removed the first of them."""
+    with crash_before("accept"):
+        await exhaust(queue, "a", "b", "c")
+        await queue.claim(dead_letter=target.as_dead_letter_queue(1))
+    keys = keys_of(queue.ref)
+    letters = client.lrange(keys.key("outbox"), 0, -1)
+    assert len(letters) == 3
+    sweeper = queue.stores.messages._runner.sweeper  # type: ignore[attr-defined]
+    assert await sweeper.acknowledge(keys, letters[:1]) == 2
+    assert await sweeper.acknowledge(keys, letters[:2]) == 1
+    assert client.lrange(keys.key("outbox"), 0, -1) == letters[2:]
+    await swept(queue)
+    assert len(await target.listed()) == 1
