@@ -65,7 +65,7 @@ class Recording:
 RECORDINGS = (
     Recording("rules", "memory", ("tests/domain", "tests/service", "tests/push")),
     Recording("memory", "memory", ("tests/contract", "tests/drivers/memory")),
-    Recording("api", "memory", ("tests/api",)),
+    Recording("api", "memory", ("tests/api", "tests/ui/test_page.py", "tests/test_docs.py")),
     Recording("redis", "redis", ("tests/contract",)),
     Recording("opendata", "opendata-sqlite", ("tests/contract",)),
     Recording("redis-driver", "redis", ("tests/drivers/redis",)),
