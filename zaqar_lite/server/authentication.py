@@ -1,4 +1,4 @@
-"""Put together who finds out who is asking, from the settings."""
+"""Make, from the settings, what finds out who is asking."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Authentication(NamedTuple):
-    """Who finds out who asks, what runs in the background for that, and who makes trusts."""
+    """What identifies clients, what runs in the background for that, and what makes trusts."""
 
     identity: Identity | None
     connections: Sequence[Worker]
@@ -61,10 +61,10 @@ def authentication(
 
 
 def gateways(settings: Settings) -> Gateways | None:
-    """Which gateways are believed; None where whoever reaches the server is.
+    """Which gateways are believed; None where every client that reaches the server is.
 
     Raises:
-        ConfigurationError: a network is none.
+        ConfigurationError: a network can't be read.
     """
     if not settings.gateways and not settings.names_gateways:
         return None

@@ -1,4 +1,4 @@
-"""What one connection may cost, and that what is written on it answers what was asked.
+"""Bound what one connection may cost, and match the answers on it to the requests.
 
 uvicorn's httptools protocol keeps the head of a request for as long as it grows, waits for the rest
 of a request and for a reader for ever, and reads on behind a request that was answered early.
@@ -25,7 +25,7 @@ logger = logging.getLogger("zaqar_lite")
 _DISCARDED_BYTES = 8 * 1024 * 1024
 _DISCARDED_SECONDS = 2.0
 _SPARE = 128
-"""Connections over the bound that are told so; those beyond are closed without a word."""
+"""Connections over the bound that get an answer saying so; any more are closed without one."""
 _AROUND_A_FRAME = 65_536
 """Bytes of a frame beside the largest document."""
 _SOCKETS_PATH = b"/v2/ws"
@@ -199,11 +199,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._begun_at = self._heard_at
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP."""
+        """Refuse what is not HTTP."""
         self._end_with(_NO_HTTP)
 
     def on_headers_complete(self) -> None:
-        """Begin a request: at once, or behind those that came before it on this connection."""
+        """Begin a request: at once, or after those that came before it on this connection."""
         scope: Any = self.scope
         parser = self.parser
         version = parser.get_http_version()
@@ -251,14 +251,14 @@ class BoundedProtocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def _should_upgrade(self) -> bool:
-        """Whether a request becomes a WebSocket: none before it may be without its answer."""
+        """Whether a request becomes a WebSocket: only if all before it are answered."""
         if not (self._is_answered and self._get_upgrade() == b"websocket"):
             return False
         path = self.url.partition(b"?")[0]
         return path == _SOCKETS_PATH or (self._is_for_sockets and path == b"/")
 
     def on_response_complete(self) -> None:
-        """Begin the request that waits behind an answer, or to wait for one.
+        """After an answer, begin the next request that has come, or wait for one.
 
         uvicorn sets a timer behind every answer and takes it back at the next request; the one
         that watches the connection does for both.
@@ -291,7 +291,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.headers = []
 
     def is_last(self, exchange: RequestResponseCycle) -> bool:
-        """Whether nothing is answered behind this: it came early, or what follows is no HTTP."""
+        """Whether this is the last answer: it was early, or what follows is not HTTP."""
         return exchange.more_body or exchange is self._last
 
     # uvicorn's annotations leave out that there is no scope and no cycle at first.
@@ -311,7 +311,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def _is_incomplete(self) -> bool:
-        """Whether a request has begun to come and not ended."""
+        """Whether a request has begun to arrive and has not ended."""
         return self._reads_head or (not self._is_answered and self.cycle.more_body)
 
     def _end_with(self, answer: bytes) -> None:
@@ -368,7 +368,7 @@ class BoundedProtocol(HttpToolsProtocol):
         left = self.silence
         if self._discarded is not None:
             self.transport.close()
-        elif self._is_answered or self.cycle.more_body:  # else it is we who take our time
+        elif self._is_answered or self.cycle.more_body:  # else it is the server that takes its time
             left = self._heard_at + self.silence - now
             if self._is_incomplete:
                 left = min(left, self._begun_at + self.longest - now)
@@ -380,7 +380,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._watch(min(left, self.longest))
 
     def _is_stuck(self, now: float) -> bool:
-        """Whether nothing was read, of an answer that waits for its reader, for `silence`."""
+        """Whether the client has read nothing of a waiting answer for `silence` seconds."""
         waiting = self.transport.get_write_buffer_size()
         if waiting and waiting >= self._unread_bytes > 0:
             return now - self._read_at >= self.silence

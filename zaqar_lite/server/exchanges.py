@@ -19,7 +19,7 @@ def _do_nothing() -> None:
 
 
 class Signal(asyncio.Event):
-    """An event for what is there by the thousand: the waiters' deque alone has 760 bytes.
+    """A small event, as there are thousands: asyncio's own has a deque of 760 bytes.
 
     `gone` is done when it is set, so that nobody needs a task to wait for that.
     """
@@ -41,7 +41,7 @@ class Connection(Link, Protocol):
     """What an exchange asks of its connection."""
 
     def is_last(self, exchange: RequestResponseCycle) -> bool:
-        """Whether nothing is answered behind this exchange."""
+        """Whether this is the last answer on the connection."""
 
     def discard(self) -> None:
         """Write nothing more, and close once the client had time to read."""
@@ -64,7 +64,7 @@ class HttpExchange(RequestResponseCycle):
     __slots__ = ("_closes", "_connection", "_streams", "link", "unsent")
 
     def __init__(self, connection: Connection, *arguments: Any) -> None:  # noqa: ANN401
-        super().__init__(*arguments)  # by place: names cost a dictionary a request
+        super().__init__(*arguments)  # by position: keyword arguments cost a dictionary per request
         self.unsent = False
         self._connection = self.link = connection
         self._closes = self._streams = False
@@ -171,7 +171,7 @@ class HttpExchange(RequestResponseCycle):
             self.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
 
     def tell_gone(self, gone: asyncio.Future[None]) -> bool:
-        """Let `gone` be done once the client has gone; False where its request is not read yet."""
+        """Set `gone` once the client has gone; False if its request has not been read whole yet."""
         signal = self.message_event
         if self.more_body or not isinstance(signal, Signal):
             return False
@@ -181,7 +181,7 @@ class HttpExchange(RequestResponseCycle):
         return True
 
     async def send(self, message: Any) -> None:  # noqa: ANN401 - an ASGI event
-        """Send a part of an answer; end the connection behind one that came early."""
+        """Send a part of an answer; end the connection after an answer that came early."""
         self._look()
         if message["type"] == "http.response.start":
             if self._closes:
@@ -195,7 +195,7 @@ class HttpExchange(RequestResponseCycle):
             self._connection.discard()
 
     def _look(self) -> None:
-        """See whether there is a reader still, and whether this is the connection's last answer."""
+        """See whether the client is still there, and whether this is the last answer."""
         # What is written to a connection that has ended is dropped without a word.
         if self.disconnected or self.transport.is_closing():
             self.unsent = True

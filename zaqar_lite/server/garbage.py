@@ -15,19 +15,20 @@ _ENOUGH = 500_000
 _TOO_MANY = 4
 _INTERVAL = 1.0
 _IDLE = 0.03
-"""The share of its time that a process works at most which does nothing for anybody."""
+"""The largest share of its time that a process without requests works."""
 
 
 class Collector:
     """Collects garbage in portions.
 
     What a collection of more than 1 ms leaves is frozen: no collection looks at it again. So each
-    looks at what has been made since, and at about 40,000 objects at most: the thresholds see to
-    that. What becomes garbage among the frozen objects waits for a thorough collection of all. It
-    is due once as many objects have come to the frozen ones as the last one left, and 500,000 at
-    least; then the first idle second has it, or, where none comes, the time when there are four
-    times as many. A second is idle in which no request began or ended and this process hardly
-    worked: requests that only wait, for a message or for a store, do not count.
+    looks at what has been made since; the thresholds keep that to about 40,000 objects. What
+    becomes garbage among the frozen objects waits for a thorough collection of all.
+
+    A thorough collection is due when as many objects have been frozen since the last one as that
+    one left, and at least 500,000. It is done in the next idle second, or, if there is none, when
+    four times as many have been frozen. A second is idle if no request began or ended in it and
+    this process hardly worked; requests that only wait, for a message or for a store, do not count.
     """
 
     def __init__(self) -> None:
@@ -66,7 +67,7 @@ class Collector:
             await asyncio.sleep(_INTERVAL)
             count, now = count_requests(), worked()
             self.look(is_idle=count == seen and now - before < _IDLE * _INTERVAL)
-            seen, before = count, worked()  # behind the look, whose own work does not count
+            seen, before = count, worked()  # after the look, whose own work does not count
 
     def look(self, *, is_idle: bool) -> None:
         """Collect what there is to collect now; an idle server keeps nobody waiting."""

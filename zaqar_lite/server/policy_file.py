@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from oslo_policy.policy import Enforcer
 
 _ELSEWHERE = frozenset({"pools", "flavors", "topics", "health", "keys", "quotas"})
-"""What rules may be about although this server has no such routes, or has not with its settings."""
+"""Rules about these are accepted even if this server, with its settings, has no such routes."""
 
 _ASKS_ELSEWHERE = re.compile(r"\bhttps?:")
 
@@ -69,7 +69,7 @@ class PolicyFile:
         return partial(self._adopt, partial(_allows, enforcer, frozenset(given)))
 
     def _check_names(self, given: object) -> None:
-        """Refuse what is no mapping of texts, and names that look like a route's and are none's."""
+        """Refuse all but a mapping of texts, and names that look like a route's but are not."""
         if not isinstance(given, dict) or not all(
             isinstance(text, str) for pair in given.items() for text in pair
         ):

@@ -86,7 +86,7 @@ def make_stores(settings: Settings, clock: Clock) -> Stores:
     shared = Capability.SHARED in messages.capabilities or not one_store
     if not settings.pooling:
         return Stores(messages, management, one_store, shared, None)
-    # So long a process goes by what it has read of the catalogue, and a second more.
+    # A process relies on what it read of the catalogue for this long, and a second more.
     hold = min(settings.drain_wait, FRESH + 1)
     pools = _pooling(messages, management, clock, options, hold)
     # The records of the queues in pools are not in the pools' stores.

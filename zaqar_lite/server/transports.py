@@ -1,4 +1,4 @@
-"""Put together what delivers to subscribers out of this server, from the settings."""
+"""Make, from the settings, what delivers to subscribers outside of this server."""
 
 import asyncio
 from importlib import import_module

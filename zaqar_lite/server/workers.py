@@ -67,8 +67,8 @@ class Workers:
         process = multiprocessing.get_context("spawn").Process(
             target=_run, args=(*self._work, number), name="worker"
         )
-        # Held back until the worker has its own handlers; the default ones would print a traceback,
-        # or end it.
+        # Signals are held back until the worker has its own handlers: the default ones would print
+        # a traceback, or end it.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
         try:
             process.start()
