@@ -466,6 +466,19 @@ def test_a_request_behind_a_stream_is_answered(server_process: StartServer) -> N
         assert raw.rest().count(b"HTTP/1.1 200 OK\r\n") == 2
 
 
+def test_a_stream_behind_a_request_ends_with_its_client(server_process: StartServer) -> None:
+    server = server_process("memory://")
+    before = waiting(server)
+    with Raw(server) as raw:
+        raw.send(request("GET", "/v2/queues") + stream("/v2/queues/q/events"))
+        assert b"retry: " in raw._until(b"\nid: ")
+        assert waiting(server) == before + 1
+    deadline = time.monotonic() + 10
+    while waiting(server) != before:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 async def test_an_idle_stream_costs_ten_kibibytes_at_most(server_process: StartServer) -> None:
     async with opened(server_process("memory://"), 500, "stream") as each:
         assert 1 < each <= 10

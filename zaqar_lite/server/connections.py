@@ -31,8 +31,6 @@ _AROUND_A_FRAME = 65_536
 _SOCKETS_PATH = b"/v2/ws"
 _RESERVED_FILES = 2 * _SPARE
 """Open files that are no connection of a client: the store's, the listener, and the spare ones."""
-
-
 _PAST: Any = {"method": ""}
 """The scope of a request that was read whole, and is needed no more."""
 
@@ -266,8 +264,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        if self._behind:  # what follows is read when they are answered
+        if self._behind:  # what follows is read when the last of them has begun
             self._start_asgi_task(*self._behind.pop(0))
+            if not self._behind:  # a stream: that its client leaves is seen only by reading
+                self.flow.resume_reading()
             return
         self.flow.resume_reading()
         self._forget()
