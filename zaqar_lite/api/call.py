@@ -93,7 +93,7 @@ def warning(*texts: str | None) -> Headers:
 
 
 class Call:
-    """What an action is asked: by whom, of what, and with which parameters and document.
+    """A call of an action: who calls, for what, and with which parameters and document.
 
     `headers` has lower-case names; of a repeated header the last value holds. `path_values` are
     the variable segments of the path, in order; `size` is how many bytes the document has; `route`
@@ -141,18 +141,18 @@ class Call:
         """Read the document.
 
         Raises:
-            Refused: 400, there is none, or not as much as was announced.
+            Refused: 400, there is no body, or less of it than was announced.
         """
         if not self.document:
             raise bad_body("The request needs a body: a JSON document.")
         return self.document
 
     def tells_gone(self, _: "asyncio.Future[None]") -> bool:
-        """Whether the future will be done once who asks has gone; if not, `gone` tells."""
+        """Whether the future will be done once the client has gone; if not, await `gone`."""
         return False
 
     async def gone(self) -> None:
-        """Wait until who asks has gone."""
+        """Wait until the client has gone."""
         await asyncio.get_running_loop().create_future()
 
     @property

@@ -94,7 +94,7 @@ class Dispatcher:
         self.stop = stop
         """Answer the requests that wait: the server is about to stop."""
         self.drain = drain
-        """Tell who asks that this process is not ready: it stops soon, and serves till then."""
+        """Tell probes that this process is not ready: it stops soon, and serves until then."""
         self.adopt = adopt
         """Let other limits hold from now on."""
         self.adopt_quotas: Callable[[Quota], None] = lambda _: None
@@ -180,7 +180,7 @@ class Dispatcher:
             self.traces.end(span, call, status)
 
     async def _show_page(self, page: Framework, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the page, to whoever calls this server by a name of its own."""
+        """Serve the page, to a client that calls this server by one of its own names."""
         sent = scope["headers"]
         request = Request(scope["method"], scope["path"], b"", dict(sent), receive)
         try:

@@ -34,7 +34,7 @@ _UNAUTHORIZED = {
 
 
 class Gate:
-    """Let in whom a provider knows, to do what it may."""
+    """Let in clients that a provider knows, to do what they may."""
 
     def __init__(
         self, identity: Identity, authority: Authority, check_store: Callable[[], None]
@@ -110,7 +110,7 @@ class Gate:
             raise self._unauthorized(wrong=credential is not None) from None
 
     async def still_knows(self, headers: dict[bytes, bytes]) -> Principal | None:
-        """Find out again who it is whom these headers let in; None: nobody any more.
+        """Identify the client by its headers again; None if they let in nobody any more.
 
         Raises:
             Unavailable: that can't be found out now.

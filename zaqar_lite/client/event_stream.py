@@ -8,7 +8,7 @@ LONGEST_SILENCE = 60.0
 PAUSE = 1.0
 """Seconds between the end of a stream and the next."""
 _MOST = 64 << 20
-"""Bytes of one event, beyond which this is none of our streams."""
+"""The most bytes of one event; a longer one is not from a Zaqar Lite server."""
 
 
 class Event(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Subscription:
-    """Who is sent a queue's messages.
+    """A receiver of a queue's messages.
 
     Attributes:
         source: the queue's name.

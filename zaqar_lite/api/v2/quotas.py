@@ -1,4 +1,4 @@
-"""Quotas: what a project has and may have; and setting that, for who runs the server."""
+"""Quotas: what a project has and may have; operators of the server set them."""
 
 from collections.abc import Mapping
 from typing import Any

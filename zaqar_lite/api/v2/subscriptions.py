@@ -187,7 +187,7 @@ class SubscriptionActions:
         authority.check_target(principal, queue_in(draft.subscriber))
 
     def _trusting(self, call: Call) -> MakeTrust | None:
-        """What makes a trust from who asks; None without a token of Keystone."""
+        """What makes a trust from the client; None without a token of Keystone."""
         token = call.headers.get(b"x-auth-token")
         if self._trusts is None or token is None:
             return None

@@ -52,7 +52,7 @@ class Socket(Link, Protocol):
         """End the connection behind what was sent."""
 
     def close_at(self, seconds: float | None, code: int, reason: str) -> None:
-        """End the connection in that time, or never, instead of at the time named before."""
+        """Close the connection in `seconds`, or never; this replaces an earlier time."""
 
 
 Client = tuple[str, int] | None

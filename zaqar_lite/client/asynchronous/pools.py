@@ -9,7 +9,7 @@ from zaqar_lite.client.pools import Flavor, Pool, PoolDrain
 
 
 class AsyncPools(AsyncCalls):
-    """Make, list, change and delete pools and flavors; for who runs the server."""
+    """Make, list, change and delete pools and flavors; for operators of the server."""
 
     async def create_pool(
         self,

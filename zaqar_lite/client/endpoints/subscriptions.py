@@ -1,4 +1,4 @@
-"""Subscriptions: who is sent a queue's messages."""
+"""Subscriptions: the receivers of a queue's messages."""
 
 import datetime as dt
 from collections.abc import Mapping

@@ -10,7 +10,7 @@ from zaqar_lite.client.sync.calls import SyncCalls
 
 
 class SyncPools(SyncCalls):
-    """Make, list, change and delete pools and flavors; for who runs the server."""
+    """Make, list, change and delete pools and flavors; for operators of the server."""
 
     def create_pool(
         self,
