@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from zaqar_lite.domain.attempts import MAX_DETAIL, MAX_REASON
 from zaqar_lite.domain.errors import Conflict, Forbidden, Invalid, NotFound
-from zaqar_lite.domain.ids import are_message_ids, is_claim_id, is_message_id
+from zaqar_lite.domain.ids import is_claim_id
 from zaqar_lite.domain.limits import MIN_CLAIM_TTL, Limits
 from zaqar_lite.domain.models import QueueRef
 from zaqar_lite.domain.settlements import Act, Outcome, Settled, Settlement
@@ -38,25 +38,16 @@ class Settling:
         self._check(settlements)
         if not is_claim_id(claim_id):
             return [Outcome.NOT_FOUND] * len(settlements)
-        known = settlements
-        if not are_message_ids([one.message_id for one in settlements]):
-            known = [one for one in settlements if is_message_id(one.message_id)]
-        if not known:
-            return [Outcome.NOT_FOUND] * len(settlements)
 
         async def act(policy: Policy) -> Settled:
             settled = await self._messages.settle(
-                queue, claim_id, known, retries=policy.retries, version=policy.version
+                queue, claim_id, settlements, retries=policy.retries, version=policy.version
             )
             if settled.moved:
                 await self._queues.ensure_dead_letter_queue(policy.letters_in)
             return settled
 
-        settled = await self._policies.decide(queue, act)
-        if len(known) == len(settlements):
-            return settled.outcomes
-        outcomes = dict(zip((one.message_id for one in known), settled.outcomes, strict=True))
-        return [outcomes.get(one.message_id, Outcome.NOT_FOUND) for one in settlements]
+        return (await self._policies.decide(queue, act)).outcomes
 
     async def settle_one(self, queue: QueueRef, claim_id: str, settlement: Settlement) -> None:
         """Settle one message.

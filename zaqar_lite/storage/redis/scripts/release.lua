@@ -13,7 +13,7 @@ local way = {outcome = RELEASED, at = now, wait = delay, texts = NO_TEXTS}
 for i, position in ipairs(positions) do
   local until_when = until_of(its[i])
   if until_when > now then
-    rows[#rows + 1] = {position = position, track = its[i], ending = ending_of(its[i], way)}
+    rows[#rows + 1] = {position = position, track = its[i], ending = ending_of(its[i]:sub(12), way)}
   else
     over[#over + 1] = position
     soonest = math.min(soonest or until_when, until_when)

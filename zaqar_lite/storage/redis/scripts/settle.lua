@@ -11,7 +11,7 @@
 local NO_DELAY = 281474976710655
 local claim_id = ARGV[3]
 
-local wanted, said = {}, {}
+local wanted, said, count = {}, {}, 0
 for n = 13, #ARGV, 2 do
   local words, ids = ARGV[n], ARGV[n + 1]
   local act, first, second = struct.unpack('>c1I6I6', words)
@@ -25,8 +25,8 @@ for n = 13, #ARGV, 2 do
   end
   what.act, what.first, what.second = act, first, second
   for at = 1, #ids, 16 do
-    wanted[#wanted + 1] = ids:sub(at, at + 15)
-    said[#wanted] = what
+    count = count + 1
+    wanted[count], said[count] = ids:sub(at, at + 15), what
   end
 end
 local live, places = locate_live(wanted), {}
@@ -41,20 +41,17 @@ local gone, rows, extended, raised, left_claim = {positions = {}, tracks = {}}, 
 local ended = {}
 local moved, first_end, last_letter, is_sorted = 0, nil, 0, true
 
-local function extend(i, ttl, grace)
-  local track, until_when = live.tracks[i], now + ttl
-  local expires, own_ttl = struct.unpack('>I6I5', track)
-  if expires < until_when then
-    own_ttl = ttl + grace
-    expires = now + own_ttl
-    raised[live.positions[i]] = expires
+local function extend(i, rest, ttl, grace)
+  local until_when, life_of_it = now + ttl, live.tracks[i]:sub(1, 11)
+  if struct.unpack('>I6', life_of_it) < until_when then
+    life_of_it = struct.pack('>I6I5', until_when + grace, ttl + grace)
+    raised[live.positions[i]] = until_when + grace
   end
-  live.tracks[i] = struct.pack('>I6I5', expires, own_ttl) .. track:sub(12, 34) .. struct.pack('>I6', until_when)
-    .. track:sub(41)
+  live.tracks[i] = life_of_it .. rest:sub(1, 23) .. struct.pack('>I6', until_when) .. rest:sub(30)
   extended[i] = until_when
 end
 
-local function let_go_of(i, what)
+local function let_go_of(i, rest, what)
   local position, track = live.positions[i], live.tracks[i]
   left_claim[position], left_claim.count = true, left_claim.count + 1
   extended[i], ended[i] = nil, 0
@@ -63,7 +60,7 @@ local function let_go_of(i, what)
     leave(gone, position, track)
     return
   end
-  local row = {position = position, track = track, ending = ending_of(track, what), record = live.records[i],
+  local row = {position = position, track = track, ending = ending_of(rest, what), record = live.records[i],
     history = false}
   rows[#rows + 1] = row
   if row.ending.reason then
@@ -74,26 +71,44 @@ local function let_go_of(i, what)
   end
 end
 
-local function outcome_of(what, i)
-  if not i or ended[i] == 0 then
-    return 'N'
-  end
-  local track, outcome = live.tracks[i], ended[i]
-  local is_its = track and track:sub(16, 31) == claim_id
-  if not outcome and is_held(track) then
-    if not is_its then
-      return 'H'
-    elseif what.act == 'X' and target == '' then
-      return 'T'
-    elseif what.act == 'E' then
-      extend(i, what.first, what.second)
+-- How messages stand whose tracks differ in when they expire alone: 'mine' where this claim holds them, 'H'
+-- where another does, else how this claim let them go, or false.
+local standings = {}
+local function standing_of(rest)
+  local standing = standings[rest]
+  if standing == nil then
+    local is_its, flags = rest:sub(5, 20) == claim_id, rest:byte(23)
+    if bit.band(flags, HELD) ~= 0 and struct.unpack('>I6', rest, 24) > now then
+      standing = is_its and 'mine' or 'H'
     else
-      let_go_of(i, what)
+      standing = is_its and bit.band(flags, 7)
     end
-    return 'D'
+    standings[rest] = standing
   end
-  outcome = outcome or is_its and bit.band(track:byte(34), 7)
-  local was_released = outcome == RELEASED or outcome == FAILED
+  return standing
+end
+
+local function outcome_of(what, i)
+  local let_go, track = ended[i], live.tracks[i]
+  if not i or let_go == 0 then
+    return 'N'
+  elseif not let_go then
+    local rest = track and track:sub(12)
+    let_go = track and standing_of(rest)
+    if let_go == 'H' then
+      return 'H'
+    elseif let_go == 'mine' then
+      if what.act == 'X' and target == '' then
+        return 'T'
+      elseif what.act == 'E' then
+        extend(i, rest, what.first, what.second)
+      else
+        let_go_of(i, rest, what)
+      end
+      return 'D'
+    end
+  end
+  local was_released = let_go == RELEASED or let_go == FAILED
   return was_released and (what.act == 'R' or what.act == 'F') and 'D' or 'L'
 end
 

@@ -11,24 +11,23 @@ local function size_of(texts)
   return reason + (detail == 65535 and 0 or detail)
 end
 
--- What comes of a hand-out that ends in some way: the attempt as it is stored, its size as the domain
--- counts it, the track from the claim count on, until when the message is parked, or nil, and the reason
--- where it is a dead letter. A way is: outcome, texts (reason and detail), at (when it ended, nil for
+-- What comes of a hand-out that ends in some way, by the `rest` of its message's track, from the claim count
+-- on: the attempt as it is stored, its size as the domain counts it, the rest of the track from now on,
+-- until when the message is parked, or nil, and the reason where it is a dead letter. A way is: outcome, texts (reason and detail), at (when it ended, nil for
 -- the lease's end), wait (how long the message waits from then on), reason; and for failures, whose
 -- wait may be false, judge (failing). Most messages of a claim differ in when they expire alone, so
 -- what is alike is made once, and noted in the way.
-local function ending_of(track, way)
-  local rest = track:sub(12)
+local function ending_of(rest, way)
   if way[rest] then
     return way[rest]
   end
   local count, failures, client = struct.unpack('>I4', rest), struct.unpack('>I4', rest, 36), nil
-  local at, wait, reason = way.at or until_of(track), way.wait, way.reason
+  local at, wait, reason = way.at or struct.unpack('>I6', rest, 24), way.wait, way.reason
   if way.judge then
     failures = failures + 1
     reason, wait = way.judge(count, failures, wait)
   end
-  client = rest:sub(40 + origin_length(track))
+  client = rest:sub(struct.unpack('>H', rest, 21) - 32728)
   local kind, ended = client:byte(1), struct.pack('>I6I6B', at, wait, way.outcome) .. way.texts
   local size = 64 + (kind == 1 and 36 or kind == 2 and 32 or #client - 3) + size_of(way.texts)
   local until_when = at + wait > now and at + wait or nil

@@ -14,11 +14,13 @@ end
 
 -- The positions in a claim's record but those in `gone`, of which `count` at least are in it.
 local function left_in(claim, gone)
-  local left = {}
+  local left, count = {}, 0
   if gone.count < (#claim - 11) / 8 then
-    for _, position in ipairs(positions_in(claim)) do
+    for at = 12, #claim, 8 do
+      local position = claim:sub(at, at + 7)
       if not gone[position] then
-        left[#left + 1] = position
+        count = count + 1
+        left[count] = position
       end
     end
   end

@@ -42,7 +42,7 @@ local function end_lapsed(budget)
       leave(gone, position, track)
       count = count + 1
     else
-      local row = {position = position, track = track, ending = ending_of(track, lapsing), history = false}
+      local row = {position = position, track = track, ending = ending_of(track:sub(12), lapsing), history = false}
       if not row.ending.reason then
         rows[#rows + 1] = row
       elseif not is_armed then

@@ -11,14 +11,18 @@ local function column(rows, name)
   return values
 end
 
--- The track of a letter, but for its first 15 bytes (when it expires, its claim count) and its id: what is
--- before the id and what is behind it. One that is put `back` keeps the origin it had, and is counted.
--- As with attempts, what is alike in many rows is made once.
+-- A letter but for its number, when it expires, its id, its history and its record: the target and the size
+-- of its track, the track before the id, and what is behind it. One that is put `back` keeps the origin it
+-- had, and is counted. As with attempts, what is alike in many rows is made once.
 local middles = {}
-local function middle_of(row, track, reason)
-  local key = row.ending or track:sub(12) .. reason
+local function middle_of(row)
+  local key = row.ending or row.track:sub(12) .. row.reason
   local middle = middles[key]
   if not middle then
+    local track, reason = row.track, row.reason
+    if row.ending then
+      track, reason = ended_track(row), row.ending.reason
+    end
     local length, redriven = origin_length(track), 0
     local last, begun = track:sub(51 + length), row.resets and track:sub(41, 46) .. '\0\0\0\0' or track:sub(41, 50)
     local flags = bit.band(track:byte(34), REMEMBERED + 7)
@@ -40,8 +44,10 @@ local function middle_of(row, track, reason)
       origin = struct.pack('>I6I4', now, redriven * 16777216 + count) .. track:sub(16, 31)
         .. struct.pack('>B', #source_name) .. source_name .. last .. reason
     end
-    middle = {before = track:sub(16, 31) .. struct.pack('>HBI6', 32784 + #origin, flags, 0) .. begun,
-      behind = origin .. last, has_id = length > 0}
+    local before = (row.resets and '\0\0\0\0' or track:sub(12, 15)) .. track:sub(16, 31)
+      .. struct.pack('>HBI6', 32784 + #origin, flags, 0) .. begun
+    middle = {before = before, behind = origin .. last, has_id = length > 0}
+    middle.head = struct.pack('>H', #target) .. target .. struct.pack('>H', 27 + #before + #middle.behind)
     middles[key] = middle
   end
   return middle
@@ -79,27 +85,19 @@ local function set_aside(rows, gone)
   end
   local histories = histories_by(rows)
   local seq, latest = take_positions(#rows), now + 60000
-  local letters, bytes, head = {}, 0, struct.pack('>H', #target) .. target
+  local letters, bytes, start = {}, 0, letter_ttl and struct.pack('>I6I5', now + letter_ttl, letter_ttl)
   for i, row in ipairs(rows) do
     local record = row.record or redis.call('HGET', messages, row.position)
-    local track, reason = row.track, row.reason
+    local track, middle = row.track, middle_of(row)
     leave(gone, row.position, track)
-    if row.ending then
-      track, reason = ended_track(row), row.ending.reason
-    end
-    local middle = middle_of(row, track, reason)
     local id = middle.has_id and track:sub(51, 66) or row.position .. record:sub(24, 31)
-    local start, count = track:sub(1, 11), row.resets and '\0\0\0\0' or track:sub(12, 15)
-    if letter_ttl then
-      start = struct.pack('>I6I5', now + letter_ttl, letter_ttl)
-    end
-    latest = math.max(latest, (struct.unpack('>I6', start)))
+    local life_of_it = start or track:sub(1, 11)
+    latest = math.max(latest, (struct.unpack('>I6', life_of_it)))
     if row.back then
       record = record:sub(1, 17) .. struct.pack('>I6', row.until_when) .. record:sub(24)
     end
     local history = row.history or histories[row.position] or ''
-    letters[i] = struct.pack('>I8', seq + i - 1) .. head
-      .. struct.pack('>H', 31 + #middle.before + #middle.behind) .. start .. count .. middle.before .. id
+    letters[i] = struct.pack('>I8', seq + i - 1) .. middle.head .. life_of_it .. middle.before .. id
       .. middle.behind .. struct.pack('>I4', #history) .. history .. record
     bytes = bytes + #letters[i]
   end
