@@ -1,7 +1,10 @@
 """Records and the indexes over them: a crash between two slots is mended by the sweep."""
 
 import json
+import re
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -143,3 +146,14 @@ def test_every_script_says_what_it_does_and_lists_its_keys() -> None:
         script = load(name)
         assert "messages" in script.kinds, name
         assert b"\n--" not in script.text
+
+
+def test_no_script_makes_a_function_or_takes_a_key_that_it_does_not_use() -> None:
+    for path in files("zaqar_lite.storage.redis.scripts").iterdir():
+        if not path.name.endswith(".lua"):
+            continue
+        script = load(path.name.removesuffix(".lua"))
+        words = Counter(re.findall(r"\w+", script.text.decode()))
+        made = re.findall(r"^local function (\w+)", script.text.decode(), re.MULTILINE)
+        keys = [*script.kinds, *["visits"] * script.may_register]
+        assert [name for name in [*made, *keys] if words[name] < 2] == [], script.name

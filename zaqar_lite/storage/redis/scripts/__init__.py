@@ -7,19 +7,24 @@ Each `.lua` file begins with a header of comments that is read here:
     -- refused when full                         the script adds what takes room
 
 so that a script's keys are declared to Redis in one order that cannot differ from its text, and
-shared steps are written once. A script that has the key `state` may be given one more, `visits`
-(the index of what the sweep must visit), where that is in the same server as the queue. Lua strings
+shared steps are written once. Functions that a script does not call are left out of it, and keys
+that it does not name: Redis makes each of them anew at every call. A script that registers queues
+may be given one more key, `visits` (the index of what the sweep must visit), where that is in the
+same server as the queue. Lua strings
 and numbers are all that scripts exchange with the driver: a position is 8 bytes, an instant 6
 bytes, both big-endian.
 """
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
 _KEY = re.compile(r"^-- key (\w+):", re.MULTILINE)
+_FUNCTION = re.compile(r"^local function (\w+)\(.*?^end\n", re.MULTILINE | re.DOTALL)
+_WORD = re.compile(r"\w+")
 _INCLUDE = re.compile(r"^-- include: (.+)$", re.MULTILINE)
 _REFUSED_WHEN_FULL = "-- refused when full"
 
@@ -42,17 +47,25 @@ def load(name: str) -> Script:
     parts: list[str] = []
     _collect(f"{name}.lua", parts, set())
     body = "\n".join(parts)
-    kinds = tuple(dict.fromkeys(_KEY.findall(body)))
-    declared = "".join(f"local {kind} = KEYS[{i}]\n" for i, kind in enumerate(kinds, 1))
-    may_register = "state" in kinds
-    if may_register:
-        declared += f"local visits = KEYS[{len(kinds) + 1}]\n"
-    code = "\n".join(line for line in body.splitlines() if not line.lstrip().startswith("--"))
+    lines = (line for line in body.splitlines() if not line.lstrip().startswith("--"))
+    code = _without_unused("".join(f"{line}\n" for line in lines))
+    used = set(_WORD.findall(code))
+    kinds = tuple(kind for kind in dict.fromkeys(_KEY.findall(body)) if kind in used)
+    may_register = "visits" in used - set(kinds)
+    named = (*kinds, "visits") if may_register else kinds
+    declared = "".join(f"local {kind} = KEYS[{i}]\n" for i, kind in enumerate(named, 1))
     # A full Redis refuses new messages, and goes on handing out and deleting those it has.
     flags = "" if _REFUSED_WHEN_FULL in body else "flags=allow-oom"
     text = f"#!lua {flags}\n{declared}{code}".encode("ascii")
     digest = sha1(text, usedforsecurity=False).hexdigest().encode()
     return Script(name, text, digest, kinds, may_register)
+
+
+def _without_unused(code: str) -> str:
+    """Leave out the functions that nothing calls, and then those that only they called."""
+    names = Counter(_WORD.findall(code))
+    kept = _FUNCTION.sub(lambda found: found[0] if names[found[1]] > 1 else "", code)
+    return code if kept == code else _without_unused(kept)
 
 
 def _collect(path: str, parts: list[str], seen: set[str]) -> None:
