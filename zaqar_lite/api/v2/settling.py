@@ -9,6 +9,9 @@ Many: `{"delete": [id, ...], "release": [{"id", "delay", "failed", "reason", "de
 null stands for absent.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from msgspec import Struct
 from msgspec.json import Decoder
 
@@ -72,7 +75,8 @@ class _One(Struct, forbid_unknown_fields=True):
     claim: _Claim
 
 
-_settlement = Settlement._make  # fields in a row: half the time of naming them
+# Fields in a row: half the time of naming them.
+_settlement: Callable[[tuple[object, ...]], Settlement] = partial(tuple.__new__, Settlement)
 _many = Decoder(_Many)
 _one = Decoder(_One)
 

@@ -41,13 +41,14 @@ local gone, rows, extended, raised, left_claim = {positions = {}, tracks = {}}, 
 local ended = {}
 local moved, first_end, last_letter, is_sorted = 0, nil, 0, true
 
-local function extend(i, rest, ttl, grace)
-  local until_when, life_of_it = now + ttl, live.tracks[i]:sub(1, 11)
+local function extend(i, rest, what)
+  local until_when, life_of_it = now + what.first, live.tracks[i]:sub(1, 11)
   if struct.unpack('>I6', life_of_it) < until_when then
-    life_of_it = struct.pack('>I6I5', until_when + grace, ttl + grace)
-    raised[live.positions[i]] = until_when + grace
+    life_of_it = struct.pack('>I6I5', until_when + what.second, what.first + what.second)
+    raised[live.positions[i]] = until_when + what.second
   end
-  live.tracks[i] = life_of_it .. rest:sub(1, 23) .. struct.pack('>I6', until_when) .. rest:sub(30)
+  what[rest] = what[rest] or rest:sub(1, 23) .. struct.pack('>I6', until_when) .. rest:sub(30)
+  live.tracks[i] = life_of_it .. what[rest]
   extended[i] = until_when
 end
 
@@ -101,7 +102,7 @@ local function outcome_of(what, i)
       if what.act == 'X' and target == '' then
         return 'T'
       elseif what.act == 'E' then
-        extend(i, rest, what.first, what.second)
+        extend(i, rest, what)
       else
         let_go_of(i, rest, what)
       end

@@ -12,7 +12,7 @@ local function size_of(texts)
 end
 
 -- What comes of a hand-out that ends in some way, by the `rest` of its message's track, from the claim count
--- on: the attempt as it is stored, its size as the domain counts it, the rest of the track from now on,
+-- on: the attempt as it is stored, its size as the domain counts it, whether it goes on with a history, the rest of the track from now on,
 -- until when the message is parked, or nil, and the reason where it is a dead letter. A way is: outcome, texts (reason and detail), at (when it ended, nil for
 -- the lease's end), wait (how long the message waits from then on), reason; and for failures, whose
 -- wait may be false, judge (failing). Most messages of a claim differ in when they expire alone, so
@@ -33,6 +33,7 @@ local function ending_of(rest, way)
   local until_when = at + wait > now and at + wait or nil
   local flags = way.outcome + REMEMBERED + (until_when and PARKED or 0)
   local ending = {size = size, until_when = until_when, reason = reason,
+    goes_on = bit.band(rest:byte(23), REMEMBERED) ~= 0,
     attempt = struct.pack('>HH', 10 + #ended + #client, size) .. rest:sub(1, 4) .. rest:sub(30, 35) .. ended
       .. client,
     rest = rest:sub(1, 22) .. struct.pack('>BI6', flags, until_when or 0) .. rest:sub(30, 35)
@@ -77,7 +78,7 @@ local function end_attempts(rows)
   end
   local positions, histories, changes = {}, {}, {}
   for i, row in ipairs(rows) do
-    if has_flag(row.track, REMEMBERED) then
+    if row.ending.goes_on then
       positions[#positions + 1] = row.position
     end
   end
