@@ -3,14 +3,16 @@
 import asyncio
 import re
 import time
+from contextlib import nullcontext
 from functools import partial
 from uuid import uuid4
 
 import pytest
 
 from tests import services
-from tests.contract.subject import QueueUnderTest, texts
+from tests.contract.subject import SECOND, QueueUnderTest, texts
 from tests.drivers.redis.conftest import Open
+from tests.drivers.redis.test_letters import crash_before, swept
 from tests.services.process import wait_until
 from zaqar_lite.domain.errors import Unavailable
 from zaqar_lite.domain.models import QueueRef
@@ -54,6 +56,25 @@ async def test_letters_go_from_every_node_to_every_other(queue: QueueUnderTest) 
             (letter,) = await target.listed()
             assert letter.id == message_id
             assert await source.bodies() == []
+
+
+async def test_letters_of_a_process_that_was_killed_arrive_within_seconds(
+    queue: QueueUnderTest,
+) -> None:
+    """Whenever it was: the sweep was there when the first letter came, a moment ago."""
+    source, target, _ = queues_on_every_node(queue)
+    policy = target.as_dead_letter_queue(1)
+    for text in ("arrived", "stuck"):
+        await source.post(text)
+        await source.release(await source.claim_id())
+        with crash_before("accept") if text == "stuck" else nullcontext():
+            assert (await source.claim(dead_letter=policy)).moved == 1
+        if text == "arrived":
+            await swept(source)
+    assert await target.bodies() == ["arrived"]
+    source.advance(6 * SECOND)
+    await swept(source)
+    assert await target.bodies() == ["arrived", "stuck"]
 
 
 async def test_records_and_their_indexes_span_the_nodes(queue: QueueUnderTest) -> None:

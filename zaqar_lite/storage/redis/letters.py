@@ -13,10 +13,10 @@ Companions of posts (`post.lua`) leave through the same outbox; `bring` lets the
 A claim, pop or move that caused step 1 does 2 and 3 before it answers, unless the target's node is
 away or slow; a settlement begins them and answers. The queue was registered with the sweep before
 step 1 (the script insists), so after a crash any process's sweep drains the outbox. One
-registration serves for a minute: while the `armed` of the queue's state is to come, each visit of
-the sweep is followed by another. Where all keys are on one server, step 1 registers the queue too,
-so that a sweep looks after two seconds; a cluster's other node can't be reached from the script,
-so there a letter that a crash left behind may wait for the rest of that minute.
+registration serves for five seconds: while the `armed` of the queue's state is to come, each visit
+of the sweep is followed by another. Where all keys are on one server, step 1 registers the queue
+too, so that a sweep looks after two seconds; a cluster's other node can't be reached from the
+script, so there a letter that a crash left behind may wait for the rest of those seconds.
 
 The script of a settlement answers the letters that it put into an empty outbox, so that nobody need
 read them. Letters of a source must arrive in the order of their numbers: where others are before
@@ -46,7 +46,7 @@ _QUEUES_PER_STEP = 100
 _ROUNDS = 100
 _COMPANION = b"\xff\xff"
 """In the place of a letter's length: it is a companion of a post."""
-ARMED_MS = 60_000
+ARMED_MS = 5_000
 """How long the sweep goes on visiting a queue that was registered when a script asked for it."""
 _MOST_ADOPTED = 100_000
 _LATER_MS = 5_000

@@ -53,8 +53,8 @@ local function refusal(count, new_keys, has_companions)
       return {'many_keys', (oldest or now) - now}
     end
   end
-  if has_companions and tonumber(redis.call('HGET', state, 'armed') or 0) < now + 30000 then
-    redis.call('HSET', state, 'armed', now + 60000)
+  if has_companions and tonumber(redis.call('HGET', state, 'armed') or 0) < now + ARMED / 2 then
+    redis.call('HSET', state, 'armed', now + ARMED)
     keep(now + 60000, {})
     return {'arm', now}
   end

@@ -5,6 +5,8 @@
 -- key expiry: zset, every position by its deadline (ms); expires by `keep`
 -- key groups: zset, score 0, length of the group (1 byte), group, position; expires by `keep`
 -- include: now visit
+-- For so long (ms) a queue that was registered because letters leave it is visited again: letters.py.
+local ARMED = 5000
 local life = redis.call('HMGET', state, 'last', 'horizon', 'due', 'ranked', 'returns', 'armed', 'part',
   'grouped')
 

@@ -38,6 +38,6 @@ end
 -- Note that letters will come: no sweep forgets the queue before the driver has registered it, so
 -- that a crash in between loses nothing.
 local function arm()
-  redis.call('HSET', state, 'armed', now + 60000)
+  redis.call('HSET', state, 'armed', now + ARMED)
   keep(now + 60000, {})
 end
