@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -87,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     results = []
     for name in names:
         try:
-            result = asyncio.run(_measure(SCENARIOS[name], arguments))
+            result = asyncio.run(measure(SCENARIOS[name], arguments))
         except OSError as error:
             sys.stderr.write(f"bench: no answer from {arguments.url}: {error}\n")
             return UNAVAILABLE
@@ -108,13 +109,16 @@ def _is_address(url: str) -> bool:
         return False
 
 
-async def _measure(scenario: Scenario, arguments: argparse.Namespace) -> Result:
+async def measure(
+    scenario: Scenario, arguments: argparse.Namespace, store_pids: Sequence[int] = ()
+) -> Result:
+    """Run a scenario; the CPU of processes that serve as its store counts as the server's."""
     target = _target(arguments, arguments.url)
     counter = Counter()
     needed = max(scenario.filled, int(scenario.filled_per_second * arguments.seconds))
     if needed:
         await _play([fill(target, needed)], target, Tally(), Pace(None), float("inf"))
-    pids = machine.server_processes(target.port)
+    pids = [*machine.server_processes(target.port), *store_pids]
     tally = Tally()
     server_before, own_before = machine.cpu_seconds(pids), _own_cpu()
     started = time.perf_counter()

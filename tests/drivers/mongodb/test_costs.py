@@ -327,6 +327,17 @@ async def test_who_asks_for_no_attempts_reads_none(
             assert all("a" not in document for document in answer["cursor"]["firstBatch"]), read
 
 
+async def test_attempts_cost_a_claim_no_command(queue: QueueUnderTest, commands: Commands) -> None:
+    posted = await queue.post(*map(str, range(20)))
+    seen = []
+    for _ in range(3):
+        commands.clear()
+        claim_id = await queue.claim_id(20)
+        seen.append([name_of(command) for command in commands.take()])
+        await queue.settle(claim_id, *(fail(each, detail="x" * 700) for each in posted))
+    assert seen[1:] == [seen[0]] * 2
+
+
 async def test_getting_renewing_and_releasing_a_claim_take_one_or_two(
     queue: QueueUnderTest, commands: Commands
 ) -> None:
