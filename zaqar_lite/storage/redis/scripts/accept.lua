@@ -74,7 +74,9 @@ apply('ZADD', expiry, deadlines)
 apply('HSET', ids, named)
 apply('HSET', attempts, histories)
 keep(latest, {messages, tracks, expiry, ids, attempts})
-join_groups(grouped, members)
+if #grouped > 0 then
+  join_groups(grouped, members)
+end
 if #positions > 0 then
   enter_ready(positions, priorities)
 end

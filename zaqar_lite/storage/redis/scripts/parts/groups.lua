@@ -16,14 +16,12 @@ local function join_groups(positions, records)
   for i, record in ipairs(records) do
     members[2 * i - 1], members[2 * i] = '0', membership(record, positions[i])
   end
-  if #members > 0 then
-    apply('ZADD', groups, members)
-    if not life[8] then
-      redis.call('HSET', state, 'grouped', 1)
-      life[8] = '1'
-    end
-    keep(now, {groups})
+  apply('ZADD', groups, members)
+  if not life[8] then
+    redis.call('HSET', state, 'grouped', 1)
+    life[8] = '1'
   end
+  keep(now, {groups})
 end
 
 local function leave_groups(positions)

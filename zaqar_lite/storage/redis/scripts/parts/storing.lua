@@ -32,7 +32,7 @@ local function store(blobs, first, at, there)
     local position, record = struct.pack('>I8', first + k - 1), kind.head .. blob:sub(11)
     stored[k], expiring[k] = position, kind.expires
     records[2 * k - 1], records[2 * k] = position, record
-    if is_grouped(record) then
+    if blob:byte(19) >= 4 then -- its flags: it has a group
       grouped[#grouped + 1], members[#members + 1] = position, record
     end
     if not kind.d then
@@ -50,7 +50,9 @@ local function store(blobs, first, at, there)
   apply('HSET', messages, records)
   add_to(expiry, stored, expiring)
   keep(latest, there == 0 and {messages, expiry} or {})
-  join_groups(grouped, members)
+  if #grouped > 0 then
+    join_groups(grouped, members)
+  end
   if #ready_now > 0 then
     enter_ready(ready_now, priorities)
   end
