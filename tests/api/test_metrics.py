@@ -10,6 +10,7 @@ import pytest
 from tests.api.conftest import Api, MakeApi, claim_id_of
 from zaqar_lite.api import access, dispatch
 from zaqar_lite.service.metrics import census
+from zaqar_lite.service.metrics.families import LATENESS
 
 pytestmark = pytest.mark.anyio
 LINE = re.compile(r"(\w+)(?:{(.*)})? (\S+)")
@@ -74,7 +75,11 @@ async def test_counts_what_happens_to_messages(make_api: MakeApi) -> None:
         assert found['zaqar_lite_dead_lettered_messages_total{reason="rejected"}'] == 1
         # The first message of a claim counts, and not that of the pop, which was handed out before.
         assert found["zaqar_lite_pickup_seconds_count"] == 1
-        assert 7 <= found["zaqar_lite_pickup_seconds_sum"] < 30
+        waited = found["zaqar_lite_pickup_seconds_sum"]
+        assert 7 <= waited < 30
+        for bound in LATENESS:
+            within = found[f'zaqar_lite_pickup_seconds_bucket{{le="{bound!r}"}}']
+            assert within == (waited <= bound)
         route = "POST /v2/queues/{queue_name}/messages"
         assert found[f'zaqar_lite_http_requests_total{{route="{route}",status="201"}}'] == 2
         assert found[f'zaqar_lite_http_request_seconds_count{{route="{route}"}}'] == 2
