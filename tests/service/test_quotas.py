@@ -88,6 +88,19 @@ async def test_what_another_process_took_is_seen_by_the_next_count() -> None:
     assert counted.messages == 5
 
 
+async def test_a_count_that_grows_old_is_made_anew_beside_a_post() -> None:
+    it = await house(Quota(messages=4))
+    await it.post(it.stock, 1)
+    await it.post(it.other, 1, 1, 1)
+    it.time.now += COUNT_EVERY
+    await it.stock.admit("p", 0, 0)
+    count = it.stock._stocks["p"].count
+    assert count is not None
+    await count
+    with pytest.raises(QuotaReached):
+        await it.stock.admit("p", 1, 1)
+
+
 async def test_removed_messages_count_as_average_ones() -> None:
     it = await house(Quota(bytes=1_000))
     await it.post(it.stock, 600, 200)
