@@ -42,6 +42,11 @@ EXPLAINED: dict[tuple[str, str, str], str] = {
         "True",
     ): "Whether the work failed is asked of a release only.",
     (
+        "zaqar_lite/service/policy.py",
+        "subscribed: bool = False",
+        "True",
+    ): "The default is of queues without a record: their subscribers are looked for in vain.",
+    (
         "zaqar_lite/service/seats.py",
         "if left < 0:",
         "1",
