@@ -5,7 +5,7 @@ import pytest
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import ConfigurationError, Invalid
 from zaqar_lite.domain.models import Capability, QueueRef, Record, StoreOptions
-from zaqar_lite.service.pooling.catalogue import LEFT_MS, Catalogue
+from zaqar_lite.service.pooling.catalogue import HOME, LEFT_MS, Catalogue
 from zaqar_lite.service.pooling.pool import Pool
 from zaqar_lite.service.pooling.registry import Kind, Registry
 from zaqar_lite.storage.memory import create
@@ -88,3 +88,11 @@ async def test_a_pool_that_can_not_be_made_can_do_nothing_and_is_made_once_else(
     await registry.put_pool(Pool("has", "memory://other", 1))
     assert await registry.missing("has", {"_priority": "1"}) is None
     assert asked.count("has") == 4
+
+
+async def test_a_queue_in_no_pool_is_looked_up_once() -> None:
+    clock = Clock()
+    management = Counting(State(), clock)
+    catalogue = Catalogue(management, Registry(management, lambda _: Kind("memory")), clock)
+    assert [await catalogue.place(QueueRef("p", "q")) for _ in range(3)] == [HOME] * 3
+    assert management.read == 1
