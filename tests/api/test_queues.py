@@ -348,3 +348,11 @@ async def test_warns_of_a_limit_without_a_place_for_dead_letters(api: Api, limit
     assert await patched("add", limit, value=5) is None
     assert await patched("remove", "_dead_letter_queue") == warning
     assert await patched("remove", limit) is None
+
+
+@pytest.mark.parametrize("ttl", [59, 1_209_601, "60", True])
+async def test_refuses_a_time_of_dead_letters_out_of_range(api: Api, ttl: Any) -> None:
+    metadata = {"_dead_letter_queue": "dead", "_dead_letter_queue_messages_ttl": ttl}
+    assert (await api.call("PUT", "", metadata)).status_code == 400
+    answer = await api.call("PUT", "", {**metadata, "_dead_letter_queue_messages_ttl": 60})
+    assert answer.status_code == 201
