@@ -11,7 +11,7 @@ _FIRST = 20
 """Messages of the first step of a job; the next ones may be twice as large each."""
 _LONG = 1.0
 """Seconds; a longer step is followed by a smaller one, as a job's holder must renew in time."""
-_BESIDE, _REST = 16, 3.0
+_BESIDE, _REST = 48, 3.0
 """While there are other requests: messages of a step, and a job's rest in times of the step."""
 _OTHERS, _WHILE = 5, 2.0
 """This many requests in a second count as others, for this many seconds from then on."""
