@@ -488,6 +488,23 @@ async def test_settings_explain_themselves_and_are_changed_one_by_one(browser: B
     assert (await api.call("GET", "")).json()["_monitor"] is False
 
 
+async def test_a_setting_that_was_not_touched_keeps_what_another_made_of_it(
+    browser: Browser,
+) -> None:
+    api, queue = browser.api, browser.queue
+    await api.call("PUT", "", {"_max_failures": 4})
+    shown = await browser.look(queue)
+    form = dict(re.findall(r'name="((?:set|was)\.\w+)" value="([^"]*)"', shown))
+    form["set._default_message_ttl"] = "60"
+    del form["set._monitor"]
+    meanwhile = '{"_max_failures": 9, "_monitor": true}'
+    assert (await browser.send(queue, act="settings", settings=meanwhile)).status_code == 303
+    assert (await browser.send(queue, act="set", **form)).status_code == 303
+    found = (await api.call("GET", "")).json()
+    assert found["_default_message_ttl"] == 60
+    assert (found["_max_failures"], found["_monitor"]) == (9, True)
+
+
 async def test_putting_letters_back_says_how_many_it_touches(browser: Browser) -> None:
     api = browser.api
     settings = {"_dead_letter_queue": "letters", "_max_failures": 1}

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 Whole = Callable[[str, str], int]
-PREFIX = "set."
-"""What the names of the form's fields begin with, before the key."""
+PREFIX, SHOWN = "set.", "was."
+"""What the names of the form's fields begin with, before the key; and of what they showed."""
 
 
 class Field(NamedTuple):
@@ -58,11 +58,14 @@ def changes(
 ) -> list[dict[str, Any]]:
     """The patch that makes a queue what the form says; what is empty is removed.
 
+    A field that still has what it showed is left out: somebody may have changed that meanwhile.
     `whole` reads a number of a field, or refuses it.
     """
     patch: list[dict[str, Any]] = []
     for key, label, _, kind in FIELDS:
         text, before = fields.get(PREFIX + key, "").strip(), now.get(key)
+        if text == fields.get(SHOWN + key):
+            continue
         wanted: Any = text or None
         if kind == "checkbox":
             wanted = bool(text)
