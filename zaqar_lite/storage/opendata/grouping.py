@@ -7,7 +7,7 @@ the batches in which the message comes and goes. So a group is a range of keys, 
 import asyncio
 from functools import partial
 
-from zaqar_lite.domain.models import Page, QueueRef, Selection
+from zaqar_lite.domain.models import Message, Page, QueueRef, Selection
 from zaqar_lite.storage.opendata.entries import Entry
 from zaqar_lite.storage.opendata.format import keys
 from zaqar_lite.storage.opendata.format.encoding import after_prefix
@@ -15,10 +15,14 @@ from zaqar_lite.storage.opendata.paging import cold_for_positions, prepared
 from zaqar_lite.storage.opendata.reading import is_wanted, read, resolve
 from zaqar_lite.storage.opendata.state import State
 
+_STEP = 50
+"""Messages that one step looks for: each may lie in another page, which is loaded whole."""
+
 
 async def list_group(db: State, ref: QueueRef, selection: Selection, group: str) -> Page:
     """List messages of a group; see the seam."""
-    page = Page((), None)
+    messages: list[Message] = []
+    page = Page(messages, None)
     queue = db.queue(ref, selection.version)
     if queue is None:
         return page
@@ -28,7 +32,7 @@ async def list_group(db: State, ref: QueueRef, selection: Selection, group: str)
         start = keys.group_key(queue.raw, group, 0 if after is None else after + 1)
         members = keys.group_key(queue.raw, group)
         end = after_prefix(members) if last is None else keys.group_key(queue.raw, group, last + 1)
-        positions = await _positions(db, start, end, selection.limit)
+        positions = await _positions(db, start, end, min(_STEP, selection.limit - len(messages)))
         current, now = await prepared(
             db, ref, selection.version, partial(cold_for_positions, positions=positions), reads=True
         )
@@ -41,10 +45,13 @@ async def list_group(db: State, ref: QueueRef, selection: Selection, group: str)
                 found.append(entry)
         queue.examined += len(positions)
         page.marker = after = positions[-1]
-        messages = await read(db, queue, found, now, details=selection.details, bare=bare)
         unwanted = selection.exclude_client_id
-        page.messages = [one for one in messages if unwanted is None or one.client_id != unwanted]
-        if page.messages:
+        messages += [
+            one
+            for one in await read(db, queue, found, now, details=selection.details, bare=bare)
+            if unwanted is None or one.client_id != unwanted
+        ]
+        if len(messages) == selection.limit:
             return page
         await asyncio.sleep(0)
 
