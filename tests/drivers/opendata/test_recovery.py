@@ -270,3 +270,10 @@ def test_the_database_is_synced_through_the_drive_s_cache(tmp_path: Path) -> Non
     for pragma in ("fullfsync", "checkpoint_fullfsync"):
         assert connection.execute(f"PRAGMA {pragma}").fetchone() == (1,)
     connection.close()
+
+
+async def test_a_message_is_edited_whose_body_is_on_disk_only(store: Store) -> None:
+    (message_id,) = await store.post(NewMessage(b'"a"', HOUR, HOUR))
+    await store.restart()
+    message = await store.messages.edit(QUEUE, Edit(message_id, delay_ms=2 * MINUTE))
+    assert message.body == b'"a"'
