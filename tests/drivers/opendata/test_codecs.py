@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.drivers.opendata.profiles import (
@@ -58,6 +58,7 @@ consumers = st.one_of(names, st.uuids().map(str))
 
 @settings(deadline=None)
 @given(st.binary(max_size=40), st.binary(max_size=10))
+@example(b"", b"")
 def test_terminated_bytes(raw: bytes, rest: bytes) -> None:
     data = encoding.terminated(raw)
     assert encoding.read_terminated(data + rest) == (raw, len(data))
