@@ -7,7 +7,8 @@ connections. Beside them one client posts with a good key, and another with a go
 are their latencies without and with the guesses, how many guesses were answered what, what the
 server computed, and how often Keystone was asked. `--pings` sends good and cheap requests instead,
 the next on a connection once the one before was answered: what the machine has no room for shows
-there. `--elsewhere` sends the guesses to nobody, so that what is left is the machine's share.
+there. `--patient` sends guesses in that way, too. `--elsewhere` sends them to nobody, so that what
+is left is the machine's share.
 """
 
 import argparse
@@ -37,12 +38,16 @@ _BODY = json.dumps({"messages": [{"body": 1, "ttl": 60}]}).encode()
 
 
 class Load(NamedTuple):
-    """What a flood is: how many requests a second, from where, and what is `good` of it."""
+    """What a flood is: how many requests a second, from where, and what is `good` of it.
+
+    With `waits` the next one on a connection is sent when the one before was answered.
+    """
 
     rate: float
     addresses: int
     connections: int
     good: bytes | None
+    waits: bool
 
 
 class Told(NamedTuple):
@@ -65,10 +70,10 @@ def wrong(number: int) -> bytes:
 class _Guesser(asyncio.Protocol):
     """One connection that sends its part of the rate: guesses, or what is `good`."""
 
-    def __init__(self, pause: float, statuses: Counter[int], good: bytes | None) -> None:
-        self._pause = pause
+    def __init__(self, load: Load, statuses: Counter[int]) -> None:
+        self._pause = load.connections / load.rate
         self._statuses = statuses
-        self._good = good
+        self._good, self._waits = load.good, load.waits
         self._next = 0.0
         self._sent = secrets.randbelow(2)
         self._loop = asyncio.get_running_loop()
@@ -85,7 +90,7 @@ class _Guesser(asyncio.Protocol):
         self._sent += 1
         self._statuses[_SENT] += 1
         self._transport.write(self._good or wrong(self._sent))
-        if self._good is None:
+        if not self._waits:
             self._go_on()
 
     def _go_on(self) -> None:
@@ -95,7 +100,7 @@ class _Guesser(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         for answer in data.split(b"HTTP/1.1 ")[1:]:
             self._statuses[int(answer[:3])] += 1
-        if self._good is not None:
+        if self._waits:
             self._go_on()
 
 
@@ -107,7 +112,7 @@ def flood(port: int | None, load: Load, told: Connection) -> None:
         loop = asyncio.get_running_loop()
         nobody = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
         to = port or nobody.sockets[0].getsockname()[1]
-        guesser = partial(_Guesser, load.connections / load.rate, statuses, load.good)
+        guesser = partial(_Guesser, load, statuses)
         made = []
         for number in range(load.connections):
             source = (f"127.0.1.{1 + number % load.addresses}", 0)
@@ -165,6 +170,7 @@ def main() -> None:
     parser.add_argument("--addresses", type=int, default=1)
     parser.add_argument("--connections", type=int, default=400)
     parser.add_argument("--pings", action="store_true")
+    parser.add_argument("--patient", action="store_true")
     parser.add_argument("--elsewhere", action="store_true")
     given = parser.parse_args()
     with TemporaryDirectory() as home, Keystone() as keystone:
@@ -200,7 +206,8 @@ def main() -> None:
             alone = computed(server.pid) - began
             told, other = multiprocessing.Pipe()
             context = multiprocessing.get_context("spawn")
-            load = Load(given.rate, given.addresses, given.connections, ping)
+            waits = given.pings or given.patient
+            load = Load(given.rate, given.addresses, given.connections, ping, waits)
             port = None if given.elsewhere else server.port
             process = context.Process(target=flood, args=(port, load, other))
             process.start()
