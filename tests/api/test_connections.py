@@ -256,6 +256,19 @@ def test_a_connection_that_is_idle_behind_an_answer_is_closed(strict: ServerProc
         assert raw.rest() == b""
 
 
+def test_requests_that_are_sent_ahead_are_answered_in_their_order(server: ServerProcess) -> None:
+    """However many: they are parsed as they have their turns, and bodies may lie between them."""
+    body = b'{"messages": [{"body": "%b"}]}' % (b"x" * 20_000)
+    headers = {"Content-Length": str(len(body))}
+    with Raw(server) as raw:
+        few = [request("GET", f"/v2/queues?limit={n % 20 + 1}") for n in range(200)]
+        post = request("POST", "/v2/queues/ahead/messages", headers=headers) + body
+        raw.socket.sendall(b"".join(few * 5 + [post] + few * 5 + [post, *few[:3]]))
+        statuses = [raw.answer().status for _ in range(2_005)]
+    assert {n for n, status in enumerate(statuses) if status == 201} == {1_000, 2_001}
+    assert {*statuses} == {200, 201}
+
+
 async def _break_a_line(scope: Scope, receive: Receive, send: Send) -> None:
     exchange: Exchange = scope.pop(EXCHANGE)
     await exchange.answer(200, [(b"location", b"/\r\nx: y")], b"")

@@ -16,14 +16,17 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from zaqar_lite.api.gateways import names_of
-from zaqar_lite.api.http import EXCHANGE, PEER_NAMES, Receive, Scope, Send
+from zaqar_lite.api.http import EXCHANGE, PEER_NAMES
 from zaqar_lite.server.exchanges import HttpExchange, Signal
+from zaqar_lite.server.refusals import FULL, NO_HTTP, TOO_LARGE, refuse_http
 from zaqar_lite.server.sockets import SocketProtocol
 from zaqar_lite.settings import Settings
 
 logger = logging.getLogger("zaqar_lite")
 _DISCARDED_BYTES = 8 * 1024 * 1024
 _DISCARDED_SECONDS = 2.0
+_PARSED = 8_192
+"""Bytes that are parsed at a time: some sixty requests."""
 _SPARE = 128
 """Connections over the bound that get an answer saying so; any more are closed without one."""
 _AROUND_A_FRAME = 65_536
@@ -33,29 +36,6 @@ _RESERVED_FILES = 2 * _SPARE
 """Open files that are no connection of a client: the store's, the listener, and the spare ones."""
 _PAST: Any = {"method": ""}
 """The scope of a request that was read whole, and is needed no more."""
-
-
-def _refusal(status: bytes, title: bytes, description: bytes, more: bytes = b"") -> bytes:
-    body = b'{"title":"%b","description":"%b"}' % (title, description)
-    head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\n%bconnection: close\r\n" % (
-        status,
-        more,
-    )
-    return b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body)
-
-
-_TOO_LARGE = _refusal(
-    b"431 Request Header Fields Too Large",
-    b"Request header too large",
-    b"The head of a request is bounded.",
-)
-_NO_HTTP = _refusal(b"400 Bad Request", b"Bad request", b"This is no HTTP/1.1.")
-_FULL = _refusal(
-    b"503 Service Unavailable",
-    b"Service temporarily unavailable",
-    b"The server has too many connections. Please try again in a few seconds.",
-    b"retry-after: 1\r\n",
-)
 
 
 def bound(settings: Settings) -> None:
@@ -92,18 +72,6 @@ def _allow_files(connections: int) -> int:
     return connections
 
 
-async def _refuse_http(_: Scope, __: Receive, send: Send) -> None:
-    """Answer HTTP on the port for WebSockets."""
-    body = b'{"title":"Upgrade required","description":"This port is for WebSockets alone."}'
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (b"upgrade", b"websocket"),
-    ]
-    await send({"type": "http.response.start", "status": 426, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
 def _do_nothing() -> None:
     """Nobody counts the connection."""
 
@@ -124,7 +92,7 @@ class BoundedProtocol(HttpToolsProtocol):
     __slots__ = (
         "_answered_at", "_begun_at", "_behind", "_discarded", "_head_bytes", "_heard_at",
         "_is_for_sockets", "_last", "_looks_at", "_peer_names", "_read_at", "_timer",
-        "_unread_bytes", "lost", "on_lost", "project",
+        "_unparsed", "_unread_bytes", "lost", "on_lost", "project",
     )  # fmt: skip
     max_head = 262_144
     silence = 60.0
@@ -140,6 +108,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.on_lost: Callable[[], None] = _do_nothing
         del self.pipeline  # an empty deque has 760 bytes
         self._behind: list[tuple[RequestResponseCycle, Any]] = []
+        self._unparsed = b""
         self._head_bytes = 0
         self._heard_at = self._begun_at = self._read_at = 0.0
         self._answered_at = self._looks_at = 0.0
@@ -183,13 +152,39 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.close()
             return
         self._heard_at = self.loop.time()
-        super().data_received(data)
-        if self._reads_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > self.max_head:
-                self._end_with(_TOO_LARGE)
-        elif self._head_bytes:
-            self._head_bytes = 0
+        if self._unparsed:
+            self._unparsed += data
+            self.flow.pause_reading()  # whoever reads a body lets the connection read on
+        else:
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        """Parse what came up to the first request that has to wait for the answers before it.
+
+        A client that sends a thousand requests ahead would hold up the others while all are parsed.
+        """
+        for start in range(0, len(data), _PARSED):
+            if self._behind:
+                self._unparsed = data[start:]
+                return
+            part = data[start : start + _PARSED]
+            super().data_received(part)
+            if self.lost or self._discarded is not None or self._last is not None:
+                return
+            if self._reads_head:
+                self._head_bytes += len(part)
+                if self._head_bytes > self.max_head:
+                    self._end_with(TOO_LARGE)
+                    return
+            elif self._head_bytes:
+                self._head_bytes = 0
+
+    def _read_on(self) -> None:
+        """Read what comes behind the request that has begun."""
+        data, self._unparsed = self._unparsed, b""
+        self._parse(data)
+        if not self._behind:
+            self.flow.resume_reading()
 
     def on_message_begin(self) -> None:
         """Take the time of a request's first byte."""
@@ -198,7 +193,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not HTTP."""
-        self._end_with(_NO_HTTP)
+        self._end_with(NO_HTTP)
 
     def on_headers_complete(self) -> None:
         """Begin a request: at once, or after those that came before it on this connection."""
@@ -233,7 +228,7 @@ class BoundedProtocol(HttpToolsProtocol):
             version != "1.0" and parser.should_keep_alive(),
             self.on_response_complete,
         )
-        app: Any = _refuse_http if self._is_for_sockets else self.app
+        app: Any = refuse_http if self._is_for_sockets else self.app
         if before is None or before.response_complete:
             self._start_asgi_task(self.cycle, app)
         else:
@@ -267,13 +262,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._behind:  # what follows is read when the last of them has begun
             self._start_asgi_task(*self._behind.pop(0))
             if not self._behind:  # a stream: that its client leaves is seen only by reading
-                self.flow.resume_reading()
+                self._read_on()
             return
-        self.flow.resume_reading()
         self._forget()
         self._answered_at = now = self.loop.time()
         if self._looks_at > now + 2 * self.timeout_keep_alive:
             self._watch(self.timeout_keep_alive)
+        self._read_on()
 
     def go_on(self, body: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Write an answer in a task, for which the server's end waits as for a request."""
@@ -340,14 +335,14 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.connections) > self.max_connections + _SPARE:
             self.transport.abort()
         else:
-            self.transport.write(_FULL)
+            self.transport.write(FULL)
             self.discard()
 
     def discard(self) -> None:
         """Write nothing more; pass over what still comes, then close."""
         if self.transport.is_closing() or self._discarded is not None:
             return
-        self._discarded = 0
+        self._discarded, self._unparsed = 0, b""
         self.flow.resume_reading()
         if self.transport.can_write_eof():  # TLS can't end one direction alone
             self.transport.write_eof()
