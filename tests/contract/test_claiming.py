@@ -268,6 +268,7 @@ async def test_a_claim_is_shown_in_the_order_of_the_queue(queue: QueueUnderTest)
     """Whatever the order in which it was handed out."""
     await queue.post(new("low", priority=200), new("mid"), new("high", priority=1))
     claimed = await queue.claim(3)
-    assert texts(claimed.messages) == ["high", "mid", "low"]
+    if Capability.FAN_OUT in queue.stores.messages.capabilities:
+        assert texts(claimed.messages) == ["high", "mid", "low"]
     claim = await queue.get_claim(claimed.claim_id or "")
     assert texts(claim.messages) == ["low", "mid", "high"]
