@@ -42,13 +42,13 @@ local ended = {}
 local moved, first_end, last_letter, is_sorted = 0, nil, 0, true
 
 local function extend(i, rest, what)
-  local until_when, life_of_it = now + what.first, live.tracks[i]:sub(1, 11)
-  if struct.unpack('>I6', life_of_it) < until_when then
-    life_of_it = struct.pack('>I6I5', until_when + what.second, what.first + what.second)
+  local until_when, lifetime = now + what.first, live.tracks[i]:sub(1, 11)
+  if struct.unpack('>I6', lifetime) < until_when then
+    lifetime = struct.pack('>I6I5', until_when + what.second, what.first + what.second)
     raised[live.positions[i]] = until_when + what.second
   end
   what[rest] = what[rest] or rest:sub(1, 23) .. struct.pack('>I6', until_when) .. rest:sub(30)
-  live.tracks[i] = life_of_it .. what[rest]
+  live.tracks[i] = lifetime .. what[rest]
   extended[i] = until_when
 end
 

@@ -12,11 +12,11 @@ local function size_of(texts)
 end
 
 -- What comes of a hand-out that ends in some way, by the `rest` of its message's track, from the claim count
--- on: the attempt as it is stored, its size as the domain counts it, whether it goes on with a history, the rest of the track from now on,
--- until when the message is parked, or nil, and the reason where it is a dead letter. A way is: outcome, texts (reason and detail), at (when it ended, nil for
--- the lease's end), wait (how long the message waits from then on), reason; and for failures, whose
--- wait may be false, judge (failing). Most messages of a claim differ in when they expire alone, so
--- what is alike is made once, and noted in the way.
+-- on: the attempt as it is stored; its size as the domain counts it; whether it continues a history; the rest
+-- of the track from now on; until when the message is parked, or nil; and the reason where it is a dead letter.
+-- A way is: outcome, texts (reason and detail), at (when it ended, nil for the lease's end), wait (how long the
+-- message waits from then on) and reason; and for failures, whose wait may be false, judge (failing). The
+-- messages of a claim mostly differ in when they expire alone, so what is alike is made once and kept in the way.
 local function ending_of(rest, way)
   if way[rest] then
     return way[rest]

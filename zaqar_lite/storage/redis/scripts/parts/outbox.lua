@@ -91,13 +91,13 @@ local function set_aside(rows, gone)
     local track, middle = row.track, middle_of(row)
     leave(gone, row.position, track)
     local id = middle.has_id and track:sub(51, 66) or row.position .. record:sub(24, 31)
-    local life_of_it = start or track:sub(1, 11)
-    latest = math.max(latest, (struct.unpack('>I6', life_of_it)))
+    local lifetime = start or track:sub(1, 11)
+    latest = math.max(latest, (struct.unpack('>I6', lifetime)))
     if row.back then
       record = record:sub(1, 17) .. struct.pack('>I6', row.until_when) .. record:sub(24)
     end
     local history = row.history or histories[row.position] or ''
-    letters[i] = struct.pack('>I8', seq + i - 1) .. middle.head .. life_of_it .. middle.before .. id
+    letters[i] = struct.pack('>I8', seq + i - 1) .. middle.head .. lifetime .. middle.before .. id
       .. middle.behind .. struct.pack('>I4', #history) .. history .. record
     bytes = bytes + #letters[i]
   end
