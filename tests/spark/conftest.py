@@ -42,6 +42,12 @@ def plain_logs() -> Iterator[None]:
         yield
 
 
+def environment(code: Path) -> dict[str, str]:
+    """The variables for another Spark, without those that this session's JVM has set."""
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK"))}
+    return {**own, "PYTHONPATH": str(code)}
+
+
 def in_bucket(server: S3Server) -> str:
     """Make a bucket, and return a place in it as Spark names it."""
     name = f"ledger-{uuid.uuid4().hex}"

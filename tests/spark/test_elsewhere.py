@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.server import ServerProcess
+from tests.spark.conftest import environment
 from tests.spark.jobs_driver import ROWS
 from zaqar_lite.client import Client
 from zaqar_lite.spark.cli import parser
@@ -21,11 +22,10 @@ ROOT = Path(__file__).parents[2]
 def test_jobs_run_elsewhere(
     where: str, server: ServerProcess, client: Client, queue: str, tmp_path: Path
 ) -> None:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK"))}
     finished = subprocess.run(
         [sys.executable, "-m", "tests.spark.jobs_driver", server.url, queue, str(tmp_path), where],
         cwd=tmp_path,
-        env={**environment, "PYTHONPATH": str(ROOT)},
+        env=environment(ROOT),
         capture_output=True,
         text=True,
         timeout=600,

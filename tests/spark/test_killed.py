@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.services.process import Service
 from tests.services.s3 import S3Server
-from tests.spark.conftest import in_bucket, in_hdfs
+from tests.spark.conftest import environment, in_bucket, in_hdfs
 from tests.spark.killed_driver import PLAN, to_files
 from tests.spark.losing_proxy import LosingProxy
 from tests.spark.test_jobs import bodies, dead_letters
@@ -47,12 +47,11 @@ def kill_in_the_middle(words: list[str], proxy: LosingProxy, place: Path) -> Non
 
 def start(words: list[str], log: Path) -> subprocess.Popen[bytes]:
     """Start the driver in a process group of its own."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK"))}
     with log.open("w") as file:
         return subprocess.Popen(
             [sys.executable, "-m", "tests.spark.killed_driver", *words],
             cwd=log.parent,
-            env={**environment, "PYTHONPATH": str(ROOT)},
+            env=environment(ROOT),
             stdout=file,
             stderr=file,
             start_new_session=True,

@@ -1,6 +1,5 @@
 """The wheel as users install it: Spark finds the format by itself."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.server import ServerProcess
+from tests.spark.conftest import environment
 from zaqar_lite.client import Client
 
 ROOT = Path(__file__).parents[2]
@@ -47,12 +47,10 @@ def test_an_installed_wheel_is_found_without_a_call(
         shutil.copytree(ROOT / name, source / name, ignore=skipped)
     pip = [*_pip(), "-q", "--no-deps"]
     subprocess.run([*pip, "--target", site, source], check=True)
-    # The session's JVM has set variables for its own workers.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK"))}
     finished = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(site), server.url, queue],
         cwd=tmp_path,
-        env={**environment, "PYTHONPATH": str(site)},
+        env=environment(site),
         capture_output=True,
         text=True,
         timeout=300,
