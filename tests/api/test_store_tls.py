@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import json
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +22,9 @@ from tests.server import ServerProcess
 from tests.services.environments import SECANTUSDB
 from tests.services.process import Process, wait_until
 from tests.test_tls import make_certificate
+from zaqar_lite.storage.redis import address
+from zaqar_lite.storage.redis.faults import ConnectionLost
+from zaqar_lite.storage.redis.link import Link, connect
 
 pytestmark = pytest.mark.anyio
 Pem = tuple[Path, Path]
@@ -143,6 +148,25 @@ def test_a_refused_certificate_is_named_once_and_ends_cleanly(
     assert f"localhost:{redis_port}" in waiting
     assert "certificate" in waiting or "unknown ca" in waiting
     assert not [line for line in said if "Traceback" in line or "never retrieved" in line]
+
+
+async def test_a_reset_before_the_first_answer_points_to_the_certificate(
+    pem: Pem, tmp_path: Path
+) -> None:
+    """The reset after a refused certificate may come before the alert that says so."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*pem)
+
+    def reset(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+
+    async with await asyncio.start_server(reset, "localhost", ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        asked = address.parse(f"rediss://localhost:{port}/0?ssl_ca_certs={pem[0]}")
+        with pytest.raises(ConnectionLost, match="client's certificate"):
+            await connect(("localhost", port), asked, Link)
 
 
 async def test_mongodb_over_tls(make_api: MakeApi, mongodb_port: int, pem: Pem) -> None:

@@ -154,8 +154,18 @@ async def connect(node: str | tuple[str, int], address: Address, make: Callable[
             return link
     except (OSError, ConnectionLost) as exc:  # TimeoutError too, and a refused certificate of ours
         place = node if isinstance(node, str) else f"{node[0]}:{node[1]}"
-        reason = "no answer in time" if isinstance(exc, TimeoutError) else str(exc)
-        raise ConnectionLost(f"{place}: {reason}", sent=False) from exc
+        raise ConnectionLost(f"{place}: {_why(exc, address)}", sent=False) from exc
+
+
+def _why(failed: OSError | ConnectionLost, address: Address) -> str:
+    """What a user should know of a connection that could not be set up."""
+    if isinstance(failed, TimeoutError):
+        return "no answer in time"
+    # A client has set up TLS 1.3 before the server judges its certificate, and the reset that
+    # follows a refusal may overtake the alert that gives the reason.
+    if address.tls and isinstance(failed, ConnectionLost | ConnectionResetError):
+        return f"{failed} (does Redis know the authority of the client's certificate?)"
+    return str(failed)
 
 
 async def _reach(node: str | tuple[str, int], address: Address, make: Callable[[float], L]) -> L:
