@@ -104,7 +104,7 @@ async def test_the_sweep_visits_only_queues_with_something_due(
         await post(store, QueueRef("project", f"queue-{number}"), 1)
     await post(store, QueueRef("project", "short"), 1, ttl=MINUTE)
     visited: list[QueueRef] = []
-    find = store._state.next_to_sweep
+    find = store._state.take_due_queue
 
     def counting(now: int) -> QueueRef | None:
         ref = find(now)
@@ -112,7 +112,7 @@ async def test_the_sweep_visits_only_queues_with_something_due(
             visited.append(ref)
         return ref
 
-    store._state.next_to_sweep = counting  # type: ignore[method-assign]
+    store._state.take_due_queue = counting  # type: ignore[method-assign]
     assert not (await store.sweep(1_000)).total
     assert not visited
     clock.advance(2 * MINUTE)

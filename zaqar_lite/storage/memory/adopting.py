@@ -1,4 +1,4 @@
-"""Taking in messages of another store, as they are."""
+"""Adopting: messages of another store enter a queue unchanged."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ def adopt(
     source: str,
     number: int,
 ) -> None:
-    """Let messages in, unless this call is a repeat; see the seam."""
+    """Add messages of another store, unless this call is a repeat; see the seam."""
     if number <= state.adopted.get((ref, source), 0):
         return
     state.adopted[ref, source] = number
@@ -26,8 +26,7 @@ def adopt(
     live = [message for message in messages if message.expires_at > now]
     if not live:
         return
-    first, queue = state.take_positions(len(live), now_us), state.queue(ref)
-    for position, message in enumerate(live, first):
+    for position, message in enumerate(live, state.take_positions(len(live), now_us)):
         entry = Entry(
             message.id,
             position,
@@ -43,5 +42,4 @@ def adopt(
         entry.origin, entry.attempts = message.origin, tuple(message.attempts)
         due = message.delay_expires_at or 0
         entry.delay_expires_at = due
-        queue.add(entry, due if due > now else 0)
-        state.note(ref, queue, min(entry.expires_at, due if due > now else entry.expires_at))
+        state.add(ref, entry, due if due > now else 0)

@@ -1,4 +1,4 @@
-"""Taking, giving back and moving in memory: the steps that change who holds a message."""
+"""The steps in memory that change which claim holds a message: claim, release, settle and move."""
 
 from collections.abc import Callable
 from random import random
@@ -20,17 +20,17 @@ _DONE, _NOT_FOUND = Outcome.DONE, Outcome.NOT_FOUND
 _RELEASED, _FAILED, _DEAD = Ended.RELEASED, Ended.FAILED, Ended.DEAD
 
 PARKED_MARGIN_MS = 60_000
-"""How much longer than its wait a parked message lives at least."""
+"""A parked message lives at least this much longer than its parking lasts."""
 
-_SHARE = MAX_EXAMINED // 10
-"""How many lapsed leases, and how many due messages, one claim brings back at most."""
+_MAX_RETURNED = MAX_EXAMINED // 10
+"""The most lapsed leases, and the most due messages, that one claim makes ready again."""
 
-_MOST_PASSED = MAX_EXAMINED // 5
-"""How many expired and exhausted messages one claim lets go of: about 2 ms."""
+_MAX_SKIPPED = MAX_EXAMINED // 5
+"""The most expired and exhausted messages that one claim removes from the queue: about 2 ms."""
 
 
 class Step(NamedTuple):
-    """Where and when something is done, and what becomes there of messages that fail."""
+    """A queue, the instant of an operation on it, and the queue's rules for messages that fail."""
 
     ref: QueueRef
     queue: Queue
@@ -41,7 +41,7 @@ class Step(NamedTuple):
 class Claiming:
     """The steps of claims, pops, settlements and sweeps on one queue at one instant.
 
-    `announce(queue, count)` is told what became ready.
+    `announce(ref, count)` is called when `count` messages of a queue became ready.
     """
 
     def __init__(
@@ -54,25 +54,25 @@ class Claiming:
     def take(self, step: Step, take: Take) -> tuple[list[Entry], int, bool]:
         """Take up to `limit` ready entries, examining a bounded number.
 
-        Answers them, how many dead letters were moved, and whether more may be ready.
+        Returns them, how many dead letters were moved, and whether more may be ready.
         """
         _, queue, now, retries = step
         limit, delay_mode, letter = take.limit, take.delay_mode, retries.dead_letter
-        _, moved = self.end_lapsed(step, _SHARE)
-        queue.unpark(now, _SHARE)
+        _, moved = self.end_lapsed(step, _MAX_RETURNED)
+        queue.unpark(now, _MAX_RETURNED)
         if delay_mode is DelayMode.HONOUR:
-            queue.promote(now, _SHARE)
+            queue.promote(now, _MAX_RETURNED)
         taken: list[Entry] = []
-        budget = limit + _MOST_PASSED
+        budget = limit + _MAX_SKIPPED
         while len(taken) < limit and budget:
             if not queue.ready and not (
                 delay_mode is DelayMode.EXPOSE and queue.expose(now, min(limit, budget))
             ):
                 break
             budget -= 1
-            entry = queue.take_first()
+            entry = queue.pop_ready()
             if entry.expires_at <= now:
-                queue.leave(entry)
+                queue.forget(entry)
             elif letter and entry.claim_count >= letter.max_claims:
                 self._move(step, entry, letter, MAX_CLAIMS)
                 moved += 1
@@ -80,13 +80,13 @@ class Claiming:
                 taken.append(entry)
         if len(taken) == limit:
             return taken, moved, False
-        back = queue.returns_at()
+        back = queue.next_lease_end()
         return taken, moved, bool(queue.ready) or (back is not None and back <= now)
 
     def end_lapsed(self, step: Step, limit: int) -> tuple[int, int]:
-        """End up to `limit` leases whose time is over, each a failure.
+        """End up to `limit` lapsed leases; each counts as a failure.
 
-        Answers how many, and how many of their messages were moved to the dead letters.
+        Returns how many were ended, and how many of their messages became dead letters.
         """
         lapsed = step.queue.lapsed(step.now, limit)
         moved = 0
@@ -95,13 +95,13 @@ class Claiming:
                 step.queue.remove(entry)
                 continue
             until = entry.lease_until
-            step.queue.let_go(entry)
-            wait_ms = _wait(step, entry, None)
+            step.queue.end_lease(entry)
+            wait_ms = _retry_delay_ms(step, entry, None)
             moved += self._fail(step, entry, Ended.LAPSED, until, wait_ms, reason=LAPSED)
         return len(lapsed), moved
 
     def settle(self, step: Step, claim_id: str, settlement: Settlement) -> tuple[Outcome, int]:
-        """Do what a settlement says; answer what became of it, and how many dead letters moved."""
+        """Apply one settlement; return its outcome and how many messages became dead letters."""
         _, queue, now, retries = step
         entry = queue.live(settlement.message_id, now)
         if entry is None:
@@ -122,28 +122,28 @@ class Claiming:
         elif retries.dead_letter is None:
             return Outcome.NO_TARGET, 0
         else:
-            moved = self._die(step, entry, retries.dead_letter, settlement)
+            moved = self._reject(step, entry, retries.dead_letter, settlement)
         return _DONE, moved
 
     def release(self, step: Step, entry: Entry, delay_ms: int) -> None:
-        """Give a held entry back, at once or after a delay: no failure."""
-        step.queue.let_go(entry)
+        """Release a held entry, at once or after a delay. This does not count as a failure."""
+        step.queue.end_lease(entry)
         entry.end_attempt(Ended.RELEASED, step.now, delay_ms)
-        self._return(step, entry, step.now + delay_ms)
+        self._make_available(step, entry, step.now + delay_ms)
 
     def _release(self, step: Step, entry: Entry, settlement: Settlement) -> int:
-        step.queue.let_go(entry)
+        step.queue.end_lease(entry)
         reason, detail = settlement.reason, settlement.detail
         if settlement.failed:
-            wait_ms = _wait(step, entry, settlement.delay_ms)
+            wait_ms = _retry_delay_ms(step, entry, settlement.delay_ms)
             return self._fail(step, entry, _FAILED, step.now, wait_ms, reason=reason, detail=detail)
         delay_ms = settlement.delay_ms or 0
         entry.end_attempt(_RELEASED, step.now, delay_ms, reason, detail)
-        self._return(step, entry, step.now + delay_ms)
+        self._make_available(step, entry, step.now + delay_ms)
         return 0
 
-    def _die(self, step: Step, entry: Entry, letter: DeadLetter, settlement: Settlement) -> int:
-        step.queue.let_go(entry)
+    def _reject(self, step: Step, entry: Entry, letter: DeadLetter, settlement: Settlement) -> int:
+        step.queue.end_lease(entry)
         reason = settlement.reason or REJECTED
         entry.end_attempt(_DEAD, step.now, 0, reason, settlement.detail)
         self._move(step, entry, letter, reason)
@@ -160,7 +160,10 @@ class Claiming:
         reason: str | None,
         detail: str | None = None,
     ) -> int:
-        """Count the failure of an entry that is in no index: a dead letter, or a later try."""
+        """Count a failure of an entry that is in no state's index; move it or have it tried again.
+
+        Returns how many dead letters were moved.
+        """
         entry.failure_count += 1
         letter = step.retries.dead_letter
         spent = letter and letter.spent(entry.claim_count, entry.failure_count)
@@ -168,17 +171,17 @@ class Claiming:
         if letter and spent:
             self._move(step, entry, letter, spent)
             return 1
-        self._return(step, entry, ended_at + wait_ms)
+        self._make_available(step, entry, ended_at + wait_ms)
         return 0
 
-    def _return(self, step: Step, entry: Entry, at: int) -> None:
-        """Make an entry ready, or park it until the instant `at`."""
+    def _make_available(self, step: Step, entry: Entry, at: int) -> None:
+        """Make an entry ready at the instant `at`; until then it is parked."""
         if at <= step.now:
-            step.queue.offer(entry)
+            step.queue.make_ready(entry)
             self._announce(step.ref, 1)
         else:
             step.queue.park(entry, at, step.now, PARKED_MARGIN_MS)
-            self._state.note(step.ref, step.queue, at)
+            self._state.schedule_sweep(step.ref, step.queue, at)
             self._announce(step.ref, 0)
 
     def _move(self, step: Step, entry: Entry, letter: DeadLetter, reason: str) -> None:
@@ -186,7 +189,7 @@ class Claiming:
         if letter.target is None:
             raise Unsupported("The memory store keeps no failed messages; the embedded one does.")
         now, last = step.now, entry.last_claim
-        step.queue.leave(entry)
+        step.queue.forget(entry)
         entry.origin = Origin(
             step.ref.name,
             now,
@@ -198,7 +201,7 @@ class Claiming:
         )
         if letter.ttl_ms is not None:
             entry.ttl_ms, entry.expires_at = letter.ttl_ms, now + letter.ttl_ms
-        self._enter(letter.target, entry, 0)
+        self._add_to(letter.target, entry, 0)
 
     def move(self, step: Step, message_id: str, move: Move) -> Outcome:
         """Move an entry that nobody holds; see the seam."""
@@ -223,20 +226,18 @@ class Claiming:
             entry.claim_count = entry.failure_count = 0
         entry.ttl_ms, entry.expires_at = move.ttl_ms, now + move.ttl_ms
         entry.delay_expires_at = 0
-        self._enter(move.target, entry, now + move.delay_ms if move.delay_ms else 0)
+        self._add_to(move.target, entry, now + move.delay_ms if move.delay_ms else 0)
         return Outcome.DONE
 
-    def _enter(self, ref: QueueRef, entry: Entry, delay_expires_at: int) -> None:
-        """Let an entry in that comes from another queue."""
+    def _add_to(self, ref: QueueRef, entry: Entry, delay_expires_at: int) -> None:
+        """Add an entry that comes from another queue."""
         entry.position = self._state.take_positions(1, self._clock.now_us())
-        target = self._state.queue(ref)
-        target.add(entry, delay_expires_at)
-        self._state.note(ref, target, min(entry.expires_at, delay_expires_at or entry.expires_at))
+        self._state.add(ref, entry, delay_expires_at)
         self._announce(ref, 0 if delay_expires_at else 1)
 
 
-def _wait(step: Step, entry: Entry, delay_ms: int | None) -> int:
-    """How long an entry waits after the failure of now: what was asked for, else the back-off."""
+def _retry_delay_ms(step: Step, entry: Entry, delay_ms: int | None) -> int:
+    """The delay after this failure: the one that was asked for, else the queue's back-off."""
     if delay_ms is not None:
         return delay_ms
     backoff = step.retries.backoff
@@ -244,7 +245,7 @@ def _wait(step: Step, entry: Entry, delay_ms: int | None) -> int:
 
 
 def _not_held(entry: Entry, claim_id: str, settlement: Settlement, now: int) -> Outcome:
-    """What became of a settlement by a claim that does not hold the entry."""
+    """The outcome of a settlement by a claim that does not hold the entry."""
     if entry.holder(now) is not None:
         return Outcome.HELD
     was_released = entry.last_ended in (Ended.RELEASED, Ended.FAILED)

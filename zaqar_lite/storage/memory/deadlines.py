@@ -6,10 +6,10 @@ from sortedcontainers import SortedList
 
 
 class Deadlines:
-    """An index of (instant, position), made for many entries that expire at one instant.
+    """A sorted index of (instant, position) in which many entries may share one instant.
 
-    What was posted at once expires at once: a sorted index of the instants alone is changed once
-    for all of it, which halves what it costs to delete a batch.
+    The messages of a post expire at one instant. Only the instants are sorted, so a post or a
+    deletion of its messages changes the sorted list once: this halves the cost of deleting a batch.
     """
 
     __slots__ = ("_at", "_instants")
@@ -19,49 +19,49 @@ class Deadlines:
         self._instants: SortedList[int] = SortedList()
 
     def add(self, instant: int, position: int) -> None:
-        """Let a position in."""
-        there = self._at.get(instant)
-        if there is None:
+        """Add a position."""
+        known = self._at.get(instant)
+        if known is None:
             self._at[instant] = position
             self._instants.add(instant)
-        elif isinstance(there, int):
-            self._at[instant] = {there, position}
+        elif isinstance(known, int):
+            self._at[instant] = {known, position}
         else:
-            there.add(position)
+            known.add(position)
 
     def add_all(self, instant: int, positions: Sequence[int]) -> None:
-        """Let positions in that have one instant."""
-        there = self._at.get(instant)
-        if there is None:
+        """Add positions that share an instant."""
+        known = self._at.get(instant)
+        if known is None:
             self._at[instant] = set(positions)
             self._instants.add(instant)
-        elif isinstance(there, int):
-            self._at[instant] = {there, *positions}
+        elif isinstance(known, int):
+            self._at[instant] = {known, *positions}
         else:
-            there.update(positions)
+            known.update(positions)
 
     def remove(self, instant: int, position: int) -> None:
-        """Take a position out that is in."""
-        there = self._at[instant]
-        if not isinstance(there, int):
-            there.remove(position)
-            if there:
+        """Remove a position, which must be in the index."""
+        known = self._at[instant]
+        if not isinstance(known, int):
+            known.remove(position)
+            if known:
                 return
         del self._at[instant]
         self._instants.remove(instant)
 
     @property
     def first(self) -> int | None:
-        """The first instant."""
+        """The earliest instant; None when the index is empty."""
         return self._instants[0] if self._instants else None
 
     def due(self, now: int) -> int | None:
-        """A position whose instant has come."""
+        """A position with an instant that has come, which stays in the index; None without one."""
         if not self._instants or self._instants[0] > now:
             return None
-        there = self._at[self._instants[0]]
-        if isinstance(there, int):
-            return there
-        position = there.pop()  # goes on from its last place; an iteration would begin at the front
-        there.add(position)
+        known = self._at[self._instants[0]]
+        if isinstance(known, int):
+            return known
+        position = known.pop()  # an iteration would pass the empty slots at the front each time
+        known.add(position)
         return position

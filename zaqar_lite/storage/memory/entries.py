@@ -1,4 +1,4 @@
-"""One message in one queue, what holds it, and the keys that stand for posted messages."""
+"""The records of a queue: messages, the claims that hold them, and idempotency keys."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,10 +9,10 @@ from zaqar_lite.domain.attempts import Attempt, Ended, with_attempt
 from zaqar_lite.domain.models import Message, Origin
 
 
-class Claim:
-    """A claim and the positions that it holds; empty once it is over.
+class LiveClaim:
+    """A claim and the positions of the messages that it holds; it ends with the last of them.
 
-    It is even while all its leases end together.
+    `is_even` is true while all its leases end at one instant, `ends_at`.
     """
 
     __slots__ = ("client_id", "ends_at", "held", "id", "is_even", "started_at", "ttl_ms")
@@ -39,12 +39,12 @@ class Shared:
 class Entry(Struct, eq=False, gc=False):
     """One message in one queue.
 
-    `claim` is what holds it, until its lease has been ended; `last_claim` the latest there was and
-    `last_ended` how that hand-out ended. `lease_until` ends the lease, or the parking.
-    `delay_expires_at` is 0 where there was no delay.
+    `claim` holds it until an operation ends its lease, which may be after the lease has lapsed.
+    `last_claim` is the latest claim and `last_ended` how that hand-out ended. `lease_until` is the
+    end of the lease or of the parking. `delay_expires_at` is 0 without a delay.
 
-    Nothing that an entry refers to may lead back to it: the garbage collector does not see entries,
-    because a look at a million of them held up every request for 100 ms.
+    The garbage collector does not visit entries (visiting a million of them delayed every request
+    by 100 ms), so nothing that an entry refers to may refer back to it.
     """
 
     id: str
@@ -57,8 +57,8 @@ class Entry(Struct, eq=False, gc=False):
     client_id: str
     headers: Mapping[str, str] | None
     shared: Shared | None = None
-    claim: Claim | None = None
-    last_claim: Claim | None = None
+    claim: LiveClaim | None = None
+    last_claim: LiveClaim | None = None
     last_ended: Ended | None = None
     claim_count: int = 0
     failure_count: int = 0
@@ -70,21 +70,17 @@ class Entry(Struct, eq=False, gc=False):
     origin: Origin | None = None
     attempts: tuple[Attempt, ...] = ()
 
-    def holder(self, now: int) -> Claim | None:
-        """The live claim on it."""
+    def holder(self, now: int) -> LiveClaim | None:
+        """The live claim that holds it."""
         return self.claim if self.claim is not None and self.lease_until > now else None
 
-    def is_away(self, now: int) -> bool:
+    def is_claimed_or_parked(self, now: int) -> bool:
         """Whether it is claimed or parked."""
         return (self.claim is not None or self.is_parked) and self.lease_until > now
 
-    def waits(self, now: int) -> bool:
+    def is_still_delayed(self, now: int) -> bool:
         """Whether it is delayed."""
         return self.is_delayed and self.delay_expires_at > now
-
-    def parked(self, now: int) -> bool:
-        """Whether it was given back with a delay that is not over."""
-        return self.is_parked and self.lease_until > now
 
     def end_attempt(
         self,
@@ -94,7 +90,7 @@ class Entry(Struct, eq=False, gc=False):
         reason: str | None = None,
         detail: str | None = None,
     ) -> None:
-        """Write the hand-out of now, which has ended, into the history."""
+        """Add the current hand-out to the history: it has ended now."""
         client_id = None if self.last_claim is None else self.last_claim.client_id
         attempt = Attempt(
             self.claim_count, self.claimed_at, now, outcome, delay_ms, reason, detail, client_id
@@ -103,7 +99,7 @@ class Entry(Struct, eq=False, gc=False):
         self.last_ended = outcome
 
     def view(self, now: int, delay_expires_at: int | None = None) -> Message:
-        """Show the entry to a reader at `now`, with the delay that is given and no attempts."""
+        """The entry as a reader sees it at `now`, with the given delay and without attempts."""
         holder = None if self.claim is None else self.holder(now)
         return Message(
             self.id,
@@ -124,7 +120,7 @@ class Entry(Struct, eq=False, gc=False):
         )
 
     def full_view(self, now: int, *, details: bool = False) -> Message:
-        """Show the entry to a reader at `now`, with its delay, and its attempts when asked."""
+        """The entry as a reader sees it at `now`, with its delay and, if asked, its attempts."""
         message = self.view(now, self.delay_expires_at or None)
         if details:
             message.attempts = self.attempts
@@ -132,7 +128,7 @@ class Entry(Struct, eq=False, gc=False):
 
 
 class Known(NamedTuple):
-    """A known idempotency key: the ids it answers, what it stands for, when it is forgotten."""
+    """A remembered idempotency key: ids of its messages, their digest, and when it is forgotten."""
 
     ids: tuple[str, ...]
     digest: bytes

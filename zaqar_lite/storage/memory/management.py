@@ -92,7 +92,7 @@ class MemoryManagementStore(ManagementStore):
             if len(names) < MAX_EXAMINED:
                 return found
             marker = names[-1]
-            await asyncio.sleep(0)  # others act between two steps
+            await asyncio.sleep(0)  # other requests run between two steps
 
     async def count_queues(self, project: str) -> int:
         """Count a project's queues; see the seam."""
@@ -168,7 +168,7 @@ class MemoryManagementStore(ManagementStore):
             if len(keys) < MAX_EXAMINED:
                 return found
             after = keys[-1]
-            await asyncio.sleep(0)  # others act between two steps
+            await asyncio.sleep(0)  # other requests run between two steps
 
     async def sweep_records(self, limit: int) -> int:
         """Remove expired records; see the seam."""
@@ -204,7 +204,7 @@ class MemoryManagementStore(ManagementStore):
         ]
 
     def _put(self, record: QueueRecord) -> QueueRecord:
-        """Store a record under the next version; the caller may change its metadata later."""
+        """Store a copy of a record under the next version: the caller may change its metadata."""
         stored = QueueRecord(
             record.ref,
             deepcopy(dict(record.metadata)),

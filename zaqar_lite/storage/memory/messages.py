@@ -35,24 +35,23 @@ from zaqar_lite.domain.models import (
 from zaqar_lite.domain.posts import IdempotencyKey, NewMessage, Posted
 from zaqar_lite.domain.settlements import Outcome, Settled, Settlement
 from zaqar_lite.storage.base import MAX_EXAMINED
-from zaqar_lite.storage.memory import entries
 from zaqar_lite.storage.memory.adopting import adopt
 from zaqar_lite.storage.memory.claiming import Claiming, Step
-from zaqar_lite.storage.memory.entries import Entry
+from zaqar_lite.storage.memory.entries import Entry, LiveClaim
 from zaqar_lite.storage.memory.posting import Posting
 from zaqar_lite.storage.memory.queue import Queue
 from zaqar_lite.storage.memory.reading import Reading
 from zaqar_lite.storage.memory.state import State
 
 _STEP = 500
-"""Messages of a post that are prepared, or entries that are looked at, in one step."""
+"""The most messages of a post that are prepared in one step."""
 
 
 class MemoryMessageStore(Reading):
     """The reference message store.
 
-    Readers compare instants, so that what time alone has ended costs them nothing; claims and the
-    sweep bring it up to now, each in a bounded step.
+    Readers compare instants instead of removing what time has ended. Claims and the sweep do that,
+    each in a bounded step.
     """
 
     poll_interval_ms = 60_000  # one process: no announcement is lost
@@ -73,7 +72,7 @@ class MemoryMessageStore(Reading):
 
     async def post(
         self,
-        queue: QueueRef,
+        ref: QueueRef,
         messages: Sequence[NewMessage],
         *,
         client_id: str,
@@ -85,17 +84,17 @@ class MemoryMessageStore(Reading):
             entries, are_plain = self._posting.entries(messages, client_id)
         else:
             entries, are_plain = await self._entries(messages, client_id)
-        self._state.check_version(queue, version)
+        self._state.check_version(ref, version)
         try:
-            return self._posting.post(queue, messages, entries, batch_key, are_plain=are_plain)
-        except LimitReached:  # what has expired may still be in the way
-            await self._posting.make_room(queue, messages)
-        self._state.check_version(queue, version)
-        return self._posting.post(queue, messages, entries, batch_key, are_plain=are_plain)
+            return self._posting.post(ref, messages, entries, batch_key, are_plain=are_plain)
+        except LimitReached:  # expired messages may still be counted
+            await self._posting.make_room(ref, messages)
+        self._state.check_version(ref, version)
+        return self._posting.post(ref, messages, entries, batch_key, are_plain=are_plain)
 
     async def _entries(
         self, messages: Sequence[NewMessage], client_id: str
-    ) -> tuple[list[entries.Entry], bool]:
+    ) -> tuple[list[Entry], bool]:
         """Make the entries of many messages in steps, and tell whether all are plain."""
         made: list[Entry] = []
         are_plain = True
@@ -104,20 +103,20 @@ class MemoryMessageStore(Reading):
             made += some
             are_plain = are_plain and is_plain
             await asyncio.sleep(0)
-            await asyncio.sleep(0)  # in between new requests are read, and answered
+            await asyncio.sleep(0)  # the second turn lets requests that have just arrived run
         return made, are_plain
 
-    async def edit(self, queue: QueueRef, edit: Edit) -> Message:
+    async def edit(self, ref: QueueRef, edit: Edit) -> Message:
         """Change a delayed message; see the seam."""
         message_id, body, version = edit.message_id, edit.body, edit.version
         ttl_ms, delay_ms = edit.ttl_ms, edit.delay_ms
-        self._state.check_version(queue, version)
+        self._state.check_version(ref, version)
         now = self._clock.now_ms()
-        there = self._state.queues.get(queue, Queue())
-        entry = there.live(message_id, now)
+        queue = self._state.queues.get(ref, Queue())
+        entry = queue.live(message_id, now)
         if entry is None:
             raise NotFound(f"Message {message_id} does not exist.")
-        if not entry.waits(now):
+        if not entry.is_still_delayed(now):
             raise Conflict(f"Message {message_id} is not delayed (any more).")
         if edit.is_stale(entry.delay_expires_at):
             raise DueChanged(message_id)
@@ -135,25 +134,25 @@ class MemoryMessageStore(Reading):
         if body is not None:
             entry.body = body
         if ttl_ms is not None:
-            there.set_ttl(entry, ttl_ms, now)
+            queue.set_ttl(entry, ttl_ms, now)
         if delay_ms is not None:
-            there.set_delay(entry, delay_expires_at)
+            queue.set_delay(entry, delay_expires_at)
             if delay_expires_at <= now:
-                self._announce(queue, 1)
+                self._announce(ref, 1)
             else:
-                self._announce(queue, 0)
-        self._state.note(queue, there, min(entry.expires_at, delay_expires_at))
+                self._announce(ref, 0)
+        self._state.schedule_sweep(ref, queue, min(entry.expires_at, delay_expires_at))
         return entry.full_view(now)
 
     async def delete(
-        self, queue: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
+        self, ref: QueueRef, ids: Collection[str], *, claim_ids: Collection[str] | None
     ) -> Sequence[Refusal]:
         """Delete messages, all or none; see the seam."""
-        there = self._state.queues.get(queue)
-        if there is None:
+        queue = self._state.queues.get(ref)
+        if queue is None:
             return ()
         now = self._clock.now_ms()
-        known = map(there.ids.get, dict.fromkeys(ids))
+        known = map(queue.ids.get, dict.fromkeys(ids))
         chosen = [entry for entry in known if entry is not None and entry.expires_at > now]
         if claim_ids is not None and not all(
             entry.claim is not None and entry.lease_until > now and entry.claim.id in claim_ids
@@ -167,69 +166,69 @@ class MemoryMessageStore(Reading):
             if refused:
                 return refused
         for entry in chosen:
-            there.remove(entry)
-        self._state.close(queue, there)
+            queue.remove(entry)
+        self._state.sweep_if_empty(ref, queue)
         return ()
 
-    async def pop(self, queue: QueueRef, take: Take) -> Claimed:
+    async def pop(self, ref: QueueRef, take: Take) -> Claimed:
         """Remove and hand out ready messages; see the seam."""
-        there = self._for(queue, take)
-        if there is None:
+        queue = self._queue_for(ref, take)
+        if queue is None:
             return Claimed(None)
-        step = Step(queue, there, self._clock.now_ms(), take.retries)
+        step = Step(ref, queue, self._clock.now_ms(), take.retries)
         taken, moved, more = self._claiming.take(step, take)
         for entry in taken:
-            there.leave(entry)
-        self._state.close(queue, there)
+            queue.forget(entry)
+        self._state.sweep_if_empty(ref, queue)
         return Claimed(None, _views(taken, step.now, take), moved, more)
 
-    async def claim(self, queue: QueueRef, take: Take) -> Claimed:
+    async def claim(self, ref: QueueRef, take: Take) -> Claimed:
         """Hand out ready messages under a new claim; see the seam."""
-        there = self._for(queue, take)
-        if there is None:
+        queue = self._queue_for(ref, take)
+        if queue is None:
             return Claimed(None)
         now = self._clock.now_ms()
-        taken, moved, more = self._claiming.take(Step(queue, there, now, take.retries), take)
+        taken, moved, more = self._claiming.take(Step(ref, queue, now, take.retries), take)
         if not taken:
-            self._state.close(queue, there)
+            self._state.sweep_if_empty(ref, queue)
             return Claimed(None, (), moved, more)
-        claim = entries.Claim(new_claim_id(), take.client_id, now, take.ttl_ms)
-        there.begin(claim, taken, now, take)
-        self._state.note(queue, there, now + take.ttl_ms)
-        self._announce(queue, 0)
+        claim = LiveClaim(new_claim_id(), take.client_id, now, take.ttl_ms)
+        queue.hold(claim, taken, now, take)
+        self._state.schedule_sweep(ref, queue, now + take.ttl_ms)
+        self._announce(ref, 0)
         return Claimed(claim.id, _views(taken, now, take), moved, more)
 
-    async def get_claim(self, queue: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
+    async def get_claim(self, ref: QueueRef, claim_id: str, *, details: bool = False) -> Claim:
         """Read a live claim; see the seam."""
         now = self._clock.now_ms()
-        claim, held = self._live_claim(queue, claim_id, now)
+        claim, held = self._live_claim(ref, claim_id, now)
         shown = [entry.full_view(now, details=details) for entry in held]
         return Claim(claim.id, claim.ttl_ms, now - claim.started_at, shown)
 
-    async def renew(self, queue: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
-        """Let a live claim live on; see the seam."""
+    async def renew(self, ref: QueueRef, claim_id: str, *, ttl_ms: int, grace_ms: int) -> None:
+        """Renew a live claim; see the seam."""
         now = self._clock.now_ms()
-        claim, _ = self._live_claim(queue, claim_id, now)
-        there = self._state.queue(queue)
+        claim, _ = self._live_claim(ref, claim_id, now)
+        queue = self._state.queue(ref)
         before = claim.ends_at
-        there.renew(claim, now, ttl_ms, grace_ms)
+        queue.renew(claim, now, ttl_ms, grace_ms)
         if claim.ends_at < before:
-            self._announce(queue, 0)
-        self._state.note(queue, there, now + ttl_ms)
+            self._announce(ref, 0)
+        self._state.schedule_sweep(ref, queue, now + ttl_ms)
 
-    async def release(self, queue: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
+    async def release(self, ref: QueueRef, claim_id: str, *, delay_ms: int = 0) -> None:
         """End a claim; see the seam."""
         now = self._clock.now_ms()
-        there = self._state.queues.get(queue)
-        if there is not None and claim_id in there.claims:
-            for position in list(there.claims[claim_id].held):
-                entry = there.entries[position]
+        queue = self._state.queues.get(ref)
+        if queue is not None and claim_id in queue.claims:
+            for position in list(queue.claims[claim_id].held):
+                entry = queue.entries[position]
                 if entry.holder(now) is not None:
-                    self._claiming.release(Step(queue, there, now, NO_RETRIES), entry, delay_ms)
+                    self._claiming.release(Step(ref, queue, now, NO_RETRIES), entry, delay_ms)
 
     async def settle(
         self,
-        queue: QueueRef,
+        ref: QueueRef,
         claim_id: str,
         settlements: Sequence[Settlement],
         *,
@@ -237,82 +236,82 @@ class MemoryMessageStore(Reading):
         version: int | None = None,
     ) -> Settled:
         """Settle messages of a claim; see the seam."""
-        self._state.check_version(queue, version)
-        there = self._state.queues.get(queue)
-        if there is None:
+        self._state.check_version(ref, version)
+        queue = self._state.queues.get(ref)
+        if queue is None:
             return Settled([Outcome.NOT_FOUND] * len(settlements))
-        step = Step(queue, there, self._clock.now_ms(), retries)
+        step = Step(ref, queue, self._clock.now_ms(), retries)
         settled = [self._claiming.settle(step, claim_id, one) for one in settlements]
-        ripe = there.ripens_at()
+        ripe = queue.next_ready_at()
         if ripe is not None:
-            self._state.note(queue, there, ripe)
-        self._state.close(queue, there)
+            self._state.schedule_sweep(ref, queue, ripe)
+        self._state.sweep_if_empty(ref, queue)
         return Settled([outcome for outcome, _ in settled], sum(moved for _, moved in settled))
 
-    async def move(self, queue: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
+    async def move(self, ref: QueueRef, ids: Sequence[str], move: Move) -> Sequence[Outcome]:
         """Move messages to another queue; see the seam."""
-        there = self._state.queues.get(queue)
-        if there is None:
+        queue = self._state.queues.get(ref)
+        if queue is None:
             return [Outcome.NOT_FOUND] * len(ids)
-        step = Step(queue, there, self._clock.now_ms(), NO_RETRIES)
+        step = Step(ref, queue, self._clock.now_ms(), NO_RETRIES)
         outcomes = [self._claiming.move(step, one, move) for one in ids]
-        self._state.close(queue, there)
+        self._state.sweep_if_empty(ref, queue)
         return outcomes
 
     async def adopt(
-        self, queue: QueueRef, messages: Sequence[Message], *, source: str, number: int
+        self, ref: QueueRef, messages: Sequence[Message], *, source: str, number: int
     ) -> None:
         """Take in messages of another store; see the seam."""
-        adopt(self._state, self._clock, queue, messages, source=source, number=number)
-        self._announce(queue, len(messages))
+        adopt(self._state, self._clock, ref, messages, source=source, number=number)
+        self._announce(ref, len(messages))
 
-    async def purge(self, queue: QueueRef) -> None:
+    async def purge(self, ref: QueueRef) -> None:
         """Remove all messages and claims; see the seam."""
-        there = self._state.queues.get(queue)
-        if there is not None:
-            self._state.discard(there.clear())
-            self._state.close(queue, there)
+        queue = self._state.queues.get(ref)
+        if queue is not None:
+            self._state.discard(queue.clear())
+            self._state.sweep_if_empty(ref, queue)
 
-    async def drop(self, queue: QueueRef) -> None:
+    async def drop(self, ref: QueueRef) -> None:
         """Remove the queue, and its record with it; see the seam."""
-        there = self._state.queues.pop(queue, None)
-        if there is not None:
-            self._state.discard(there.clear())
-        self._state.remove_record(queue)
+        queue = self._state.queues.pop(ref, None)
+        if queue is not None:
+            self._state.discard(queue.clear())
+        self._state.remove_record(ref)
 
-    async def expose(self, queue: QueueRef, limit: int) -> int:
+    async def expose(self, ref: QueueRef, limit: int) -> int:
         """Make delayed messages ready; see the seam."""
-        there = self._state.queues.get(queue)
-        if there is None:
+        queue = self._state.queues.get(ref)
+        if queue is None:
             return 0
         now = self._clock.now_ms()
-        there.expire(now, MAX_EXAMINED)
-        exposed = there.expose(now, limit)
-        self._announce(queue, exposed)
+        queue.expire(now, MAX_EXAMINED)
+        exposed = queue.expose(now, limit)
+        self._announce(ref, exposed)
         return exposed
 
     async def sweep(self, limit: int, retries_of: RetriesOf = no_retries) -> Swept:
-        """Bring the queues that have something due up to now; see the seam."""
+        """Sweep the queues that are due; see the seam."""
         now = self._clock.now_ms()
-        swept = Swept(deleted=self._state.give_back(limit))
+        swept = Swept(deleted=self._state.free_discarded(limit))
         visited = 0
         while swept.total < limit and visited < MAX_EXAMINED:
-            ref = self._state.next_to_sweep(now)
+            ref = self._state.take_due_queue(now)
             if ref is None:
                 break
             visited += 1
             try:
                 retries = await retries_of(ref)
             except Exception:
-                self._state.put_off(ref, now)
+                self._state.sweep_again(ref, now)
                 raise
-            there = self._state.queues.get(ref)
-            if there is not None:
-                swept = self._sweep_queue(Step(ref, there, now, retries), limit, swept)
+            queue = self._state.queues.get(ref)
+            if queue is not None:
+                swept = self._sweep_queue(Step(ref, queue, now, retries), limit, swept)
         return swept
 
-    def _for(self, ref: QueueRef, take: Take) -> Queue | None:
-        """The queue to take from, when its record is still the one that the caller saw."""
+    def _queue_for(self, ref: QueueRef, take: Take) -> Queue | None:
+        """The queue to take messages from, after comparing its record's version."""
         self._state.check_version(ref, take.version)
         letter = take.retries.dead_letter
         if letter is not None and letter.target is None:
@@ -320,21 +319,21 @@ class MemoryMessageStore(Reading):
         return self._state.queues.get(ref)
 
     def _sweep_queue(self, step: Step, limit: int, swept: Swept) -> Swept:
-        """Sweep one queue with what is left of the limit, and note when to come again."""
-        ref, there, now, retries = step
+        """Sweep one queue with what is left of the limit, and schedule its next sweep."""
+        ref, queue, now, retries = step
         left = limit - swept.total
-        expired = there.expire(now, left)
+        expired = queue.expire(now, left)
         left -= expired
         lapsed, moved = self._claiming.end_lapsed(step, left)
         left -= lapsed
-        promoted = there.promote(now, left)
-        promoted += there.unpark(now, left - promoted)
+        promoted = queue.promote(now, left)
+        promoted += queue.unpark(now, left - promoted)
         self._announce(ref, promoted)
-        forgotten = there.forget_keys(now, left - promoted)
-        due = there.due_at()
+        forgotten = queue.forget_keys(now, left - promoted)
+        due = queue.next_due_at()
         if due is not None:
-            self._state.note(ref, there, due)
-        elif there.is_empty:
+            self._state.schedule_sweep(ref, queue, due)
+        elif queue.is_empty:
             del self._state.queues[ref]
         letter = retries.dead_letter
         target = {letter.target} if moved and letter and letter.target else set()
@@ -347,14 +346,12 @@ class MemoryMessageStore(Reading):
             letters_in=swept.letters_in | target,
         )
 
-    def _live_claim(
-        self, ref: QueueRef, claim_id: str, now: int
-    ) -> tuple[entries.Claim, list[Entry]]:
+    def _live_claim(self, ref: QueueRef, claim_id: str, now: int) -> tuple[LiveClaim, list[Entry]]:
         """A claim and the live entries it holds, in order of position."""
-        there = self._state.queues.get(ref)
-        claim = None if there is None else there.claims.get(claim_id)
-        if there is not None and claim is not None:
-            held = [there.entries[position] for position in sorted(claim.held)]
+        queue = self._state.queues.get(ref)
+        claim = None if queue is None else queue.claims.get(claim_id)
+        if queue is not None and claim is not None:
+            held = [queue.entries[position] for position in sorted(claim.held)]
             live = [one for one in held if one.holder(now) is not None and one.expires_at > now]
             if live:
                 return claim, live
@@ -362,7 +359,7 @@ class MemoryMessageStore(Reading):
 
 
 def _refusal(entry: Entry, claim_ids: Collection[str], now: int) -> RefusalReason | None:
-    """Why an entry may not be deleted by these claims; None when it may."""
+    """Why these claims may not delete an entry; None when they may."""
     holder = entry.holder(now)
     if holder is not None:
         return None if holder.id in claim_ids else RefusalReason.CLAIMED
@@ -370,7 +367,7 @@ def _refusal(entry: Entry, claim_ids: Collection[str], now: int) -> RefusalReaso
 
 
 def _views(taken: Iterable[Entry], now: int, take: Take) -> list[Message]:
-    """Show what was handed out; on a normal queue no line reads a delay."""
+    """The messages handed out; on a normal queue this executes no line that reads a delay."""
     if take.delay_mode is DelayMode.IGNORE and not take.details:
         return [entry.view(now) for entry in taken]
     return [entry.full_view(now, details=take.details) for entry in taken]

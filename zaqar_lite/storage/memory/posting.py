@@ -1,4 +1,4 @@
-"""Posting in memory: idempotency keys, limits, and letting messages in."""
+"""Posting in memory: idempotency keys, limits, and adding messages to queues."""
 
 import asyncio
 from collections import Counter
@@ -19,7 +19,7 @@ _FOR_EVER = 1 << 60
 
 
 class Posting:
-    """The steps of a post; `announce(queue, count)` is told what became ready."""
+    """The steps of a post; `announce(ref, count)` is called when messages became ready."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class Posting:
         self._options = options
         self._announce = announce
 
-    async def make_room(self, queue: QueueRef, messages: Sequence[NewMessage]) -> None:
-        """Let go of what has expired in the full queues of a post, in bounded steps."""
-        await self._make_room_for(queue, len(messages))
+    async def make_room(self, ref: QueueRef, messages: Sequence[NewMessage]) -> None:
+        """Remove expired messages from the full queues of a post, in bounded steps."""
+        await self._make_room_for(ref, len(messages))
         copies = [copy.queue for message in messages if message.copies for copy in message.copies]
         if copies:
             for target, count in Counter(copies).items():
@@ -43,17 +43,17 @@ class Posting:
 
     async def _make_room_for(self, ref: QueueRef, count: int) -> None:
         while True:
-            there = self._state.queues.get(ref)
-            if there is None or len(there.entries) + count <= self._options.max_messages:
+            queue = self._state.queues.get(ref)
+            if queue is None or len(queue.entries) + count <= self._options.max_messages:
                 return
-            if not there.expire(self._clock.now_ms(), MAX_EXAMINED):
+            if not queue.expire(self._clock.now_ms(), MAX_EXAMINED):
                 return
             await asyncio.sleep(0)
 
     def entries(self, messages: Sequence[NewMessage], client_id: str) -> tuple[list[Entry], bool]:
-        """Make the entries of messages; a post gives them ids and positions.
+        """Make the entries of messages; `post` gives them ids and positions.
 
-        Answers also whether they are plain: without keys, copies and companions.
+        Also returns whether they are plain: without keys, copies and companions.
         """
         now = self._clock.now_ms()
         made = []
@@ -69,7 +69,7 @@ class Posting:
 
     def post(
         self,
-        queue: QueueRef,
+        ref: QueueRef,
         messages: Sequence[NewMessage],
         entries: Sequence[Entry],
         batch_key: IdempotencyKey | None,
@@ -79,20 +79,20 @@ class Posting:
         """Store messages, whose `entries` are made, in one step; see the seam."""
         now_us = self._clock.now_us()
         now = now_us // 1000
-        there = self._state.queue(queue)
-        if there.message_keys or there.batch_keys:
-            there.forget_keys(now, MAX_EXAMINED)
+        queue = self._state.queue(ref)
+        if queue.message_keys or queue.batch_keys:
+            queue.forget_keys(now, MAX_EXAMINED)
         if batch_key is not None:
-            known = there.batch_keys.get(batch_key.text)
+            known = queue.batch_keys.get(batch_key.text)
             if known is not None and known.until > now:
                 if known.digest != batch_key.digest:
                     raise KeyReused(None)
                 return [Posted(message_id, duplicate=True) for message_id in known.ids]
         new, fresh, keys, copies = messages, entries, None, 0
         if not are_plain:
-            new, fresh, keys = _sort_out(messages, entries, there, now)
+            new, fresh, keys = _without_duplicates(messages, entries, queue, now)
             copies = sum([len(message.copies) for message in new])
-        self._check_limits(queue, there, new, are_plain=are_plain, batch_key=batch_key, now=now)
+        self._check_limits(ref, queue, new, are_plain=are_plain, batch_key=batch_key, now=now)
 
         window_ends = now + self._options.idempotency_window_ms
         count = len(new) + copies
@@ -104,34 +104,34 @@ class Posting:
             entry.position, entry.id = position, message_id
         due = now + _FOR_EVER if keys is None and batch_key is None else window_ends
         if not are_plain:
-            self._bring_along(new, fresh, first + len(new), ids[len(new) :])
+            self._add_copies_and_companions(new, fresh, first + len(new), ids[len(new) :])
         if keys is None:
             posted = list(map(Posted, ids[: len(new)]))
         else:
             posted = keys.keep(entries, window_ends)
         if batch_key is not None:
             known_ids = tuple(answer.id for answer in posted)
-            there.batch_keys.pop(batch_key.text, None)
-            there.batch_keys[batch_key.text] = Known(known_ids, batch_key.digest, window_ends)
+            queue.batch_keys.pop(batch_key.text, None)
+            queue.batch_keys[batch_key.text] = Known(known_ids, batch_key.digest, window_ends)
         if fresh:
-            self._let_in(queue, there, fresh, due)
+            self._add_entries(ref, queue, fresh, due)
         return posted
 
-    def _let_in(self, ref: QueueRef, queue: Queue, entries: Sequence[Entry], due: int) -> None:
-        """Let entries in, note when the queue is due, at `due` at the latest, and announce them."""
+    def _add_entries(self, ref: QueueRef, queue: Queue, entries: Sequence[Entry], due: int) -> None:
+        """Add entries, have the queue swept at `due` or earlier, and announce what is ready."""
         waits = [entry.delay_expires_at for entry in entries if entry.delay_expires_at]
         queue.add_all(entries)
-        self._state.note(ref, queue, min([due, *waits, *[e.expires_at for e in entries]]))
+        self._state.schedule_sweep(ref, queue, min([due, *waits, *[e.expires_at for e in entries]]))
         self._announce(ref, len(entries) - len(waits))
 
-    def _bring_along(
+    def _add_copies_and_companions(
         self,
         messages: Sequence[NewMessage],
         entries: Sequence[Entry],
         position: int,
         ids: Sequence[str],
     ) -> None:
-        """Let copies of entries, which share their bodies, and companions into other queues."""
+        """Add the entries' copies, which share their bodies, and companions to other queues."""
         targets: dict[QueueRef, list[Entry]] = {}
         places = enumerate(ids, position)
         for message, entry in zip(messages, entries, strict=True):
@@ -157,13 +157,13 @@ class Posting:
                     copy.delay_expires_at = now + delay_ms
                 targets.setdefault(target, []).append(copy)
         for target, made in targets.items():
-            self._let_in(target, self._state.queue(target), made, made[0].expires_at)
+            self._add_entries(target, self._state.queue(target), made, made[0].expires_at)
         for message, entry in zip(messages, entries, strict=True):
             for companion in message.companions:
-                self._accompany(entry.id, companion, entry.client_id)
+                self._add_companion(entry.id, companion, entry.client_id)
 
-    def _accompany(self, message_id: str, companion: Companion, client_id: str) -> None:
-        """Let what a message brings along into its queue."""
+    def _add_companion(self, message_id: str, companion: Companion, client_id: str) -> None:
+        """Add a companion of a message to the companion's queue."""
         now_us = self._clock.now_us()
         now = now_us // 1000
         position = self._state.take_positions(1, now_us)
@@ -180,24 +180,22 @@ class Posting:
             None,
         )
         until = now + companion.delay_ms if companion.delay_ms else 0
-        queue = self._state.queue(companion.queue)
-        queue.add(entry, until)
-        self._state.note(companion.queue, queue, min(until or entry.expires_at, entry.expires_at))
+        self._state.add(companion.queue, entry, until)
         self._announce(companion.queue, int(not until))
 
     def _check_limits(
         self,
         ref: QueueRef,
-        there: Queue,
+        queue: Queue,
         new: Sequence[NewMessage],
         *,
         are_plain: bool,
         batch_key: IdempotencyKey | None,
         now: int,
     ) -> None:
-        """Refuse a post that would go over a limit of its queue, or of one that gets copies."""
+        """Refuse a post that would exceed a limit of its queue or of one that gets copies."""
         most, most_keys = self._options.max_messages, self._options.max_idempotency_keys
-        if len(there.entries) + len(new) > most:
+        if len(queue.entries) + len(new) > most:
             raise LimitReached(f"The queue {ref.name!r} may hold {most} messages.")
         if are_plain and batch_key is None:
             return
@@ -206,25 +204,25 @@ class Posting:
             if count + (0 if full is None else len(full.entries)) > most:
                 raise LimitReached(f"The queue {target.name!r} may hold {most} messages.")
         keys = sum(m.idempotency_key is not None for m in new) + (batch_key is not None)
-        if keys and len(there.message_keys) + len(there.batch_keys) + keys > most_keys:
+        if keys and len(queue.message_keys) + len(queue.batch_keys) + keys > most_keys:
             raise LimitReached(
                 f"The queue {ref.name!r} may remember {most_keys} idempotency keys.",
-                retry_after=max(1, -(-(min(there.key_ends(), default=now) - now) // 1000)),
+                retry_after=max(1, -(-(min(queue.key_ends(), default=now) - now) // 1000)),
             )
 
 
-def _sort_out(
+def _without_duplicates(
     messages: Sequence[NewMessage], entries: Sequence[Entry], queue: Queue, now: int
 ) -> tuple[Sequence[NewMessage], Sequence[Entry], "_Keys | None"]:
-    """What a post will store, and its keys where it has any."""
+    """What a post will store, and its keys; None when it has no keys."""
     if not any(message.idempotency_key for message in messages):
         return messages, entries, None
     keys = _Keys(queue, now)
-    return *keys.sort_out(messages, entries), keys
+    return *keys.without_duplicates(messages, entries), keys
 
 
 class _Keys:
-    """The messages' keys of one post, beside those that its queue remembers."""
+    """The message keys of one post, compared with those that its queue remembers."""
 
     def __init__(self, queue: Queue, now: int) -> None:
         self._known = queue.message_keys
@@ -232,10 +230,10 @@ class _Keys:
         self._answers: list[Entry | str] = []
         self._first: dict[str, tuple[bytes, Entry]] = {}
 
-    def sort_out(
+    def without_duplicates(
         self, messages: Sequence[NewMessage], entries: Sequence[Entry]
     ) -> tuple[list[NewMessage], list[Entry]]:
-        """What the post will store: messages without a key, and of each new key the first.
+        """What the post will store: messages without a key, and the first message of each new key.
 
         Raises:
             KeyReused: a key stands for another message, in the queue or earlier in the post.
@@ -257,16 +255,16 @@ class _Keys:
         return new, fresh
 
     def _earlier(self, key: IdempotencyKey) -> tuple[bytes, Entry | str] | None:
-        """What has the key by now: its digest, and its id or its entry in this post."""
+        """The earlier message with this key: its digest, and its id or its entry in this post."""
         known = self._known.get(key.text)
         if known is not None and known.until > self._now:
             return known.digest, known.ids[0]
         return self._first.get(key.text)
 
     def keep(self, entries: Sequence[Entry], until: int) -> list[Posted]:
-        """Remember the new keys, whose entries have their ids; answer for each message."""
+        """Remember the new keys, now that their entries have ids; return an answer per message."""
         for text, (digest, entry) in self._first.items():
-            self._known.pop(text, None)  # the order is that of the windows
+            self._known.pop(text, None)  # keys stay in the order in which they are forgotten
             self._known[text] = Known((entry.id,), digest, until)
         return [
             Posted(

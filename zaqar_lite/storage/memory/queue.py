@@ -12,10 +12,9 @@ is one number (`_pair`), which takes half of a tuple's memory and time:
                holds an entry
     lapses     (ends_at, claim id): no lease of the claim ends before `ends_at`
 
-An index never holds a key of an entry that has left its state, so a claim looks at nothing but
-what it hands out, whatever else is in the queue. What time alone has ended - an entry, a delay, a
-lease - stays where it is until an operation or the sweep comes to it in a bounded step; readers
-compare instants.
+An index never holds a key of an entry that has left its state, so a claim examines only what it
+hands out, whatever else is in the queue. An entry, delay or lease that time has ended stays in its
+index until an operation or the sweep removes it in a bounded step; readers compare instants.
 """
 
 from collections.abc import Sequence
@@ -27,12 +26,12 @@ from sortedcontainers import SortedList
 from zaqar_lite.domain.groups import group_of
 from zaqar_lite.domain.models import Take
 from zaqar_lite.storage.memory.deadlines import Deadlines
-from zaqar_lite.storage.memory.entries import Claim, Entry, Known
+from zaqar_lite.storage.memory.entries import Entry, Known, LiveClaim
 from zaqar_lite.storage.memory.runs import LONG_RUN, Run
 
 _BITS = 64
 _POSITION = (1 << _BITS) - 1
-"""The last position there may be."""
+"""The largest possible position, which is also the mask of the position in a pair."""
 _LAST_ID = "g"
 """An id above all claims' ids, which are hex digits."""
 
@@ -59,10 +58,10 @@ class Queue:
         "ids",
         "lapses",
         "message_keys",
-        "noted",
         "order",
         "parked",
         "ready",
+        "sweep_at",
     )
 
     def __init__(self) -> None:
@@ -71,11 +70,11 @@ class Queue:
         self.message_keys: dict[str, Known] = {}
         self.batch_keys: dict[str, Known] = {}
         self.examined = 0
-        self.noted: int | None = None  # the instant at which the sweep will come
+        self.sweep_at: int | None = None  # when the sweep will visit this queue
         self.clear()
 
     def clear(self) -> dict[int, Entry]:
-        """Remove all entries and all claims, keep the keys; answer the entries, to be let go."""
+        """Remove all entries and claims but keep the keys; return the entries, to be freed."""
         entries = getattr(self, "entries", {})
         self.entries: dict[int, Entry] = {}
         self.ids: dict[str, Entry] = {}
@@ -86,16 +85,16 @@ class Queue:
         self.delayed: SortedList[int] = SortedList()
         self.lapses: SortedList[tuple[int, str]] = SortedList()
         self.parked: SortedList[int] = SortedList()
-        self.claims: dict[str, Claim] = {}
+        self.claims: dict[str, LiveClaim] = {}
         return entries
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing at all is left to remember."""
+        """Whether the queue holds neither messages nor keys."""
         return not (self.entries or self.message_keys or self.batch_keys)
 
     def add(self, entry: Entry, delay_expires_at: int) -> None:
-        """Let an entry in at its position: delayed until `delay_expires_at`, or ready if 0."""
+        """Add an entry at its position: delayed until `delay_expires_at`, or ready if that is 0."""
         position = entry.position
         if entry.shared is not None:
             entry.shared.holders += 1
@@ -113,12 +112,12 @@ class Queue:
             self.ready.add(_pair(entry.priority, position))
 
     def add_all(self, entries: Sequence[Entry]) -> None:
-        """Let in what was posted at once, in the order of its positions."""
+        """Add the entries of one post, in the order of their positions."""
         if len(entries) < LONG_RUN:
             for entry in entries:
                 self.add(entry, entry.delay_expires_at)
             return
-        # Mostly in C: a post of 5,000 messages is one step, in which everybody waits.
+        # Mostly in C: all other requests wait while a post of 5,000 messages is added in one step.
         positions = list(map(_position_of, entries))
         self.entries.update(zip(positions, entries, strict=True))
         self.ids.update(zip(map(attrgetter("id"), entries), entries, strict=True))
@@ -143,10 +142,10 @@ class Queue:
             self.groups.setdefault(group, SortedList()).add(entry.position)
 
     def remove(self, entry: Entry) -> None:
-        """Take an entry out of the queue, whatever its state."""
+        """Remove an entry from the queue, whatever its state."""
         position = entry.position
         if entry.claim is not None:
-            self.let_go(entry)
+            self.end_lease(entry)
         elif entry.is_parked:
             self.parked.remove(_pair(entry.lease_until, position))
             entry.is_parked = False
@@ -155,15 +154,15 @@ class Queue:
             entry.is_delayed = False
         else:
             self.ready.remove(_pair(entry.priority, position))
-        self.leave(entry)
+        self.forget(entry)
 
-    def take_first(self) -> Entry:
-        """Take the first entry out of the ready index; `hold` it or let it `leave` at once."""
+    def pop_ready(self) -> Entry:
+        """Take the first entry out of the ready index; the caller must `hold` or `forget` it."""
         self.examined += 1
         return self.entries[self.ready.pop(0) & _POSITION]
 
-    def leave(self, entry: Entry) -> None:
-        """Let an entry that is in no state's index leave the queue."""
+    def forget(self, entry: Entry) -> None:
+        """Remove an entry that is in no state's index from the queue."""
         position = entry.position
         if entry.shared is not None:
             entry.shared.holders -= 1
@@ -182,8 +181,8 @@ class Queue:
         entry = self.ids.get(message_id)
         return None if entry is None or entry.expires_at <= now else entry
 
-    def begin(self, claim: Claim, taken: Sequence[Entry], now: int, take: Take) -> None:
-        """Let a new claim hold what was taken, for its ttl from now."""
+    def hold(self, claim: LiveClaim, taken: Sequence[Entry], now: int, take: Take) -> None:
+        """Let a new claim hold entries that were taken out of the ready index."""
         until = claim.ends_at
         self.claims[claim.id] = claim
         self.lapses.add((until, claim.id))
@@ -198,25 +197,28 @@ class Queue:
             if entry.expires_at < until:
                 self.set_ttl(entry, take.ttl_ms + take.grace_ms, now)
 
-    def renew(self, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
-        """Let a claim live `ttl_ms` from now, and of what it holds what has not lapsed."""
+    def renew(self, claim: LiveClaim, now: int, ttl_ms: int, grace_ms: int) -> None:
+        """Let a claim and those of its leases that have not lapsed end `ttl_ms` from now."""
         claim.started_at, claim.ttl_ms, claim.is_even = now, ttl_ms, True
         held = [self.entries[position] for position in claim.held]
         for entry in held:
             if entry.lease_until > now:
-                self._lease(entry, now, ttl_ms, grace_ms)
+                self._set_lease(entry, now, ttl_ms, grace_ms)
             else:
                 claim.is_even = False
-        self._end_at(claim, min(entry.lease_until for entry in held))
+        self._set_claim_end(claim, min(entry.lease_until for entry in held))
 
-    def extend(self, entry: Entry, claim: Claim, now: int, ttl_ms: int, grace_ms: int) -> None:
+    def extend(self, entry: Entry, claim: LiveClaim, now: int, ttl_ms: int, grace_ms: int) -> None:
         """Let the lease of an entry that the claim holds end `ttl_ms` from now."""
-        self._lease(entry, now, ttl_ms, grace_ms)
+        self._set_lease(entry, now, ttl_ms, grace_ms)
         claim.is_even = False
-        self._end_at(claim, min(claim.ends_at, entry.lease_until))
+        self._set_claim_end(claim, min(claim.ends_at, entry.lease_until))
 
-    def let_go(self, entry: Entry) -> None:
-        """Take a held entry out of its claim, which ends with its last one; it is in no index."""
+    def end_lease(self, entry: Entry) -> None:
+        """Take an entry out of the claim that holds it; the claim ends with its last entry.
+
+        The entry is in no state's index afterwards.
+        """
         claim = entry.claim
         if claim is not None:
             entry.claim = None
@@ -225,24 +227,24 @@ class Queue:
                 self.lapses.remove((claim.ends_at, claim.id))
                 del self.claims[claim.id]
 
-    def _lease(self, entry: Entry, now: int, ttl_ms: int, grace_ms: int) -> None:
-        """Set a lease's end; an entry that would expire before it expires a grace behind it."""
+    def _set_lease(self, entry: Entry, now: int, ttl_ms: int, grace_ms: int) -> None:
+        """Set a lease's end; an entry that would expire before that expires `grace_ms` after it."""
         entry.lease_until = now + ttl_ms
         if entry.expires_at < entry.lease_until:
             self.set_ttl(entry, ttl_ms + grace_ms, now)
 
-    def _end_at(self, claim: Claim, instant: int) -> None:
+    def _set_claim_end(self, claim: LiveClaim, instant: int) -> None:
         if instant != claim.ends_at:
             self.lapses.remove((claim.ends_at, claim.id))
             claim.ends_at = instant
             self.lapses.add((instant, claim.id))
 
-    def offer(self, entry: Entry) -> None:
-        """Make an entry ready that is in no state's index."""
+    def make_ready(self, entry: Entry) -> None:
+        """Make ready an entry that is in no state's index."""
         self.ready.add(_pair(entry.priority, entry.position))
 
     def park(self, entry: Entry, until: int, now: int, margin_ms: int) -> None:
-        """Let an entry that is in no state's index wait; it lives `margin_ms` longer at least."""
+        """Park an entry that is in no state's index; it lives at least `margin_ms` beyond that."""
         entry.is_parked = True
         entry.lease_until = until
         self.parked.add(_pair(until, entry.position))
@@ -256,13 +258,13 @@ class Queue:
         self.expiry.add(entry.expires_at, entry.position)
 
     def set_delay(self, entry: Entry, delay_expires_at: int) -> None:
-        """Let a delayed entry wait until another instant."""
+        """Delay an entry that is delayed until another instant."""
         self.delayed.remove(_pair(entry.delay_expires_at, entry.position))
         entry.delay_expires_at = delay_expires_at
         self.delayed.add(_pair(delay_expires_at, entry.position))
 
     def expire(self, now: int, limit: int) -> int:
-        """Remove up to `limit` entries whose deadline has come; answer how many."""
+        """Remove up to `limit` expired entries; return how many."""
         count = 0
         while count < limit and (position := self.expiry.due(now)) is not None:
             self.remove(self.entries[position])
@@ -271,7 +273,7 @@ class Queue:
         return count
 
     def lapsed(self, now: int, limit: int) -> list[Entry]:
-        """Up to `limit` held entries whose lease has ended, those of the oldest claims first."""
+        """Up to `limit` held entries with a lapsed lease, those of the oldest claims first."""
         found: list[Entry] = []
         if not self.lapses or self.lapses[0][0] > now:
             return found
@@ -285,45 +287,45 @@ class Queue:
                 break
             if len(ended) < len(claim.held):
                 live = (entry.lease_until for entry in held if entry.lease_until > now)
-                self._end_at(claim, min(live))
+                self._set_claim_end(claim, min(live))
         return found
 
     def promote(self, now: int, limit: int) -> int:
-        """Make up to `limit` entries ready whose delay is over; answer how many."""
+        """Make up to `limit` entries ready whose delay is over; return how many."""
         count = 0
         while count < limit and self.delayed and self.delayed[0] >> _BITS <= now:
             entry = self.entries[self.delayed.pop(0) & _POSITION]
             entry.is_delayed = False
-            self.offer(entry)
+            self.make_ready(entry)
             count += 1
         self.examined += count
         return count
 
     def unpark(self, now: int, limit: int) -> int:
-        """Make up to `limit` entries ready whose parking is over; answer how many."""
+        """Make up to `limit` entries ready whose parking is over; return how many."""
         count = 0
         while count < limit and self.parked and self.parked[0] >> _BITS <= now:
             entry = self.entries[self.parked.pop(0) & _POSITION]
             entry.is_parked = False
-            self.offer(entry)
+            self.make_ready(entry)
             count += 1
         self.examined += count
         return count
 
     def expose(self, now: int, limit: int) -> int:
-        """Make up to `limit` delayed entries ready, whatever their delay; answer how many."""
+        """Make up to `limit` delayed entries ready, whatever their delay; return how many."""
         count = 0
         while count < limit and self.delayed:
             entry = self.entries[self.delayed.pop(0) & _POSITION]
             entry.delay_expires_at = min(entry.delay_expires_at, now)
             entry.is_delayed = False
-            self.offer(entry)
+            self.make_ready(entry)
             count += 1
         self.examined += count
         return count
 
     def forget_keys(self, now: int, limit: int) -> int:
-        """Forget up to `limit` idempotency keys whose window is over; answer how many."""
+        """Forget up to `limit` idempotency keys whose window is over; return how many."""
         count = 0
         for keys in (self.message_keys, self.batch_keys):
             while keys and count < limit:
@@ -335,43 +337,43 @@ class Queue:
         return count
 
     def key_ends(self) -> list[int]:
-        """When the oldest key of each kind is forgotten."""
+        """When the oldest key of each kind will be forgotten."""
         kinds = (self.message_keys, self.batch_keys)
         return [next(iter(keys.values())).until for keys in kinds if keys]
 
-    def returns_at(self) -> int | None:
+    def next_lease_end(self) -> int | None:
         """The next instant at which a lease or a parking ends."""
         instants = [self.lapses[0][0]] if self.lapses else []
         if self.parked:
             instants.append(self.parked[0] >> _BITS)
         return min(instants, default=None)
 
-    def ripens_at(self) -> int | None:
+    def next_ready_at(self) -> int | None:
         """The next instant at which something becomes ready by time."""
         instants = [self.delayed[0] >> _BITS] if self.delayed else []
-        back = self.returns_at()
+        back = self.next_lease_end()
         return min(instants if back is None else [*instants, back], default=None)
 
-    def due_at(self) -> int | None:
-        """The next instant at which there is something to sweep; None when there is nothing."""
+    def next_due_at(self) -> int | None:
+        """The next instant at which the sweep has work in this queue; None if it never has."""
         instants = self.key_ends()
         if self.expiry.first is not None:
             instants.append(self.expiry.first)
-        ripe = self.ripens_at()
+        ripe = self.next_ready_at()
         if ripe is not None:
             instants.append(ripe)
         return min(instants, default=None)
 
     def ready_since(self, now: int) -> int | None:
-        """Since when the first ready entry, or the one that was due first, has been so."""
+        """Since when the first ready entry, or else the first due one, has been ready."""
         if self.ready:
             entry = self.entries[self.ready[0] & _POSITION]
             return min(now, max(entry.created_at, entry.delay_expires_at or 0))
-        due = self.ripens_at()
+        due = self.next_ready_at()
         return due if due is not None and due <= now else None
 
     def counts(self, now: int) -> tuple[int, int, int]:
-        """How many entries are ready, delayed (or parked) and claimed, once none has expired."""
+        """How many entries are ready, delayed or parked, and claimed; call `expire` before."""
         due = self.delayed.bisect_right(_pair(now, _POSITION))
         back = self.parked.bisect_right(_pair(now, _POSITION))
         lapsed = 0

@@ -7,18 +7,18 @@ from sortedcontainers import SortedList
 
 T = TypeVar("T")
 LONG_RUN = 500
-"""So many values in a row are worth parts of their own in an index, whose parts have a thousand."""
+"""From so many values on, adding them as parts of their own is faster than one by one."""
 
 
 class Run(SortedList[T]):
-    """A sorted list that grows at its end, by one value or by thousands in one step.
+    """A sorted list to which thousands of larger values can be appended in one step.
 
-    Its base puts in one after the other, or sorts all anew: a post of 5,000 messages held up
-    everybody for longer by that than by everything else.
+    Its base class adds them one by one or sorts the whole list again. In a post of 5,000 messages
+    that took longer than everything else, and every other request waited for it.
     """
 
     def add_run(self, values: Sequence[T]) -> None:
-        """Let in values that are in order: as they are where all are above what is there."""
+        """Add sorted values; as whole parts when all are above the list's last value."""
         inner: Any = self  # its lists of a thousand, the last value of each, and its index of them
         if len(values) < LONG_RUN or (inner._maxes and values[0] < inner._maxes[-1]):
             for value in values:

@@ -1,4 +1,4 @@
-"""What the two stores of the memory driver share: all queues, their records, and what is due."""
+"""The state that the two memory stores share: queues, records, and when to sweep each queue."""
 
 from heapq import heappop, heappush
 from typing import TypeVar
@@ -13,12 +13,13 @@ from zaqar_lite.storage.memory.queue import Queue
 
 
 class State:
-    """All that the two stores of one `create` share.
+    """The state that the two stores of one `create` share.
 
-    Positions and versions are never used twice in one state, so that a queue that was dropped and
-    made again begins where the old one ended. `discarded` holds what purges removed: its memory
-    is given back by the sweep in bounded steps. `others` holds the records that are no queue's, by
-    kind, then by project and name. `adopted` is the last number of each source that came in.
+    Positions and versions are never used twice, so a queue that was dropped and made again
+    continues after the positions of the old one. `discarded` holds entries that purges removed: the
+    sweep frees them in bounded steps. `others` holds all records except those of queues, by kind,
+    then by project and name. `adopted` is the last batch number that each queue has adopted from
+    each source.
     """
 
     def __init__(self) -> None:
@@ -37,57 +38,63 @@ class State:
         self._last_version = 0
 
     def take_positions(self, count: int, now_us: int) -> int:
-        """Take `count` positions in a row; answer the first."""
+        """Allocate `count` consecutive positions; return the first."""
         first = max(self._last_position + 1, now_us)
         self._last_position = first + count - 1
         return first
 
     def next_version(self, now_us: int) -> int:
-        """Take the next version of a queue's record."""
+        """Allocate the next version of a queue's record."""
         self._last_version = max(self._last_version + 1, now_us)
         return self._last_version
 
     def queue(self, ref: QueueRef) -> Queue:
-        """The queue to write to; made when there is none."""
+        """The queue to write to; it is made if it does not exist."""
         queue = self.queues.get(ref)
         if queue is None:
             queue = self.queues[ref] = Queue()
         return queue
 
-    def note(self, ref: QueueRef, queue: Queue, instant: int) -> None:
-        """Let the sweep come to a queue at `instant`, or before."""
-        if queue.noted is None or instant < queue.noted:
-            queue.noted = instant
+    def schedule_sweep(self, ref: QueueRef, queue: Queue, instant: int) -> None:
+        """Have the queue swept at `instant`, or earlier if it is scheduled so."""
+        if queue.sweep_at is None or instant < queue.sweep_at:
+            queue.sweep_at = instant
             heappush(self._due, (instant, ref))
 
-    def close(self, ref: QueueRef, queue: Queue) -> None:
-        """Let the sweep forget a queue that nothing is left of, unless somebody posts before."""
+    def sweep_if_empty(self, ref: QueueRef, queue: Queue) -> None:
+        """Have an empty queue swept now: that removes it unless a message is posted before."""
         if queue.is_empty and self.queues.get(ref) is queue:
-            self.note(ref, queue, 0)
+            self.schedule_sweep(ref, queue, 0)
 
-    def next_to_sweep(self, now: int) -> QueueRef | None:
-        """Take the next queue with something to sweep, which is to be noted again afterwards."""
+    def add(self, ref: QueueRef, entry: Entry, delay_expires_at: int) -> None:
+        """Add an entry to a queue, and have the queue swept when the entry is due."""
+        queue = self.queue(ref)
+        queue.add(entry, delay_expires_at)
+        self.schedule_sweep(ref, queue, min(entry.expires_at, delay_expires_at or entry.expires_at))
+
+    def take_due_queue(self, now: int) -> QueueRef | None:
+        """Take the next due queue off the schedule; the caller sweeps and schedules it again."""
         while self._due and self._due[0][0] <= now:
             instant, ref = heappop(self._due)
             queue = self.queues.get(ref)
-            if queue is not None and queue.noted == instant:
-                queue.noted = None
+            if queue is not None and queue.sweep_at == instant:
+                queue.sweep_at = None
                 return ref
         return None
 
-    def put_off(self, ref: QueueRef, now: int) -> None:
-        """Let the sweep come again to a queue that it could not sweep."""
+    def sweep_again(self, ref: QueueRef, now: int) -> None:
+        """Have a queue swept again whose sweep failed."""
         queue = self.queues.get(ref)
         if queue is not None:
-            self.note(ref, queue, now)
+            self.schedule_sweep(ref, queue, now)
 
     def discard(self, entries: dict[int, Entry]) -> None:
-        """Let go of a purged queue's entries, by and by."""
+        """Keep the entries of a purged queue until the sweep frees them in steps."""
         if entries:
             self.discarded.append(entries)
 
-    def give_back(self, limit: int) -> int:
-        """Free up to `limit` discarded entries; answer how many."""
+    def free_discarded(self, limit: int) -> int:
+        """Free up to `limit` discarded entries; return how many."""
         count = 0
         while self.discarded and count < limit:
             entries = self.discarded[-1]
@@ -101,7 +108,7 @@ class State:
         return count
 
     def check_version(self, ref: QueueRef, version: int | None) -> None:
-        """Compare the version that a caller decided by; 0 stands for no record.
+        """Compare the record's version with the one that the caller has read; 0 means no record.
 
         Raises:
             QueueChanged: the record is at another version.
@@ -117,7 +124,7 @@ class State:
         return self._names.get(project, _NO_NAMES)
 
     def put_record(self, record: QueueRecord) -> None:
-        """Store a record in place of the one there is, and index it."""
+        """Store a record, replacing an earlier one, and index it."""
         ref = record.ref
         self.remove_record(ref)
         self.records[ref] = record
@@ -131,7 +138,7 @@ class State:
             self.exposing[ref] = None
 
     def remove_record(self, ref: QueueRef) -> None:
-        """Remove a record from the table and from every index; no error when there is none."""
+        """Remove a record from the table and from every index, if it exists."""
         record = self.records.pop(ref, None)
         if record is None:
             return
@@ -150,7 +157,7 @@ _K = TypeVar("_K")
 
 
 def _discard(index: dict[_K, set[str]], key: _K, name: str) -> None:
-    """Take a name out of an index, and the key with its last name."""
+    """Remove a name from an index, and its key when no name is left."""
     names = index.get(key, set())
     names.discard(name)
     if not names:
