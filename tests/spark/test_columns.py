@@ -98,6 +98,19 @@ def test_headers_may_be_those_of_kafka() -> None:
     assert message.headers == {"a": "ü", "key": "k"}
 
 
+def test_a_row_names_its_group_and_its_key_is_the_same_without_one() -> None:
+    kinds: dict[str, pa.DataType] = {"body": pa.string(), "ttl": pa.int32()}
+    row = {"body": "1", "ttl": 60}
+    (plain,) = messages(kinds, row)
+    none, seven, eight = messages(
+        {**kinds, "group": pa.int64()}, *({**row, "group": group} for group in (None, 7, 8))
+    )
+    assert (none.group, seven.group, eight.group) == (None, "7", "8")
+    assert none.idempotency_key == plain.idempotency_key
+    keys = {one.idempotency_key for one in (none, seven, eight)}
+    assert len(keys) == 3
+
+
 @pytest.mark.parametrize(
     ("columns", "words"),
     [

@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import EqualTo
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from tests.server import ServerProcess
 from tests.spark.test_parts import ID, options, values
 from zaqar_lite.client import Client, NewMessage
+from zaqar_lite.spark import browse_stream, queue_names
 from zaqar_lite.spark.browse_stream import BrowseStream
 from zaqar_lite.spark.claim_stream import ClaimStream
 from zaqar_lite.spark.options import EXTRA, OptionError, parse
-from zaqar_lite.spark.reader import QueueRange, browse
+from zaqar_lite.spark.reader import PushdownReader, QueueRange, ZaqarReader, browse
 
 
 def ids_of(reader: BrowseStream, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
@@ -41,6 +43,67 @@ def test_several_queues_share_a_batch_and_none_starves(
     alone = BrowseStream(options(server.url, queue), ID)
     assert alone.latestOffset(old, ReadMaxRows(100))["counts"] == {queue: 7}
     assert ids_of(alone, {**old, "marker": ""}, old) == ids[:3]
+
+
+def test_a_stream_of_a_pattern_takes_in_queues_that_are_new(
+    server: ServerProcess, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browse_stream, "_LOOK_AGAIN", 0.0)
+    one, another, later = (f"{queue}-{name}" for name in ("one", "another", "later"))
+    client.post_batch(f"other-{queue}", ["not this one"])
+    old = client.post_batch(one, range(2))
+    client.create_queue(another)
+    parsed = parse({
+        "endpoint": server.url, "queuePattern": f"{queue}-*", "startingPosition": "latest"
+    })  # fmt: skip
+    reader = BrowseStream(parsed, ID)
+    start = reader.initialOffset()
+    assert start["markers"] == {one: old[-1], another: ""}
+    new = client.post_batch(one, [3])
+    first_of_all = client.post_batch(later, range(3))
+    batch = reader.latestOffset(start, ReadMaxRows(100))
+    assert batch["counts"] == {one: 1, later: 3}
+    assert sorted(ids_of(reader, start, batch)) == sorted(new + first_of_all)
+    # A query that starts again reads the same batch before it looks which queues there are.
+    again = BrowseStream(parsed, ID)
+    assert sorted(ids_of(again, start, batch)) == sorted(new + first_of_all)
+    # What is frozen does not grow by a queue that comes later, and a deleted queue ends nothing.
+    again.prepareForTriggerAvailableNow()
+    client.post_batch(f"{queue}-last", [1])
+    assert again.latestOffset(batch, ReadMaxRows(100)) == batch
+    client.delete_queue(later)
+    rest = reader.latestOffset(batch, ReadMaxRows(100))
+    assert rest["counts"] == {f"{queue}-last": 1}
+    assert later not in rest["markers"]
+
+
+def test_a_pattern_is_browsed_in_batches_too(
+    server: ServerProcess, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{queue}-{number}" for number in range(3)]
+    ids = {name: client.post_batch(name, range(2)) for name in names}
+    given = {"endpoint": server.url, "queuePattern": f"{queue}-[01]"}
+    reader = ZaqarReader(parse(given), ID)
+    found = [one for part in reader.partitions() for one in values(reader.read(part))]
+    assert sorted(found) == sorted(ids[names[0]] + ids[names[1]])
+    narrow = PushdownReader(parse({**given, "pushdown": "true"}), ID)
+    list(narrow.pushFilters([EqualTo(("queue",), names[1])]))
+    assert {part.queue for part in narrow.partitions()} == {names[1]}
+    list(narrow.pushFilters([EqualTo(("queue",), names[2])]))
+    (nothing,) = narrow.partitions()
+    assert values(narrow.read(nothing)) == []
+
+    nobody = parse({**given, "queuePattern": f"no-{queue}*"})
+    with pytest.raises(OptionError, match=r"No queue in the project .* matches .*queuePattern"):
+        ZaqarReader(nobody, ID).partitions()
+    with pytest.raises(OptionError, match="'queuePattern' stands for 'queue'"):
+        parse({**given, "queue": queue})
+    with pytest.raises(OptionError, match="a claim stream has one queue"):
+        parse({**given, "mode": "claim", "stateDir": "/nowhere"})
+    monkeypatch.setattr(queue_names, "MOST_QUEUES", 2)
+    assert len(queue_names.queues_to_read(client, parse(given))) == 2
+    with pytest.raises(OptionError, match="More than 2 queues match"):
+        queue_names.queues_to_read(client, parse({**given, "queuePattern": f"{queue}-?"}))
 
 
 def test_a_stream_begins_at_an_instant(server: ServerProcess, client: Client, queue: str) -> None:
@@ -102,11 +165,11 @@ def test_progress_tells_how_far_behind_a_stream_is(
 
 def test_further_columns_by_option(server: ServerProcess, client: Client, queue: str) -> None:
     before = dt.datetime.now(dt.UTC)
-    client.post(queue, {"n": 1}, headers={"key": "k"})
+    client.post(queue, {"n": 1}, headers={"key": "k"}, group="7")
     held = client.create_claim(queue, limit=1)
     assert held is not None
     client.release_claim(queue, held.id)
-    names = ("value", "timestamp", "key", "attempts", "failure_count")
+    names = ("value", "timestamp", "key", "group", "attempts", "failure_count")
     given = options(server.url, queue, columns=",".join(names))
     assert given.columns == names == EXTRA
     (row,) = [
@@ -114,7 +177,7 @@ def test_further_columns_by_option(server: ServerProcess, client: Client, queue:
         for batch in browse(client, given, QueueRange(queue, None, None), names)
         for row in batch.to_pylist()
     ]
-    assert (row["value"], row["key"]) == (b'{"n":1}', "k")
+    assert (row["value"], row["key"], row["group"]) == (b'{"n":1}', "k", "7")
     assert before <= row["timestamp"] <= dt.datetime.now(dt.UTC)
     assert [one["outcome"] for one in row["attempts"]] == ["released"]
     with pytest.raises(OptionError, match="'columns' may have value"):

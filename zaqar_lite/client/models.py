@@ -110,7 +110,7 @@ class Message(Generic[B]):
     All from `claim_count` on is there only when details were asked for. `failure_count` counts
     what was released as failed or lapsed; `parked_until` is when a message that was given back
     with a delay can be claimed again; `attempts` are the hand-outs that have ended, the first and
-    the last ones, oldest first.
+    the last ones, oldest first; `group` is the one that it was posted with.
     """
 
     queue: str
@@ -129,6 +129,7 @@ class Message(Generic[B]):
     failure_count: int | None = None
     parked_until: dt.datetime | None = None
     attempts: Sequence[Attempt] | None = None
+    group: str | None = None
 
     def decoded(self, decoder: Callable[[Any], D]) -> "Message[D]":
         """Return the message with the body that `decoder` makes of it; what it raises is raised."""

@@ -4,8 +4,12 @@ Restart-safe: Spark's checkpoint holds the markers. A queue is not a log: what e
 deleted before it was read is missed. With `failOnDataLoss` (the default) a stream fails when
 messages that it had planned to read are gone; without, it goes on. Delayed messages are read when
 they are posted, not when they are due (`includeDelayed`), so that none hides behind the marker.
+
+With `queuePattern` the stream asks every ten seconds which queues match. A queue that is new is
+read from its beginning, wherever the stream itself began; one that was deleted is forgotten.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -22,8 +26,12 @@ from pyspark.sql.types import StructType
 from zaqar_lite.client import Client
 from zaqar_lite.spark import lag
 from zaqar_lite.spark.options import OptionError, Options
+from zaqar_lite.spark.queue_names import queues_to_read
 from zaqar_lite.spark.reader import QueueRange, browse
 from zaqar_lite.spark.rows import columns_of
+
+_LOOK_AGAIN = 10.0
+"""Seconds between two looks at which queues match a pattern."""
 
 
 class DataLoss(RuntimeError):
@@ -40,19 +48,20 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns_of(schema)
         self._targets: dict[str, str] | None = None
-        self._known = False
+        self._queues: tuple[str, ...] = options.queues
+        self._looked: float | None = None
         self._read: Mapping[str, str] = {}
         self._patience = lag.Patience(options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Before the first message, after the last that is there now, or at an instant."""
-        self._present()
+        self._look()
         start = self._options.starting_position
         if start == "latest":
             markers = self._newest()
         else:
             first = "" if start == "earliest" else lag.marker_at(start)
-            markers = dict.fromkeys(self._options.queues, first)
+            markers = dict.fromkeys(self._queues, first)
         return {"markers": markers, "counts": {}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -61,14 +70,15 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The markers after the next messages: as many as the limit allows, of each queue some."""
-        self._present()
-        markers = self._markers(start)
+        self._look()
+        known = self._markers(start)
+        markers = {queue: known.get(queue, "") for queue in self._queues}
         most = None if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_rows", None)
         counts: dict[str, int] = {}
         left = most
         with self._options.client() as client:
-            for number, queue in enumerate(self._options.queues):
-                share = left and -(-left // (len(self._options.queues) - number))
+            for number, queue in enumerate(self._queues):
+                share = left and -(-left // (len(self._queues) - number))
                 marker, count = self._after(client, queue, markers[queue], share)
                 if count:
                     markers[queue], counts[queue] = marker, count
@@ -84,17 +94,16 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Tell a query's progress how much the queues hold, and how far behind it is."""
         with self._options.client() as client:
             return {
-                queue: lag.lag_of(client, queue, self._read.get(queue))
-                for queue in self._options.queues
+                queue: lag.lag_of(client, queue, self._read.get(queue)) for queue in self._queues
             }
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[QueueRange]:
         """One range a batch and queue: its size is bounded, and order within a queue is kept."""
         before, after = self._markers(start), self._markers(end)
         return [
-            QueueRange(queue, before[queue] or None, marker, _counts(end).get(queue, 0))
+            QueueRange(queue, before.get(queue) or None, marker, _counts(end).get(queue, 0))
             for queue, marker in after.items()
-            if marker != before[queue]
+            if marker != before.get(queue, "")
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -124,7 +133,7 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _after(self, client: Client, queue: str, marker: str, most: int | None) -> tuple[str, int]:
         """Return the marker after the next messages of a queue, and how many they are."""
-        until = None if self._targets is None else self._targets[queue]
+        until = None if self._targets is None else self._targets.get(queue, "")
         count = 0
         while until != "" and (most is None or count < most):
             size = client.page_size
@@ -143,32 +152,36 @@ class BrowseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return marker, count
 
     def _newest(self) -> dict[str, str]:
+        self._look()
         with self._options.client() as client:
-            newest = {queue: client.stats(queue).newest for queue in self._options.queues}
+            newest = {queue: client.stats(queue).newest for queue in self._queues}
         return {
             queue: "" if one is None else one.href.rsplit("/", 1)[1]
             for queue, one in newest.items()
         }
 
-    def _present(self) -> None:
-        """Ask once whether the queues are there."""
-        if not self._known:
+    def _look(self) -> None:
+        """Ask which queues there are: once, or every ten seconds where a pattern chooses them."""
+        if self._looked is not None and self._options.queue_pattern is None:
+            return
+        if self._looked is None or time.monotonic() - self._looked >= _LOOK_AGAIN:
             with self._options.client() as client:
-                self._options.check_queues(client)
-            self._known = True
+                first = self._looked is None
+                self._queues = queues_to_read(client, self._options, may_be_none=not first)
+            self._looked = time.monotonic()
 
     def _markers(self, offset: dict[str, Any]) -> dict[str, str]:
-        """Return the markers of an offset by queue; a queue that is new begins at its start."""
-        known = offset.get("markers")
-        if known is None:  # of a version that had one queue a stream
-            known = {offset["queue"]: offset["marker"]}
-        for queue in known:
-            if queue not in self._options.queues:
+        """Return the markers of an offset by queue; a queue that has none begins at its start."""
+        markers: dict[str, str] | None = offset.get("markers")
+        if markers is None:  # of a version that had one queue a stream
+            markers = {offset["queue"]: offset["marker"]}
+        for queue in markers:
+            if queue not in self._queues and self._options.queue_pattern is None:
                 raise OptionError(
                     f"The checkpoint is of the queue {queue!r}, which is not in "
-                    f"{', '.join(self._options.queues)}: give every query a checkpoint of its own."
+                    f"{', '.join(self._queues)}: give every query a checkpoint of its own."
                 )
-        return {queue: known.get(queue, "") for queue in self._options.queues}
+        return markers
 
 
 def _counts(offset: dict[str, Any]) -> dict[str, int]:

@@ -27,6 +27,7 @@ from zaqar_lite.spark import claiming
 from zaqar_lite.spark.lag import Patience, lag_of
 from zaqar_lite.spark.ledger import Claims, Ledger
 from zaqar_lite.spark.options import OptionError, Options
+from zaqar_lite.spark.queue_names import check_queues
 from zaqar_lite.spark.renewal import Renewal, renew
 from zaqar_lite.spark.rows import COLUMNS, columns_of, to_batch
 
@@ -89,7 +90,7 @@ class ClaimStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             most = min(most, self._left)
         with self._options.client() as client:
             if not self._known:
-                self._options.check_queues(client)
+                check_queues(client, self._options)
                 self._known = True
             if self._options.min_messages_per_trigger > 1:
                 ready = int(lag_of(client, self._queue, None)["ready"])

@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     publish.add_argument("path", help="file or directory")
     publish.add_argument("--format", choices=FORMATS, default="parquet")
     publish.add_argument("--body", default="to_json(struct(*))", metavar="SQL")
-    for name in ("ttl", "delay", "key", "idempotency-key", "where"):
+    for name in ("ttl", "delay", "key", "idempotency-key", "group", "where"):
         publish.add_argument(f"--{name}", metavar="SQL")
     publish.add_argument("--run-id", help="a repetition with the same id posts nothing twice")
     publish.add_argument("--rate", type=float, help="messages a second")
@@ -151,6 +151,7 @@ def _publish(spark: SparkSession, target: Target, given: argparse.Namespace) -> 
         "delay",
         "key",
         "idempotency_key",
+        "group",
         "where",
         "run_id",
         "rate",

@@ -19,7 +19,7 @@ from pyspark.sql import types
 from zaqar_lite.spark.options import OptionError
 
 COLUMNS = (
-    "body", "ttl", "delay", "deliver_at", "queue", "headers", "key", "idempotency_key",
+    "body", "ttl", "delay", "deliver_at", "queue", "headers", "key", "idempotency_key", "group",
 )  # fmt: skip
 _WHOLE = (types.IntegralType, types.NullType)
 _NUMBER = (*_WHOLE, types.FractionalType)
@@ -34,6 +34,7 @@ _KINDS: dict[str, tuple[tuple[type[types.DataType], ...], str]] = {
     "queue": ((types.StringType, types.NullType), "a string"),
     "key": (_NAME, "a string, an integer or UTF-8 in binary"),
     "idempotency_key": (_NAME, "a string, an integer or UTF-8 in binary"),
+    "group": (_NAME, "a string, an integer or UTF-8 in binary"),
 }
 _LEAVES = (
     types.StringType, types.BooleanType, types.NumericType, types.BinaryType, types.DateType,
@@ -112,17 +113,17 @@ def _strange(kind: types.DataType) -> str | None:
 
 
 def text_of(value: object) -> str:
-    """Return the text of a key or a header.
+    """Return the text of a key, a group or a header.
 
     Raises:
-        InvalidRow: it is binary and no UTF-8.
+        InvalidRow: it is binary and not UTF-8.
     """
     if not isinstance(value, bytes):
         return str(value)
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise InvalidRow("a key or a header is binary and no UTF-8") from None
+        raise InvalidRow("a key, a group or a header is binary and not UTF-8") from None
 
 
 def seconds_of(name: str, value: float | Decimal | None) -> int | None:

@@ -69,7 +69,7 @@ class Messages:
             refuse({name: row.get(name, row["idempotency_key"]) for name in columns}, key, wrong)
 
     def _message(self, body: RawBody, row: Row, key: str | None) -> NewMessage:
-        delay, deliver_at = row["delay"], instant_of(row["deliver_at"])
+        delay, deliver_at, group = row["delay"], instant_of(row["deliver_at"]), row["group"]
         if delay is None and deliver_at is None:
             delay = self._options.delay
         return NewMessage(
@@ -79,6 +79,7 @@ class Messages:
             deliver_at=deliver_at,
             idempotency_key=key,
             headers=headers_of(row["headers"], row["key"]),
+            group=None if group is None else text_of(group),
         )
 
     def _encoded(self, body: Any) -> RawBody:  # noqa: ANN401 - any column type
@@ -113,6 +114,8 @@ class Messages:
             if isinstance(headers, dict):
                 headers = sorted(headers.items())
             content.update(b"\0" + repr((rest, headers)).encode())
+        if row["group"] is not None:  # not in `rest`: rows without one keep the keys they had
+            content.update(b"\0group" + repr(row["group"]).encode())
         digest = content.digest()
         occurrence = self._seen[digest]
         self._seen[digest] = occurrence + 1

@@ -17,9 +17,7 @@ from urllib.parse import unquote, urlsplit
 from zaqar_lite.client import (
     Auth,
     Client,
-    Forbidden,
     KeystoneAuth,
-    NotFound,
     RetryPolicy,
     ServerWarning,
     SignedAuth,
@@ -31,7 +29,7 @@ from zaqar_lite.environment import client_value
 InvalidRows = Literal["fail", "skip", "deadletter"]
 Keys = Literal["rows", "requests", "none"]
 KNOWN = (
-    "endpoint", "project", "queue", "queues", "clientId", "pageSize", "timeout",
+    "endpoint", "project", "queue", "queues", "queuePattern", "clientId", "pageSize", "timeout",
     "includeClaimed", "includeDelayed", "includeBody", "numPartitions", "pushdown",
     "batchSize", "batchBytes", "concurrency", "rate", "hosts", "ttl", "delay", "bodyFormat",
     "onInvalidRow", "onIgnoredDelay", "deadLetterQueue", "runId", "keys",
@@ -43,7 +41,7 @@ KNOWN = (
 )  # fmt: skip
 
 
-EXTRA = ("value", "timestamp", "key", "attempts", "failure_count")
+EXTRA = ("value", "timestamp", "key", "group", "attempts", "failure_count")
 """Columns that a read has where the option `columns` names them."""
 
 
@@ -100,6 +98,7 @@ class Options:
     endpoint: str
     project: str = "default"
     queues: tuple[str, ...] = ()
+    queue_pattern: str | None = None
     client_id: str | None = None
     page_size: int | None = None
     timeout: float = 60.0
@@ -184,25 +183,6 @@ class Options:
         """How many options say who asks; more than one contradict each other."""
         return sum(one is not None for one in (self.key_file, self.signed_file, self.cloud))
 
-    def check_queues(self, client: Client) -> None:
-        """Ask whether the queues that are to be read are there.
-
-        Raises:
-            OptionError: one is not, and failOnMissingQueue is on.
-        """
-        if not self.fail_on_missing_queue:
-            return
-        for queue in self.queues:
-            try:
-                there = client.queue_exists(queue)
-            except (Forbidden, NotFound):
-                continue  # whoever may read a queue need not be allowed to list them all
-            if not there:
-                raise OptionError(
-                    f"There is no queue {queue!r} in the project {self.project!r}: check the "
-                    "option 'queue', or say failOnMissingQueue=false."
-                )
-
     @property
     def queue(self) -> str:
         """The one queue that was named.
@@ -241,6 +221,7 @@ def parse(given: Mapping[str, str]) -> Options:
         endpoint=endpoint,
         project=values.get("project", "default"),
         queues=tuple(name.strip() for name in queues.split(",") if name.strip()),
+        queue_pattern=values.get("queuePattern"),
         client_id=values.get("clientId"),
         page_size=reader.optional("pageSize", 1, 10_000),
         timeout=reader.number("timeout", 60.0),
@@ -289,6 +270,11 @@ def parse(given: Mapping[str, str]) -> Options:
     )
     if not options.claim_renewal:
         options = dataclasses.replace(options, claim_renewal=options.claim_ttl / 3)
+    if options.queue_pattern is not None and (queues or options.mode == "claim"):
+        raise OptionError(
+            "The option 'queuePattern' stands for 'queue' and 'queues' where queues are browsed; a "
+            "claim stream has one queue, which is named."
+        )
     if options.auth_options > 1:
         raise OptionError("Give one of 'keyFile', 'signedFile' and 'cloud'.")
     if options.on_invalid_row == "deadletter" and not options.dead_letter_queue:

@@ -19,7 +19,8 @@ from pyspark.sql.types import StructType
 
 from zaqar_lite.client import Client, Message
 from zaqar_lite.client.shell import chunks
-from zaqar_lite.spark.options import OptionError, Options
+from zaqar_lite.spark.options import Options
+from zaqar_lite.spark.queue_names import named, queues_to_read
 from zaqar_lite.spark.rows import columns_of, to_batch
 
 
@@ -46,24 +47,27 @@ class ZaqarReader(DataSourceReader):
     """Read what is in some queues now."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        if not options.queues:
-            raise OptionError("Name what to read: the option 'queue', or 'queues' with commas.")
+        named(options)
         self._options = options
         self._columns = columns_of(schema)
-        self._queues: tuple[str, ...] = options.queues
+        self._wanted: set[str] | None = None
         self._ids: tuple[str, ...] | None = None
 
     def partitions(self) -> Sequence[QueueRange]:
         """Ask the server for the ranges of each queue."""
-        if self._ids is not None:
-            return [QueueRange(queue, None, None, ids=self._ids) for queue in self._queues]
         with self._options.client() as client:
-            self._options.check_queues(client)
+            queues = queues_to_read(client, self._options)
+            if self._wanted is not None:
+                queues = tuple(queue for queue in queues if queue in self._wanted)
+            if self._ids is not None:
+                return [
+                    QueueRange(queue, None, None, ids=self._ids) for queue in queues
+                ] or _NOTHING
             return [
                 QueueRange(queue, part.marker, part.until)
-                for queue in self._queues
+                for queue in queues
                 for part in client.ranges(queue, self._options.num_partitions)
-            ] or [QueueRange(self._queues[0], None, None)]
+            ] or _NOTHING
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one range."""
@@ -88,13 +92,15 @@ class PushdownReader(ZaqarReader):
                 self._options = dataclasses.replace(self._options, include_claimed=False)
             wanted = _wanted(one)
             if wanted is not None and one.attribute == ("queue",):  # type: ignore[attr-defined]
-                self._queues = tuple(q for q in self._queues if q in wanted) or self._queues[:1]
+                self._wanted = wanted if self._wanted is None else self._wanted & wanted
             elif wanted is not None and self._options.include_delayed:
                 known = wanted if self._ids is None else wanted.intersection(self._ids)
                 self._ids = tuple(sorted(filter(_ID.fullmatch, known)))
             yield one
 
 
+_NOTHING = [QueueRange("", None, None, ids=())]
+"""What Spark gets where there is nothing to read: it takes an empty list for one task as well."""
 _ID = re.compile(r"[0-9A-Za-z-]+")
 _TOGETHER = 1_000
 

@@ -82,6 +82,7 @@ _COLUMN |= {
         ],
     ),
     "failure_count": (_WHOLE, lambda m: m.failure_count),
+    "group": (_TEXT, lambda m: m.group),
 }
 _SQL |= {
     pa.binary(): "binary",

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from zaqar_lite.spark.browse_stream import BrowseStream
 from zaqar_lite.spark.claim_stream import ClaimStream
 from zaqar_lite.spark.options import OptionError, parse
+from zaqar_lite.spark.queue_names import named
 from zaqar_lite.spark.reader import PushdownReader, ZaqarReader
 from zaqar_lite.spark.rows import schema_with
 from zaqar_lite.spark.writer import Sender, ZaqarStreamWriter, ZaqarWriter
@@ -58,8 +59,7 @@ class ZaqarDataSource(DataSource):
         Raises:
             OptionError: no queue was named.
         """
-        if not self._parsed.queues:
-            raise OptionError("Name what to read: the option 'queue', or 'queues' with commas.")
+        named(self._parsed)
         return schema_with(self._parsed.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:

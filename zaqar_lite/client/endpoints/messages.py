@@ -228,6 +228,7 @@ def read_message(queue: str, entry: Mapping[str, Any]) -> Message:
         failure_count=entry.get("failure_count"),
         parked_until=encoding.instant(entry.get("parked_until")),
         attempts=None if attempts is None else tuple(map(_attempt, attempts)),
+        group=entry.get("group"),
     )
 
 

@@ -36,6 +36,7 @@ class SyncMessages(SyncCalls):
         deliver_at: dt.datetime | None = None,
         idempotency_key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        group: str | None = None,
     ) -> str:
         """Post one message and return its id; the arguments are `NewMessage`'s."""
         message = NewMessage(
@@ -45,6 +46,7 @@ class SyncMessages(SyncCalls):
             deliver_at=deliver_at,
             idempotency_key=idempotency_key,
             headers=headers,
+            group=group,
         )
         if deliver_at is not None:
             self.learn_delay()
@@ -123,7 +125,7 @@ class SyncMessages(SyncCalls):
             echo: whether to show what this client id posted.
             include_claimed: whether to show what others hold.
             include_delayed: whether to show what is not claimable yet.
-            details: whether to ask for claim counts, times, headers and dead-letter sources.
+            details: whether to ask for claim counts, times, headers, group and dead-letter source.
             raw: whether bodies stay JSON text (`RawBody`).
             wait: seconds to wait for more at the end of the queue; the loop ends when none came.
         """

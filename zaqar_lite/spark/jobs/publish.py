@@ -12,12 +12,12 @@ FORMATS = ("parquet", "csv", "json", "orc")
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What to publish; `body`, `ttl`, `delay` and the keys are columns or SQL expressions.
+    """What to publish; `body`, `ttl`, `delay`, `group` and the keys are columns or SQL expressions.
 
-    `key` is kept with its message; rows of one `idempotency_key` are stored once. `body` by
-    default is the whole row as a JSON object. `run_id` makes a repetition harmless. `rate` is in
-    messages a second over the whole job. Rows that can't be messages are written to the directory
-    `rejects`, and stop the job where there is none.
+    `key` is kept with its message, the server's jobs choose by `group`, and rows of one
+    `idempotency_key` are stored once. `body` by default is the whole row as a JSON object. `run_id`
+    makes a repetition harmless. `rate` is in messages a second over the whole job. Rows that can't
+    be messages are written to the directory `rejects`, and stop the job where there is none.
     """
 
     path: str
@@ -27,6 +27,7 @@ class Publication:
     delay: str | None = None
     key: str | None = None
     idempotency_key: str | None = None
+    group: str | None = None
     where: str | None = None
     run_id: str | None = None
     rate: float | None = None
@@ -79,4 +80,6 @@ def _rows(spark: SparkSession, publication: Publication) -> DataFrame:
     if publication.idempotency_key:
         own = expr(publication.idempotency_key).cast("string")
         columns.append(own.alias("idempotency_key"))
+    if publication.group:
+        columns.append(expr(publication.group).cast("string").alias("group"))
     return rows.select(*columns)
