@@ -43,6 +43,14 @@ async def ended(api: Api, path: str) -> dict[str, Any]:
     raise AssertionError("the job does not end")
 
 
+def nested(depth: int) -> Any:
+    """Lists within lists."""
+    value: list[Any] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
 async def run(api: Api, path: str, document: dict[str, Any]) -> dict[str, Any]:
     """Begin a job, and wait for its end."""
     answer = await api.call("POST", path, document)
@@ -204,17 +212,9 @@ async def test_a_limit_and_a_rate_count_what_is_meant(api: Api) -> None:
     assert [body["n"] for body in await bodies(api)] == [1, 3, 5]
 
 
-async def test_a_job_that_can_never_go_on_fails(api: Api) -> None:
-    await let_die(api, [1])
-    choice = {"body": {"path": "9" * 5_000, "equals": 1}}
-    job = await run(api, f"{LETTERS}/redrives", {"filter": choice})
-    assert (job["state"], job["done"]) == ("failed", 0)
-    assert "log" in job["error"]
-    assert len(await bodies(api, "letters")) == 1
-
-
-async def test_a_step_that_can_never_be_counted_fails_its_job() -> None:
-    """A process that ended had begun it; what it looked at now makes an error of ours."""
+@pytest.mark.parametrize("under_way", [0, 1])
+async def test_a_job_that_can_never_go_on_fails(under_way: int) -> None:
+    """What it looks at makes an error of ours, also where a process that ended had begun a step."""
     clock, queue = Clock(), QueueRef("p", "letters")
     messages, management = create("memory://", clock=clock, options=StoreOptions())
     bulk: Any = None  # nothing is acted on
@@ -223,7 +223,8 @@ async def test_a_step_that_can_never_be_counted_fails_its_job() -> None:
     await messages.post(queue, [NewMessage(b"[1]", 60_000)], client_id="c", version=None)
     newest = (await messages.stats(queue)).newest
     until = 0 if newest is None else newest.position
-    job = Job("j", "letters", JobAct.REDRIVE, order, 0, until=until, under_way=1, reached=until)
+    job = Job("j", "letters", JobAct.REDRIVE, order, 0, until=until)
+    job.under_way, job.reached = under_way, until * under_way
     name = running_name(queue, JobAct.REDRIVE)
     await management.put_record(RUNNING, "p", name, job.encode(), expected=0)
     runner = JobRunner(jobs, clock, lambda: 0)
@@ -237,6 +238,7 @@ async def test_a_step_that_can_never_be_counted_fails_its_job() -> None:
     finally:
         await runner.stop()
     assert (found.state, found.done) == ("failed", 0)
+    assert "log" in found.error
 
 
 @pytest.mark.parametrize(
@@ -249,6 +251,13 @@ async def test_a_step_that_can_never_be_counted_fails_its_job() -> None:
         {"filter": {"colour": "red"}},
         {"filter": {"where": "reason ="}},
         {"filter": {"due_before": "tomorrow"}},
+        {"filter": {"older_than": -1}},
+        {"filter": {"older_than": 1 << 64}},
+        {"filter": {"group": ""}},
+        {"filter": {"group": "x" * 129}},
+        {"filter": {"body": {"path": "x" * 257, "equals": 1}}},
+        {"filter": {"body": {"path": "x", "equals": 1 << 64}}},
+        {"filter": {"body": {"path": "x", "equals": nested(198)}}},
         {"filter": {}, "to": "letters"},
         {"filter": {}, "limit": 0},
         {"filter": {}, "max_per_second": 0},
@@ -262,6 +271,22 @@ async def test_a_step_that_can_never_be_counted_fails_its_job() -> None:
 async def test_an_order_that_breaks_a_rule_is_refused(api: Api, document: Any) -> None:
     answer = await api.call("POST", f"{LETTERS}/redrives", document)
     assert answer.status_code == 400, answer.text
+    assert (await api.call("GET", f"{LETTERS}/redrives")).json() == {"jobs": []}
+
+
+async def test_an_order_at_its_bounds_finds_what_it_means(api: Api) -> None:
+    path = "a." * 127 + "ab"
+    value: Any = nested(197)
+    for name in path.split(".")[::-1]:
+        value = {name: value}
+    await let_die(api, value, "other", group="x" * 128)
+    choice = {
+        "body": {"path": path, "equals": nested(197)},
+        "group": "x" * 128,
+        "older_than": 0,
+    }
+    job = await run(api, f"{LETTERS}/redrives", {"filter": choice})
+    assert (job["selected"], job["order"]) == (1, {"filter": choice})
 
 
 async def delayed(api: Api, *groups: str | None) -> list[str]:

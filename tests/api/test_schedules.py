@@ -52,6 +52,22 @@ async def test_a_schedule_is_made_shown_changed_and_ended(api: Api) -> None:
     assert (await api.call("GET", PATH)).status_code == 404
 
 
+async def test_null_takes_a_field_away(api: Api) -> None:
+    fields: dict[str, Any] = {
+        "jitter": "10m", "missed": "all", "time_zone": "Europe/Berlin", "paused": True,
+        "headers": {"kind": "x"}, "end": "2099-01-01T00:00:00Z",
+    }  # fmt: skip
+    await put(api, every="1h", **fields)
+    changed = await api.call("PATCH", PATH, {"body": None, **dict.fromkeys(fields)})
+    assert changed.status_code == 200, changed.text
+    shown = changed.json()
+    assert (shown["body"], shown["missed"], shown["time_zone"]) == (None, "one", "UTC")
+    assert (shown["paused"], len(shown["next"])) == (False, 5)
+    assert not {"jitter", "headers", "end"} & shown.keys()
+    for name in ("queue", "every"):
+        assert (await api.call("PATCH", PATH, {name: None})).status_code == 400
+
+
 async def test_it_fires_by_the_clock_and_by_hand(api: Api) -> None:
     await put(api, every="1h", group="reports", ttl=86_400)
     answer = await api.call("POST", PATH + "/fire")
@@ -81,6 +97,8 @@ async def put_again(api: Api) -> None:
         {"every": 1, "colour": "red"},
         {"every": 1, "queue": "a/b"},
         {"every": 1, "missed": "some"},
+        {"every": 1, "time_zone": "Mars"},
+        {"every": 1, "start": "2030-01-02T00:00:00Z", "end": "2030-01-02T00:00:00Z"},
         {"every": 1, "jitter": "2d"},
         {"every": 1, "body": "x" * 50_000},
     ],

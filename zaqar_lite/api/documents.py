@@ -89,7 +89,7 @@ def parse_object(body: bytes, *, deepest: int = MAX_DOCUMENT_DEPTH) -> dict[str,
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """Read a document of a known form, in which no field holds any JSON.
+    """Read a document of a known form; `parse_object` must have passed one that holds any JSON.
 
     Raises:
         Refused: 400, names the field that is wrong.

@@ -2,9 +2,21 @@
 
 from collections.abc import Mapping
 
+from zaqar_lite.domain.errors import Invalid
+
 GROUP_HEADER = "zaqar-group"
 MAX_GROUP = 128
 """Bytes in UTF-8."""
+
+
+def check_group(group: str) -> None:
+    """Refuse a text that no group can have.
+
+    Raises:
+        Invalid: it is empty, or too long.
+    """
+    if not 1 <= len(group.encode()) <= MAX_GROUP:
+        raise Invalid(f"A group has 1 to {MAX_GROUP} bytes.")
 
 
 def group_of(headers: Mapping[str, str] | None) -> str | None:

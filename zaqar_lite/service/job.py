@@ -20,6 +20,8 @@ MAX_AT_ONCE = 100
 """Up to this many ids are acted on within their request; more make a job."""
 MAX_IDS = 1_000
 MAX_RATE = 1_000_000
+MAX_PATH = 256
+"""Characters of the path to a value in a body."""
 SAMPLE = 10
 MAX_TARGETS = 100
 """Queues that a job tells apart when it counts where letters went; "" stands for the others."""

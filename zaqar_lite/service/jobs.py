@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from zaqar_lite.domain.clock import Clock
 from zaqar_lite.domain.errors import Conflict, Invalid, NotFound, RecordChanged
+from zaqar_lite.domain.groups import check_group
 from zaqar_lite.domain.ids import is_message_id
 from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.limits import MIN_MESSAGE_TTL, Limits
@@ -19,7 +20,9 @@ from zaqar_lite.service.bulk import Bulk
 from zaqar_lite.service.job import (
     MAX_AT_ONCE,
     MAX_IDS,
+    MAX_PATH,
     MAX_RATE,
+    Choice,
     Chooser,
     Job,
     JobAct,
@@ -236,7 +239,8 @@ class Jobs:
                 raise Invalid(f"'ids' may name 1 to {MAX_IDS} messages; for more use a filter.")
             if len(set(order.ids)) < len(order.ids):
                 raise Invalid("'ids' names a message twice.")
-        Chooser(order.filter, 0)
+        if order.filter is not None:
+            _check_choice(order.filter)
         for name, most in (("max_per_second", MAX_RATE), ("limit", 1 << 40)):
             value = getattr(order, name)
             if value is not None and not 1 <= value <= most:
@@ -279,6 +283,16 @@ class Jobs:
                 f"'by' must be between -{self._limits.max_message_delay} and "
                 f"{self._limits.max_message_delay}."
             )
+
+
+def _check_choice(choice: Choice) -> None:
+    Chooser(choice, 0)
+    if choice.older_than is not None and choice.older_than < 0:
+        raise Invalid("'older_than' must be at least 0.")
+    if choice.group is not None:
+        check_group(choice.group)
+    if choice.body is not None and len(choice.body.path) > MAX_PATH:
+        raise Invalid(f"The 'path' of a body has at most {MAX_PATH} characters.")
 
 
 def running_name(queue: QueueRef, act: JobAct) -> str:

@@ -8,11 +8,20 @@ import msgspec
 from msgspec import Raw, Struct
 
 from zaqar_lite.domain.errors import Invalid
-from zaqar_lite.domain.groups import GROUP_HEADER, MAX_GROUP
+from zaqar_lite.domain.groups import GROUP_HEADER, check_group
 from zaqar_lite.domain.instants import read_instant
 from zaqar_lite.domain.sealed import check_opened
 from zaqar_lite.service.drafts import Draft
-from zaqar_lite.service.timing import LAST, Cron, Every, Once, Timing, jitter_ms, read_duration
+from zaqar_lite.service.timing import (
+    LAST,
+    Cron,
+    Every,
+    Once,
+    Timing,
+    jitter_ms,
+    read_duration,
+    read_zone,
+)
 
 KIND = "schedule"
 NEVER = 1 << 62
@@ -159,16 +168,16 @@ def check(plan: Plan, now: int) -> None:
         Invalid: what is wrong.
     """
     plan.timing(now)
-    for name in ("start", "end"):
-        value = getattr(plan, name)
-        if value is not None:
-            read_instant(value)
+    read_zone(plan.time_zone)
+    start, end = (None if text is None else read_instant(text) for text in (plan.start, plan.end))
+    if start is not None and end is not None and end <= start:
+        raise Invalid("'end' must be later than 'start'.")
     for name, most in (("catch_up", MAX_CATCH_UP), ("jitter", MAX_JITTER)):
         if read_duration(getattr(plan, name), name) > most:
             raise Invalid(f"'{name}' must be at most {most} seconds.")
     if len(bytes(plan.body)) > MAX_BODY:
         raise Invalid(f"The body of a schedule has at most {MAX_BODY} bytes.")
-    if plan.group is not None and not 1 <= len(plan.group.encode()) <= MAX_GROUP:
-        raise Invalid(f"A group has 1 to {MAX_GROUP} bytes.")
+    if plan.group is not None:
+        check_group(plan.group)
     if GROUP_HEADER in (plan.headers or {}):
         raise Invalid(f"The header {GROUP_HEADER!r} is that of the group: give 'group'.")

@@ -36,7 +36,9 @@ class JobActions:
     async def begin_redrive(self, call: Call) -> Result:
         """Begin to redrive; few ids are acted on at once."""
         act = _act(call)
-        order = documents.decode(_decoder, await call.read())
+        body = await call.read()
+        documents.parse_object(body)
+        order = documents.decode(_decoder, body)
         if act is JobAct.REDRIVE:
             self._authority.check_target(call.principal, order.to)
         due = if_due(call)  # where it is no move, that is refused as in the document

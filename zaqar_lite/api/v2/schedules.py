@@ -63,7 +63,10 @@ class ScheduleActions:
 
         def apply(plan: Plan) -> Plan:
             merged = {**_parts.decode(msgspec.json.encode(plan)), **changes}
-            kept = {key: raw for key, raw in merged.items() if key == "body" or raw != b"null"}
+            # The body may be null; a null in place of any other field takes that away.
+            kept = {
+                name: raw for name, raw in merged.items() if name == "body" or bytes(raw) != b"null"
+            }
             changed = documents.decode(_plan, msgspec.json.encode(kept))
             self._authority.check_target(call.principal, changed.queue)
             return changed
