@@ -4,13 +4,15 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.client.conftest import MovableServer
 from tests.server import ServerProcess
@@ -46,6 +48,22 @@ def environment(code: Path) -> dict[str, str]:
     """The variables for another Spark, without those that this session's JVM has set."""
     own = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK"))}
     return {**own, "PYTHONPATH": str(code)}
+
+
+def finished(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Run a query to its end, and start it again where a busy machine ended it, as operators do.
+
+    Spark waits ten seconds for a Python process to start, and no setting changes that.
+    """
+    while True:
+        query = start()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error):
+                raise
+        else:
+            return query
 
 
 def in_bucket(server: S3Server) -> str:

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.server import ServerProcess
+from tests.spark.conftest import finished
 from zaqar_lite.client import Client
 
 
@@ -21,15 +22,13 @@ def stream(spark: SparkSession, url: str, queue: str, **options: object) -> Data
 
 
 def to_files(rows: DataFrame, place: Path, *, name: str = "out") -> StreamingQuery:
-    query = (
+    writer = (
         rows.select("id", "body")
         .writeStream.format("json")
         .option("checkpointLocation", str(place / f"checkpoint-{name}"))
         .trigger(availableNow=True)
-        .start(str(place / name))
     )
-    query.awaitTermination()
-    return query
+    return finished(lambda: writer.start(str(place / name)))
 
 
 def read_files(spark: SparkSession, place: Path) -> list[int]:
@@ -80,11 +79,10 @@ def test_a_killed_batch_is_read_again_from_the_ledger_and_a_lapsed_claim_is_left
 
     def run() -> None:
         rows = stream(spark, server.url, queue, mode="claim", stateDir=ledger, pageSize=20)
-        rows.writeStream.foreachBatch(process).option(
-            "checkpointLocation", str(tmp_path / "checkpoint")
-        ).trigger(availableNow=True).start().awaitTermination()
+        writer = rows.writeStream.foreachBatch(process).trigger(availableNow=True)
+        finished(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start)
 
-    with pytest.raises(StreamingQueryException):
+    with pytest.raises(StreamingQueryException, match="planted"):
         run()
     assert client.stats(queue).claimed == 60
     # Two of its three claims lapse: one message goes to another holder, the rest to nobody.
@@ -111,8 +109,8 @@ def test_a_stream_writes_each_row_once_also_when_its_last_batch_is_repeated(
             "queue": target,
             "checkpointLocation": str(tmp_path / "checkpoint"),
         }
-        query = rows.writeStream.format("zaqar").options(**options).trigger(availableNow=True)
-        query.start().awaitTermination()
+        writer = rows.writeStream.format("zaqar").options(**options).trigger(availableNow=True)
+        finished(writer.start)
 
     run()
     # The driver "dies" before it notes that batch 1 is done: Spark repeats it.
